@@ -372,6 +372,7 @@ def is_retriable(code: int) -> bool:
 
 
 def needs_metadata(code: int) -> bool:
-    """Return whether metadata must be refreshed before a retry (Java's InvalidMetadataException)."""
+    """Return whether metadata must be refreshed before a retry (Java's
+    InvalidMetadataException)."""
     row = _BY_NUMBER.get(code)
     return row is not None and row.refresh

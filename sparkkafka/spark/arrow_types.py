@@ -101,7 +101,8 @@ def to_arrow_type(kind: spark.DataType, path: str) -> pa.DataType:
 
 
 def from_arrow_type(kind: pa.DataType) -> spark.DataType:
-    """Return the Spark type of an Arrow type that a format produces."""
+    """Return the Spark type of an Arrow type that a format produces. Raises KeyError for any other
+    type."""
     if pa.types.is_decimal(kind):
         return spark.DecimalType(kind.precision, kind.scale)
     if pa.types.is_map(kind):
@@ -138,7 +139,8 @@ def as_nullable(kind: pa.DataType) -> pa.DataType:
 
 def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) -> str | None:
     """Return the path of the first field that is NOT NULL in `declared` and nullable in `actual`;
-    None if there is none."""
+    None if there is none. `path`: that of the two types themselves. Other differences of the types
+    are not looked at."""
     pairs: list[tuple[pa.Field, pa.Field, str]] = []
     if pa.types.is_struct(declared) and pa.types.is_struct(actual):
         for field in declared:
@@ -155,18 +157,18 @@ def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) 
     for field, actual_field, field_path in pairs:
         if actual_field.nullable and not field.nullable:
             return field_path
-        found = first_stricter_field(field.type, actual_field.type, field_path)
-        if found is not None:
-            return found
+        stricter_path = first_stricter_field(field.type, actual_field.type, field_path)
+        if stricter_path is not None:
+            return stricter_path
     return None
 
 
 def has_null_items(array: pa.Array) -> bool:
     """Return whether an array or map in the column has a null item at which Spark may fail.
 
-    Of rows that come with a plan, Spark copies an array of numbers, booleans, dates or times as a
-    whole (ColumnarArray.copy), and reads null items, too. It copies strings and binaries one by
-    one, so null ones do no harm.
+    Such rows cannot be handed over with a stream's plan (`RowsWithPlan`). Spark copies their arrays
+    of numbers, booleans, dates or times as a whole (ColumnarArray.copy), and reads null items, too.
+    It copies strings and binaries one by one, so null ones do no harm.
     """
     kind = array.type
     if pa.types.is_struct(kind):

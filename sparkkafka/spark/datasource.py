@@ -103,6 +103,7 @@ class KafkaDataSource(DataSource):
         return typed_columns(schema, options)
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
+        """Return the reader of a batch query, with `pushFilters` only if filterPushdown=true."""
         from sparkkafka.spark.read.reader import KafkaBatchReader
 
         set_up_logging()
@@ -120,6 +121,7 @@ class KafkaDataSource(DataSource):
         return FilterPushdownReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        """Return the writer of a batch query. Raises OptionError for `overwrite`."""
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaBatchWriter
 
@@ -135,6 +137,7 @@ class KafkaDataSource(DataSource):
         return writer
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:
+        """Return the reader of a streaming query: of the class that fits this version of Spark."""
         set_up_logging()
         options = parse_stream_options(with_token(self.options))
         columns = self._columns(schema, options)
@@ -147,8 +150,8 @@ class KafkaDataSource(DataSource):
         return BookkeepingStreamReader(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
-        """`overwrite` means output mode complete: as with the JVM connector, each micro-batch's
-        whole result is appended."""
+        """Return the writer of a micro-batch. `overwrite` means output mode complete: as with the
+        JVM connector, each micro-batch's whole result is appended."""
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaStreamWriter
 

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 CLUSTERS: Final = "spark.kafka.clusters."
 TARGET: Final = "target.bootstrap.servers.regex"
+"""Spark's setting of a cluster: the servers for which its token is."""
 VARIABLE: Final = "SPARKKAFKA_TOKENS"
 """The path of the keeper's file. Spark hands the variable to the processes that it starts for a
 registered format, and planning runs on the driver's machine. Tasks get a token with their plan."""
@@ -51,7 +52,7 @@ _CALL_TIMEOUT_S: Final = 20.0
 
 
 def configured_clusters(conf: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the settings of `spark.kafka.clusters.<id>.*` by id."""
+    """Return the settings of `spark.kafka.clusters.<id>.*` by id, as they are in `conf`."""
     clusters: dict[str, dict[str, str]] = {}
     for name, value in sorted(conf.items()):
         if name.startswith(CLUSTERS):
@@ -76,7 +77,7 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
     if _has_login(options, names):
         return options
     try:
-        rows = json.loads(Path(path).read_text("utf-8"), object_hook=_hide_secret)
+        tokens = json.loads(Path(path).read_text("utf-8"), object_hook=_hide_secret)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is damaged"
         raise OptionError(
@@ -85,41 +86,44 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
         ) from None
     bootstrap_servers = str(options.get(names.get("kafka.bootstrap.servers", ""), ""))
     servers = [server.strip() for server in bootstrap_servers.split(",")]
-    fitting = [
-        row for row in rows if any(re.fullmatch(row["target"], server) for server in servers)
+    matching = [
+        token
+        for token in tokens
+        if any(re.fullmatch(token["target"], server) for server in servers)
     ]
-    if not fitting:
+    if not matching:
         return options
-    if len(fitting) > 1:
-        clusters = ", ".join(row["name"] for row in fitting)
+    if len(matching) > 1:
+        clusters = ", ".join(token["name"] for token in matching)
         raise OptionError(
             f"the delegation tokens of {CLUSTERS}{{{clusters}}} all are for "
             f"kafka.bootstrap.servers={bootstrap_servers}: make their {TARGET} exclude each other"
         )
-    row = fitting[0]
-    if "token_id" not in row or row["ends_ms"] <= time.time() * 1000:
+    token = matching[0]
+    if "token_id" not in token or token["ends_ms"] <= time.time() * 1000:
         raise OptionError(
-            f"{CLUSTERS}{row['name']} has no valid delegation token: "
-            f"{row['failure'] or 'it has expired'}. Give the query kafka.security.protocol and "
+            f"{CLUSTERS}{token['name']} has no valid delegation token: "
+            f"{token['failure'] or 'it has expired'}. Give the query kafka.security.protocol and "
             "kafka.sasl.* of its own, or correct these settings"
         )
     kept = {name: options[name] for key, name in names.items() if key != _SASL}
     if _PROTOCOL not in names:
-        kept[_PROTOCOL] = row["protocol"]
+        kept[_PROTOCOL] = token["protocol"]
     return {
         **kept,
-        _SASL: row["mechanism"],
+        _SASL: token["mechanism"],
         "kafka.sasl.jaas.config": (
             "org.apache.kafka.common.security.scram.ScramLoginModule required "
-            f'tokenauth="true" username="{row["token_id"]}" '
-            f'password="{row["hmac"].reveal()}";'
+            f'tokenauth="true" username="{token["token_id"]}" '
+            f'password="{token["hmac"].reveal()}";'
         ),
     }
 
 
-def _hide_secret(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with its secret hidden: a traceback with locals would show it."""
-    return {**row, "hmac": Secret(row.get("hmac", ""))}
+def _hide_secret(token: dict[str, Any]) -> dict[str, Any]:
+    """Return one entry of the tokens' file with its secret hidden: a traceback with locals would
+    show it."""
+    return {**token, "hmac": Secret(token.get("hmac", ""))}
 
 
 def _has_login(options: Mapping[str, Any], names: Mapping[str, str]) -> bool:
@@ -139,7 +143,11 @@ def _has_login(options: Mapping[str, Any], names: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class TokenCluster:
-    """One `spark.kafka.clusters.<name>`. `settings` are those of an Admin: the driver's login."""
+    """One `spark.kafka.clusters.<name>`.
+
+    Queries whose servers match `target` use its token, with `protocol` and `mechanism`. `settings`
+    are those of the Admin that gets the token: the driver's login.
+    """
 
     name: str
     target: re.Pattern[str]
@@ -150,31 +158,33 @@ class TokenCluster:
 
 def token_clusters(conf: Mapping[str, str]) -> list[TokenCluster]:
     """Parse `spark.kafka.clusters.*`, with Spark's defaults. Raises OptionError."""
-    return [_token_cluster(name, rows, conf) for name, rows in configured_clusters(conf).items()]
+    return [_token_cluster(name, own, conf) for name, own in configured_clusters(conf).items()]
 
 
-def _token_cluster(name: str, rows: dict[str, str], conf: Mapping[str, str]) -> TokenCluster:
-    """Parse the settings of one cluster (`rows`, which are emptied of those that are not passed on
-    to the Admin). `conf`: all of Spark's settings. Raises OptionError."""
+def _token_cluster(
+    name: str, own_settings: dict[str, str], conf: Mapping[str, str]
+) -> TokenCluster:
+    """Parse the settings of one cluster, `own_settings`, from which this removes those that are not
+    for the Admin. `conf`: all of Spark's settings. Raises OptionError."""
     prefix = f"{CLUSTERS}{name}."
-    servers = rows.pop("auth.bootstrap.servers", "")
+    servers = own_settings.pop("auth.bootstrap.servers", "")
     if not servers:
         raise OptionError(f"{prefix}auth.bootstrap.servers is not set: it issues the token")
-    pattern = rows.pop(TARGET, ".*")
+    pattern = own_settings.pop(TARGET, ".*")
     try:
         target = re.compile(pattern)
     except re.error as error:
         raise OptionError(f"{prefix}{TARGET} is no regular expression: {error}") from None
-    mechanism = rows.pop("sasl.token.mechanism", "SCRAM-SHA-512")
+    mechanism = own_settings.pop("sasl.token.mechanism", "SCRAM-SHA-512")
     if not mechanism.startswith("SCRAM-"):
         raise OptionError(
             f"{prefix}sasl.token.mechanism must be a SCRAM mechanism, got {mechanism!r}"
         )
-    protocol = rows.pop("security.protocol", "SASL_SSL")
+    protocol = own_settings.pop("security.protocol", "SASL_SSL")
     settings = {"bootstrap.servers": servers, "security.protocol": protocol}
     # kafka.* takes precedence, so it comes last.
-    for key in sorted(rows, key=lambda key: key.startswith("kafka.")):
-        settings[key.removeprefix("kafka.")] = rows[key]
+    for key in sorted(own_settings, key=lambda key: key.startswith("kafka.")):
+        settings[key.removeprefix("kafka.")] = own_settings[key]
     if protocol.startswith("SASL") and not {"sasl.mechanism", "sasl.jaas.config"} & settings.keys():
         settings["sasl.mechanism"] = "GSSAPI"
         for key in ("keytab", "principal"):
@@ -271,7 +281,7 @@ class TokenKeeper:
         return dataclasses.replace(token, expiry_timestamp_ms=ends_ms)
 
     def _write(self) -> None:
-        """Replace the file of tokens."""
+        """Replace the file of tokens, from which `with_token` reads, in one step."""
         rows = []
         for cluster in self.clusters:
             row: dict[str, object] = {

@@ -66,10 +66,12 @@ OF_QUERY: Final = frozenset(
     {Count.RETRIES, Count.WRITTEN_BYTES, Count.WRITE_RETRIES, Count.COMMITTED, Count.ABORTED}
 )
 BY_PARTITION: Final = frozenset(Count) - OF_QUERY | {Count.RETRIES}
+"""The names that the totals of a query, and the counts of a partition, may have."""
 
 _MAX_PREFIX_CHARS = 1_000
 
 Counts = dict[tuple[str, int], dict[str, int]]
+"""By (topic, partition): the counts of that partition by name."""
 
 
 class BadReportError(ValueError):
@@ -81,7 +83,8 @@ class Report:
     """Counts of one process. `query` is the query's id, "" if there is none or it is unknown.
 
     The process that plans micro-batches does not know the query's id. Instead, `ends` identifies
-    the batch (`ends_key`). `prefix` is that of the query's transactional ids.
+    the batch (`ends_key`). `prefix` is that of the query's transactional ids, "" if the report is
+    not of an exactly-once write. `counts` are those of partitions, `totals` those of the query.
     """
 
     query: str = ""
@@ -106,7 +109,7 @@ class Report:
             self.add(name, count)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove all other counts."""
+        """Remove all counts but those of these names."""
         kept = frozenset(names)
         for row in (*self.counts.values(), self.totals):
             for name in row.keys() - kept:
@@ -171,30 +174,33 @@ def ends_key(ends: Iterable[tuple[str, int, int]], *, is_first: bool = False) ->
 
 
 def datagrams(report: Report, key: bytes) -> Iterator[bytes]:
-    """Yield the report as datagrams, each of them complete."""
+    """Yield the report as datagrams, each of which can be parsed without the others. The first one
+    has the totals."""
     head: dict[str, Any] = {"v": VERSION, "query": report.query}
     head |= {"ends": report.ends, "prefix": report.prefix[:_MAX_PREFIX_CHARS]}
     rows = [
         _dump([topic, partition, row])
-        for (topic, partition), row in _summed_if_many(report).items()
+        for (topic, partition), row in _sum_by_topic_if_many(report).items()
         if row
     ]
-    totals, done = report.totals, 0
-    while done < len(rows) or totals:
+    totals, next_row = report.totals, 0
+    while next_row < len(rows) or totals:
         # Random, since the receiver drops a datagram that it has seen before.
-        start = _dump({**head, "n": os.urandom(6).hex(), "totals": totals})[:-1] + ',"rows":['
+        opening = _dump({**head, "n": os.urandom(6).hex(), "totals": totals})[:-1] + ',"rows":['
         fitting: list[str] = []
-        size = MAC_BYTES + len(start) + 2
-        while done < len(rows) and (not fitting or size + len(rows[done]) < MAX_BYTES):
-            size += len(rows[done]) + 1
-            fitting.append(rows[done])
-            done += 1
-        body = f"{start}{','.join(fitting)}]}}".encode()
+        size_bytes = MAC_BYTES + len(opening) + len("]}")
+        while next_row < len(rows) and (
+            not fitting or size_bytes + len(rows[next_row]) < MAX_BYTES
+        ):
+            size_bytes += len(rows[next_row]) + len(",")
+            fitting.append(rows[next_row])
+            next_row += 1
+        body = f"{opening}{','.join(fitting)}]}}".encode()
         yield _mac(body, key) + body
         totals = {}
 
 
-def _summed_if_many(report: Report) -> Counts:
+def _sum_by_topic_if_many(report: Report) -> Counts:
     """Return the counts by partition, or by topic if there are more than MAX_ROWS partitions."""
     if len(report.counts) <= MAX_ROWS:
         return report.counts

@@ -47,7 +47,7 @@ MAX_FREEZES = 3
 """Frozen objects are never collected, even if they become a cycle of garbage later. So only the
 first tasks freeze, which are those that load modules."""
 
-_freezes = 0
+_freeze_count = 0
 
 
 def internals_enabled() -> bool:
@@ -145,10 +145,11 @@ def disable_socket_delays(descriptor: int | None) -> None:
 
 
 def freeze_loaded_objects() -> None:
-    """Exclude all objects of this process from later collections, without visiting them."""
-    global _freezes
-    if _freezes < MAX_FREEZES:
-        _freezes += 1
+    """Exclude all objects of this process from later collections, without visiting them, so that
+    pyspark's `gc.collect` after a task or a plan is short (see the top)."""
+    global _freeze_count
+    if _freeze_count < MAX_FREEZES:
+        _freeze_count += 1
         gc.freeze()
 
 

@@ -70,14 +70,14 @@ def register(spark: SparkSession) -> None:
 
     context: Any = getattr(spark, "_sc", None)  # None with Connect, whose server decides
     _keep_tokens(spark, context)
-    switched = (
+    changes_python = (
         context is not None
         and context.master.startswith("local")
         and context.pythonExec == "python3"
         and bool(sys.executable)
         and not _python3_is_ours()
     )
-    if switched:
+    if changes_python:
         log.warning(
             "PYSPARK_PYTHON was not set when Spark started, and python3 on the PATH is another "
             "Python; workers use %s from now on. Import sparkkafka before the session is made, or "
@@ -100,7 +100,7 @@ def register(spark: SparkSession) -> None:
         # Spark 4.0 refuses to register a source that it has found in a `pyspark_` module.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        if switched:
+        if changes_python:
             _replace_found_source(spark, KafkaDataSource)
 
 
@@ -117,7 +117,8 @@ def _activate(spark: Any) -> None:
 
 
 def _keep_tokens(spark: SparkSession, context: Any) -> None:
-    """Get the delegation tokens of spark.kafka.clusters.*, and renew them from now on.
+    """Get the delegation tokens of spark.kafka.clusters.*, and renew them from now on. `context` is
+    the session's SparkContext; None with Connect, where there are no tokens.
 
     The processes that plan queries find the tokens' file by an environment variable, which a
     Connect client cannot set for its server's processes.
@@ -147,7 +148,8 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
 
 
 def _replace_found_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Replace the source that Spark 4.0 found, which runs in the Python that it was found in.
+    """Replace the source that Spark 4.0 found in a `pyspark_` module by `source`. The found one
+    always runs in the interpreter that found it.
 
     Spark has no call for this. Both maps of its DataSourceManager need the source: the session's
     own, and the one that later sessions and the copies for streaming queries begin with.
@@ -156,9 +158,9 @@ def _replace_found_source(spark: SparkSession, source: type[DataSource]) -> None
 
     context: Any = spark.sparkContext
     sql = context._jvm.org.apache.spark.sql.execution.datasources
-    found = sql.v2.python.UserDefinedPythonDataSource(_wrap_function(context, source))
+    definition = sql.v2.python.UserDefinedPythonDataSource(_wrap_function(context, source))
     shared = getattr(getattr(sql, "DataSourceManager$"), "MODULE$")
-    sources = shared.dataSourceBuilders().get().updated(source.name(), found)
+    sources = shared.dataSourceBuilders().get().updated(source.name(), definition)
     getattr(shared, "dataSourceBuilders_$eq")(context._jvm.scala.Some(sources))
     manager = spark._jsparkSession.sessionState().dataSourceManager()
     field = manager.getClass().getDeclaredField("staticDataSourceBuilders")
@@ -176,8 +178,6 @@ def _jvm_started() -> bool:
 
 def _python3_is_ours() -> bool:
     """Return whether `python3` on the PATH is of the same environment as this interpreter."""
-    found = shutil.which("python3")
+    path = shutil.which("python3")
     # Folders, not files: an environment's python is a link to the one that created it.
-    return (
-        found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve()
-    )
+    return path is not None and Path(path).parent.resolve() == Path(sys.executable).parent.resolve()

@@ -64,8 +64,9 @@ class ReadColumn:
     """One column of a read.
 
     `as_text`: key or value as a string. `metadata`: that of the column in Spark's schema, as JSON;
-    "" for none. A column with a schema has `plans`, which say by topic how it is decoded. `kind` is
-    the type of such a column and of the columns bad_record and rescued, None for other columns.
+    "" for none. A column with a schema (valueFormat, keyFormat) has `plans`, which say by topic how
+    it is decoded. `kind` is the Arrow type of such a column and of the columns bad_record and
+    rescued; None for other columns, which have those of COLUMN_TYPES.
     """
 
     name: str
@@ -88,15 +89,15 @@ def spark_schema(include_headers: bool) -> StructType:
 
 
 def schema_of_formats(
-    plain: StructType,
+    kafka_schema: StructType,
     formats: FormatOptions,
     typed_field: Callable[[ColumnFormat], StructField],
 ) -> StructType:
-    """Return `plain`, the schema of Spark's Kafka source, with key and value of the types that
+    """Return `kafka_schema`, that of Spark's Kafka source, with key and value of the types that
     their formats give them. `typed_field` returns the field of a format with a schema."""
     columns = {column.column: column for column in (formats.key, formats.value)}
 
-    def field_of(field: StructField) -> StructField:
+    def with_format(field: StructField) -> StructField:
         column = columns.get(field.name)
         if column is None or column.format == BINARY:
             return field
@@ -104,7 +105,7 @@ def schema_of_formats(
             return StructField(field.name, StringType())
         return typed_field(column)
 
-    return StructType([field_of(field) for field in plain.fields])
+    return StructType([with_format(field) for field in kafka_schema.fields])
 
 
 def columns_of_schema(

@@ -49,7 +49,7 @@ def tcp() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def no_freezes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(pyspark_internals, "_freezes", 0)
+    monkeypatch.setattr(pyspark_internals, "_freeze_count", 0)
     gc.unfreeze()
     yield
     gc.unfreeze()

@@ -94,7 +94,8 @@ DECISION_HINTS: Mapping[int, str] = {
 
 
 class _StoredDecision(NamedTuple):
-    """The last decision under a prefix, and the partitions of the group that hold it."""
+    """The last decision under a prefix, None if there is none, and the partitions under which the
+    group has its texts."""
 
     decision: Decision | None
     partitions: tuple[TopicPartition, ...]
@@ -109,10 +110,11 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
     if not reports:
         return Outcome("no tasks")
     names, query_id = reports[0].names, reports[0].query_id
-    own = _reported_transactions(reports)
+    reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        keys = [names.decisions, *own, *_ids_of_other_attempts(names, reports)]
-        cache_coordinators(cluster, keys, FOR_TRANSACTION, cluster.deadline())
+        # One lookup of the coordinators of all ids that the following requests name.
+        ids = [names.decisions, *reported, *_ids_of_other_attempts(names, reports)]
+        cache_coordinators(cluster, ids, FOR_TRANSACTION, cluster.deadline())
         # D1: now no other driver with this prefix can decide.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
@@ -129,10 +131,10 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         elif last is not None and last.batch_id == batch_id:
             # D3: the rows of this attempt must never become visible.
             decided = _decided_transactions(names, last)
-            undecided = [row for key, row in own.items() if key not in decided]
+            undecided = [reported[tid] for tid in reported if tid not in decided]
             end_transactions(cluster, undecided, commit=False)
             _commit_decided(cluster, names, last, options.fail_on_data_loss)
-            _abort_uncounted(cluster, names, reports, all_runs=True, last=last)
+            _abort_other_attempts(cluster, names, reports, all_runs=True, last=last)
             return Outcome(
                 f"batch {batch_id} was decided by an earlier start of the query (run {last.run}):"
                 f" {len(last.transactions)} transactions of it committed, rows written this time "
@@ -140,26 +142,30 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
                 committed=len(last.transactions),
                 aborted=len(undecided),
             )
-        check_transactions_open(cluster, own, reports)
+        check_transactions_open(cluster, reported, reports)
         decision = Decision(
             query_id=query_id,
             run=names.run,
             batch_id=batch_id,
             number=0 if last is None else last.number + 1,
             application=socket.gethostname(),
-            transactions=tuple(row.transaction for row in reports if row.transaction is not None),
+            transactions=tuple(
+                report.transaction for report in reports if report.transaction is not None
+            ),
         )
-        first = last is None or last.run != names.run
+        is_first_of_run = last is None or last.run != names.run
         # The first micro-batch of a run is decided even without rows: by that later runs know which
         # query owns the prefix. Transactions of other runs are aborted (`all_runs`) only after such
         # a decision: no other run can have decided about them since they were looked up.
-        decides = bool(own) or (first and bool(stored.partitions))
-        if decides:
+        needs_decision = bool(reported) or (is_first_of_run and bool(stored.partitions))
+        if needs_decision:
             _decide(cluster, names, decider, decision, stored.partitions, reports)
             _commit_decided(cluster, names, decision, options.fail_on_data_loss)
-        _abort_uncounted(cluster, names, reports, all_runs=first and decides, last=last)
-        text = f"batch {batch_id}: {len(own)} transactions committed"
-        return Outcome(text, committed=len(own), visible=True)
+        _abort_other_attempts(
+            cluster, names, reports, all_runs=is_first_of_run and needs_decision, last=last
+        )
+        text = f"batch {batch_id}: {len(reported)} transactions committed"
+        return Outcome(text, committed=len(reported), visible=True)
 
 
 def abort_batch(
@@ -181,7 +187,7 @@ def abort_batch(
             "tasks wrote"
         )
     names = reports[0].names
-    own = _reported_transactions(reports)
+    reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
         # If a decision is half written, its transaction is now committed or aborted.
         _become_decider(cluster, names)
@@ -195,9 +201,9 @@ def abort_batch(
                 f"batch {batch_id} is decided: its rows become visible at the latest when the "
                 "query is started again, and are not written a second time"
             )
-        failed = _abort_each(cluster, own.values())
-        stopped = _abort_of_stopped_tasks(cluster, names) if stopped_tasks else 0
-    aborted = len(own) - len(failed) + stopped
+        failed = _abort_each(cluster, reported.values())
+        stopped = _abort_stopped_tasks(cluster, names) if stopped_tasks else 0
+    aborted = len(reported) - len(failed) + stopped
     text = f"batch {batch_id} failed, or the query was stopped: {aborted} transactions aborted"
     if failed:
         text += f", {len(failed)} not ({next(iter(failed.values()))})"
@@ -205,7 +211,8 @@ def abort_batch(
 
 
 def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
-    """Take over the transactional id that decides for this prefix; return a transaction of it."""
+    """Take over the transactional id that decides for this prefix, which fences the driver that had
+    it; return a transaction of it. Raises KafkaError."""
     decider = fence(cluster, [names.decisions])[names.decisions]
     if isinstance(decider, KafkaError):
         raise decider
@@ -227,6 +234,7 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
             "else. Delete the group and start the query again; if the query died in the middle of "
             "a commit, the rows of that micro-batch may then be duplicated"
         ) from error
+    # Older texts, of decisions that had more of them, may be left in other partitions.
     number = None if decision is None else f'"number":{decision.number},'
     partitions = tuple(
         sorted(tp for tp, row in stored.items() if number is not None and number in row.metadata)
@@ -242,7 +250,12 @@ def _decide(
     known_partitions: Iterable[TopicPartition],
     reports: Iterable[TaskReport],
 ) -> None:
-    """Store the decision in the group. It is final once the decider's transaction is committed."""
+    """Store the decision in the group. It is final once the decider's transaction is committed.
+
+    `known_partitions`, which have the last decision's texts, come first, so that the new texts
+    replace those. Raises TransactionError if another driver has taken over, or if the outcome is
+    not known.
+    """
     written = sorted({tp for report in reports for tp in report.partitions})
     partitions = list(dict.fromkeys([*known_partitions, *written]))
     try:
@@ -307,10 +320,13 @@ def _write_texts(
 def _commit_decided(
     cluster: Cluster, names: WriterNames, decision: Decision, fail_on_data_loss: bool
 ) -> None:
-    """Commit the transactions of a decision. Raises DataLossError if Kafka has ended some of them
-    in another way (failOnDataLoss)."""
+    """Commit the transactions of a decision.
+
+    Raises TransactionError if some cannot be committed yet, DataLossError (failOnDataLoss) if Kafka
+    has ended some without this decision.
+    """
     transactions = _decided_transactions(names, decision)
-    failed = _errors_only(end_transactions(cluster, transactions.values(), commit=True))
+    failed = _errors_of(end_transactions(cluster, transactions.values(), commit=True))
     unknown = {key: error for key, error in failed.items() if not _is_gone(error)}
     if unknown:
         raise TransactionError(
@@ -322,9 +338,9 @@ def _commit_decided(
     if not failed:
         return
     tasks = [
-        row.task
-        for key, row in zip(transactions, decision.transactions, strict=True)
-        if key in failed
+        transaction.task
+        for tid, transaction in zip(transactions, decision.transactions, strict=True)
+        if tid in failed
     ]
     text = (
         f"batch {decision.batch_id} of query {decision.query_id} was decided, and Kafka has ended "
@@ -343,10 +359,10 @@ def _commit_decided(
 
 
 def _decided_transactions(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
-    """Return the transactions of a decision by transactional id, in its order."""
+    """Return the transactions of a decision by transactional id, in the decision's order."""
     names_of_run = WriterNames(names.prefix, decision.run)
     transactions = (_transaction(names_of_run, row) for row in decision.transactions)
-    return {row.transactional_id: row for row in transactions}
+    return {transaction.transactional_id: transaction for transaction in transactions}
 
 
 def _finish_other_query(
@@ -387,19 +403,20 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> Outcome:
     if not reports:
         return Outcome("no tasks")
     names = reports[0].names
-    own = _reported_transactions(reports)
+    reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        check_transactions_open(cluster, own, reports)
-        failed = _errors_only(end_transactions(cluster, own.values(), commit=True))
+        check_transactions_open(cluster, reported, reports)
+        failed = _errors_of(end_transactions(cluster, reported.values(), commit=True))
         if failed:
-            lost = [row for row in reports if row.transactional_id in failed]
+            lost = [report for report in reports if report.transactional_id in failed]
             raise DataLossError(
-                f"{len(own) - len(failed)} of {len(own)} transactions of this job are committed, "
-                f"and their rows visible; those of tasks {some(row.task for row in lost)} "
-                f"({sum(row.rows for row in lost)} rows) are not: {next(iter(failed.values()))}"
+                f"{len(reported) - len(failed)} of {len(reported)} transactions of this job are "
+                f"committed, and their rows visible; those of tasks "
+                f"{some(report.task for report in lost)} ({sum(report.rows for report in lost)} "
+                f"rows) are not: {next(iter(failed.values()))}"
             )
-        _abort_uncounted(cluster, names, reports)
-    return Outcome(f"{len(own)} transactions committed", committed=len(own), visible=True)
+        _abort_other_attempts(cluster, names, reports)
+    return Outcome(f"{len(reported)} transactions committed", committed=len(reported), visible=True)
 
 
 def abort_job(
@@ -417,28 +434,29 @@ def abort_job(
     names = reports[0].names if reports else names
     if names is None:
         return Outcome("nothing of it is visible to read_committed")
-    own = _reported_transactions(reports)
+    reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        failed = _abort_each(cluster, own.values())
-        stopped = _abort_of_stopped_tasks(cluster, names) if stopped_tasks else 0
+        failed = _abort_each(cluster, reported.values())
+        stopped = _abort_stopped_tasks(cluster, names) if stopped_tasks else 0
     visible: list[TaskReport] = []
     unsure: list[TaskReport] = []
     for report in reports:
         error = failed.get(report.transactional_id)
         if error is not None:
             (visible if _is_gone(error) else unsure).append(report)
-    aborted = len(own) - len(visible) - len(unsure) + stopped
+    aborted = len(reported) - len(visible) - len(unsure) + stopped
     text = f"{aborted} transactions aborted"
     if visible:
         text += (
             f"; {len(visible)} had been committed or ended before ("
-            f"tasks {some(row.task for row in visible)}, "
-            f"{sum(row.rows for row in visible)} rows, which are visible if they were committed)"
+            f"tasks {some(report.task for report in visible)}, "
+            f"{sum(report.rows for report in visible)} rows, which are visible if they were "
+            "committed)"
         )
     if unsure:
         text += (
-            f"; {len(unsure)} could not be reached (tasks {some(row.task for row in unsure)}): "
-            "the broker aborts them after kafka.transaction.timeout.ms"
+            f"; {len(unsure)} could not be reached (tasks "
+            f"{some(report.task for report in unsure)}): the broker aborts them after kafka.transaction.timeout.ms"
         )
     return Outcome(text, aborted=aborted)
 
@@ -449,24 +467,26 @@ def abort_job(
 def fence(
     cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, Transaction | KafkaError]:
-    """Take transactional ids over by InitProducerId, which aborts their open transactions.
+    """Take transactional ids over by InitProducerId, which aborts their open transactions. Return
+    for each id its new transaction, which is still empty, or the error.
 
     If the brokers allow less than a minute as transaction timeout, shorter ones are tried: no
     option lowers this timeout, and not every user may see the brokers' limit.
     """
     timeout_ms = 60_000  # long enough: these transactions stay empty, or are ended immediately
     results: dict[str, Transaction | KafkaError] = {}
-    left = list(transactional_ids)
-    while left:
+    pending = list(transactional_ids)
+    while pending:
         results |= init_transactions(
-            cluster, left, timeout_ms, cluster.deadline(), hints=TRANSACTION_HINTS
+            cluster, pending, timeout_ms, cluster.deadline(), hints=TRANSACTION_HINTS
         )
         if timeout_ms <= 1_000:
             break
-        left = [
-            key
-            for key, row in results.items()
-            if isinstance(row, BrokerError) and row.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        pending = [
+            tid
+            for tid, result in results.items()
+            if isinstance(result, BrokerError)
+            and result.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
         ]
         timeout_ms //= 4
     return results
@@ -480,13 +500,13 @@ def _transaction(names: WriterNames, row: TaskTransaction) -> Transaction:
 
 
 def _reported_transactions(reports: Iterable[TaskReport]) -> dict[str, Transaction]:
-    """Return the tasks' transactions by transactional id."""
+    """Return the tasks' transactions by transactional id; tasks without rows have none."""
     transactions = (
         _transaction(report.names, report.transaction)
         for report in reports
         if report.transaction is not None
     )
-    return {row.transactional_id: row for row in transactions}
+    return {transaction.transactional_id: transaction for transaction in transactions}
 
 
 def check_transactions_open(
@@ -503,36 +523,36 @@ def check_transactions_open(
         # Add a partition that is already part of the transaction: that changes nothing, and fails
         # if the transaction has ended or has another owner.
         written = {
-            transactions[row.transactional_id]: row.partitions
-            for row in reports
-            if row.transaction is not None
+            transactions[report.transactional_id]: report.partitions
+            for report in reports
+            if report.transaction is not None
         }
         results = add_partitions_each(cluster, written, deadline, TRANSACTION_HINTS)
-        problems = {key: str(error) for key, error in _errors_only(results).items()}
+        problems = {tid: str(error) for tid, error in _errors_of(results).items()}
     else:
-        for key, transaction in transactions.items():
-            state = states.get(key)
+        for tid, transaction in transactions.items():
+            state = states.get(tid)
             if state is None:
-                problems[key] = "its coordinator does not know it"
+                problems[tid] = "its coordinator does not know it"
             elif state.transaction != transaction:
                 # The text does not name state.timeout_ms, which the other holder has set.
-                problems[key] = (
+                problems[tid] = (
                     f"it is held under producer epoch {state.transaction.producer_epoch}, ours was "
                     f"{transaction.producer_epoch}: the query runs twice, or another query has the "
                     "same transactionalIdPrefix, or it was open for longer than "
                     "kafka.transaction.timeout.ms and the broker ended it"
                 )
             elif not state.is_open:
-                problems[key] = f"it is not open, but {state.state}"
+                problems[tid] = f"it is not open, but {state.state}"
     if problems:
         raise TransactionError(
             f"{len(problems)} of {len(transactions)} transactions are not open any more, so "
             "nothing is committed and nothing becomes visible; run it again: "
-            + "; ".join(f"{key}: {text}" for key, text in list(problems.items())[:3])
+            + "; ".join(f"{tid}: {text}" for tid, text in list(problems.items())[:3])
         )
 
 
-def _abort_uncounted(
+def _abort_other_attempts(
     cluster: Cluster,
     names: WriterNames,
     reports: Sequence[TaskReport],
@@ -540,46 +560,50 @@ def _abort_uncounted(
     all_runs: bool = False,
     last: Decision | None = None,
 ) -> None:
-    """Abort open transactions of attempts that were not committed: their rows do not count.
+    """Abort what is still open after the transactions in `reports` were committed: transactions of
+    attempts that failed or were superseded, whose rows must not become visible.
 
     `all_runs` includes those of earlier starts of the query; `last` is the previous decision. An
     open transaction only makes read_committed readers wait, so a failure here is only logged.
     """
     try:
-        left = set(_open_of_other_attempts(cluster, names, reports))
+        open_ids = set(_open_ids_of_other_attempts(cluster, names, reports))
         if all_runs:
-            # All transactions whose rows count are committed: none of this prefix may stay open.
-            left |= set(_open_of_all_runs(cluster, names, reports, last))
-        if left:
-            log.info("aborting %d transactions that were left open: %s", len(left), some(left))
-            fence(cluster, left)
+            # All decided transactions are committed, so none of this prefix may stay open.
+            open_ids |= set(_open_ids_of_all_runs(cluster, names, reports, last))
+        if open_ids:
+            log.info(
+                "aborting %d transactions that were left open: %s", len(open_ids), some(open_ids)
+            )
+            fence(cluster, open_ids)
     except KafkaError as error:
         log.warning("transactions that were left open could not be aborted: %s", error)
 
 
-def _open_of_all_runs(
+def _open_ids_of_all_runs(
     cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport], last: Decision | None
 ) -> Iterable[str]:
-    """Return the transactional ids of the query's tasks that may be open."""
+    """Return the transactional ids of the query's tasks, in any of its runs, that may have an open
+    transaction."""
     try:
         open_ids = list_ongoing_transactions(cluster, cluster.deadline())
     except UnsupportedVersionError:
         # Brokers before 3.0 do not list open transactions. Return the ids that tasks of the last
-        # run may have used; its transactions whose rows count are committed by now.
+        # run may have used; its decided transactions are committed by now.
         if last is None or last.run == names.run:
             return []
         names_of_run = WriterNames(names.prefix, last.run)
-        attempts = {0, *(row.attempt for row in last.transactions)}
-        tasks = [row.task for row in reports] + [row.task for row in last.transactions]
+        attempts = {0, *(transaction.attempt for transaction in last.transactions)}
+        tasks = [task.task for task in (*reports, *last.transactions)]
         return [
             names_of_run.transactional_id(task, attempt)
             for task in range(max(tasks, default=-1) + 1)
             for attempt in sorted(attempts)
         ]
-    return [key for key in open_ids if names.is_of_query(key)]
+    return [tid for tid in open_ids if names.is_of_query(tid)]
 
 
-def _abort_of_stopped_tasks(cluster: Cluster, names: WriterNames) -> int:
+def _abort_stopped_tasks(cluster: Cluster, names: WriterNames) -> int:
     """Abort transactions of this run's tasks that Spark stops because another task failed. Return
     their number. A failure is only logged.
 
@@ -592,13 +616,13 @@ def _abort_of_stopped_tasks(cluster: Cluster, names: WriterNames) -> int:
         # begin its transaction then. A killed worker aborts nothing.
         for wait_s in (0.0, 2.5):
             time.sleep(wait_s)
-            left = {
-                key
-                for key in list_ongoing_transactions(cluster, cluster.deadline())
-                if names.is_of_run(key)
+            open_ids = {
+                tid
+                for tid in list_ongoing_transactions(cluster, cluster.deadline())
+                if names.is_of_run(tid)
             }
-            fence(cluster, left)
-            aborted |= left
+            fence(cluster, open_ids)
+            aborted |= open_ids
     except UnsupportedVersionError:
         log.info("brokers before Kafka 3.0 do not list open transactions")
     except KafkaError as error:
@@ -606,7 +630,7 @@ def _abort_of_stopped_tasks(cluster: Cluster, names: WriterNames) -> int:
     return len(aborted)
 
 
-def _open_of_other_attempts(
+def _open_ids_of_other_attempts(
     cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport]
 ) -> Iterable[str]:
     """Return the ids of open transactions of this run's attempts that did not succeed."""
@@ -616,11 +640,11 @@ def _open_of_other_attempts(
     except UnsupportedVersionError:
         # Only attempts that have certainly run: fencing an unused id would create it.
         return [
-            names.transactional_id(row.task, attempt)
-            for row in reports
-            for attempt in range(row.attempt)
+            names.transactional_id(report.task, attempt)
+            for report in reports
+            for attempt in range(report.attempt)
         ]
-    return [key for key, state in states.items() if state.is_open]
+    return [tid for tid, state in states.items() if state.is_open]
 
 
 def _ids_of_other_attempts(names: WriterNames, reports: Iterable[TaskReport]) -> set[str]:
@@ -628,7 +652,8 @@ def _ids_of_other_attempts(names: WriterNames, reports: Iterable[TaskReport]) ->
     ids = set()
     for report in reports:
         stage_retries, attempt = divmod(report.attempt, STAGE_RETRY)
-        # Spark may run attempt 1 speculatively, and kill it, beside an attempt 0 that succeeds.
+        # Spark may run attempt 1 speculatively, and kill it, beside an attempt 0 that succeeds. A
+        # second run of the stage (see STAGE_RETRY) may also be killed while the first one succeeds.
         attempts = range(max(attempt, 1) + 1)
         for retry in range(max(stage_retries, 1) + 1):
             numbers = (retry * STAGE_RETRY + number for number in attempts)
@@ -637,23 +662,24 @@ def _ids_of_other_attempts(names: WriterNames, reports: Iterable[TaskReport]) ->
     return ids
 
 
-def _abort_each(cluster: Cluster, own: Iterable[Transaction]) -> dict[str, KafkaError]:
-    """Abort tasks' transactions; return the errors of those that may not be aborted.
+def _abort_each(cluster: Cluster, transactions: Iterable[Transaction]) -> dict[str, KafkaError]:
+    """Abort tasks' transactions; return by transactional id the errors of those that could not be
+    aborted.
 
     If a task is fenced, a copy of it may have a transaction open under the same id: that one is
     aborted, too.
     """
-    failed = _errors_only(end_transactions(cluster, own, commit=False))
-    fenced = [key for key, row in failed.items() if getattr(row, "code", None) in FENCED]
-    for key, row in fence(cluster, fenced).items():
-        if isinstance(row, KafkaError):
-            log.warning("the open transaction of %s could not be aborted: %s", key, row)
+    failed = _errors_of(end_transactions(cluster, transactions, commit=False))
+    fenced = [tid for tid, error in failed.items() if getattr(error, "code", None) in FENCED]
+    for tid, result in fence(cluster, fenced).items():
+        if isinstance(result, KafkaError):
+            log.warning("the open transaction of %s could not be aborted: %s", tid, result)
     return failed
 
 
-def _errors_only(results: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
-    """Return the results without those of requests that succeeded."""
-    return {key: error for key, error in results.items() if error is not None}
+def _errors_of(results: dict[str, KafkaError | None]) -> dict[str, KafkaError]:
+    """Return the errors among results, by transactional id; None stands for success."""
+    return {tid: error for tid, error in results.items() if error is not None}
 
 
 def _is_gone(error: KafkaError) -> bool:

@@ -54,12 +54,12 @@ class WriterNames(NamedTuple):
 
     @classmethod
     def of_query(cls, prefix: str | None, query_id: str, run_id: str) -> WriterNames:
-        """`run_id` is Spark's id of this start of the query."""
+        """Return the names of one start of a query. `run_id` is Spark's id of that start."""
         return cls(prefix or f"sparkkafka-{query_id}", run_id.replace("-", "")[:RUN_CHARS])
 
     @classmethod
     def of_job(cls, prefix: str | None, job_id: str) -> WriterNames:
-        """`job_id` is 32 hexadecimal digits."""
+        """Return the names of a batch job. `job_id` is 32 hexadecimal digits."""
         return cls(prefix or "sparkkafka", f"job{job_id}")
 
     def transactional_id(self, task: int, attempt: int) -> str:
@@ -132,7 +132,8 @@ class Decision:
     transactions: tuple[TaskTransaction, ...]
 
     def texts(self, max_chars: int = MAX_TEXT_CHARS) -> list[str]:
-        """Return the decision in texts of at most `max_chars`, each of them valid JSON."""
+        """Return the decision in texts of at most `max_chars`, each of them valid JSON with a piece
+        of the transactions. `latest_decision` puts them together."""
         head = {
             "v": FORMAT_VERSION,
             "query": self.query_id,
@@ -141,14 +142,15 @@ class Decision:
             "number": self.number,
             "app": self.application[:100],
         }
-        rows = [".".join(map(_base36, row)) for row in self.transactions]
+        # The longest text without transactions.
         frame = _dump({**head, "piece": 99_999, "of": 99_999, "tasks": ""})
         pieces: list[str] = []
-        for row in rows:
-            if pieces and len(pieces[-1]) + 1 + len(row) <= max_chars - len(frame):
-                pieces[-1] += f" {row}"
+        for transaction in self.transactions:
+            text = ".".join(map(_base36, transaction))
+            if pieces and len(pieces[-1]) + len(" ") + len(text) <= max_chars - len(frame):
+                pieces[-1] += f" {text}"
             else:
-                pieces.append(row)
+                pieces.append(text)
         pieces = pieces or [""]
         return [
             _dump({**head, "piece": index, "of": len(pieces), "tasks": tasks})
@@ -161,11 +163,11 @@ def latest_decision(texts: Iterable[str]) -> Decision | None:
 
     Raises DecodeError for text that is no decision, or a decision of which a piece is missing.
     """
-    found = [_parse(text) for text in texts]
-    if not found:
+    entries = [_parse_text(text) for text in texts]
+    if not entries:
         return None
-    number = max(row["number"] for row in found)
-    pieces = {row["piece"]: row for row in found if row["number"] == number}
+    number = max(entry["number"] for entry in entries)
+    pieces = {entry["piece"]: entry for entry in entries if entry["number"] == number}
     first = next(iter(pieces.values()))
     if len(pieces) != first["of"] or sorted(pieces) != list(range(len(pieces))):
         raise DecodeError(
@@ -173,11 +175,11 @@ def latest_decision(texts: Iterable[str]) -> Decision | None:
             f"{sorted(pieces)} of {first['of']} are stored. Was a topic deleted that held others?"
         )
     transactions = tuple(
-        _parse_transaction(row)
+        _parse_transaction(transaction)
         for index in sorted(pieces)
-        for row in pieces[index]["tasks"].split()
+        for transaction in pieces[index]["tasks"].split()
     )
-    if len({row[:2] for row in transactions}) < len(transactions):
+    if len({(row.task, row.attempt) for row in transactions}) < len(transactions):
         raise DecodeError(f"the decision about batch {first['batch']} names a task twice")
     return Decision(
         query_id=first["query"],
@@ -193,20 +195,20 @@ def _dump(row: Mapping[str, object]) -> str:
     return json.dumps(row, separators=(",", ":"))
 
 
-_TYPES: Mapping[str, type] = {
+_TYPES_BY_FIELD: Mapping[str, type] = {
     "v": int, "query": str, "run": str, "batch": int, "number": int, "app": str, "piece": int,
     "of": int, "tasks": str,
 }  # fmt: skip
 
 
-def _parse(text: str) -> dict[str, Any]:
-    """Parse one stored text. Raises DecodeError."""
+def _parse_text(text: str) -> dict[str, Any]:
+    """Parse one stored text, and check its fields. Raises DecodeError."""
     try:
         row = json.loads(text)
         # `type` and not `isinstance`: True is an int as well.
         is_valid = (
             isinstance(row, dict)
-            and all(type(row.get(name)) is kind for name, kind in _TYPES.items())
+            and all(type(row.get(name)) is kind for name, kind in _TYPES_BY_FIELD.items())
             and 0 <= row["piece"] < row["of"]
             and row["run"].isascii()
             and row["v"] == FORMAT_VERSION

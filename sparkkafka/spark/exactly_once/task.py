@@ -66,19 +66,21 @@ class TaskAttempt(NamedTuple):
         return cls(names, "", NO_BATCH, context.partitionId(), context.attemptNumber())
 
     @property
-    def attempts(self) -> dict[str, int]:
-        """Attempt numbers by transactional id. The task writes under the first id that has no open
-        transaction; there are four, since Spark runs a stage at most four times by default."""
+    def numbers_by_id(self) -> dict[str, int]:
+        """The numbers that the attempt may have, by transactional id. The task writes under the first
+        id that has no open transaction (see STAGE_RETRY); there are four, since Spark runs a stage
+        at most four times by default."""
         numbers = (self.attempt + STAGE_RETRY * retry for retry in range(4))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 
     def report(self, rows: int, transaction: SingleTransaction | None) -> TaskReport:
-        """Return the report to the driver; `transaction` is None if the task had no rows."""
+        """Return the report to the driver; `transaction` is None if the task had no rows. The
+        report's attempt is the number under which the task has written."""
         written = None
         attempt = self.attempt
         if transaction is not None and transaction.identity is not None:
             transactional_id, producer_id, producer_epoch = transaction.identity
-            attempt = self.attempts[transactional_id]
+            attempt = self.numbers_by_id[transactional_id]
             written = TaskTransaction(self.task, attempt, producer_id, producer_epoch)
         return TaskReport(
             names=self.names,
@@ -106,7 +108,7 @@ def task_transaction(task: TaskAttempt, options: WriteOptions) -> Iterator[Singl
 
     Raises TransactionError, which names the other writer, if one took the transactional id over.
     """
-    ids = list(task.attempts)
+    ids = list(task.numbers_by_id)
     transaction = SingleTransaction(
         options.client,
         ids[0],

@@ -23,8 +23,8 @@ class KafkaCommitMessage(WriterCommitMessage):
     `payload_bytes` counts keys and values, `batch_bytes` record batches as sent, `retries` batches
     that were sent again. `partitions` maps (topic, partition) to the number of rows and the first
     and last offset, -1 if unknown (acks=0); other producers' records may lie between these offsets.
-    `report` is that of the task's transaction in an exactly-once write. `query_id` is the streaming
-    query's, "" in a batch write.
+    `report` is about the task's transaction in an exactly-once write, None in any other.
+    `query_id` is the streaming query's, "" in a batch write.
     """
 
     rows: int = 0
@@ -51,20 +51,20 @@ class KafkaCommitMessage(WriterCommitMessage):
 
 def log_commit(messages: Iterable[WriterCommitMessage | None], prefix: str = "") -> None:
     """Log one line with the totals, beginning with `prefix`."""
-    done = _of_finished_tasks(messages)
-    partitions = {key for message in done for key in message.partitions}
+    finished = _finished_messages(messages)
+    partitions = {key for message in finished for key in message.partitions}
     log.info(
         "%swrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d tasks, "
         "%d batches (%d bytes as sent, %d retries)",
         prefix,
-        sum(message.rows for message in done),
-        sum(message.payload_bytes for message in done),
+        sum(message.rows for message in finished),
+        sum(message.payload_bytes for message in finished),
         len(partitions),
         len({topic for topic, _ in partitions}),
-        len(done),
-        sum(message.batches for message in done),
-        sum(message.batch_bytes for message in done),
-        sum(message.retries for message in done),
+        len(finished),
+        sum(message.batches for message in finished),
+        sum(message.batch_bytes for message in finished),
+        sum(message.retries for message in finished),
     )
 
 
@@ -73,13 +73,13 @@ def log_abort(
 ) -> None:
     """Log which rows a failed write leaves in Kafka. `rewrite_hint` says when they are written
     again."""
-    done = _of_finished_tasks(messages)
+    finished = _finished_messages(messages)
     log.warning(
         "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks are in "
         "Kafka and stay there, and tasks that did not finish may have written some rows, too; %s",
         prefix,
-        sum(message.rows for message in done),
-        len(done),
+        sum(message.rows for message in finished),
+        len(finished),
         rewrite_hint,
     )
 
@@ -91,13 +91,13 @@ def report_write(
 ) -> None:
     """Report a finished write to `sparkkafka.metrics`. `outcome` is that of an exactly-once write:
     its rows are counted only if they are visible."""
-    done = _of_finished_tasks(messages)
-    if address is None or not done:
+    finished = _finished_messages(messages)
+    if address is None or not finished:
         return
-    report = Report(query=done[0].query_id)
-    if done[0].report is not None:
-        report.prefix = done[0].report.names.prefix
-    for message in done:
+    report = Report(query=finished[0].query_id)
+    if finished[0].report is not None:
+        report.prefix = finished[0].report.names.prefix
+    for message in finished:
         report.add(Count.WRITE_RETRIES, message.retries)
         if outcome is None or outcome.visible:
             report.add(Count.WRITTEN_BYTES, message.payload_bytes)
@@ -112,11 +112,11 @@ def report_write(
 def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
     """Return the exactly-once reports of the tasks that succeeded."""
     return [
-        message.report for message in _of_finished_tasks(messages) if message.report is not None
+        message.report for message in _finished_messages(messages) if message.report is not None
     ]
 
 
-def _of_finished_tasks(
+def _finished_messages(
     messages: Iterable[WriterCommitMessage | None],
 ) -> list[KafkaCommitMessage]:
     """Return the messages of the tasks that succeeded: Spark passes None for each other one."""

@@ -80,7 +80,7 @@ def _type_of_schema(
     registry: RegistryClient | None,
 ) -> pa.DataType | None:
     """Return the type that `valueSchema` or the subject's latest version gives the column; None if
-    there is neither. Raises SchemaError, RegistryError."""
+    there is neither a schema nor a subject. Raises SchemaError, RegistryError."""
     if column.schema is None and (registry is None or topic is None):
         return None
     chosen = column_schema(column, topic or "", registry)
@@ -97,10 +97,10 @@ def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
     OptionError, SchemaError, RegistryError.
     """
     options = parse_write_options(options_by_name)
-    plain = spark_schema(include_headers=False)
+    kafka_schema = spark_schema(include_headers=False)
     formats = options.formats
     if formats is None:
-        return plain
+        return kafka_schema
 
     def typed_field(column: ColumnFormat) -> StructField:
         name = column.column
@@ -113,7 +113,7 @@ def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
         return StructField(name, from_arrow_type(kind))
 
     with open_registry(formats.registry) as registry:
-        return schema_of_formats(plain, formats, typed_field)
+        return schema_of_formats(kafka_schema, formats, typed_field)
 
 
 class BatchEncoder:
@@ -125,9 +125,9 @@ class BatchEncoder:
         self._adds_headers = columns.headers is None and any(
             plan.framing == HEADERS for plan in plans
         )
-        self._rows = 0
+        self._rows_before = 0  # of earlier batches: errors name the row in the task
 
-    def columns(self, width: int) -> InputColumns:
+    def encoded_columns(self, width: int) -> InputColumns:
         """Return the column indexes of an encoded batch, which had `width` columns before: headers
         with schema ids may be added as the last one."""
         return replace(self._columns, headers=width) if self._adds_headers else self._columns
@@ -140,7 +140,7 @@ class BatchEncoder:
         """
         for batch in batches:
             yield self._encode_batch(batch)
-            self._rows += batch.num_rows
+            self._rows_before += batch.num_rows
 
     def _encode_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with encoded key and value. Raises EncodeError."""
@@ -152,7 +152,7 @@ class BatchEncoder:
             index = columns.value if encoder.plan.column == "value" else columns.key
             if index is None:  # plan_encoding has checked this
                 raise EncodeError(f"there is no column {encoder.plan.column}")
-            arrays[index], headers = encoder.encode(arrays[index], headers, self._rows)
+            arrays[index], headers = encoder.encode(arrays[index], headers, self._rows_before)
         if columns.headers is not None:
             arrays[columns.headers] = headers
         elif self._adds_headers:

@@ -62,7 +62,7 @@ def write_rows(
         from sparkkafka.spark.write.encoding import BatchEncoder
 
         encoder = BatchEncoder(plans, columns)
-        columns = encoder.columns(first.num_columns)
+        columns = encoder.encoded_columns(first.num_columns)
         batches = encoder.encode(chain((first,), batches))
         first = next(batches)
     started_s = time.monotonic()
@@ -108,7 +108,7 @@ class _TaskWriter:
         self._piece_bytes = min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, self._buffer_bytes))
         self._bytes_since_close = 0
         self._rows = 0
-        self._bytes = 0
+        self._payload_bytes = 0
         self._partition_rows: dict[TopicPartition, int] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -117,7 +117,9 @@ class _TaskWriter:
         now_ms = time.time_ns() // 1_000_000
         # Spark's reader holds this batch in memory while it reads the next one.
         self._producer.held_bytes = 2 * batch.nbytes
-        pieces = [InputRows.of(piece, self._columns) for piece in _pieces(batch, self._piece_bytes)]
+        pieces = [
+            InputRows.of(piece, self._columns) for piece in _split_batch(batch, self._piece_bytes)
+        ]
         partitioned = [self._partitioner.partition_rows(rows, now_ms) for rows in pieces]
         for records in partitioned:
             self._producer.check_sizes(records)
@@ -125,15 +127,16 @@ class _TaskWriter:
             self._append(rows, records)
 
     def _append(self, rows: InputRows, records: PartitionedRecords) -> None:
-        """Append rows, which are also given sorted by partition, to the producer's batches."""
+        """Append rows to the producer's batches, and count them. `records` are the same rows sorted
+        by partition."""
         self._producer.append(records)
-        for tp, low, high in zip(
+        for tp, start, end in zip(
             records.tps, (0, *records.run_ends), records.run_ends, strict=False
         ):
-            self._partition_rows[tp] = self._partition_rows.get(tp, 0) + high - low
+            self._partition_rows[tp] = self._partition_rows.get(tp, 0) + end - start
         self._rows += rows.length
         payload_bytes = rows.payload_bytes
-        self._bytes += payload_bytes
+        self._payload_bytes += payload_bytes
         # A row that waits for other rows of its partition keeps its whole Arrow batch in memory.
         # With a long linger.ms, one waiting row of each Arrow batch would keep all of them. So all
         # record batches are closed once as many bytes were appended as buffer.memory has.
@@ -143,12 +146,12 @@ class _TaskWriter:
             self._bytes_since_close = 0
 
     def message(self) -> KafkaCommitMessage:
-        """Return what was written, once the producer is flushed."""
+        """Return what was written. To be called once the producer is flushed."""
         metrics = self._producer.metrics
-        unknown = (-1, -1)
+        unknown = (-1, -1)  # first and last offset with acks=0
         return KafkaCommitMessage(
             rows=self._rows,
-            payload_bytes=self._bytes,
+            payload_bytes=self._payload_bytes,
             batches=metrics.batches,
             batch_bytes=metrics.batch_bytes,
             retries=metrics.retries,
@@ -159,18 +162,19 @@ class _TaskWriter:
         )
 
 
-def _pieces(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield the batch in pieces of at most `max_bytes`, or of one row."""
-    if batch.num_rows == 1 or sum(map(_plain_bytes, batch.columns)) <= max_bytes:
+def _split_batch(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield the batch in pieces of at most `max_bytes`, or of one row if a row is larger."""
+    if batch.num_rows == 1 or sum(map(_expanded_bytes, batch.columns)) <= max_bytes:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, half), max_bytes)
-    yield from _pieces(batch.slice(half), max_bytes)
+    yield from _split_batch(batch.slice(0, half), max_bytes)
+    yield from _split_batch(batch.slice(half), max_bytes)
 
 
-def _plain_bytes(column: pa.Array) -> int:
-    """Return the bytes of the column; those of a dictionary's as if each row had its own value."""
+def _expanded_bytes(column: pa.Array) -> int:
+    """Return the bytes of the column's values in records: a value of a dictionary counts in each row
+    that has it."""
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     try:

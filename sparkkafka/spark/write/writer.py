@@ -91,7 +91,7 @@ class _KafkaWriter(PickledToTasks):
         super().__init__()
         self.options = options
         self.columns = input_columns(schema, options.topic, options.formats)
-        self.plans: tuple[EncodePlan, ...] = ()
+        self.plans: tuple[EncodePlan, ...] = ()  # of the columns with a schema
         self.plan_error: KafkaError | None = None  # tasks raise it
         # All tasks of a job or micro-batch, and its commit(), have the same id.
         self.writer_id = uuid.uuid4().hex
@@ -102,7 +102,7 @@ class _KafkaWriter(PickledToTasks):
 
     @abstractmethod
     def _task_attempt(self) -> TaskAttempt:
-        """Return the attempt that runs in this process, for an exactly-once write."""
+        """Return the attempt of a task that runs in this process, for an exactly-once write."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         """Send all rows and wait until they are acknowledged. Runs on an executor.
@@ -295,13 +295,14 @@ def input_columns(
         other = next((known for known in names if known.lower() == name), None)
         return f" (the column {other!r} must be written {name!r})" if other else ""
 
-    missing = {
+    # What find_columns raises if one of these is missing.
+    missing_messages = {
         "topic": "topic option required when no 'topic' attribute is present. "
         f"Use the topic option for setting a topic.{case_hint('topic')}",
         "value": "Required attribute 'value' not found"
         f"{case_hint('value') or _value_advice(names, typed='value' in typed)}",
     }
-    found = find_columns(names, topic, fits, missing)
+    columns = find_columns(names, topic, fits, missing_messages)
     # No warning for columns of a Kafka read, such as offset: nobody expects them to be written.
     known = {*_WRITTEN_COLUMNS, *(column.name for column in default_columns(include_headers=True))}
     unwritten = [name for name in names if name not in known]
@@ -313,7 +314,7 @@ def input_columns(
             f"{', '.join(_WRITTEN_COLUMNS)}. Put others in the value, with to_json(struct(*)) for "
             "instance, or drop them",
         )
-    return found
+    return columns
 
 
 def _value_advice(names: Sequence[str], *, typed: bool) -> str:
@@ -330,7 +331,7 @@ def _is_text(kind: DataType) -> bool:
     return isinstance(kind, StringType)
 
 
-def _is_bytes(kind: DataType) -> bool:
+def _is_text_or_bytes(kind: DataType) -> bool:
     return isinstance(kind, StringType | BinaryType)
 
 
@@ -349,12 +350,12 @@ def _is_headers(kind: DataType) -> bool:
 # By column: whether a type can be written, and for the error the expected types and what to do.
 _WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
     "value": (
-        _is_bytes,
+        _is_text_or_bytes,
         "string or binary",
         ": cast it, put several columns in one with to_json(struct(*)), or set valueFormat to "
         "write it with a schema",
     ),
-    "key": (_is_bytes, "string or binary", ": cast it"),
+    "key": (_is_text_or_bytes, "string or binary", ": cast it"),
     "headers": (_is_headers, "array<struct<key:string,value:binary>>", ""),
     "topic": (_is_text, "string", ": cast it"),
     "partition": (lambda kind: isinstance(kind, IntegerType), "int", ": cast it"),

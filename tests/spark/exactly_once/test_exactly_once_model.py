@@ -436,7 +436,7 @@ def test_a_task_that_lost_its_place_says_to_whom_and_leaves_it_alone(query):
     task.start(lambda: query.write_task(run, 1, 1))
     assert task.reached.wait(10)
     with open_cluster(query.cluster) as cluster:
-        tid = next(iter(place.attempts))
+        tid = next(iter(place.numbers_by_id))
         taken = init_transactions(cluster, [tid], 60_000, cluster.deadline())[tid]
     task.go_on.set()
     with pytest.raises(TransactionError) as caught:

@@ -643,7 +643,7 @@ def test_a_dictionary_counts_as_what_its_rows_take() -> None:
     value = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array([b"x" * 1000]))
     batch = pa.record_batch({"value": value, "n": pa.array(["a"] * 64).dictionary_encode()})
     assert batch.nbytes < 2000
-    pieces = list(write_task._pieces(batch, 10_000))
+    pieces = list(write_task._split_batch(batch, 10_000))
     assert [piece.num_rows for piece in pieces] == [8] * 8
 
 
