@@ -13,15 +13,15 @@ from sparkkafka.checkpoints.logs import (
     Offsets,
     Plan,
     SourceOffsets,
+    damaged_source_messages,
     is_batch,
-    sources_without_kafka_offsets,
 )
 from sparkkafka.checkpoints.storage import checksums
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError, counted, some
 
 _Report = Callable[[str, str], None]
-"""Takes the name of a file or folder, and a text about it."""
+"""Adds a finding of `verify`: takes the name of a file or folder, and a text about it."""
 
 
 class PartitionChange(NamedTuple):
@@ -87,12 +87,12 @@ def verify(checkpoint: Checkpoint) -> list[Finding]:
     findings: list[Finding] = []
 
     def error(name: str, text: str) -> None:
-        where = checkpoint.storage.at(name)
+        where = checkpoint.storage.location_of(name)
         # The text of an exception begins with the file's name.
         findings.append(Finding("error", where, text.removeprefix(where).lstrip(": ")))
 
     def note(name: str, text: str) -> None:
-        findings.append(Finding("note", checkpoint.storage.at(name), text))
+        findings.append(Finding("note", checkpoint.storage.location_of(name), text))
 
     try:
         _ = checkpoint.query_id
@@ -114,15 +114,15 @@ def verify(checkpoint: Checkpoint) -> list[Finding]:
         (COMMITS, checkpoint.commit_files),
     ):
         names = dict.fromkeys(entry.name for entry in entries)
-        _check_checksums(checkpoint, folder, names, error)
-        _check_names(folder, names, note)
-    _check_numbers(checkpoint, error, note)
-    _check_sources(plans, error, note)
+        _report_wrong_checksums(checkpoint, folder, names, error)
+        _report_other_files(folder, names, note)
+    _report_batch_gaps(checkpoint, error, note)
+    _report_source_changes(plans, error, note)
     return sorted(findings, key=lambda finding: finding.level)
 
 
-def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> None:
-    """Check the numbers of batches: gaps, and batches that are planned but not finished."""
+def _report_batch_gaps(checkpoint: Checkpoint, error: _Report, note: _Report) -> None:
+    """Report gaps in the numbers of batches, and batches that are planned but not finished."""
     planned, committed = checkpoint.planned, checkpoint.committed
     if not planned:
         if committed:
@@ -137,6 +137,7 @@ def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> Non
             f"missing: Spark does not start without the plan before the last one ({last})",
         )
     kept = set(planned)
+    # The plan before the last one is reported above.
     missing_plans = (n for n in range(planned[0], planned[-2:][0]) if n not in kept)
     if gaps := list(islice(missing_plans, 6)):  # there may be billions in a damaged checkpoint
         note(OFFSETS, f"plans {some(gaps)} are missing; Spark does not read them again")
@@ -165,8 +166,8 @@ def _check_numbers(checkpoint: Checkpoint, error: _Report, note: _Report) -> Non
         note(COMMITS, f"entries {some(missing)} are missing; only the last one counts")
 
 
-def _check_sources(plans: dict[int, Plan], error: _Report, note: _Report) -> None:
-    """Check that all plans have the same sources, and that offsets grow from plan to plan."""
+def _report_source_changes(plans: dict[int, Plan], error: _Report, note: _Report) -> None:
+    """Report plans that have other sources than the plan before, and offsets that decrease."""
     before: Plan | None = None
     for batch_id, plan in sorted(plans.items()):
         if before is not None and plan.version == before.version == 1:
@@ -179,7 +180,7 @@ def _check_sources(plans: dict[int, Plan], error: _Report, note: _Report) -> Non
                 )
                 before = plan
                 continue
-        for text in sources_without_kafka_offsets(before, plan):
+        for text in damaged_source_messages(before, plan):
             error(f"{OFFSETS}/{batch_id}", text)
         for change in diff(before, plan) if before is not None else ():
             back = [row for row in change.partitions if (row.records or 0) < 0]
@@ -200,29 +201,29 @@ def _check_sources(plans: dict[int, Plan], error: _Report, note: _Report) -> Non
         before = plan
 
 
-def _check_checksums(
+def _report_wrong_checksums(
     checkpoint: Checkpoint, folder: str, names: Collection[str], error: _Report
 ) -> None:
-    """Compare files with Hadoop's checksums."""
+    """Report files that do not match Hadoop's checksums."""
     for name in names:
-        sums_name = f".{name}.crc"
-        if not is_batch(name) or sums_name not in names:
+        checksum_name = f".{name}.crc"
+        if not is_batch(name) or checksum_name not in names:
             continue
         try:
             content = checkpoint.storage.read(f"{folder}/{name}")
-            sums = checkpoint.storage.read(f"{folder}/{sums_name}")
+            checksum = checkpoint.storage.read(f"{folder}/{checksum_name}")
         except CheckpointError:
             continue  # reported by `verify`, or an unreadable checksum, which Spark reports
-        if content is not None and sums is not None and sums != checksums(content):
+        if content is not None and checksum is not None and checksum != checksums(content):
             error(
                 f"{folder}/{name}",
-                f"does not match its checksum ({folder}/{sums_name}): Spark's local file system "
-                "refuses it. If the content is right, delete the checksum",
+                f"does not match its checksum ({folder}/{checksum_name}): Spark's local file "
+                "system refuses it. If the content is right, delete the checksum",
             )
 
 
-def _check_names(folder: str, names: Collection[str], note: _Report) -> None:
-    """Note incomplete files, and files that Spark does not write."""
+def _report_other_files(folder: str, names: Collection[str], note: _Report) -> None:
+    """Report incomplete files, and files that Spark does not write."""
     temporary = [name for name in names if name.endswith(".tmp")]
     if temporary:
         note(

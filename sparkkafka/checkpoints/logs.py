@@ -69,14 +69,15 @@ class Plan:
     @property
     def planned_ms(self) -> int | None:
         """When the batch was planned, in ms since 1970; None if it is not known."""
-        return _positive(self.batch_metadata.get("batchTimestampMs"))
+        return _positive_or_none(self.batch_metadata.get("batchTimestampMs"))
 
     @property
     def watermark_ms(self) -> int | None:
         """The watermark with which the batch ran, in ms since 1970; None without a watermark."""
-        return _positive(self.batch_metadata.get("batchWatermarkMs"))
+        return _positive_or_none(self.batch_metadata.get("batchWatermarkMs"))
 
     def source(self, name: str) -> SourceOffsets | None:
+        """Return the source of this name; None if the plan has none."""
         return next((source for source in self.sources if source.name == name), None)
 
     def text(self) -> str:
@@ -144,8 +145,9 @@ class Checkpoint:
         names = {entry.name for entry in storage.entries()}
         if not names & {OFFSETS, METADATA}:
             raise CheckpointError(
-                f"{storage.at()} is not the checkpoint of a query: there is neither {METADATA} nor "
-                f"{OFFSETS}/ in it" + ("" if names else " (it is empty, or does not exist)")
+                f"{storage.location_of()} is not the checkpoint of a query: there is neither "
+                f"{METADATA} nor {OFFSETS}/ in it"
+                + ("" if names else " (it is empty, or does not exist)")
             )
         self._has_state_folder = STATE in names
         self.offset_files = storage.entries(OFFSETS)
@@ -156,16 +158,16 @@ class Checkpoint:
         """The finished batches whose files Spark still keeps, ascending."""
 
     def __repr__(self) -> str:
-        return f"<Checkpoint {self.storage.at()}>"
+        return f"<Checkpoint {self.storage.location_of()}>"
 
     @property
     def location(self) -> str:
-        return self.storage.at()
+        return self.storage.location_of()
 
     @property
     def query_id(self) -> str:
         """The query's id, from the file metadata. Raises CheckpointError."""
-        where, content = self.storage.at(METADATA), self.storage.read(METADATA)
+        where, content = self.storage.location_of(METADATA), self.storage.read(METADATA)
         if content is None:
             raise CheckpointError(
                 f"{where} is missing: Spark would give the query a new id, and sinks would take "
@@ -173,7 +175,7 @@ class Checkpoint:
             )
         if len(content) > 1 << 16:  # Spark writes some 50 bytes
             raise CheckpointError(f"{where} holds no id of a query: it has {len(content):,} bytes")
-        metadata = _json(_text(content, where).strip(), where)
+        metadata = _parse_json(_decode_text(content, where).strip(), where)
         query_id = metadata.get("id") if isinstance(metadata, dict) else None
         if not isinstance(query_id, str) or not query_id:
             raise CheckpointError(f"{where} holds no id of a query: {beginning_of(content)}")
@@ -188,21 +190,22 @@ class Checkpoint:
         """Parse the plan of a batch. Raises CheckpointError if its file is missing, incomplete, or
         not what Spark writes."""
         name = f"{OFFSETS}/{batch_id}"
-        return parse_plan(batch_id, self._content(name), self.storage.at(name))
+        return parse_plan(batch_id, self._content(name), self.storage.location_of(name))
 
     def commit(self, batch_id: int) -> Commit:
         """Parse the commit of a batch. Raises as `plan`."""
         name = f"{COMMITS}/{batch_id}"
-        return parse_commit(batch_id, self._content(name), self.storage.at(name))
+        return parse_commit(batch_id, self._content(name), self.storage.location_of(name))
 
     def initial_offsets(self, source: str) -> Offsets | None:
-        """Return the first offsets of a source of the JVM connector; None if they are unknown."""
+        """Return the first offsets of a source of the JVM connector, from its file in sources/;
+        None if there is no such file, as with this connector, or if it cannot be parsed."""
         name = f"{SOURCES}/{source}/0"
         content = self.storage.read(name)
-        # KafkaSourceInitialOffsetWriter: a zero byte (SPARK-19517), "v1", the offsets.
+        # KafkaSourceInitialOffsetWriter writes a zero byte (SPARK-19517), "v1", the offsets.
         if content is None or not content.startswith(b"\0v"):
             return None
-        lines = _text(content[1:], self.storage.at(name)).split("\n", 1)
+        lines = _decode_text(content[1:], self.storage.location_of(name)).split("\n", 1)
         return None if len(lines) < 2 else kafka_offsets(lines[1])
 
     def next_start(self) -> NextStart:
@@ -217,8 +220,8 @@ class Checkpoint:
         plan = self.plan(last)
         # Spark always reads the plan before the last one, and does not start without it.
         before = self.plan(last - 1) if last > 0 else None
-        for text in sources_without_kafka_offsets(before, plan):
-            where = self.storage.at(f"{OFFSETS}/{last}")
+        for text in damaged_source_messages(before, plan):
+            where = self.storage.location_of(f"{OFFSETS}/{last}")
             raise CheckpointError(f"{where} is damaged: {text}")
         if self.committed and self.committed[-1] == last:
             self.commit(last)
@@ -229,22 +232,22 @@ class Checkpoint:
         """Read a file. Raises CheckpointError if it is missing."""
         content = self.storage.read(name)
         if content is None:
-            raise CheckpointError(f"{self.storage.at(name)} is missing")
+            raise CheckpointError(f"{self.storage.location_of(name)} is missing")
         return content
 
 
-def sources_without_kafka_offsets(before: Plan | None, plan: Plan) -> list[str]:
-    """Return a text for each source that has Kafka offsets in the plan `before`, and something else
-    in this one. That is damage: Spark lists a query's sources in the same order in each plan."""
-    texts = []
+def damaged_source_messages(before: Plan | None, plan: Plan) -> list[str]:
+    """Return a message for each source that has Kafka offsets in the plan `before`, and something
+    else in this one. That is damage: Spark lists the sources in the same order in each plan."""
+    messages = []
     for old in before.sources if before is not None else ():
         new = plan.source(old.name)
         if old.offsets is not None and new is not None and not new.may_be_kafka:
-            texts.append(
+            messages.append(
                 f"source {new.name} has offsets of Kafka in the plan before, and none here: "
                 f"{beginning_of(new.text)}"
             )
-    return texts
+    return messages
 
 
 def offsets_of_next_batch(checkpoint: Checkpoint, start: NextStart) -> dict[str, Offsets]:
@@ -267,8 +270,8 @@ def offsets_of_next_batch(checkpoint: Checkpoint, start: NextStart) -> dict[str,
 def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
     """Parse a file of offsets/. Raises CheckpointError, which begins with `where`."""
     # Spark writes no line end after the last line, and reads as many lines as there are.
-    lines = _text(content, where).removesuffix("\n").split("\n")
-    version = _version(lines[0], where)
+    lines = _decode_text(content, where).removesuffix("\n").split("\n")
+    version = _parse_version(lines[0], where)
     if len(lines) < 3:
         raise _damaged(where, content)
     metadata = _parse_batch_metadata(lines, where)
@@ -283,7 +286,7 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
                 )
         offsets = None
         if line != NO_OFFSET_TEXT:
-            _json(line, where)  # the offset of any source is JSON
+            _parse_json(line, where)  # the offset of any source is JSON
             offsets = kafka_offsets(line)
         sources.append(SourceOffsets(name, line, offsets))
     if len({source.name for source in sources}) < len(sources):
@@ -293,15 +296,17 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
 
 def parse_commit(batch_id: int, content: bytes, where: str) -> Commit:
     """Parse a file of commits/. Raises CheckpointError, which begins with `where`."""
-    text = _text(content, where)
+    text = _decode_text(content, where)
     lines = text.removesuffix("\n").split("\n")
-    return Commit(batch_id, _version(lines[0], where), text, _parse_batch_metadata(lines, where))
+    return Commit(
+        batch_id, _parse_version(lines[0], where), text, _parse_batch_metadata(lines, where)
+    )
 
 
 def _parse_batch_metadata(lines: list[str], where: str) -> dict[str, Any]:
     """Parse the second line of a file, if there is one (OffsetSeqMetadata and CommitMetadata in
     Spark)."""
-    metadata = _json(lines[1], where) if len(lines) > 1 and lines[1].strip() else {}
+    metadata = _parse_json(lines[1], where) if len(lines) > 1 and lines[1].strip() else {}
     if not isinstance(metadata, dict):
         raise CheckpointError(
             f"{where}: its second line is not a JSON object: {beginning_of(lines[1])}"
@@ -313,14 +318,16 @@ def kafka_offsets(text: str) -> Offsets | None:
     """Parse the offsets in a source's line; None if it is not of a Kafka source."""
     try:
         tree = json.loads(text, object_pairs_hook=_dict_of_unique_names)
-        return {TopicPartition(*key): at for key, at in sorted(offsets_of_tree(tree).items())}
+        return {
+            TopicPartition(*key): offset for key, offset in sorted(offsets_of_tree(tree).items())
+        }
     except (ValueError, RecursionError, OptionError):
         return None
 
 
 def kafka_line(offsets: Offsets) -> str:
     """Format the line of a Kafka source; both connectors read it."""
-    tree = tree_of_offsets({(tp.topic, tp.partition): at for tp, at in offsets.items()})
+    tree = tree_of_offsets({(tp.topic, tp.partition): offset for tp, offset in offsets.items()})
     return json.dumps(tree, separators=(",", ":"))
 
 
@@ -343,8 +350,8 @@ def is_batch(name: str) -> bool:
     return name.isascii() and name.isdecimal() and len(name) <= 18 and str(int(name)) == name
 
 
-def _version(line: str, where: str) -> int:
-    """Parse the first line of a file."""
+def _parse_version(line: str, where: str) -> int:
+    """Parse the first line of a file, "v1" or "v2". Raises CheckpointError."""
     version = re.fullmatch(r"v([0-9]{1,9})", line.strip())
     if version is None:
         raise _damaged(where, line.encode())
@@ -356,7 +363,7 @@ def _version(line: str, where: str) -> int:
     return int(version[1])
 
 
-def _text(content: bytes, where: str) -> str:
+def _decode_text(content: bytes, where: str) -> str:
     """Decode UTF-8. Raises CheckpointError, which begins with `where`."""
     try:
         return content.decode()
@@ -364,7 +371,7 @@ def _text(content: bytes, where: str) -> str:
         raise _damaged(where, content) from None
 
 
-def _json(text: str, where: str) -> Any:
+def _parse_json(text: str, where: str) -> Any:
     """Parse JSON. Raises CheckpointError, which begins with `where`."""
     try:
         return json.loads(text)
@@ -390,7 +397,7 @@ def beginning_of(content: bytes | str) -> str:
     return repr(content[:100]) + ("…" if len(content) > 100 else "")
 
 
-def _positive(value: Any) -> int | None:
+def _positive_or_none(value: Any) -> int | None:
     """Return a positive number of 64 bits, None for any other value."""
     return value if type(value) is int and 0 < value < 1 << 63 else None
 

@@ -69,8 +69,8 @@ def positions_of(
     """Return the position of each Kafka source (or only of `source`) in each partition; empty if no
     batch was planned yet.
 
-    Raises KafkaError if brokers do not answer, CheckpointError
-    for files that the next start would have to read and that are damaged.
+    Raises KafkaError if brokers do not answer, CheckpointError for files that the next start would
+    have to read and that are damaged.
     """
     positions: list[Position] = []
     start = checkpoint.next_start()
@@ -132,7 +132,8 @@ def lag_of(
 
 
 def next_offsets(checkpoint: Checkpoint, admin: Admin) -> dict[TopicPartition, int | None]:
-    """Return the query's next offset in each partition, new partitions included."""
+    """Return the query's next offset in each partition, new partitions included: of several sources
+    that read a partition, the smallest."""
     offsets: dict[TopicPartition, int | None] = {}
     for row in positions_of(checkpoint, admin):
         known = offsets.get(row.partition)

@@ -121,15 +121,15 @@ class ResetPlan:
         except KafkaError as error:
             raise CheckpointError(
                 f"{where} is partly reset ({some(done, limit=20) or 'no file'} done): {error}. "
-                f"Reset it once more, or copy the files back from {storage.at(backup)}"
+                f"Reset it once more, or copy the files back from {storage.location_of(backup)}"
             ) from error
         after = current.reload().next_start()
         if after.kind != "on" or after.batch_id != self.next_batch:
             raise CheckpointError(
                 f"{where} was reset, and batch {after.batch_id} was written meanwhile: the query "
-                f"is running. Stop it and check; the old files are in {storage.at(backup)}"
+                f"is running. Stop it and check; the old files are in {storage.location_of(backup)}"
             )
-        return storage.at(backup)
+        return storage.location_of(backup)
 
 
 def plan_reset(
@@ -166,14 +166,14 @@ def plan_reset(
     notes = incomplete_backup_notes(backups_of(checkpoint.storage))
     removals: list[str] = []
     writes: dict[str, bytes] = {}
-    number = last = logs.last
+    batch_id = last = logs.last
     if not logs.is_complete(last):
         if unfinished is None:
             raise CheckpointError(_unfinished_batch_message(logs, admin, prefix))
         notes.append(f"batch {last} {logs.problem_of(last)}")
         if unfinished == "drop":
-            number = logs.last_complete(last)
-            removals = logs.files_after(number)
+            batch_id = logs.last_complete(last)
+            removals = logs.files_after(batch_id)
         elif logs.commits.get(last) is None:
             writes[f"{COMMITS}/{last}"] = logs.commit_text(last).encode()
             if checkpoint.is_stateful:
@@ -193,10 +193,10 @@ def plan_reset(
             # The user may have no right to read that group, if the query is not exactly-once.
             notes.append(f"{_NOT_KNOWN_IF_DECIDED}: {error}")
         else:
-            obstacles += _decision_obstacles(standing, unfinished, number)
+            obstacles += _decision_obstacles(standing, unfinished, batch_id)
     elif unfinished is not None:
         notes.append(f"{_NOT_KNOWN_IF_DECIDED}: it was not looked up at the brokers")
-    base, base_notes = logs.base_plan(number)
+    base, base_notes = logs.base_plan(batch_id)
     notes += base_notes
     kafka = kafka_source(base, source)
     before = kafka.offsets or {}
@@ -212,19 +212,22 @@ def plan_reset(
             notes.append(text)
         else:
             obstacles.append(f"{text}. To accept that, set --keep-state")
-    line = SourceOffsets(kafka.name, kafka_line(after), after)
-    sources = tuple(line if row.name == kafka.name else row for row in base.sources)
-    content = replace(base, batch_id=number, sources=sources).text().encode()
-    if number > 0 and logs.plans.get(number - 1) is None:
+    reset_source = SourceOffsets(kafka.name, kafka_line(after), after)
+    sources = tuple(
+        reset_source if source_offsets.name == kafka.name else source_offsets
+        for source_offsets in base.sources
+    )
+    content = replace(base, batch_id=batch_id, sources=sources).text().encode()
+    if batch_id > 0 and logs.plans.get(batch_id - 1) is None:
         # Spark needs the plan before the last one, but uses its offsets only if the last batch is
         # not finished. So the content of the last plan is good enough.
-        notes.append(f"{OFFSETS}/{number - 1}, which Spark needs, is written again")
-        writes[f"{OFFSETS}/{number - 1}"] = content
-    writes[f"{OFFSETS}/{number}"] = content
+        notes.append(f"{OFFSETS}/{batch_id - 1}, which Spark needs, is written again")
+        writes[f"{OFFSETS}/{batch_id - 1}"] = content
+    writes[f"{OFFSETS}/{batch_id}"] = content
     return ResetPlan(
         checkpoint=checkpoint,
         source=kafka.name,
-        batch_id=number,
+        batch_id=batch_id,
         changes=partition_changes(before, after),
         obstacles=tuple(obstacles),
         notes=tuple(notes),
@@ -270,7 +273,8 @@ def _median_pause_s(checkpoint: Checkpoint) -> float:
 
 
 def _unfinished_batch_message(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
-    """Return the error for an unfinished last batch."""
+    """Return the error for a last batch that is not complete: what is wrong with it, and what the
+    user can choose. With `admin`, also whether an exactly-once sink has decided the batch."""
     last = logs.last
     checkpoint = logs.checkpoint
     # Spark does not start with a damaged file, and runs another batch if the plan is missing.
@@ -432,23 +436,24 @@ def _target_offsets(
     topics: Collection[str],
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the source's offsets after the reset, and notes about them."""
-    unread = sorted(set(topics) - set(source.topics))
-    if unread:
+    foreign_topics = sorted(set(topics) - set(source.topics))
+    if foreign_topics:
         raise OptionError(
-            f"source {source.name} does not read {some(unread)}; it reads {some(source.topics)}"
+            f"source {source.name} does not read {some(foreign_topics)}; it reads "
+            f"{some(source.topics)}"
         )
-    explicit = {TopicPartition(*key): at for key, at in to.offsets.items()}
-    unread = sorted({tp.topic for tp in explicit} - set(source.topics))
-    if unread:
+    explicit = {TopicPartition(*key): offset for key, offset in to.offsets.items()}
+    foreign_topics = sorted({tp.topic for tp in explicit} - set(source.topics))
+    if foreign_topics:
         raise OptionError(
-            f"offsets of {some(unread)}: source {source.name} does not read that; it reads "
+            f"offsets of {some(foreign_topics)}: source {source.name} does not read that; it reads "
             f"{some(source.topics)}"
         )
     if to.kind == "specific" and not explicit:
         return dict(before), []
     if admin is not None:
         chosen = set(topics) or set(source.topics)
-        return _compared_with_brokers(source, before, to, explicit, admin, chosen)
+        return _look_up_target_offsets(source, before, to, explicit, admin, chosen)
     unknown = sorted(set(explicit) - set(before))
     if to.kind != "specific" or unknown or min(explicit.values()) < 0:
         what = f"partitions {some_partitions(unknown)} of" if unknown else f"{to.kind} in"
@@ -456,7 +461,7 @@ def _target_offsets(
     return {**before, **explicit}, ["the offsets are not compared with the brokers'"]
 
 
-def _compared_with_brokers(
+def _look_up_target_offsets(
     source: SourceOffsets,
     before: Offsets,
     to: OffsetBound,
@@ -464,8 +469,8 @@ def _compared_with_brokers(
     admin: Admin,
     topics: set[str],
 ) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Return the source's offsets after the reset, looked up at the brokers or compared with those
-    of the brokers, and notes about them."""
+    """Return the source's offsets after the reset, and notes about them: earliest, latest and times
+    are looked up at the brokers, explicit offsets are compared with those that exist."""
     ends = ends_of(admin, source.topics)
     existing = sorted(tp for tp in ends.latest if tp.topic in topics)
     notes: list[str] = []
@@ -501,8 +506,8 @@ def _compared_with_brokers(
         )
     outside = [
         tp
-        for tp, at in after.items()
-        if tp in ends.latest and not ends.earliest[tp] <= at <= ends.latest[tp]
+        for tp, offset in after.items()
+        if tp in ends.latest and not ends.earliest[tp] <= offset <= ends.latest[tp]
     ]
     if outside:
         notes.append(
@@ -517,11 +522,11 @@ def _checked_offsets(
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yield the offsets with earliest and latest replaced. Raises OptionError for an offset that
     the partition does not have."""
-    for tp, at in sorted(explicit.items()):
+    for tp, given in sorted(explicit.items()):
         if tp not in ends.latest:
             raise OptionError(f"there is no partition {tp}")
         first, end = ends.earliest[tp], ends.latest[tp]
-        offset = {EARLIEST_OFFSET: first, LATEST_OFFSET: end}.get(at, at)
+        offset = {EARLIEST_OFFSET: first, LATEST_OFFSET: end}.get(given, given)
         if not first <= offset <= end:
             raise OptionError(f"partition {tp} has no offset {offset}: it has {first} to {end}")
         yield tp, offset

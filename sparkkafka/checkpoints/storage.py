@@ -56,8 +56,8 @@ class Storage(ABC):
     location: str
     """The folder's path or URL for messages, without secrets."""
 
-    def at(self, name: str = "") -> str:
-        """Return the location of a file, for messages."""
+    def location_of(self, name: str = "") -> str:
+        """Return the path or URL of a file, or of the folder itself, for messages."""
         return f"{self.location.rstrip('/')}/{name}" if name else self.location
 
     @abstractmethod
@@ -72,8 +72,8 @@ class Storage(ABC):
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
         """Create or replace a file, completely or not at all. Folders are created.
 
-        With `checksum`, the file gets one if Hadoop keeps checksums in its folder. Raises
-        CheckpointError.
+        With `checksum`, the file gets Hadoop's checksum if other files of its folder have one.
+        Raises CheckpointError.
         """
 
     @abstractmethod
@@ -159,7 +159,7 @@ class LocalStorage(Storage):
         try:
             # The path of the checkpoint may contain links; nothing in the checkpoint is one.
             if name and stat.S_ISLNK(folder.lstat().st_mode):
-                raise _link_error(self.at(name))
+                raise _link_error(self.location_of(name))
             with os.scandir(folder) as files:
                 listed = []
                 for file in files:
@@ -167,11 +167,11 @@ class LocalStorage(Storage):
                     is_file = not stat.S_ISDIR(status.st_mode)
                     listed.append(Entry(file.name, is_file, status.st_size, status.st_mtime))
                     if len(listed) > MAX_FILES:
-                        raise _too_many_files_error(self.at(name))
+                        raise _too_many_files_error(self.location_of(name))
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _os_error(self.at(name), error) from error
+            raise _os_error(self.location_of(name), error) from error
         return sorted(listed)
 
     def read(self, name: str) -> bytes | None:
@@ -184,24 +184,26 @@ class LocalStorage(Storage):
             return None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):
-                raise _link_error(self.at(name)) from None
-            raise _os_error(self.at(name), error) from error
+                raise _link_error(self.location_of(name)) from None
+            raise _os_error(self.location_of(name), error) from error
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             os.close(file)
-            raise CheckpointError(f"{self.at(name)} is not a file: Spark writes only files")
+            raise CheckpointError(
+                f"{self.location_of(name)} is not a file: Spark writes only files"
+            )
         with os.fdopen(file, "rb", buffering=0) as opened:
-            check_size(self.at(name), status.st_size)
+            check_size(self.location_of(name), status.st_size)
             try:
                 content = opened.read(MAX_FILE_BYTES + 1)
             except OSError as error:
-                raise _os_error(self.at(name), error) from error
-        check_size(self.at(name), len(content))
+                raise _os_error(self.location_of(name), error) from error
+        check_size(self.location_of(name), len(content))
         return content
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
         target = self._root / name
-        sums = target.with_name(f".{target.name}.crc")
+        checksum_file = target.with_name(f".{target.name}.crc")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             checksum = checksum and any(target.parent.glob(".*.crc"))
@@ -209,13 +211,13 @@ class LocalStorage(Storage):
             if checksum:
                 # Hadoop's local file system refuses a file that does not match its checksum, and
                 # accepts one without: so the old checksum is removed first.
-                sums.unlink(missing_ok=True)
+                checksum_file.unlink(missing_ok=True)
             temporary.replace(target)
             _flush_folder(target.parent)
             if checksum:
-                _write_temporary(sums, checksums(content)).replace(sums)
+                _write_temporary(checksum_file, checksums(content)).replace(checksum_file)
         except OSError as error:
-            raise _os_error(self.at(name), error) from error
+            raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
         target = self._root / name
@@ -224,7 +226,7 @@ class LocalStorage(Storage):
             target.unlink(missing_ok=True)
             _flush_folder(target.parent)
         except OSError as error:
-            raise _os_error(self.at(name), error) from error
+            raise _os_error(self.location_of(name), error) from error
 
 
 def _write_temporary(target: Path, content: bytes) -> Path:
@@ -252,6 +254,7 @@ def _write_temporary(target: Path, content: bytes) -> Path:
 
 
 def _flush_folder(folder: Path) -> None:
+    """Flush a folder to the disk, so that renamed and removed files stay so after a crash."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(file)
@@ -262,7 +265,8 @@ def _flush_folder(folder: Path) -> None:
 def checksums(content: bytes) -> bytes:
     """Return the content of .NAME.crc, the file in which Hadoop's ChecksumFileSystem keeps a CRC-32
     of each 512 bytes."""
-    numbers = [512, *(zlib.crc32(content[at : at + 512]) for at in range(0, len(content), 512))]
+    starts = range(0, len(content), 512)
+    numbers = [512, *(zlib.crc32(content[start : start + 512]) for start in starts)]
     return b"crc\0" + b"".join(number.to_bytes(4, "big") for number in numbers)
 
 
@@ -273,7 +277,7 @@ class ArrowStorage(Storage):
     """A folder of a pyarrow.fs.FileSystem.
 
     Object stores show a file only once it is complete. On file systems (`renames`) a temporary file
-    is written and renamed.
+    is written and renamed. `shown`: the location for messages.
     """
 
     def __init__(self, filesystem: Any, path: str, shown: str, renames: bool = False) -> None:
@@ -289,9 +293,9 @@ class ArrowStorage(Storage):
         try:
             files = self._filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         except OSError as error:
-            raise _os_error(self.at(name), error) from error
+            raise _os_error(self.location_of(name), error) from error
         if len(files) > MAX_FILES:
-            raise _too_many_files_error(self.at(name))
+            raise _too_many_files_error(self.location_of(name))
         return sorted(
             Entry(
                 file.base_name,
@@ -311,15 +315,17 @@ class ArrowStorage(Storage):
             if info.type == fs.FileType.NotFound:
                 return None
             if info.type != fs.FileType.File:
-                raise CheckpointError(f"{self.at(name)} is not a file: Spark writes only files")
-            check_size(self.at(name), info.size or 0)
+                raise CheckpointError(
+                    f"{self.location_of(name)} is not a file: Spark writes only files"
+                )
+            check_size(self.location_of(name), info.size or 0)
             with self._filesystem.open_input_stream(path) as file:
                 content = bytes(file.read(MAX_FILE_BYTES + 1))
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _os_error(self.at(name), error) from error
-        check_size(self.at(name), len(content))
+            raise _os_error(self.location_of(name), error) from error
+        check_size(self.location_of(name), len(content))
         return content
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
@@ -337,7 +343,7 @@ class ArrowStorage(Storage):
                     self._remove_checksum(folder, base)
                 self._filesystem.move(target, path)
         except OSError as error:
-            raise _os_error(self.at(name), error) from error
+            raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
         path = self._full_path(name)
@@ -349,10 +355,11 @@ class ArrowStorage(Storage):
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise _os_error(self.at(name), error) from error
+            raise _os_error(self.location_of(name), error) from error
 
     def _remove_checksum(self, folder: str, base: str) -> None:
-        """This may be the file system in which Hadoop's local one keeps its files."""
+        """Remove the file with Hadoop's checksum of a file, if there is one. Spark may use the same
+        folder through Hadoop's local file system, which refuses a file with a wrong checksum."""
         with contextlib.suppress(FileNotFoundError):
             self._filesystem.delete_file(f"{folder}/.{base}.crc")
 

@@ -35,6 +35,7 @@ MAX_DELAY_S: Final = 10.0
 another query, which reads the same offsets."""
 
 Totals = defaultdict[str, float]
+"""Values by the names of `metric_reports.Count` and `catalogue.Field`."""
 
 
 class Sample(NamedTuple):
@@ -49,7 +50,13 @@ class Sample(NamedTuple):
 @dataclass
 class Query:
     """The values of one query. `name` is "" before the listener's first event. `ended_s` is when
-    the query ended, `heard_s` when its last event or report came, both on the monotonic clock."""
+    the query ended, `heard_s` when its last event or report came, both on the monotonic clock.
+
+    `parts_s` are the durations of the parts of its batches by Spark's names. `counts` are by
+    (topic, partition). `read` has the offsets up to which it has read. `lags` are in offsets,
+    looked up at the brokers if `looked_up`, else from Spark's progress; `ages_s` are those of the
+    oldest unread records. `prefix` is that of its transactional ids, "" if no report had one.
+    """
 
     id: str
     name: str = ""
@@ -79,11 +86,14 @@ class MetricAggregator:
         self._forget_s = forget_s
         self._lock = threading.Lock()
         self._queries: dict[str, Query] = {"": Query("", BATCH_JOBS)}
+        # A plan's report has no query's id. It is matched with a finished batch by a hash of the
+        # batch's ends (`ends_key`): reports whose batch has not finished yet, the offsets in them,
+        # and finished batches (query, time) whose report has not come yet.
         self._unmatched: OrderedDict[str, list[Report]] = OrderedDict()
         self._unmatched_offsets: OrderedDict[str, dict[tuple[str, int], int]] = OrderedDict()
         self._batch_ends: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self._own: Totals = defaultdict(float)
-        self._dropped: Totals = defaultdict(float)
+        self._own: Totals = defaultdict(float)  # of the export itself (`catalogue.OWN`)
+        self._dropped: Totals = defaultdict(float)  # reports, by reason
 
     # --- events and reports -----------------------------------------------------------------------
 
@@ -96,8 +106,8 @@ class MetricAggregator:
             label = name if name and name != BATCH_JOBS else query_id
             if query.name != label:
                 # The newer of two queries with one name counts, since a series has one value.
-                same = [row.id for row in self._queries.values() if row.name == label]
-                for other_id in same:
+                same_name = [other.id for other in self._queries.values() if other.name == label]
+                for other_id in same_name:
                     del self._queries[other_id]
                 query.name = label
             query.ended_s = None
@@ -142,6 +152,7 @@ class MetricAggregator:
             lags: Offsets = {}
             for source in sources:
                 self._add_source(query, source, lags)
+            # Lags that were looked up are newer than those of Spark's progress.
             query.lags = {
                 tp: query.lags[tp] if query.looked_up and tp in query.lags else lags[tp]
                 for tp in query.read
@@ -181,9 +192,10 @@ class MetricAggregator:
                 if time.monotonic() - ended_s > MAX_DELAY_S:
                     self._keep_until_batch_ends(report)
                     return
-            self._add(query_id, report)
+            self._add_to_query(query_id, report)
 
     def count_dropped(self, reason: str) -> None:
+        """Count a report that was dropped for this reason."""
         with self._lock:
             self._dropped[reason] += 1
 
@@ -219,6 +231,8 @@ class MetricAggregator:
                 query.ages_s = dict(ages_s)
 
     def set_oldest_transaction(self, query_id: str, started_s: float | None) -> None:
+        """Set when the query's oldest open transaction began, in seconds since 1970; None if it has
+        none."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is None:
@@ -266,7 +280,8 @@ class MetricAggregator:
                     yield (query.name,), {}, values[metric.field]
 
     def _by_topic(self, query: Query, name: str) -> dict[tuple[str, int], float]:
-        """Return a value for each partition, or without the label partition for each topic."""
+        """Return the values of a field by (topic, partition). If partitions are not exported, there
+        is one value for each topic, with ALL_PARTITIONS as its partition."""
         values: dict[tuple[str, int], float]
         if name == Field.LAG:
             values = {(tp.topic, tp.partition): lag for tp, lag in query.lags.items()}
@@ -309,7 +324,7 @@ class MetricAggregator:
             counts = query.counts[topic, partition] = defaultdict(float)
         return counts
 
-    def _add(self, query_id: str, report: Report) -> None:
+    def _add_to_query(self, query_id: str, report: Report) -> None:
         """Add a report to the values of a query."""
         query = self._query(query_id)
         if query is None:
@@ -324,15 +339,15 @@ class MetricAggregator:
                     counts[name] += count
 
     def _match(self, ends: str, query_id: str) -> None:
-        """Add the plans' reports that have the ends of this finished batch to the query. Remember
-        the ends if there is no report yet: then `add_report` adds it."""
+        """Add the plans' reports with the ends of a finished batch (`ends_key`) to its query. If
+        there is none yet, remember the ends: then `add_report` adds it."""
         reports = self._unmatched.pop(ends, None)
         if reports is None:
             self._batch_ends[ends] = query_id, time.monotonic()
             self._drop_oldest(self._batch_ends)
             return
         for report in reports:
-            self._add(query_id, report)
+            self._add_to_query(query_id, report)
 
     def _keep_until_batch_ends(self, report: Report) -> None:
         """Keep a plan's report until its batch has finished. Its offsets are kept separately, since

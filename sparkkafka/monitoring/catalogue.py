@@ -139,6 +139,7 @@ BY_TOPIC: Final = (
     ),
 )  # fmt: skip
 
+# Of the export itself, not of a query.
 OWN: Final = (
     Metric(
         Field.RECEIVED, "sparkkafka_reports_received_total",

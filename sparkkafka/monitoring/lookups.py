@@ -27,13 +27,13 @@ LIMIT_S: Final = 10.0
 """The longest time that one lookup may take for each query."""
 
 
-def _client_settings(options: Mapping[str, Any], rows: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the settings for a client in a stream's options: those of kafka.* that have one of
-    these rows and are used."""
+def _client_settings(options: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
+    """Return the settings for a client in a stream's options: those of kafka.* that the client
+    knows (`known`, by name) and uses."""
     settings = {}
     for name, value in options.items():
         prefix, _, key = name.lower().partition(".")
-        is_used = key in rows and rows[key].status is Status.USED
+        is_used = key in known and known[key].status is Status.USED
         if prefix == "kafka" and (is_used or key.startswith(PROVIDERS_OPTION)):
             settings[key] = value
     return settings
@@ -110,9 +110,9 @@ class Lookups:
                 if WriterNames(prefix, "").is_of_query(row.transactional_id)
             }
             states = self._admin.describe_transactions(list(owners), timeout_s=LIMIT_S)
-            for key, state in states.values_by_item.items():
+            for tid, state in states.values_by_item.items():
                 if state.is_open and state.started_ms is not None:
-                    owner, started_s = owners[key], state.started_ms / 1000
+                    owner, started_s = owners[tid], state.started_ms / 1000
                     oldest[owner] = min(started_s, oldest.get(owner, started_s))
         except UnsupportedVersionError as error:  # before Kafka 3.0
             self._warn_once(f"the oldest open transaction is not known: {error}")
@@ -127,6 +127,7 @@ class Lookups:
         self._warn_once(f"{what} were not looked up: {error}")
 
     def _warn_once(self, text: str) -> None:
+        """Log a warning, unless the same one was logged before."""
         if text not in self._warned and len(self._warned) < 100:
             self._warned.add(text)
             log.warning("metrics: %s", text)

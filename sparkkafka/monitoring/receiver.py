@@ -51,10 +51,10 @@ class Receiver:
                 "is an address of this machine that the executors reach"
             ) from None
         self.address = MetricsAddress(bound[0], bound[1], os.urandom(16))
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._seen: OrderedDict[bytes, None] = OrderedDict()  # the hashes of the last datagrams
         self._closing = threading.Event()
         self._thread = threading.Thread(
-            target=self._receive, name="sparkkafka-metrics-reports", daemon=True
+            target=self._receive_until_closed, name="sparkkafka-metrics-reports", daemon=True
         )
         self._thread.start()
 
@@ -63,7 +63,7 @@ class Receiver:
         self._thread.join(4 * WAIT_S)
         self._socket.close()
 
-    def _receive(self) -> None:
+    def _receive_until_closed(self) -> None:
         """Receive datagrams until `close`."""
         while not self._closing.is_set():
             try:
@@ -74,10 +74,11 @@ class Receiver:
                 if not self._closing.is_set():
                     log.warning("reports for metrics are no longer received: %s", error)
                 return
-            self.count(datagram)
+            self.receive_datagram(datagram)
 
-    def count(self, datagram: bytes) -> None:
-        """Add the datagram's report. An invalid or repeated one is dropped, and counted as that."""
+    def receive_datagram(self, datagram: bytes) -> None:
+        """Add the datagram's report to the values. An invalid or repeated datagram is dropped, and
+        counted as that."""
         try:
             report = parse_report(datagram, self.address.key)
         except BadReportError as error:

@@ -157,7 +157,7 @@ def test_a_backup_of_a_killed_reset_is_incomplete(
     reset = plan(folder, to('{"t":{"0":5}}'), stopped=True)
     assert any(f"{MARKER} in it): {part.name}. The reset stopped" in note for note in reset.notes)
     whole = f"{part.name}-2"
-    assert reset.apply() == storage.at(whole)
+    assert reset.apply() == storage.location_of(whole)
     assert backups_of(storage) == [part, (whole, True)]
     assert contents(folder / whole) == before | {MARKER: b""}
 

@@ -456,7 +456,8 @@ def abort_job(
     if unsure:
         text += (
             f"; {len(unsure)} could not be reached (tasks "
-            f"{some(report.task for report in unsure)}): the broker aborts them after kafka.transaction.timeout.ms"
+            f"{some(report.task for report in unsure)}): the broker aborts them after "
+            "kafka.transaction.timeout.ms"
         )
     return Outcome(text, aborted=aborted)
 

@@ -67,9 +67,9 @@ class TaskAttempt(NamedTuple):
 
     @property
     def numbers_by_id(self) -> dict[str, int]:
-        """The numbers that the attempt may have, by transactional id. The task writes under the first
-        id that has no open transaction (see STAGE_RETRY); there are four, since Spark runs a stage
-        at most four times by default."""
+        """The numbers that the attempt may have, by transactional id. The task writes under the
+        first id that has no open transaction (see STAGE_RETRY); there are four, since Spark runs a
+        stage at most four times by default."""
         numbers = (self.attempt + STAGE_RETRY * retry for retry in range(4))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 

@@ -47,7 +47,7 @@ from sparkkafka.spark.read.offset_reader import OffsetReader
 
 _WRITE, _DESCRIBE = 1 << 4, 1 << 8  # authorized operations of a Metadata response (AclOperation)
 
-_HEADER_NAMES = (
+_HEADER_NAMES = (  # after "__connect.errors."
     "topic",
     "partition",
     "offset",
@@ -158,7 +158,7 @@ class DeadLetters(ExitStack):
             topics=None,
             fixed_topic=self._topic,
             partitions=None,
-            timestamps=None if times_ms is None else from_numpy(_microseconds(times_ms)),
+            timestamps=None if times_ms is None else from_numpy(_as_microseconds(times_ms)),
         )
         now_ms = time.time_ns() // 1_000_000
         try:
@@ -192,19 +192,19 @@ class DeadLetters(ExitStack):
     def _partition_counts(self, names: list[str]) -> dict[str, int]:
         """Return the number of partitions by topic. Raises OptionError if the topic was deleted."""
         try:
-            found = self._cluster.topics(names)
+            topics = self._cluster.topics(names)
         except UnknownTopicError as error:
             raise OptionError(
                 f"deadLetter.topic={self._topic} no longer exists ({error})"
             ) from error
-        return {name: len(topic.partitions) for name, topic in found.items()}
+        return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
-def _microseconds(times_ms: np.ndarray) -> np.ndarray:
+def _as_microseconds(times_ms: np.ndarray) -> np.ndarray:
     """Return the times in microseconds. Times before 1970 or out of range become -1 ms, which means
     that the record has no time."""
-    good = (times_ms >= 0) & (times_ms <= 2**63 // 1000 - 1)
-    times_us: np.ndarray = np.where(good, times_ms, -1) * 1000
+    is_valid = (times_ms >= 0) & (times_ms <= 2**63 // 1000 - 1)
+    times_us: np.ndarray = np.where(is_valid, times_ms, -1) * 1000
     return times_us
 
 
@@ -237,18 +237,19 @@ def _headers_with_reasons(
         values = pa.concat_arrays([own_values, values])
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(own_counts + added, out=offsets[1:])
-    # `names` and `values` have the own headers of all records, then the added ones. `name_at` and
-    # `value_at` are the indexes in them of each header of the result.
-    is_new = np.zeros(int(offsets[-1]), np.bool_)
-    new_at = (offsets[1:, None] - np.arange(added, 0, -1)).reshape(-1)
-    is_new[new_at] = True
-    name_at = np.empty(len(is_new), np.int64)
-    value_at = np.empty(len(is_new), np.int64)
-    name_at[~is_new] = value_at[~is_new] = np.arange(own_total)
-    name_at[new_at] = np.tile(np.arange(own_total, own_total + added), count)
-    value_at[new_at] = np.arange(own_total, own_total + added * count)
+    # `names` has the own headers' names of all records, then the added names once. `values` has the
+    # own values of all records, then the added values of all. For each header of the result, in
+    # which the added ones follow the record's own, `name_indexes` and `value_indexes` point there.
+    is_added = np.zeros(int(offsets[-1]), np.bool_)
+    added_indexes = (offsets[1:, None] - np.arange(added, 0, -1)).reshape(-1)
+    is_added[added_indexes] = True
+    name_indexes = np.empty(len(is_added), np.int64)
+    value_indexes = np.empty(len(is_added), np.int64)
+    name_indexes[~is_added] = value_indexes[~is_added] = np.arange(own_total)
+    name_indexes[added_indexes] = np.tile(np.arange(own_total, own_total + added), count)
+    value_indexes[added_indexes] = np.arange(own_total, own_total + added * count)
     entries = pa.StructArray.from_arrays(
-        [names.take(from_numpy(name_at)), values.take(from_numpy(value_at))],
+        [names.take(from_numpy(name_indexes)), values.take(from_numpy(value_indexes))],
         fields=list(HEADERS_TYPE.value_type),
     )
     return pa.Array.from_buffers(

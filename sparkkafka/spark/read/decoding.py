@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Causes = list[tuple[str, BadRow]]
-"""Why one record is bad: column (key or value) and error."""
+"""Why one record is bad: for each of its bad columns the name (key or value) and the error."""
 
 BAD_RECORD_ARROW_TYPE = to_arrow_type(BAD_RECORD_TYPE, "bad_record")
 
@@ -109,6 +109,7 @@ class TaskDecoder:
             )
 
     def partition_decoder(self, topic: str, partition: int) -> PartitionDecoder:
+        """Return a decoder of one partition's records, which uses what the task shares."""
         return PartitionDecoder(self, topic, partition)
 
     def decoders(self, topic: str) -> dict[str, ColumnDecoder]:
@@ -163,14 +164,15 @@ class TaskDecoder:
                 "an array or map has a null in it, which Spark accepts only from a task"
             )
 
-    def count(self, rows: int, bad_rows: int, first_bad: str) -> None:
-        """Count records for the log. `first_bad` describes the first bad one, "" for none."""
+    def count_for_log(self, rows: int, bad_rows: int, first_bad: str) -> None:
+        """Count records for the line that `__exit__` logs. `first_bad` describes the first bad one
+        of these, "" for none."""
         self._rows += rows
         self._bad_rows += bad_rows
         self._first_bad = self._first_bad or first_bad
 
-    def report(self, name: str, count: int, topic: str, partition: int) -> None:
-        """Add to a count of `sparkkafka.metrics`."""
+    def count_for_metrics(self, name: str, count: int, topic: str, partition: int) -> None:
+        """Add to a count of a partition in the report to `sparkkafka.metrics`, if there is one."""
         if self._report is not None:
             self._report.add(name, count, topic, partition)
 
@@ -200,13 +202,13 @@ class PartitionDecoder:
         `DeadLetters.write`.
         """
         decoded: dict[str, DecodedColumn] = {}
-        raws: dict[str, pa.Array] = {}
+        payloads_by_column: dict[str, pa.Array] = {}
         for name, decoder in self._decoders.items():
-            raw = records.keys if name == "key" else records.values
-            if raw is None:
-                raw = pa.nulls(len(records), pa.binary())
-            raws[name] = raw
-            decoded[name] = decoder.decode(raw, records.headers)
+            payloads = records.keys if name == "key" else records.values
+            if payloads is None:
+                payloads = pa.nulls(len(records), pa.binary())
+            payloads_by_column[name] = payloads
+            decoded[name] = decoder.decode(payloads, records.headers)
         bad = _bad_by_row(decoded)
         formats = self._task.formats
         first_bad = ""
@@ -214,16 +216,18 @@ class PartitionDecoder:
             first = next(iter(bad))
             first_bad = self._describe(records, first, bad[first])
             if formats.on_bad_record == FAIL:
-                raise BadRecordError(self._error_message(first_bad, raws, first, bad[first]))
-        found = {name: column.values for name, column in decoded.items()}
-        self._task.check_for_driver(found)
-        self._task.count(len(records), len(bad), first_bad)
-        self._task.report(Count.BAD, len(bad), self._topic, self._partition)
+                raise BadRecordError(
+                    self._error_message(first_bad, payloads_by_column, first, bad[first])
+                )
+        columns = {name: column.values for name, column in decoded.items()}
+        self._task.check_for_driver(columns)
+        self._task.count_for_log(len(records), len(bad), first_bad)
+        self._task.count_for_metrics(Count.BAD, len(bad), self._topic, self._partition)
         value = decoded.get("value")
         if value is not None and value.rest is not None:
-            found["rescued"] = value.rest
+            columns["rescued"] = value.rest
         if formats.on_bad_record == COLUMN:
-            found["bad_record"] = _bad_record_column(len(records), bad, raws)
+            columns["bad_record"] = _bad_record_column(len(records), bad, payloads_by_column)
         if bad and formats.on_bad_record == DEAD_LETTER:
             from sparkkafka.spark.read.dead_letters import DeadLetter
 
@@ -232,14 +236,14 @@ class PartitionDecoder:
             self._task.dead_letters().write(
                 self._topic,
                 self._partition,
-                _filter(records, ~keep),
+                _filter_records(records, ~keep),
                 [DeadLetter(causes[0][0], reason_of(causes)) for causes in bad.values()],
             )
-            self._task.report(Count.DEAD, len(bad), self._topic, self._partition)
-            records = _filter(records, keep)
+            self._task.count_for_metrics(Count.DEAD, len(bad), self._topic, self._partition)
+            records = _filter_records(records, keep)
             mask = from_numpy(keep)
-            found = {name: array.filter(mask) for name, array in found.items()}
-        return found, records
+            columns = {name: array.filter(mask) for name, array in columns.items()}
+        return columns, records
 
     def _describe(self, records: DecodedRecords, row: int, causes: Causes) -> str:
         """Return where a bad record is, its schema, and why it is bad."""
@@ -249,14 +253,14 @@ class PartitionDecoder:
         )
 
     def _error_message(
-        self, description: str, raws: dict[str, pa.Array], row: int, causes: Causes
+        self, description: str, payloads_by_column: dict[str, pa.Array], row: int, causes: Causes
     ) -> str:
-        """Return the message of onBadRecord=fail. `raws` are the columns before decoding."""
+        """Return the message of onBadRecord=fail. `description`: that of `_describe`."""
         name, cause = causes[0]
-        raw = raws[name][row].as_py() or b""
+        raw = payloads_by_column[name][row].as_py() or b""
         plan = self._decoders[name].plan
         hint = ""
-        if cause.writer.schema_id != plan.schema_id:
+        if cause.writer.schema_id != plan.schema_id:  # perhaps a schema of another subject
             hint = self._task.other_subjects_hint(cause.writer.schema_id, plan.subject)
         return (
             f"{description}{hint}. The {name} has {len(raw)} bytes. "
@@ -265,7 +269,8 @@ class PartitionDecoder:
 
 
 def _bad_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:
-    """Return the causes by row, in order of rows; those of the value before those of the key."""
+    """Return why records are bad by row, in order of rows; a row's causes with that of the value
+    before that of the key."""
     bad: dict[int, Causes] = {}
     for name in sorted(decoded, reverse=True):
         for cause in decoded[name].bad:
@@ -281,7 +286,7 @@ def reason_of(causes: Causes) -> str:
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 1]}…"
 
 
-def _filter(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
+def _filter_records(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
     """Return the records for which `keep` is true."""
     mask = from_numpy(keep)
     keys, values, headers = (
@@ -298,7 +303,9 @@ def _filter(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
     )
 
 
-def _bad_record_column(count: int, bad: dict[int, Causes], raws: dict[str, pa.Array]) -> pa.Array:
+def _bad_record_column(
+    count: int, bad: dict[int, Causes], payloads_by_column: dict[str, pa.Array]
+) -> pa.Array:
     """Return the column bad_record of `count` rows, null for good ones."""
     if not bad:
         return pa.nulls(count, BAD_RECORD_ARROW_TYPE)
@@ -307,7 +314,7 @@ def _bad_record_column(count: int, bad: dict[int, Causes], raws: dict[str, pa.Ar
         name, cause = causes[0]
         errors.append(reason_of(causes).encode())
         ids.append(cause.writer.schema_id)
-        raw.append(raws[name].slice(row, 1))
+        raw.append(payloads_by_column[name].slice(row, 1))
     numbers = np.array([number or 0 for number in ids], np.uint32).view(np.int32)
     known = validity(np.array([number is not None for number in ids]))
     schema_ids = pa.Array.from_buffers(pa.int32(), len(ids), [known, pa.py_buffer(numbers)])

@@ -143,7 +143,8 @@ class OffsetReader:
         )
 
     def confirmed_ends(self, latest: Offsets, deadline: Deadline) -> Offsets:
-        """Return the ends of the logs that Fetch confirms (see `log_ends`)."""
+        """Return the ends `latest` of ListOffsets, or those that Fetch gives where these are later
+        (see `client.cluster.offsets.confirmed_ends`)."""
         return confirmed_ends(
             self._cluster,
             latest,
@@ -152,52 +153,55 @@ class OffsetReader:
         )
 
     def start_offsets(
-        self, chosen: Collection[TopicPartition], deadline: Deadline
+        self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> tuple[Offsets, set[TopicPartition]]:
-        """Return the offsets at which a stream starts, and the partitions where a later lookup may
-        return another start: those that start at the end of the log or at a committed offset.
+        """Return the offsets at which a stream starts in these partitions, and those partitions
+        where a later lookup may return another start: at the end of the log, or at a committed
+        offset.
 
         Raises OptionError.
         """
         starting = self._options.starting
-        planning.check_named("startingOffsets", starting, chosen)
-        bound = self._bind_start(chosen, deadline)
-        named = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
-        starts = {tp: named.get(bound.kind) or bound.offsets[tp] for tp in chosen}
+        planning.check_named("startingOffsets", starting, partitions)
+        bound = self._bind_start(partitions, deadline)
+        all_at = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}.get(bound.kind)
+        starts = {tp: all_at or bound.offsets[tp] for tp in partitions}
         is_committed = starting.kind == "committed"
-        changing = {tp for tp, start in starts.items() if is_committed or start == LATEST}
+        may_change = {tp for tp, start in starts.items() if is_committed or start == LATEST}
         # ListOffsets uses the same numbers for earliest and latest as the option's JSON.
         times = {tp: start for tp, start in starts.items() if start in (EARLIEST, LATEST)}
         listed = self.offsets_at(times, deadline)
         ends = {tp: listed[tp] for tp, time_ms in times.items() if time_ms == LATEST}
-        return {**starts, **listed, **self.confirmed_ends(ends, deadline)}, changing
+        return {**starts, **listed, **self.confirmed_ends(ends, deadline)}, may_change
 
-    def _bind_start(self, chosen: Collection[TopicPartition], deadline: Deadline) -> OffsetBound:
+    def _bind_start(
+        self, partitions: Collection[TopicPartition], deadline: Deadline
+    ) -> OffsetBound:
         """Return the start of a read, with times and committed offsets looked up."""
         starting = self._options.starting
         if starting.is_by_time:
-            offsets = self.offsets_at(planning.times_of(starting, chosen), deadline)
+            offsets = self.offsets_at(planning.times_of(starting, partitions), deadline)
             return planning.start_at_times(
                 starting, offsets, no_match_strategy=self._options.no_match_strategy
             )
         if starting.kind == "committed":
-            return self._committed_start(chosen, deadline)
+            return self._committed_start(partitions, deadline)
         return starting
 
     def _committed_start(
-        self, chosen: Collection[TopicPartition], deadline: Deadline
+        self, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> OffsetBound:
         """Return the group's committed offsets, with the fallback of startingOffsets for partitions
         without one. Raises OptionError if there is no fallback."""
         from sparkkafka.client.group.committed_offsets import fetch_committed
 
         bound, group_id = self._options.starting, self._options.group_id or ""
-        committed = fetch_committed(self._cluster, group_id, chosen, deadline=deadline)
-        missing = sorted(tp for tp in chosen if tp not in committed)
+        committed = fetch_committed(self._cluster, group_id, partitions, deadline=deadline)
+        missing = sorted(tp for tp in partitions if tp not in committed)
         if missing and not bound.fallback:
             raise OptionError(
                 f"startingOffsets=committed: the group {group_id} has no committed offset of "
-                f"{planning.listed(missing)}. Set startingOffsets=committed,earliest or "
+                f"{planning.partitions_text(missing)}. Set startingOffsets=committed,earliest or "
                 "committed,latest to say where such partitions begin"
             )
         rest = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
@@ -213,23 +217,25 @@ class OffsetReader:
         """Return the ranges of a batch read, the losses in them, and the topics' ids by name.
         Raises OptionError."""
         options = self._options
-        chosen = self.subscribed_partitions(deadline)
-        planning.check_named("startingOffsets", options.starting, chosen)
-        planning.check_named("endingOffsets", options.ending, chosen)
+        partitions = self.subscribed_partitions(deadline)
+        planning.check_named("startingOffsets", options.starting, partitions)
+        planning.check_named("endingOffsets", options.ending, partitions)
         # Looked up before the ends of the logs: logs grow, so no start is then behind its end.
-        starting, ending = self._bind_start(chosen, deadline), options.ending
+        starting, ending = self._bind_start(partitions, deadline), options.ending
         if ending.is_by_time:
-            offsets = self.offsets_at(planning.times_of(ending, chosen), deadline)
+            offsets = self.offsets_at(planning.times_of(ending, partitions), deadline)
             ending = planning.bound_at_times(ending, offsets)
-        earliest, latest = self.log_bounds(chosen, deadline)
+        earliest, latest = self.log_bounds(partitions, deadline)
+        # Ends are confirmed if tasks do not look them up, and if an offset of the user lies behind
+        # a listed end, which would else be data loss.
         specific = [bound.offsets for bound in (starting, ending) if bound.kind == "specific"]
         if options.bind_offsets == "plan" or any(
             offsets.get(tp, -1) > end for offsets in specific for tp, end in latest.items()
         ):
             latest = self.confirmed_ends(latest, deadline)
-        topic_ids = {tp.topic: self._cluster.topic_id(tp.topic) for tp in chosen}
+        topic_ids = {tp.topic: self._cluster.topic_id(tp.topic) for tp in partitions}
         ranges, losses = planning.plan_ranges(
-            chosen,
+            partitions,
             starting,
             ending,
             earliest,
@@ -241,7 +247,8 @@ class OffsetReader:
     def task_ranges(
         self, ranges: list[KafkaInputPartition], topic_ids: Mapping[str, bytes | None]
     ) -> list[KafkaInputPartition]:
-        """Split the ranges of a batch read or micro-batch for tasks; add topic ids and leaders."""
+        """Split the ranges of a batch read or micro-batch as minPartitions and
+        maxRecordsPerPartition say, and add topic ids and leaders."""
         parts = planning.split_ranges(
             ranges,
             min_partitions=self._options.min_partitions,

@@ -48,9 +48,9 @@ class KafkaInputPartition(InputPartition):
     """A range of one partition's offsets for a task: the records with start <= offset < end.
 
     `times_ms`: the first and the last time of the records to be read; the task drops others.
-    `topic_id` (16 bytes;
-    None before Kafka 2.8) distinguishes the topic from a later one of the same name. `leader` is
-    the address of the partition's leader at planning time, to which the task connects first.
+    `topic_id` (16 bytes; None before Kafka 2.8) distinguishes the topic from a later one of the
+    same name. `leader` is the address of the partition's leader at planning time, to which the task
+    connects first.
 
     In batch reads an end may be open, and the task binds it:
 
@@ -159,7 +159,7 @@ def check_assigned(
             for topic in sorted({tp.topic for tp in missing})
         )
         raise OptionError(
-            f"assign names partitions that do not exist: {listed(missing)} ({facts}). "
+            f"assign names partitions that do not exist: {partitions_text(missing)} ({facts}). "
             "Remove them from the option"
         )
     return chosen
@@ -171,8 +171,8 @@ def check_assigned(
 def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
     """Check that the start is not after the end, as far as the options say both, and that both name
     the same partitions. Raises OptionError."""
-    first_name = starting.option or "startingOffsets"
-    last_name = ending.option or "endingOffsets"
+    start_option = starting.option or "startingOffsets"
+    end_option = ending.option or "endingOffsets"
     if starting.kind == ending.kind == "timestamp":
         if starting.timestamp_ms > ending.timestamp_ms:
             raise OptionError(
@@ -182,22 +182,22 @@ def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
         return
     if starting.kind != ending.kind or starting.kind not in ("specific", "timestamps"):
         return
-    first, last = starting.offsets, ending.offsets
-    if set(first) != set(last):
+    starts, ends = starting.offsets, ending.offsets
+    if set(starts) != set(ends):
         raise OptionError(
             "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] "
-            f"{first_name} and {last_name} must name the same partitions; only in {first_name}: "
-            f"{listed(_partitions(set(first) - set(last)))}; only in {last_name}: "
-            f"{listed(_partitions(set(last) - set(first)))}"
+            f"{start_option} and {end_option} must name the same partitions; only in "
+            f"{start_option}: {partitions_text(_sorted_partitions(set(starts) - set(ends)))}; only "
+            f"in {end_option}: {partitions_text(_sorted_partitions(set(ends) - set(starts)))}"
         )
     if starting.from_time or ending.from_time:
         return
-    for key in sorted(first):
-        if 0 <= last[key] < first[key]:
+    for key in sorted(starts):
+        if 0 <= ends[key] < starts[key]:
             raise OptionError(
                 "[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] "
-                f"{TopicPartition(*key)}: {first_name} {first[key]} is greater than "
-                f"{last_name} {last[key]}"
+                f"{TopicPartition(*key)}: {start_option} {starts[key]} is greater than "
+                f"{end_option} {ends[key]}"
             )
 
 
@@ -218,8 +218,8 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
         raise OptionError(
             f"[{condition}_DOES_NOT_MATCH_ASSIGNED] {bound.option or option} must name all "
             f"partitions that are read{hint} and no others. "
-            f"Missing: {listed(_partitions(read - named))}; "
-            f"too many: {listed(_partitions(named - read))}"
+            f"Missing: {partitions_text(_sorted_partitions(read - named))}; "
+            f"too many: {partitions_text(_sorted_partitions(named - read))}"
         )
 
 
@@ -235,11 +235,12 @@ def times_of(
 
 
 def start_at_times(
-    bound: OffsetBound, found: Mapping[TopicPartition, int], *, no_match_strategy: str
+    bound: OffsetBound, offsets_at_times: Mapping[TopicPartition, int], *, no_match_strategy: str
 ) -> OffsetBound:
-    """Return a start by time as offsets. `found` is -1 where no record has that time or a later
-    one: such a partition is not read with the strategy "latest"; "error" raises OptionError."""
-    missing = sorted(tp for tp, offset in found.items() if offset < 0)
+    """Return a start by time as offsets. `offsets_at_times` has -1 for a partition in which no
+    record has that time or a later one: with the strategy "latest" it is not read, "error" raises
+    OptionError."""
+    missing = sorted(tp for tp, offset in offsets_at_times.items() if offset < 0)
     if missing and no_match_strategy == "error":
         raise OptionError(
             f"No offset matched from request of topic-partition {missing[0]} and timestamp "
@@ -248,17 +249,20 @@ def start_at_times(
             + "): no record there has that time or a later one. Set "
             "startingOffsetsByTimestampStrategy=latest to read nothing of such partitions"
         )
-    return bound_at_times(bound, found)
+    return bound_at_times(bound, offsets_at_times)
 
 
-def bound_at_times(bound: OffsetBound, found: Mapping[TopicPartition, int]) -> OffsetBound:
-    """Return a bound by time as offsets. `found` is -1, the end of the log, where no record has
-    that time or a later one; `missed_times_ms` of the result has these times."""
+def bound_at_times(
+    bound: OffsetBound, offsets_at_times: Mapping[TopicPartition, int]
+) -> OffsetBound:
+    """Return a bound by time as offsets. `offsets_at_times` has -1, which means the end of the log,
+    for a partition in which no record has that time or a later one; `missed_times_ms` of the result
+    has these times."""
     offsets: dict[PartitionKey, int] = {
-        (tp.topic, tp.partition): offset for tp, offset in found.items()
+        (tp.topic, tp.partition): offset for tp, offset in offsets_at_times.items()
     }
     missed_times_ms: dict[PartitionKey, int] = {
-        tp: ms for tp, ms in times_of(bound, found).items() if found[tp] < 0
+        tp: ms for tp, ms in times_of(bound, offsets_at_times).items() if offsets_at_times[tp] < 0
     }
     return OffsetBound(
         "specific", offsets, option=bound.option, from_time=True, missed_times_ms=missed_times_ms
@@ -285,9 +289,9 @@ def plan_ranges(
     from_time = starting.from_time or ending.from_time
     ranges, losses = [], []
     for tp in sorted(partitions):
-        first, last = earliest[tp], latest[tp]
-        start = _offset_of(starting, tp, first, last)
-        end = _offset_of(ending, tp, first, last)
+        log_start, log_end = earliest[tp], latest[tp]
+        start = _offset_of(starting, tp, log_start, log_end)
+        end = _offset_of(ending, tp, log_start, log_end)
         planned = KafkaInputPartition(tp.topic, tp.partition, start, end)
         if bind_in_task:
             planned = _with_open_ends(planned, starting, ending)
@@ -303,14 +307,15 @@ def plan_ranges(
                 f"offset {start}, which is behind {ending.option}, offset {end}"
             )
         if start > end:
-            losses.append(_start_behind_end_loss(tp, start, ending, f"[{first}, {last})"))
-            if planned.open_end:
+            losses.append(_start_behind_end_loss(tp, start, ending, f"[{log_start}, {log_end})"))
+            if planned.open_end:  # the log may have grown beyond the start when the task runs
                 ranges.append(replace(planned, end=start))
             continue
-        kept_start, kept_end = min(max(start, first), last), max(min(end, last), first)
+        kept_start = min(max(start, log_start), log_end)
+        kept_end = max(min(end, log_end), log_start)
         missing = (end - start) - max(0, kept_end - kept_start)
         if missing:
-            text = f"{tp}: requested offsets [{start}, {end}), available [{first}, {last})"
+            text = f"{tp}: requested offsets [{start}, {end}), available [{log_start}, {log_end})"
             condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
             losses.append(Loss(condition, text, missing, tp))
         if kept_start < kept_end or planned.open_end:
@@ -429,29 +434,29 @@ def group_small_ranges(
     leader of its ranges.
     """
     groups: list[list[KafkaInputPartition]] = []
-    free = 0.0  # the share of its task that the last group leaves free
-    for part in sorted(
-        ranges, key=lambda part: (part.leader or ("", 0), part.topic, part.partition)
+    free_share = 0.0  # of a task, that the last group leaves free
+    for planned in sorted(
+        ranges, key=lambda planned: (planned.leader or ("", 0), planned.topic, planned.partition)
     ):
-        mean_bytes = offset_bytes.get(part.tp, 1_024)
-        # A range itself costs a task about as much as 150 rows.
-        share = max((part.count + 150) / GROUP_ROWS, part.count * mean_bytes / GROUP_BYTES)
-        if share > free or len(groups[-1]) == max_ranges:
+        mean_bytes = offset_bytes.get(planned.tp, 1_024)
+        # The share of a task that this range takes. A range itself costs about as much as 150 rows.
+        share = max((planned.count + 150) / GROUP_ROWS, planned.count * mean_bytes / GROUP_BYTES)
+        if share > free_share or len(groups[-1]) == max_ranges:
             groups.append([])
-            free = 1.0
-        groups[-1].append(part)
-        free -= share
+            free_share = 1.0
+        groups[-1].append(planned)
+        free_share -= share
     return [group[0] if len(group) == 1 else SmallRanges(tuple(group)) for group in groups]
 
 
 def group_empty_ranges(ranges: Sequence[KafkaInputPartition]) -> list[TaskPartition]:
     """Return the ranges as input partitions of a batch read, in which those that are empty now
     share MAX_EMPTY_TASKS tasks."""
-    empty = [part for part in ranges if not part.count]
+    empty = [planned for planned in ranges if not planned.count]
     if len(empty) <= MAX_EMPTY_TASKS:
         return list(ranges)
     groups = [SmallRanges(tuple(empty[first::MAX_EMPTY_TASKS])) for first in range(MAX_EMPTY_TASKS)]
-    return [*(part for part in ranges if part.count), *groups]
+    return [*(planned for planned in ranges if planned.count), *groups]
 
 
 # --- failOnDataLoss, for batch reads and streams ---------------------------------------------
@@ -525,11 +530,11 @@ def _texts_of(losses: list[Loss]) -> str:
     return some((loss.text for loss in losses), MAX_LISTED, separator="; ")
 
 
-def _partitions(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
+def _sorted_partitions(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
     """Return the partitions of an option's keys, sorted."""
     return sorted(TopicPartition(*key) for key in keys)
 
 
-def listed(partitions: list[TopicPartition]) -> str:
-    """Return the first partitions as text for a message; "none" if there are none."""
+def partitions_text(partitions: list[TopicPartition]) -> str:
+    """Return the first MAX_LISTED partitions as text for a message; "none" if there are none."""
     return some(partitions, MAX_LISTED) or "none"

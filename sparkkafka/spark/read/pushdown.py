@@ -140,8 +140,8 @@ def narrow_by_times(
     ends: Mapping[TopicPartition, int],
     largest_ms: Mapping[TopicPartition, int],
 ) -> list[KafkaInputPartition]:
-    """Return the parts of the ranges between `starts` and `ends`: by partition the offset of the
-    first record of the two times, -1 if the broker found none.
+    """Return the parts of the ranges between `starts` and `ends`, which have by partition the
+    offsets of the first records at the two times that were looked up, -1 if the broker found none.
 
     A broker may find no record although there is one: it searches only the first segment with so
     late a time, and the record that had this time may be deleted or compacted away. So a range is
@@ -182,14 +182,15 @@ def _intersect(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaIn
 
 
 def _column_of(condition: Filter) -> str:
-    """Return the column of a filter, "" for an unknown kind of filter."""
+    """Return the column of a filter; "" for an unknown kind of filter, or a field of a struct."""
     inner = condition.child if isinstance(condition, Not) else condition
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
 def _span_of_filter(condition: Filter) -> Span:
-    """Return the offsets or milliseconds that can pass a filter on offset or timestamp."""
+    """Return the offsets or milliseconds that can pass a filter on offset or timestamp; EVERYTHING
+    for an unknown kind of filter."""
     match condition:
         case IsNull() | Not(IsNotNull()) | EqualNullSafe(_, None):
             return NOTHING
@@ -240,15 +241,16 @@ def _passes(condition: Filter, known: str | int) -> bool | None:
         case In(_, values):
             if known in values:
                 return True
-            others = {type(value) for value in values if value is not None}
-            return False if others <= {type(known)} else None
+            value_types = {type(value) for value in values if value is not None}
+            return False if value_types <= {type(known)} else None
     value = getattr(condition, "value", None)
-    return _compares(condition, known, value) if type(value) is type(known) else None
+    return _compare(condition, known, value) if type(value) is type(known) else None
 
 
-def _compares(condition: Filter, known: str | int, value: str | int) -> bool | None:
-    """Compare two strings or two numbers. Python's order of strings is that of their UTF-8 bytes,
-    which Spark compares."""
+def _compare(condition: Filter, known: str | int, value: str | int) -> bool | None:
+    """Return whether `known` passes a filter with `value`, which has the same type; None for an
+    unknown kind of filter. Python's order of strings is that of their UTF-8 bytes, which Spark
+    compares."""
     match condition:
         case EqualTo() | EqualNullSafe():
             return known == value

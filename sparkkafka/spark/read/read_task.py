@@ -83,7 +83,7 @@ def read_ranges(
         with reader:
             batches = _arrow_batches(reader, options, columns, ranges, decoder, report)
             try:
-                yield from batches if len(ranges) == 1 else _merge(batches)
+                yield from batches if len(ranges) == 1 else _merge_batches(batches)
             except DataLossError as error:
                 # The JVM connector's condition, which people search for.
                 condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
@@ -135,7 +135,7 @@ def read_small_ranges(
     cluster.topics(sorted({planned.topic for planned in ranges}), deadline)
     if any(planned.topic_id not in (None, cluster.topic_id(planned.topic)) for planned in ranges):
         return None
-    return list(_merge(batches))
+    return list(_merge_batches(batches))
 
 
 def _planned_ranges(
@@ -186,9 +186,9 @@ def _arrow_batches(
         yield from shapers[tp].batches(records)
 
 
-def _merge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in fewer batches: each batch costs Spark half a millisecond, however
-    small it is."""
+def _merge_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in fewer batches, of up to ROWS_PER_BATCH and BYTES_PER_BATCH: each batch
+    costs Spark half a millisecond, however small it is."""
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -231,6 +231,7 @@ def _bind_times(
     deadline = Deadline(options.client.default_api_timeout_ms)
 
     def offset_at(time_ms: int | None) -> int:
+        """Return the first offset with that time or a later one; NO_OFFSET for none, or no time."""
         if time_ms is None:
             return NO_OFFSET
         times = {partition.tp: time_ms}
@@ -303,11 +304,11 @@ class BatchShaper:
         if rows:
             step = -(-rows // -(-rows // step))  # 10,000 rows as 5,000 twice, not 8,192 and 1,808
         for start in range(0, rows, step):
-            part = records.slice(start, min(start + step, rows))
+            piece = records.slice(start, min(start + step, rows))
             if self._decoder is None:
-                yield self._batch({}, part)
+                yield self._batch({}, piece)
             else:
-                for decoded, good_records in self._decoder.decode_in_pieces(part):
+                for decoded, good_records in self._decoder.decode_in_pieces(piece):
                     yield self._batch(decoded, good_records)
 
     def _batch(self, decoded: Mapping[str, pa.Array], records: DecodedRecords) -> pa.RecordBatch:
@@ -332,6 +333,7 @@ class BatchShaper:
         if self._null_for_bad_text:
             keep = np.ones(len(array), np.bool_)
             keep[bad] = False
+            # Without the bad values, and then with a null in the place of each.
             return array.filter(from_numpy(keep)).cast(pa.string()).take(filtered_positions(keep))
         offset = int(records.offsets[bad[0]])
         raise DecodeError(
@@ -347,7 +349,8 @@ class BatchShaper:
 
 
 def bad_text_rows(array: pa.Array) -> list[int]:
-    """Return the rows of a binary column that are not UTF-8, by bisection, since they are rare."""
+    """Return the indexes of a binary column's values that are not UTF-8. Arrow checks whole arrays;
+    this bisects them, since such values are rare."""
     bad: list[int] = []
     pending = [(0, len(array))]
     while pending:
@@ -363,4 +366,5 @@ def bad_text_rows(array: pa.Array) -> list[int]:
 
 
 def _or_nulls(column: pa.Array | None, rows: int, kind: pa.DataType) -> pa.Array:
+    """Return the column; nulls of type `kind` if records have None for it."""
     return pa.nulls(rows, kind) if column is None else column

@@ -78,25 +78,26 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
     RegistryError."""
     # Spark does not say whether the read is a stream. Options are parsed as a stream's, unless one
     # of them is only for batch reads: then no option is warned of here that the read uses.
-    only_batch = ("ending", "filterpushdown", "maxtimestampdisorder")
-    is_batch = any(name.lower().startswith(only_batch) for name in options_by_name)
+    batch_only = ("ending", "filterpushdown", "maxtimestampdisorder")
+    is_batch = any(name.lower().startswith(batch_only) for name in options_by_name)
     parse = parse_read_options if is_batch else parse_stream_options
     options: ReadOptions = parse(options_by_name)
-    plain = spark_schema(options.include_headers)
+    kafka_schema = spark_schema(options.include_headers)
     formats = options.formats
     if formats is None:
-        return plain
+        return kafka_schema
     with open_registry(formats.registry) as registry:
         schema = schema_of_formats(
-            plain, formats, lambda column: _typed_field(column, options, formats, registry)
+            kafka_schema, formats, lambda column: _typed_field(column, options, formats, registry)
         )
-    for name, kind in _extra_columns(formats).items():
+    for name, kind in _added_columns(formats).items():
         schema = schema.add(name, kind)
     return schema
 
 
-def _extra_columns(formats: FormatOptions) -> dict[str, DataType]:
-    """Return the columns that options add to those of a Kafka source."""
+def _added_columns(formats: FormatOptions) -> dict[str, DataType]:
+    """Return the columns that rescuedColumn and onBadRecord=column add to those of a Kafka source,
+    with their types."""
     columns: dict[str, DataType] = {}
     if formats.rescued_column:
         columns["rescued"] = StringType()
@@ -168,16 +169,16 @@ def _choose_schemas(
     topics: Sequence[str],
     options: ReadOptions,
     registry: RegistryClient | None,
-    pins: Mapping[str, int],
+    pinned_ids: Mapping[str, int],
 ) -> dict[str, Chosen]:
-    """Return the schema of each topic: that with the id in `pins` (by topic), else that of the
-    options or of the subject."""
+    """Return the schema of each topic: the one whose id `typed_schema` has pinned (`pinned_ids`, by
+    topic), else that of the options or of the subject."""
     schemas: dict[str, Chosen] = {}
     # Topics often share a schema. It is pickled only once if it is the same object for all.
     known: dict[Schema, Schema] = {}
     for topic in topics:
         try:
-            chosen = reader_schema(column, topic, registry, pins.get(topic))
+            chosen = reader_schema(column, topic, registry, pinned_ids.get(topic))
         except RegistryError as error:
             if error.code != SUBJECT_NOT_FOUND or topic == ALL_TOPICS:
                 raise
@@ -243,7 +244,7 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
     Raises OptionError if there are no records, and as a read.
     """
     name = column.column
-    plain = replace(
+    sample_options = replace(
         options,
         formats=None,
         fail_on_data_loss=False,
@@ -251,9 +252,11 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
         min_partitions=None,
         max_records_per_partition=None,
     )
-    samples = _read_sample(plain, name)
+    samples = _read_sample(sample_options, name)
     if not samples:  # a stream that starts at latest
-        samples = _read_sample(replace(plain, starting=FROM_EARLIEST, ending=TO_LATEST), name)
+        samples = _read_sample(
+            replace(sample_options, starting=FROM_EARLIEST, ending=TO_LATEST), name
+        )
     if not samples:
         raise OptionError(
             f"{name}Schema=infer: no record has a {name}, so its type is not known. Call "
@@ -282,7 +285,7 @@ def _read_sample(options: ReadOptions, name: str) -> list[bytes]:
         for partition in KafkaBatchReader(options, columns).partitions()
         if isinstance(partition, KafkaInputPartition)
     ]
-    found: list[bytes] = []
+    payloads: list[bytes] = []
     size_bytes = 0
     for partition in _range_ends(ranges):
         for batch in read_ranges(options, columns, (partition,)):
@@ -290,11 +293,11 @@ def _read_sample(options: ReadOptions, name: str) -> list[bytes]:
                 for payload in group.payloads.to_pylist():
                     if payload is None:
                         continue
-                    found.append(payload)
+                    payloads.append(payload)
                     size_bytes += len(payload)
-                    if len(found) >= SAMPLE_ROWS or size_bytes >= 4 * 2**20:
-                        return found
-    return found
+                    if len(payloads) >= SAMPLE_ROWS or size_bytes >= 4 * 2**20:
+                        return payloads
+    return payloads
 
 
 def _range_ends(ranges: Sequence[KafkaInputPartition]) -> Iterator[KafkaInputPartition]:
@@ -325,33 +328,35 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
     both = (formats.value, formats.key)
     typed = {column.column: column for column in both if column.has_schema}
     _check_dead_letter_topic(options, formats.dead_letter_topic)
-    extra = _extra_columns(formats)
+    added = _added_columns(formats)
     columns = columns_of_schema(
         schema,
-        any_type=[*typed, *extra],
+        any_type=[*typed, *added],
         text_only=[column.column for column in both if column.format == STRING],
     )
     names = [column.name for column in columns]
     if formats.on_bad_record != FAIL:
         _check_on_bad_record(formats.on_bad_record, names, typed)
-    _check_extra_columns(schema, extra)
+    _check_added_columns(schema, added)
 
-    def planned(column: ReadColumn, registry: RegistryClient | None) -> ReadColumn:
+    def with_plans(column: ReadColumn, registry: RegistryClient | None) -> ReadColumn:
+        """Return the column with its type and plans, unless it is one of a Kafka source."""
         name = column.name
-        if name not in extra and name not in typed:
+        if name not in added and name not in typed:
             return column
         kind = to_arrow_type(schema[name].dataType, name)
-        if name in extra:
+        if name in added:
             return replace(column, kind=kind)
         plans = _plans_by_topic(typed[name], schema[name], kind, options, formats, registry)
         return replace(column, kind=kind, plans=plans)
 
     with open_registry(formats.registry) as registry:
-        return tuple(planned(column, registry) for column in columns)
+        return tuple(with_plans(column, registry) for column in columns)
 
 
 def _check_dead_letter_topic(options: ReadOptions, topic: str) -> None:
-    """Check that a read does not read its own dead letters, which would be bad again, for ever."""
+    """Raise OptionError if a read would read its own dead letters, which would be bad again, for
+    ever."""
     subscription = options.subscription
     reads = topic in subscription.topics or topic in {name for name, _ in subscription.partitions}
     if subscription.strategy == "subscribePattern":
@@ -366,6 +371,8 @@ def _check_dead_letter_topic(options: ReadOptions, topic: str) -> None:
 def _check_on_bad_record(
     on_bad_record: str, names: Sequence[str], typed: Mapping[str, ColumnFormat]
 ) -> None:
+    """Raise OptionError if onBadRecord has no effect, because none of the columns with a schema
+    (`typed`) is among those that are read (`names`)."""
     option = f"option onBadRecord={on_bad_record} has no effect"
     if not typed:
         raise OptionError(f"{option} on text: invalidUtf8=null gives null for what is not UTF-8")
@@ -376,9 +383,10 @@ def _check_on_bad_record(
         )
 
 
-def _check_extra_columns(schema: StructType, extra: Mapping[str, DataType]) -> None:
-    """Check that the schema has the columns that options add, with their types."""
-    for name, kind in extra.items():
+def _check_added_columns(schema: StructType, added: Mapping[str, DataType]) -> None:
+    """Check that the schema has the columns that options add, with their types. Raises
+    OptionError."""
+    for name, kind in added.items():
         if name not in schema.names:
             option = "onBadRecord=column" if name == "bad_record" else "rescuedColumn=true"
             ddl = kind.simpleString().replace(":", ": ").replace(",", ", ")
@@ -405,16 +413,18 @@ def _plans_by_topic(
 ) -> tuple[tuple[str, ColumnPlan], ...]:
     """Return how a column of type `kind` is decoded, by topic. `field` has the schemas' ids in its
     metadata, if it comes from `typed_schema`."""
-    pins = {topic: int(pin["id"]) for topic, pin in field.metadata.get(PINS_KEY, {}).items()}
+    pinned_ids = {topic: int(pin["id"]) for topic, pin in field.metadata.get(PINS_KEY, {}).items()}
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
         schemas = {ALL_TOPICS: Chosen(Schema(column.format, ""))}
     else:
         topics = _topics_of(options, column)
-        if pins and set(topics) != set(pins):
-            pins = {}  # the field's metadata comes from a read of other topics
-        schemas = _choose_schemas(column, topics, options, registry, pins)
-    ready = {schema: prepared(schema) for schema in {row.schema for row in schemas.values()}}
+        if pinned_ids and set(topics) != set(pinned_ids):
+            pinned_ids = {}  # the field's metadata comes from a read of other topics
+        schemas = _choose_schemas(column, topics, options, registry, pinned_ids)
+    prepared_schemas = {
+        schema: prepared(schema) for schema in {row.schema for row in schemas.values()}
+    }
     rescues = formats.rescued_column and column.column == "value"
     depth = formats.recursive_fields_max_depth
     return tuple(
@@ -423,11 +433,11 @@ def _plans_by_topic(
             _plan(
                 column,
                 chosen,
-                ready[chosen.schema],
+                prepared_schemas[chosen.schema],
                 kind,
                 rescues=rescues,
                 depth=depth,
-                is_schemas_type=bool(pins),
+                is_from_schema=bool(pinned_ids),
             ),
         )
         for topic, chosen in schemas.items()
@@ -435,59 +445,62 @@ def _plans_by_topic(
 
 
 def column_plan(
-    formats: FormatOptions, registry: RegistryClient | None, wanted: DataType | None
+    formats: FormatOptions, registry: RegistryClient | None, result_type: DataType | None
 ) -> ColumnPlan:
     """Return how a function decodes a column, with the schema of the options or of the subject.
-    `wanted`: the type of the result, None for the schema's own. Raises OptionError, SchemaError,
-    RegistryError."""
+    `result_type`: the type of the result, None for the schema's own. Raises OptionError,
+    SchemaError, RegistryError."""
     column, depth = formats.value, formats.recursive_fields_max_depth
     if column.schema is None and registry is None:
         chosen = Chosen(Schema(column.format, ""))
     else:
         chosen = reader_schema(column, "", registry)
-    if wanted is not None:
-        kind = to_arrow_type(wanted, "the column")
+    if result_type is not None:
+        kind = to_arrow_type(result_type, "the column")
     elif chosen.schema.text:
         kind = to_arrow_type(from_arrow_type(_type_of(column, chosen, depth)), "the column")
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
-    ready = prepared(chosen.schema)
+    prepared_schema = prepared(chosen.schema)
     return _plan(
         column,
         chosen,
-        ready,
+        prepared_schema,
         kind,
         rescues=False,
         depth=depth,
-        is_schemas_type=wanted is None,
+        is_from_schema=result_type is None,
     )
 
 
 def _plan(
     column: ColumnFormat,
     chosen: Chosen,
-    ready: Schema | None,
+    prepared_schema: Schema | None,
     kind: pa.DataType,
     *,
     rescues: bool,
     depth: int | None,
-    is_schemas_type: bool,
+    is_from_schema: bool,
 ) -> ColumnPlan:
     """Return how a column of type `kind` is decoded with the chosen schema.
 
-    `ready`: the schema as `prepared` returns it. `rescues`: what has no field in the type goes into
-    the column rescued. `is_schemas_type`: `kind` is the type that the schema gave, not the user's.
+    `prepared_schema`: the schema as `prepared` returns it. `rescues`: what has no field in the type
+    goes into the column rescued. `is_from_schema`: `kind` is the type that the schema gave, not the
+    user's. Raises OptionError and SchemaError for a type that the schema cannot give.
     """
     name = column.column
-    own = as_nullable(kind)
-    is_own = True
+    schema_type = as_nullable(kind)  # of JSON without a schema: any field may be missing
+    is_same_type = True
     if chosen.schema.text:
         try:
-            own = _type_of(column, chosen, depth)
-            is_own = as_nullable(own).equals(as_nullable(kind))
+            schema_type = _type_of(column, chosen, depth)
+            is_same_type = as_nullable(schema_type).equals(as_nullable(kind))
         except SchemaError:  # perhaps because of a field that is not read: the decoder checks that
-            is_own = False
-    path = None if is_schemas_type and is_own else first_stricter_field(kind, own, name)
+            is_same_type = False
+    path = (
+        None if is_from_schema and is_same_type else first_stricter_field(kind, schema_type, name)
+    )
     if path is not None:
         raise OptionError(f"{path} of the schema cannot be NOT NULL: records without it may exist")
     plan = ColumnPlan(
@@ -496,12 +509,12 @@ def _plan(
         framing=column.framing,
         reader=chosen.schema,
         type=kind,
-        target=None if is_own and chosen.schema.text and depth is None else kind,
+        target=None if is_same_type and chosen.schema.text and depth is None else kind,
         message=chosen.message,
         subject=chosen.subject,
         schema_id=chosen.schema_id,
         rest=rescues,
-        prepared=ready,
+        prepared=prepared_schema,
     )
     if plan.target is not None or rescues:
         # If a field of the type does not exist, the read fails here, and not in each task.

@@ -71,7 +71,8 @@ def wait_for_listeners(spark: SparkSession) -> None:
 
 
 class GroupCommitter(StreamingQueryListener):
-    """See `commit_to_group`."""
+    """Commits the offsets of finished micro-batches to a group: the listener that `commit_to_group`
+    returns."""
 
     def __init__(self, options: GroupOptions, query: str | None = None) -> None:
         self._options = options
@@ -154,7 +155,7 @@ class GroupCommitter(StreamingQueryListener):
         failure is only logged. The caller holds the lock."""
         # If several queries read a partition, commit the offset that all of them have reached.
         reached = {
-            tp: min(other[tp] for other in self._pending.values() if tp in other)
+            tp: min(offsets[tp] for offsets in self._pending.values() if tp in offsets)
             for tp in self._pending.get(run, {})
         }
         changed = {

@@ -37,7 +37,7 @@ from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import Count, Report, ends_key
 from sparkkafka.spark.read import planning
 from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets, partitions_of
-from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, TaskPartition, listed
+from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, TaskPartition, partitions_text
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +78,14 @@ class StreamPlanner:
         self.close_signal = CloseSignal()
         self.cluster = Cluster(options.client, close_signal=self.close_signal)
         self._offset_reader = OffsetReader(self.cluster, options)
-        self.latest: Offsets = {}
+        self.latest: Offsets = {}  # the ends of the logs at the last lookup
         self._confirmed: Offsets = {}  # ends from ListOffsets that Fetch has confirmed
         self._earliest: Offsets = {}  # listed with the ends, for the plan that follows
         self._stops_at_target = False  # Trigger.AvailableNow
         self._target: Offsets | None = None  # where it stops; None until that is looked up
-        self._proposed: Offsets | None = None
+        self._proposed: Offsets | None = None  # the last end that `next_end` returned
         self._topic_ids: dict[str, bytes] = {}
-        self._former_ids: set[bytes] = set()
+        self._former_ids: set[bytes] = set()  # of topics that were recreated
         # Recreated topics, and the query's offsets in the old topic when that was noticed. The next
         # batch reads nothing of them, and ends at their first offsets: then the checkpoint no
         # longer has offsets of the old topic, even if the query fails later.
@@ -94,14 +94,14 @@ class StreamPlanner:
         # `initial_offsets`.
         self._initial: Offsets | None = None
         self._pinned: set[TopicPartition] = set()
-        self._is_restarted = True  # as long as this process has not proposed an end
-        self._deleted: set[str] = set()
+        self._may_be_restarted = True  # until this process has proposed the end of a batch
+        self._deleted: set[str] = set()  # topics
         self._last_served: TopicPartition | None = None
         self._last_batch_s = -math.inf
-        self.offset_bytes: dict[TopicPartition, float] = {}
+        self.offset_bytes: dict[TopicPartition, float] = {}  # the mean bytes of an offset
         self._sizes_refreshed_s = -math.inf
         self._next_sizes_s = 0.0
-        self._planned: StreamPlan | None = None
+        self._planned: StreamPlan | None = None  # until `begin_batch`
         self._first_batch_begun = self._is_first = False
         # Ranges of the plan whose start is not in Spark's progress: those of a query's first batch
         # and of new partitions.
@@ -110,6 +110,7 @@ class StreamPlanner:
         self.report = Report()  # of the next plan
 
     def close(self) -> None:
+        """Log the last batch, and close the connections."""
         self.finish_batch()
         self.cluster.close()
 
@@ -144,9 +145,9 @@ class StreamPlanner:
             "looking up the latest offsets",
             lambda deadline: self._next_end(start, limited, deadline),
         )
-        if self._is_restarted and start == self._initial:
+        if self._may_be_restarted and start == self._initial:
             self._proposed |= {tp: start[tp] for tp in self._pinned if tp in self._proposed}
-        self._is_restarted = False
+        self._may_be_restarted = False
         return self._proposed
 
     def stop_at_latest(self) -> None:
@@ -166,7 +167,7 @@ class StreamPlanner:
     ) -> list[TaskPartition]:
         """Return the input partitions of a micro-batch. Raises DataLossError (failOnDataLoss)."""
         self._is_first = not self._first_batch_begun and start == self._initial
-        if self._is_restarted and start == self._initial:
+        if self._may_be_restarted and start == self._initial:
             # Spark repeats a first batch after a crash. Newer partitions wait for the next batch.
             start = {
                 tp: end[tp] if tp in self._pinned else offset
@@ -184,7 +185,7 @@ class StreamPlanner:
                 "topic %s is new to the query and its first records are deleted: starting at the "
                 "earliest offset of %s",
                 topic,
-                listed(partitions),
+                partitions_text(partitions),
             )
         options = self._options
         ranges = self._offset_reader.task_ranges(plan.ranges, self._topic_ids)
@@ -263,7 +264,7 @@ class StreamPlanner:
         self, start: Mapping[TopicPartition, int], latest: Offsets, deadline: Deadline
     ) -> Offsets:
         """Return the ends that Fetch confirms, where those of ListOffsets may lie inside the last
-        record batch (see `log_ends`).
+        record batch (see `client.cluster.offsets.confirmed_ends`).
 
         Ends are confirmed at the first lookup, if there are no new records, and if a log ends
         before the start; each end once, unless brokers are known to list ends inside of batches. A
@@ -282,8 +283,8 @@ class StreamPlanner:
         return ends
 
     def _end_within_limits(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
-        """Return the end of a batch within the limits of the options; `start` if it waits for more
-        records."""
+        """Return the end of a batch within the limits of the options, at most `latest`; `start` if
+        the batch waits for more records."""
         limits = self._options.stream
         new = [tp for tp in latest if tp not in start]
         begin = {**start, **self._first_offsets(new, deadline)}
@@ -333,20 +334,20 @@ class StreamPlanner:
         known = {tp.topic for tp in start}
         for topic in known:
             self.cluster.assume_exists(topic)
-        seen = known | self._topic_ids.keys()
+        may_be_deleted = known | self._topic_ids.keys()
         if subscription.strategy == "subscribePattern":
             pattern = planning.compile_pattern(subscription.pattern)
             topics = self._offset_reader.topics_of_pattern(deadline)
-            hidden = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
-            topics |= self._existing_topics(hidden, seen, deadline)
+            not_listed = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
+            topics |= self._existing_topics(not_listed, may_be_deleted, deadline)
             return partitions_of(topics)
         assigned = subscription.partitions
         names = set(subscription.topics) or {topic for topic, _ in assigned}
         if start and not self._options.fail_on_data_loss:
             # An earlier run may have dropped a deleted topic from its checkpoint. Then it cannot be
             # distinguished from a topic that never existed.
-            seen |= names
-        topics = self._existing_topics(names, seen, deadline)
+            may_be_deleted |= names
+        topics = self._existing_topics(names, may_be_deleted, deadline)
         if subscription.strategy == "subscribe":
             return partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
@@ -355,23 +356,24 @@ class StreamPlanner:
         return [TopicPartition(*key) for key in assigned if key[1] in existing.get(key[0], ())]
 
     def _existing_topics(
-        self, names: Collection[str], seen: Collection[str], deadline: Deadline
+        self, names: Collection[str], may_be_deleted: Collection[str], deadline: Deadline
     ) -> dict[str, TopicMetadata]:
         """Return the metadata of those topics of `names` that exist. Raises UnknownTopicError for a
-        missing one that is not in `seen`: the query has never read it."""
-        left = set(names) - self._deleted
+        missing one that is not in `may_be_deleted`: the query has never read it, so its name is
+        wrong."""
+        pending = set(names) - self._deleted
         topics: dict[str, TopicMetadata] = {}
-        while left:
+        while pending:
             try:
-                topics = self.cluster.topics(sorted(left), deadline)
+                topics = self.cluster.topics(sorted(pending), deadline)
                 break
             except UnknownTopicError as error:
                 missing = set(error.topics)
-                if not missing or not missing <= set(seen):
+                if not missing or not missing <= set(may_be_deleted):
                     raise
                 log.warning("topics %s no longer exist", ", ".join(sorted(missing)))
                 self._deleted |= missing
-                left -= missing
+                pending -= missing
         for name in sorted(self._deleted & set(names)):
             try:
                 topics |= self.cluster.topics([name], deadline, grace_ms=0)
@@ -384,9 +386,9 @@ class StreamPlanner:
     def _remember_topic_ids(self, partitions: Collection[TopicPartition]) -> None:
         """Remember the present ids of these topics, by which a recreated topic is noticed."""
         for topic in {tp.topic for tp in partitions}:
-            found = self.cluster.topic_id(topic)
-            if found is not None and found not in self._former_ids:
-                self._topic_ids[topic] = found
+            topic_id = self.cluster.topic_id(topic)
+            if topic_id is not None and topic_id not in self._former_ids:
+                self._topic_ids[topic] = topic_id
 
     def _notice_recreated(
         self, start: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]
@@ -397,10 +399,15 @@ class StreamPlanner:
             if {tp: offset for tp, offset in start.items() if tp.topic == topic} != old_offsets:
                 del self._recreated[topic]
         for topic in sorted({tp.topic for tp in partitions}):
-            found, before = self.cluster.topic_id(topic), self._topic_ids.get(topic)
-            if found is None or before is None or found == before or found in self._former_ids:
+            topic_id, known_id = self.cluster.topic_id(topic), self._topic_ids.get(topic)
+            if (
+                topic_id is None
+                or known_id is None
+                or topic_id == known_id
+                or topic_id in self._former_ids
+            ):
                 continue  # a former id comes from a broker that does not know the new topic yet
-            self._former_ids.add(before)
+            self._former_ids.add(known_id)
             offsets = {tp: offset for tp, offset in start.items() if tp.topic == topic}
             if offsets:
                 self._apply_fail_on_data_loss([recreated_loss(topic)])
@@ -457,6 +464,7 @@ class StreamPlanner:
     # --- lookups ----------------------------------------------------------------------------------
 
     def _with_attempts(self, what: str, action: Callable[[Deadline], _T]) -> _T:
+        """Run `action` with the retries of `OffsetReader.with_attempts`."""
         return self._offset_reader.with_attempts(what, action, self.report)
 
     def _offsets_at(
@@ -485,7 +493,7 @@ class StreamPlanner:
         now_s = time.monotonic()
         if (
             len(ranges) > 1
-            and sum(partition.count for partition in ranges) > 64  # fewer share a task at any size
+            and sum(partition.count for partition in ranges) > 64  # so few share a task anyway
             and now_s >= self._next_sizes_s
         ):
             self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # even if the lookup is not authorized
@@ -505,7 +513,8 @@ class StreamPlanner:
     def _refresh_sizes(
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
     ) -> None:
-        """Set the mean bytes of an offset by partition, from the sizes of the logs on disk."""
+        """Set the mean bytes of an offset by partition, from the sizes of the logs on disk, if that
+        of a partition in `backlog` is old or unknown. `latest`: the ends of the logs."""
         is_old = time.monotonic() - self._sizes_refreshed_s > SIZES_MAX_AGE_S
         if not is_old and all(tp in self.offset_bytes for tp, size in backlog.items() if size):
             return
@@ -651,7 +660,8 @@ def plan_micro_batch(
     known_topics = {tp.topic for tp in start}
     removed = sorted(tp for tp in start if tp not in end)
     if removed:
-        text = f"Partitions {listed(removed)} have been deleted (or are no longer subscribed to)"
+        names = partitions_text(removed)
+        text = f"Partitions {names} have been deleted (or are no longer subscribed to)"
         losses.append(Loss("KAFKA_DATA_LOSS.PARTITIONS_DELETED", text, 0))
     for tp in sorted(partitions_to_check(start, end)):
         stop, first = end[tp], earliest.get(tp)

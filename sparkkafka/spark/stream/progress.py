@@ -287,6 +287,8 @@ class _StatusLine(NamedTuple):
 def _status_line(
     query: StreamingQuery, report: Any, options: Mapping[str, Any] | None, timeout_s: float
 ) -> _StatusLine:
+    """Return the line about a query and its last report, None if there is none. `options` and
+    `timeout_s` are for the lookup of the lag."""
     name = query.name or str(query.id)[:8]
     # "Getting offsets from …": Spark's class is the same for all Python sources.
     message = str((query.status or {}).get("message", ""))
@@ -305,16 +307,16 @@ def _status_line(
 
 
 def _lag_text(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -> str:
-    """Return the lag in offsets, "?" if it is unknown."""
+    """Return "lag" and the unread offsets, "?" if they are unknown."""
     try:
-        found: Mapping[TopicPartition, int] | None
+        lags: Mapping[TopicPartition, int] | None
         if options is None:
-            found = reported_lag(report)
+            lags = reported_lag(report)
         else:
-            found = lag(report, options, timeout_s=max(timeout_s, _MIN_INTERVAL_S))
+            lags = lag(report, options, timeout_s=max(timeout_s, _MIN_INTERVAL_S))
     except KafkaError:  # if the error lasts, the query fails with it
-        found = None
-    return "lag ?" if found is None else f"lag {sum(found.values()):,}"
+        lags = None
+    return "lag ?" if lags is None else f"lag {sum(lags.values()):,}"
 
 
 @contextmanager

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Tree = dict[str, dict[str, int]]
+"""Offsets as Spark's JSON has them: {topic: {partition: offset}}."""
 _T = TypeVar("_T")
 
 MAX_DRIVER_BYTES = 4 * 2**20
@@ -170,6 +171,7 @@ class BookkeepingStreamReader(KafkaStreamReader):
     _last_end: Tree | None = None
 
     def latestOffset(self) -> Tree:  # type: ignore[override]
+        """Return the offsets at which the next micro-batch ends."""
         start = offsets_of(self._last_end or self.initialOffset())
         end = self._planner.next_end(start, limited=True)
         self._plan_ahead.begin(start, end)
@@ -194,7 +196,7 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
     class LimitedStreamReader(KafkaStreamReader, SupportsTriggerAvailableNow):
         """For Spark 4.2 and later, which passes the start and the limit of a micro-batch."""
 
-        _next: tuple[Offsets, Offsets] | None = None  # start and end of the batch to plan ahead
+        _to_plan_ahead: tuple[Offsets, Offsets] | None = None  # start and end of the next batch
 
         def latestOffset(self, start: Tree, limit: ReadLimit) -> Tree:
             """Return the offsets at which the next micro-batch ends.
@@ -203,12 +205,13 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             then has all records, as with the JVM connector. Otherwise the limits of the options
             apply, since no ReadLimit can express all of them.
             """
-            limited, begin = not isinstance(limit, ReadAllAvailable), offsets_of(start)
-            end = self._planner.next_end(begin, limited=limited)
-            self._next = (begin, end)
+            begin = offsets_of(start)
+            end = self._planner.next_end(begin, limited=not isinstance(limit, ReadAllAvailable))
+            self._to_plan_ahead = (begin, end)
             return tree_of(end)
 
         def getDefaultReadLimit(self) -> ReadLimit:
+            """Return the limit that Spark passes to `latestOffset`, except with Trigger.Once."""
             limits = self.options.stream
             if limits.max_offsets_per_trigger is not None:
                 return ReadMaxRows(limits.max_offsets_per_trigger)
@@ -224,12 +227,13 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             to disk."""
             if self._open_planner is None:
                 return None
-            if self._next is not None:
-                self._plan_ahead.begin(*self._next)
-                self._next = None
+            if self._to_plan_ahead is not None:
+                self._plan_ahead.begin(*self._to_plan_ahead)
+                self._to_plan_ahead = None
             return tree_of(self._open_planner.latest) or None
 
         def prepareForTriggerAvailableNow(self) -> None:
+            """Let the query end at the present ends of the logs."""
             self._planner.stop_at_latest()
 
 
@@ -242,7 +246,7 @@ class DriverReader:
         self._cluster = cluster
         self._options = options
         self._columns = columns
-        self._not_before_s = 0.0
+        self._not_before_s = 0.0  # tasks read before this time, after a failed attempt
 
     def read(
         self,
@@ -377,10 +381,10 @@ class PlanAhead(Generic[_T]):
 
 
 def offsets_of(tree: Tree) -> Offsets:
-    """Return the offsets in Spark's JSON form by partition."""
+    """Return offsets of Spark's JSON by partition."""
     return {TopicPartition(*key): offset for key, offset in offsets_of_tree(tree).items()}
 
 
 def tree_of(offsets: Mapping[TopicPartition, int]) -> Tree:
-    """Return the offsets in Spark's JSON form."""
-    return tree_of_offsets({(tp.topic, tp.partition): at for tp, at in offsets.items()})
+    """Return offsets as Spark's JSON has them."""
+    return tree_of_offsets({(tp.topic, tp.partition): offset for tp, offset in offsets.items()})

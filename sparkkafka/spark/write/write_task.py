@@ -173,8 +173,8 @@ def _split_batch(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBat
 
 
 def _expanded_bytes(column: pa.Array) -> int:
-    """Return the bytes of the column's values in records: a value of a dictionary counts in each row
-    that has it."""
+    """Return the bytes of the column's values in records: a dictionary's value counts once for each
+    row that has it."""
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     try:
