@@ -30,9 +30,10 @@ def needs_matplotlib(what: str) -> None:
 
 
 def new_axes(ax: Any, count: int, what: str) -> list[Axes]:
-    """Return `count` axes side by side: those in `ax`, or else those of a new figure.
+    """Return `count` axes side by side: those in `ax`, or those of a new figure if it is None.
 
-    Raises OptionError if `ax` is something else, or not as many axes.
+    Raises OptionError if `ax` is something else, or not as many axes. `what`: the function, for
+    that error.
     """
     from matplotlib import pyplot
     from matplotlib.axes import Axes

@@ -104,12 +104,12 @@ def _topic_skew(
     from sparkkafka.client.admin.brokers import partition_sizes
     from sparkkafka.client.cluster.offsets import earliest_and_latest
 
-    given = parse_group_options(with_token(options))
-    with Cluster(given.client) as cluster:
+    parsed = parse_group_options(with_token(options))
+    with Cluster(parsed.client) as cluster:
         numbers = sorted(cluster.topics([topic], deadline)[topic].partitions)
         topic_partitions = [TopicPartition(topic, number) for number in numbers]
         first, end = earliest_and_latest(
-            cluster, topic_partitions, isolation_level=given.isolation_level, deadline=deadline
+            cluster, topic_partitions, isolation_level=parsed.isolation_level, deadline=deadline
         )
         bytes_label = "bytes on the leader's disk"
         sizes: dict[int, int] | None = None
@@ -122,10 +122,10 @@ def _topic_skew(
             bytes_label = "the sizes on disk need\nDESCRIBE on the cluster"
         counts: Counter[bytes | None] = Counter()
         if keys:
-            fetch = FetchOptions(isolation_level=given.isolation_level)
-            each = max(1, sample // len(topic_partitions))
+            fetch = FetchOptions(isolation_level=parsed.isolation_level)
+            per_partition = max(1, sample // len(topic_partitions))
             for tp in topic_partitions:
-                start = max(first[tp], end[tp] - each)
+                start = max(first[tp], end[tp] - per_partition)
                 for batch in _fetch_keys(cluster, tp, range(start, end[tp]), fetch, deadline):
                     counts.update(batch)
     return _Skew(
@@ -200,10 +200,10 @@ def _dataframe_skew(rows: DataFrame, keys: int, sample: int) -> _Skew:
         share = min(1.0, sample / sum(records.values()))
         chosen = rows if share == 1.0 else rows.sample(share)
         key = f.substring(f.col("key").cast("binary"), 1, _KEY_BYTES)
-        counted = chosen.select(key.alias("key")).rollup("key")
+        grouped = chosen.select(key.alias("key")).rollup("key")
         # One action gives the total, which is the first row, and the most frequent keys.
-        total, count = f.grouping_id(), f.count(f.lit(1))
-        ordered = counted.agg(total.alias("total"), count.alias("rows")).orderBy(
+        is_total, count = f.grouping_id(), f.count(f.lit(1))
+        ordered = grouped.agg(is_total.alias("total"), count.alias("rows")).orderBy(
             f.desc("total"), f.desc("rows")
         )
         for row in ordered.limit(keys + 1).collect():
@@ -225,9 +225,11 @@ def _dataframe_skew(rows: DataFrame, keys: int, sample: int) -> _Skew:
 
 
 def _draw_bars(
-    ax: Axes, heights: Mapping[int, int] | None, title: str, y: str, numbers: str | None
+    ax: Axes, heights: Mapping[int, int] | None, title: str, y: str, number_format: str | None
 ) -> None:
-    """Draw a bar for each partition."""
+    """Draw a bar for each partition, in the second colour if it has more than twice the mean.
+    `heights`: None if they are not known; then `y`, which else labels the axis, says why.
+    `number_format`: of the axis, None for bytes with a unit."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     if heights is None:
@@ -253,7 +255,7 @@ def _draw_bars(
     canvas.add_labels(ax, title=title, x=label, y=y)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
     ax.set_xlim(min(heights) - 0.7, max(heights) + 0.7)
-    ax.yaxis.set_major_formatter(numbers or EngFormatter(unit="B", places=None))
+    ax.yaxis.set_major_formatter(number_format or EngFormatter(unit="B", places=None))
     ax.set_ylim(0, max(1.0, 1.05 * max(heights.values())))
 
 
@@ -273,7 +275,7 @@ def _draw_key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int)
 
 
 def _key_label(key: bytes | None) -> str:
-    """Return a key as text."""
+    """Return a key as text: as hex if it is not UTF-8, "(no key)" for None."""
     if key is None:
         return "(no key)"
     try:
@@ -283,6 +285,7 @@ def _key_label(key: bytes | None) -> str:
 
 
 def _draw_text(ax: Axes, title: str, text: str) -> None:
+    """Write a text in the place of a plot."""
     canvas.add_labels(ax, title=title, x="", y="")
     ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes)
     ax.set(xticks=[], yticks=[])

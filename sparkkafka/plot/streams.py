@@ -86,7 +86,8 @@ def _add_labels(axes: Axes, title: str, y: str) -> None:
 
 
 def _reports(query: Any) -> list[Any]:
-    """Return the reports in chronological order. Raises OptionError if there are none."""
+    """Return the reports of a query, or the given ones, in chronological order. Raises OptionError
+    if there are none, or something else is given."""
     with needs_pyspark("sparkkafka.plot"):
         from sparkkafka.spark.stream.progress import field_of, parse_progress
     progress = getattr(query, "recentProgress", query)
@@ -130,11 +131,13 @@ def _rate(report: Any, name: str) -> float:
 
 
 _Lags = Sequence[Mapping[TopicPartition, int] | None]
+"""The lag by partition of each report; None for a report without it."""
 
 
 def _lines_by_partition(
     partitions: Iterable[TopicPartition], lags: _Lags
 ) -> dict[str, list[float]]:
+    """Return a line for each partition: its lag in each report, NaN if it is not known."""
     return {
         str(tp): [math.nan if row is None else row.get(tp, math.nan) for row in lags]
         for tp in partitions
@@ -142,6 +145,8 @@ def _lines_by_partition(
 
 
 def _lines_by_topic(partitions: Iterable[TopicPartition], lags: _Lags) -> dict[str, list[float]]:
+    """Return a line for each topic: the sum of its partitions' lags in each report, NaN if none is
+    known."""
     lines: dict[str, list[float]] = {}
     for topic in dict.fromkeys(tp.topic for tp in partitions):
         topic_lags = [[lag for tp, lag in (row or {}).items() if tp.topic == topic] for row in lags]

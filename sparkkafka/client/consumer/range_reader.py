@@ -263,7 +263,7 @@ class RangeReader:
         listed = list_offsets(
             self._cluster, {tp: LATEST}, isolation_level=isolation_level, deadline=deadline
         )
-        # Brokers other than Kafka's may list an end inside the last batch (see `log_ends`).
+        # Brokers other than Kafka's may list an end inside the last batch (see `confirmed_ends`).
         return max(end, listed[tp].offset)
 
     def _end_text(self, tp: TopicPartition) -> str:
