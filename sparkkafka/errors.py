@@ -120,6 +120,7 @@ class KafkaError(Exception):
 
 
 def _rebuild(cls: type[KafkaError], args: tuple[Any, ...], state: dict[str, Any]) -> KafkaError:
+    """Return the error that was pickled with these."""
     error = cls.__new__(cls, *args)  # not __init__, which may have other arguments
     error.args = args
     error.__dict__.update(state)
@@ -437,10 +438,10 @@ def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> st
     total = PartitionOutcome(*map(sum, zip(*partitions.values(), strict=True)))
     count = len(partitions)
     text = f"{counted(count, 'partition')} so far: {_counts_text(total)}"
-    unwritten = {key: row for key, row in sorted(partitions.items()) if row[1:] != (0, 0)}
     shown = some(
-        f"{topic}-{partition} ({_counts_text(row)})"
-        for (topic, partition), row in unwritten.items()
+        f"{topic}-{partition} ({_counts_text(outcome)})"
+        for (topic, partition), outcome in sorted(partitions.items())
+        if outcome.not_written_records or outcome.unknown_records
     )
     return f"{text}: {shown}" if shown else text
 

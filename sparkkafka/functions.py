@@ -291,6 +291,7 @@ class _Decode:
         decoder = self._decoder
 
         def decode(start: int, stop: int) -> pa.Array:
+            """Return the values of the payloads from row `start` to `stop`."""
             piece = payloads.slice(start, stop - start)
             decoded = decoder.decode(piece.cast(pa.binary()), None)
             if decoded.bad and not self._null_for_bad:
@@ -379,7 +380,7 @@ def _pandas_udf(
 
     pandas: Any = import_module("pandas")
 
-    def frame(payloads: Any) -> Any:
+    def frame(payloads: Any) -> Any:  # a Series, and a DataFrame with one column
         import pyarrow as pa
 
         values = function(pa.array(payloads.tolist(), pa.binary(), from_pandas=True))

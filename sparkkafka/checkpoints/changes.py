@@ -183,12 +183,12 @@ def _report_source_changes(plans: dict[int, Plan], error: _Report, note: _Report
         for text in damaged_source_messages(before, plan):
             error(f"{OFFSETS}/{batch_id}", text)
         for change in diff(before, plan) if before is not None else ():
-            back = [row for row in change.partitions if (row.records or 0) < 0]
-            if back:
+            decreasing = [row for row in change.partitions if (row.records or 0) < 0]
+            if decreasing:
                 note(
                     f"{OFFSETS}/{batch_id}",
                     f"offsets of source {change.name} decrease: "
-                    + some(f"{row.partition} {row.before} -> {row.after}" for row in back)
+                    + some(f"{row.partition} {row.before} -> {row.after}" for row in decreasing)
                     + " (a reset, or a topic that was recreated)",
                 )
             is_kafka = change.after is not None and change.after.offsets is not None

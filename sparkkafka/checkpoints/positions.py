@@ -83,10 +83,10 @@ def positions_of(
             continue
         ends = ends_of(admin, {tp.topic for tp in offsets})
         for tp in sorted({*offsets, *ends.latest}):
-            first, last = ends.earliest.get(tp), ends.latest.get(tp)
+            log_start, log_end = ends.earliest.get(tp), ends.latest.get(tp)
             is_new = tp not in offsets
-            next_offset = (first or 0) if is_new else offsets[tp]
-            positions.append(Position(name, tp, next_offset, first, last, is_new))
+            next_offset = (log_start or 0) if is_new else offsets[tp]
+            positions.append(Position(name, tp, next_offset, log_start, log_end, is_new))
     return positions
 
 
@@ -104,10 +104,11 @@ def ends_of(admin: Admin, topics: Iterable[str]) -> Ends:
     ]
     if not partitions:
         return Ends({}, {})
-    first = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.earliest())).all()
-    last = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest())).all()
+    earliest = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.earliest())).all()
+    latest = admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.latest())).all()
     return Ends(
-        {tp: row.offset for tp, row in first.items()}, {tp: row.offset for tp, row in last.items()}
+        {tp: row.offset for tp, row in earliest.items()},
+        {tp: row.offset for tp, row in latest.items()},
     )
 
 
@@ -135,7 +136,9 @@ def next_offsets(checkpoint: Checkpoint, admin: Admin) -> dict[TopicPartition, i
     """Return the query's next offset in each partition, new partitions included: of several sources
     that read a partition, the smallest."""
     offsets: dict[TopicPartition, int | None] = {}
-    for row in positions_of(checkpoint, admin):
-        known = offsets.get(row.partition)
-        offsets[row.partition] = row.next_offset if known is None else min(known, row.next_offset)
+    for position in positions_of(checkpoint, admin):
+        known = offsets.get(position.partition)
+        offsets[position.partition] = (
+            position.next_offset if known is None else min(known, position.next_offset)
+        )
     return offsets

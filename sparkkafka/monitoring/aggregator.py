@@ -161,19 +161,19 @@ class MetricAggregator:
 
     def _add_source(self, query: Query, source: KafkaSourceProgress, lags: Offsets) -> None:
         """Add the offsets that one source read in a finished micro-batch, and its lag to `lags`."""
-        for tp, at in source.end.items():
+        for tp, offset in source.end.items():
             counts = self._counts(query, *tp)
             if counts is None:
                 continue
             # If two sources read a partition, the one that is further behind counts.
-            query.read[tp] = min(at, query.read.get(tp, at))
+            query.read[tp] = min(offset, query.read.get(tp, offset))
             before = (source.start or {}).get(tp)
             if before is not None:
-                counts[Count.OFFSETS] += max(0, at - before)
+                counts[Count.OFFSETS] += max(0, offset - before)
             if source.latest is not None and tp in source.latest:
-                lags[tp] = max(0, source.latest[tp] - at, lags.get(tp, 0))
+                lags[tp] = max(0, source.latest[tp] - offset, lags.get(tp, 0))
         if source.start != source.end:
-            ends = [(*tp, at) for tp, at in source.end.items()]
+            ends = [(*tp, offset) for tp, offset in source.end.items()]
             key = ends_key(ends, is_first=source.start is None)
             for (topic, partition), count in self._unmatched_offsets.get(key, {}).items():
                 counts = self._counts(query, topic, partition)

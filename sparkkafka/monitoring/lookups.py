@@ -89,9 +89,9 @@ class Lookups:
         lags: dict[TopicPartition, int] = {}
         ages_s: dict[TopicPartition, float] = {}
         try:
-            rows = list_lags(self._admin, read, timeout_s=LIMIT_S)
-            lags = {row.partition: row.lag for row in rows if row.lag is not None}
-            aged = self._age_reader.add_ages(rows, deadline)
+            partition_lags = list_lags(self._admin, read, timeout_s=LIMIT_S)
+            lags = {row.partition: row.lag for row in partition_lags if row.lag is not None}
+            aged = self._age_reader.add_ages(partition_lags, deadline)
             ages_s = {row.partition: row.behind_s for row in aged if row.behind_s is not None}
         except KafkaError as error:
             self._count_failure("lags", error)

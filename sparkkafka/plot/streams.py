@@ -51,7 +51,7 @@ def lag(
     lines_by = _lines_by_topic if by == "topic" else _lines_by_partition
     lines = lines_by(partitions, lags)
     (axes,) = canvas.new_axes(ax, 1, "lag")
-    canvas.draw_lines(axes, _times(reports), lines, named=len(lines) > 1)
+    canvas.draw_lines(axes, _start_times(reports), lines, named=len(lines) > 1)
     what = _query_name(reports) or (canvas.shorten(partitions[0].topic) if len(lines) == 1 else "")
     _add_labels(axes, f"Lag after each batch{what and f': {what}'}", "offsets not read")
     return axes
@@ -73,7 +73,7 @@ def throughput(query: StreamingQuery | Iterable[Any], *, ax: Axes | None = None)
         "waits included": [_rate(report, "inputRowsPerSecond") for report in reports],
     }
     (axes,) = canvas.new_axes(ax, 1, "throughput")
-    canvas.draw_lines(axes, _times(reports), lines, named=True)
+    canvas.draw_lines(axes, _start_times(reports), lines, named=True)
     what = _query_name(reports)
     _add_labels(axes, f"Throughput{what and f': {what}'}", "rows/s")
     return axes
@@ -114,7 +114,7 @@ def _field(report: Any, name: str) -> Any:
     return field_of(report, name)
 
 
-def _times(reports: Iterable[Any]) -> list[datetime]:
+def _start_times(reports: Iterable[Any]) -> list[datetime]:
     return [datetime.fromisoformat(_field(report, "timestamp")) for report in reports]
 
 
@@ -139,7 +139,9 @@ def _lines_by_partition(
 ) -> dict[str, list[float]]:
     """Return a line for each partition: its lag in each report, NaN if it is not known."""
     return {
-        str(tp): [math.nan if row is None else row.get(tp, math.nan) for row in lags]
+        str(tp): [
+            math.nan if batch_lags is None else batch_lags.get(tp, math.nan) for batch_lags in lags
+        ]
         for tp in partitions
     }
 
@@ -149,6 +151,9 @@ def _lines_by_topic(partitions: Iterable[TopicPartition], lags: _Lags) -> dict[s
     known."""
     lines: dict[str, list[float]] = {}
     for topic in dict.fromkeys(tp.topic for tp in partitions):
-        topic_lags = [[lag for tp, lag in (row or {}).items() if tp.topic == topic] for row in lags]
+        topic_lags = [
+            [lag for tp, lag in (batch_lags or {}).items() if tp.topic == topic]
+            for batch_lags in lags
+        ]
         lines[topic] = [sum(values) if values else math.nan for values in topic_lags]
     return lines

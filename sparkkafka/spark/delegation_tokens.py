@@ -130,8 +130,8 @@ def _has_login(options: Mapping[str, Any], names: Mapping[str, str]) -> bool:
     """Return whether the options, or the JVM's settings, have a login, or need none. `names`: the
     options' names by lower case."""
     protocol = str(options[names[_PROTOCOL]]).strip().upper() if _PROTOCOL in names else "SASL"
-    own = {key for key in names if key.startswith("kafka.sasl.")}
-    if own - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
+    sasl_names = {name for name in names if name.startswith("kafka.sasl.")}
+    if sasl_names - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
         return True
     from sparkkafka.config.security.java import LOGIN_CONFIG, jvm_property
 
@@ -299,8 +299,8 @@ class TokenKeeper:
                     "ends_ms": token.expiry_timestamp_ms,
                 }
             rows.append(row)
-        part = self.path.with_suffix(".part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        temporary = self.path.with_suffix(".part")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(rows, file, default=Secret.reveal)
-        part.replace(self.path)
+        temporary.replace(self.path)

@@ -118,28 +118,30 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         # D1: now no other driver with this prefix can decide.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
-        last = stored.decision
-        if last is not None and last.query_id != query_id:
-            _finish_other_query(cluster, names, last, query_id, batch_id)
-        elif last is not None and last.batch_id > batch_id:
+        last_decision = stored.decision
+        if last_decision is not None and last_decision.query_id != query_id:
+            _finish_other_query(cluster, names, last_decision, query_id, batch_id)
+        elif last_decision is not None and last_decision.batch_id > batch_id:
             raise TransactionError(
-                f"batch {batch_id} is planned again although batch {last.batch_id} was decided: "
-                "the checkpoint is older than what was written. Use the checkpoint that belongs to "
+                f"batch {batch_id} is planned again although batch {last_decision.batch_id} was "
+                "decided: the checkpoint is older than what was written. Use the checkpoint that belongs to "
                 f"it, or delete the consumer group {names.decisions} to write again (rows of these "
                 "batches are then duplicated)"
             )
-        elif last is not None and last.batch_id == batch_id:
+        elif last_decision is not None and last_decision.batch_id == batch_id:
             # D3: the rows of this attempt must never become visible.
-            decided = _decided_transactions(names, last)
+            decided = _decided_transactions(names, last_decision)
             undecided = [reported[tid] for tid in reported if tid not in decided]
             end_transactions(cluster, undecided, commit=False)
-            _commit_decided(cluster, names, last, options.fail_on_data_loss)
-            _abort_other_attempts(cluster, names, reports, all_runs=True, last=last)
+            _commit_decided(cluster, names, last_decision, options.fail_on_data_loss)
+            _abort_other_attempts(
+                cluster, names, reports, all_runs=True, last_decision=last_decision
+            )
             return Outcome(
-                f"batch {batch_id} was decided by an earlier start of the query (run {last.run}):"
-                f" {len(last.transactions)} transactions of it committed, rows written this time "
-                "left out",
-                committed=len(last.transactions),
+                f"batch {batch_id} was decided by an earlier start of the query (run "
+                f"{last_decision.run}): {len(last_decision.transactions)} transactions of it "
+                "committed, rows written this time left out",
+                committed=len(last_decision.transactions),
                 aborted=len(undecided),
             )
         check_transactions_open(cluster, reported, reports)
@@ -147,13 +149,13 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             query_id=query_id,
             run=names.run,
             batch_id=batch_id,
-            number=0 if last is None else last.number + 1,
+            number=0 if last_decision is None else last_decision.number + 1,
             application=socket.gethostname(),
             transactions=tuple(
                 report.transaction for report in reports if report.transaction is not None
             ),
         )
-        is_first_of_run = last is None or last.run != names.run
+        is_first_of_run = last_decision is None or last_decision.run != names.run
         # The first micro-batch of a run is decided even without rows: by that later runs know which
         # query owns the prefix. Transactions of other runs are aborted (`all_runs`) only after such
         # a decision: no other run can have decided about them since they were looked up.
@@ -162,7 +164,11 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             _decide(cluster, names, decider, decision, stored.partitions, reports)
             _commit_decided(cluster, names, decision, options.fail_on_data_loss)
         _abort_other_attempts(
-            cluster, names, reports, all_runs=is_first_of_run and needs_decision, last=last
+            cluster,
+            names,
+            reports,
+            all_runs=is_first_of_run and needs_decision,
+            last_decision=last_decision,
         )
         text = f"batch {batch_id}: {len(reported)} transactions committed"
         return Outcome(text, committed=len(reported), visible=True)
@@ -191,8 +197,12 @@ def abort_batch(
     with Cluster(options.client) as cluster:
         # If a decision is half written, its transaction is now committed or aborted.
         _become_decider(cluster, names)
-        last = _read_decision(cluster, names).decision
-        if last is not None and (last.query_id, last.batch_id, last.run) == (
+        last_decision = _read_decision(cluster, names).decision
+        if last_decision is not None and (
+            last_decision.query_id,
+            last_decision.batch_id,
+            last_decision.run,
+        ) == (
             reports[0].query_id,
             batch_id,
             names.run,
@@ -226,7 +236,7 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
     except BrokerError as error:
         raise with_hint(error, cluster.options.prefix, DECISION_HINTS) from error
     try:
-        decision = latest_decision(row.metadata for row in stored.values())
+        decision = latest_decision(offset.metadata for offset in stored.values())
     except DecodeError as error:
         raise DecodeError(
             f"the last decision under transactionalIdPrefix {names.prefix} cannot be read "
@@ -237,7 +247,9 @@ def _read_decision(cluster: Cluster, names: WriterNames) -> _StoredDecision:
     # Older texts, of decisions that had more of them, may be left in other partitions.
     number = None if decision is None else f'"number":{decision.number},'
     partitions = tuple(
-        sorted(tp for tp, row in stored.items() if number is not None and number in row.metadata)
+        sorted(
+            tp for tp, offset in stored.items() if number is not None and number in offset.metadata
+        )
     )
     return _StoredDecision(decision, partitions)
 
@@ -327,7 +339,7 @@ def _commit_decided(
     """
     transactions = _decided_transactions(names, decision)
     failed = _errors_of(end_transactions(cluster, transactions.values(), commit=True))
-    unknown = {key: error for key, error in failed.items() if not _is_gone(error)}
+    unknown = {tid: error for tid, error in failed.items() if not _is_gone(error)}
     if unknown:
         raise TransactionError(
             f"batch {decision.batch_id} is decided, and {len(unknown)} of {len(transactions)} "
@@ -361,25 +373,25 @@ def _commit_decided(
 def _decided_transactions(names: WriterNames, decision: Decision) -> dict[str, Transaction]:
     """Return the transactions of a decision by transactional id, in the decision's order."""
     names_of_run = WriterNames(names.prefix, decision.run)
-    transactions = (_transaction(names_of_run, row) for row in decision.transactions)
+    transactions = (_transaction(names_of_run, entry) for entry in decision.transactions)
     return {transaction.transactional_id: transaction for transaction in transactions}
 
 
 def _finish_other_query(
-    cluster: Cluster, names: WriterNames, last: Decision, query_id: str, batch_id: int
+    cluster: Cluster, names: WriterNames, last_decision: Decision, query_id: str, batch_id: int
 ) -> None:
     """Commit the last decision of another query that used the prefix before this one, which starts
     with a new checkpoint. Raises TransactionError if both queries run."""
     if batch_id > 0:
         raise TransactionError(
             f"transactionalIdPrefix {names.prefix} is used by another query as well: "
-            f"{last.query_id} ({last.application}) decided its batch {last.batch_id} after "
-            f"this one ({query_id}, batch {batch_id}) had begun. Give each query a prefix of its "
+            f"{last_decision.query_id} ({last_decision.application}) decided its batch "
+            f"{last_decision.batch_id} after this one ({query_id}, batch {batch_id}) had begun. Give each query a prefix of its "
             "own; if the other one will never run again, delete the consumer group "
             f"{names.decisions}"
         )
     try:
-        _commit_decided(cluster, names, last, fail_on_data_loss=True)
+        _commit_decided(cluster, names, last_decision, fail_on_data_loss=True)
     except DataLossError as error:
         # Or the other query has committed its transactions itself, and may still run, or its ids
         # have expired. The three cases cannot be distinguished any more.
@@ -493,10 +505,10 @@ def fence(
     return results
 
 
-def _transaction(names: WriterNames, row: TaskTransaction) -> Transaction:
+def _transaction(names: WriterNames, task: TaskTransaction) -> Transaction:
     """Return a task's transaction as the requests to Kafka need it."""
     return Transaction(
-        names.transactional_id(row.task, row.attempt), row.producer_id, row.producer_epoch
+        names.transactional_id(task.task, task.attempt), task.producer_id, task.producer_epoch
     )
 
 
@@ -559,19 +571,20 @@ def _abort_other_attempts(
     reports: Sequence[TaskReport],
     *,
     all_runs: bool = False,
-    last: Decision | None = None,
+    last_decision: Decision | None = None,
 ) -> None:
     """Abort what is still open after the transactions in `reports` were committed: transactions of
     attempts that failed or were superseded, whose rows must not become visible.
 
-    `all_runs` includes those of earlier starts of the query; `last` is the previous decision. An
-    open transaction only makes read_committed readers wait, so a failure here is only logged.
+    `all_runs` includes those of earlier starts of the query, of which `last_decision` is the last
+    one's. An open transaction only makes read_committed readers wait, so a failure here is only
+    logged.
     """
     try:
         open_ids = set(_open_ids_of_other_attempts(cluster, names, reports))
         if all_runs:
             # All decided transactions are committed, so none of this prefix may stay open.
-            open_ids |= set(_open_ids_of_all_runs(cluster, names, reports, last))
+            open_ids |= set(_open_ids_of_all_runs(cluster, names, reports, last_decision))
         if open_ids:
             log.info(
                 "aborting %d transactions that were left open: %s", len(open_ids), some(open_ids)
@@ -582,7 +595,10 @@ def _abort_other_attempts(
 
 
 def _open_ids_of_all_runs(
-    cluster: Cluster, names: WriterNames, reports: Sequence[TaskReport], last: Decision | None
+    cluster: Cluster,
+    names: WriterNames,
+    reports: Sequence[TaskReport],
+    last_decision: Decision | None,
 ) -> Iterable[str]:
     """Return the transactional ids of the query's tasks, in any of its runs, that may have an open
     transaction."""
@@ -591,11 +607,11 @@ def _open_ids_of_all_runs(
     except UnsupportedVersionError:
         # Brokers before 3.0 do not list open transactions. Return the ids that tasks of the last
         # run may have used; its decided transactions are committed by now.
-        if last is None or last.run == names.run:
+        if last_decision is None or last_decision.run == names.run:
             return []
-        names_of_run = WriterNames(names.prefix, last.run)
-        attempts = {0, *(transaction.attempt for transaction in last.transactions)}
-        tasks = [task.task for task in (*reports, *last.transactions)]
+        names_of_run = WriterNames(names.prefix, last_decision.run)
+        attempts = {0, *(transaction.attempt for transaction in last_decision.transactions)}
+        tasks = [task.task for task in (*reports, *last_decision.transactions)]
         return [
             names_of_run.transactional_id(task, attempt)
             for task in range(max(tasks, default=-1) + 1)

@@ -179,7 +179,7 @@ def latest_decision(texts: Iterable[str]) -> Decision | None:
         for index in sorted(pieces)
         for transaction in pieces[index]["tasks"].split()
     )
-    if len({(row.task, row.attempt) for row in transactions}) < len(transactions):
+    if len({(written.task, written.attempt) for written in transactions}) < len(transactions):
         raise DecodeError(f"the decision about batch {first['batch']} names a task twice")
     return Decision(
         query_id=first["query"],
@@ -204,14 +204,16 @@ _TYPES_BY_FIELD: Mapping[str, type] = {
 def _parse_text(text: str) -> dict[str, Any]:
     """Parse one stored text, and check its fields. Raises DecodeError."""
     try:
-        row = json.loads(text)
+        entry = json.loads(text)
         # `type` and not `isinstance`: True is an int as well.
         is_valid = (
-            isinstance(row, dict)
-            and all(type(row.get(name)) is kind for name, kind in _TYPES_BY_FIELD.items())
-            and 0 <= row["piece"] < row["of"]
-            and row["run"].isascii()
-            and row["v"] == FORMAT_VERSION
+            isinstance(entry, dict)
+            and all(
+                type(entry.get(name)) is field_type for name, field_type in _TYPES_BY_FIELD.items()
+            )
+            and 0 <= entry["piece"] < entry["of"]
+            and entry["run"].isascii()
+            and entry["v"] == FORMAT_VERSION
         )
     except (ValueError, RecursionError):
         is_valid = False
@@ -220,18 +222,23 @@ def _parse_text(text: str) -> dict[str, Any]:
             f"the group that holds decisions has an entry that is not a decision: {text[:100]!r}; "
             "is another program using this group?"
         )
-    return dict(row)
+    return dict(entry)
 
 
 def _parse_transaction(text: str) -> TaskTransaction:
     """Parse a task's transaction, four numbers of base 36. Raises DecodeError."""
     try:
-        row = TaskTransaction(*(int(part, 36) for part in text.split(".")))
+        transaction = TaskTransaction(*(int(part, 36) for part in text.split(".")))
     except (TypeError, ValueError):
-        row = None
-    if row is None or min(row) < 0 or row.producer_id >= 1 << 63 or row.producer_epoch >= 1 << 15:
+        transaction = None
+    if (
+        transaction is None
+        or min(transaction) < 0
+        or transaction.producer_id >= 1 << 63
+        or transaction.producer_epoch >= 1 << 15
+    ):
         raise DecodeError(f"a decision names an invalid transaction: {text[:100]!r}")
-    return row
+    return transaction
 
 
 def _base36(number: int) -> str:

@@ -143,7 +143,7 @@ def _unused_id(cluster: Cluster, ids: list[str], deadline: Deadline) -> str:
         states = describe_known_transactions(cluster, ids, deadline)
     except UnsupportedVersionError:  # before Kafka 3.0
         return ids[0]
-    return next((key for key in ids if key not in states or not states[key].is_open), ids[0])
+    return next((tid for tid in ids if tid not in states or not states[tid].is_open), ids[0])
 
 
 def _describe_holder(
@@ -155,17 +155,17 @@ def _describe_holder(
         with Cluster(options.client) as cluster:
             state = describe_known_transactions(cluster, [tid], Deadline(3_000)).get(tid)
             stored = fetch_all_committed(cluster, task.names.decisions, deadline=Deadline(3_000))
-            decision = latest_decision(row.metadata for row in stored.values())
+            decision = latest_decision(offset.metadata for offset in stored.values())
     except KafkaError as error:
         return f"which writer holds it could not be looked up ({error})"
-    own = transaction.identity
+    identity = transaction.identity
     if state is None:
         text = "its coordinator no longer knows the id (transactional.id.expiration.ms)"
-    elif own is not None and state.transaction.producer_epoch != own.producer_epoch:
+    elif identity is not None and state.transaction.producer_epoch != identity.producer_epoch:
         text = (
             f"it is held under producer epoch {state.transaction.producer_epoch} (this task's was "
-            f"{own.producer_epoch}; it is {state.state}). Either the driver, a newer start of the "
-            "query, or another query with its transactionalIdPrefix has fenced this task, or the "
+            f"{identity.producer_epoch}; it is {state.state}). Either the driver, a newer start of "
+            "the query, or another query with its transactionalIdPrefix has fenced this task, or the "
             "task took longer than kafka.transaction.timeout.ms"
         )
     else:

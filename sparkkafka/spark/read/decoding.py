@@ -309,17 +309,18 @@ def _bad_record_column(
     """Return the column bad_record of `count` rows, null for good ones."""
     if not bad:
         return pa.nulls(count, BAD_RECORD_ARROW_TYPE)
-    errors, ids, raw = [], [], []
+    errors, ids, payloads = [], [], []
     for row, causes in bad.items():
         name, cause = causes[0]
         errors.append(reason_of(causes).encode())
         ids.append(cause.writer.schema_id)
-        raw.append(payloads_by_column[name].slice(row, 1))
-    numbers = np.array([number or 0 for number in ids], np.uint32).view(np.int32)
-    known = validity(np.array([number is not None for number in ids]))
-    schema_ids = pa.Array.from_buffers(pa.int32(), len(ids), [known, pa.py_buffer(numbers)])
+        payloads.append(payloads_by_column[name].slice(row, 1))
+    # An id of 2**31 or more, which a damaged payload may have, becomes negative.
+    numbers = np.array([schema_id or 0 for schema_id in ids], np.uint32).view(np.int32)
+    has_id = validity(np.array([schema_id is not None for schema_id in ids]))
+    schema_ids = pa.Array.from_buffers(pa.int32(), len(ids), [has_id, pa.py_buffer(numbers)])
     bad_rows = pa.StructArray.from_arrays(
-        [binary_array(errors).cast(pa.string()), schema_ids, pa.concat_arrays(raw)],
+        [binary_array(errors).cast(pa.string()), schema_ids, pa.concat_arrays(payloads)],
         fields=list(BAD_RECORD_ARROW_TYPE),
     )
     is_bad = np.zeros(count, np.bool_)

@@ -204,8 +204,8 @@ class OffsetReader:
                 f"{planning.partitions_text(missing)}. Set startingOffsets=committed,earliest or "
                 "committed,latest to say where such partitions begin"
             )
-        rest = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
-        offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): rest for tp in missing}
+        fallback = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
+        offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): fallback for tp in missing}
         offsets |= {(tp.topic, tp.partition): offset for tp, offset in committed.items()}
         return replace(bound, kind="specific", offsets=offsets, fallback="")
 
@@ -249,22 +249,22 @@ class OffsetReader:
     ) -> list[KafkaInputPartition]:
         """Split the ranges of a batch read or micro-batch as minPartitions and
         maxRecordsPerPartition say, and add topic ids and leaders."""
-        parts = planning.split_ranges(
+        split = planning.split_ranges(
             ranges,
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )
-        return [self._with_leader(part, topic_ids.get(part.topic)) for part in parts]
+        return [self._with_leader(planned, topic_ids.get(planned.topic)) for planned in split]
 
     def _with_leader(
-        self, part: KafkaInputPartition, topic_id: bytes | None
+        self, planned: KafkaInputPartition, topic_id: bytes | None
     ) -> KafkaInputPartition:
         """Return the range with its topic's id, the leader's address and, for an open end, the
         leader's epoch."""
-        address = self._cluster.leader_address(part.tp)
-        part = replace(part, topic_id=topic_id, leader=address)
-        leader = self._cluster.known_leader(part.tp) if part.open_end else None
-        return part if leader is None else replace(part, leader_epoch=leader.leader_epoch)
+        address = self._cluster.leader_address(planned.tp)
+        planned = replace(planned, topic_id=topic_id, leader=address)
+        leader = self._cluster.known_leader(planned.tp) if planned.open_end else None
+        return planned if leader is None else replace(planned, leader_epoch=leader.leader_epoch)
 
 
 def partitions_of(topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:

@@ -304,7 +304,7 @@ class FilterPushdownReader(KafkaBatchReader):
         """Return the parts of the ranges that can have rows which pass the pushed filters."""
         kept = narrow_by_offsets(ranges, self.bounds)
         start_ms, end_ms = times_to_look_up(self.bounds, self.options.max_timestamp_disorder_ms)
-        partitions = [partition.tp for partition in kept]
+        partitions = [planned.tp for planned in kept]
         try:
             starts = _first_offsets_at(cluster, partitions, start_ms)
             ends = _first_offsets_at(cluster, partitions, end_ms)
@@ -318,13 +318,13 @@ class FilterPushdownReader(KafkaBatchReader):
         log.warning(
             "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
             "keep these for later queries of the same DataFrame: call load() for each query",
-            sum(partition.count for partition in kept),
-            sum(partition.count for partition in ranges),
+            sum(planned.count for planned in kept),
+            sum(planned.count for planned in ranges),
         )
         if self.bounds.times_ms == EVERYTHING:
             return kept
         first_ms, last_ms = self.bounds.times_ms
-        return [replace(partition, times_ms=(first_ms, last_ms)) for partition in kept]
+        return [replace(planned, times_ms=(first_ms, last_ms)) for planned in kept]
 
 
 def _first_offsets_at(
@@ -338,5 +338,5 @@ def _first_offsets_at(
     """
     if time_ms is None or not partitions:
         return {}
-    found = list_offsets(cluster, dict.fromkeys(partitions, time_ms))
-    return {tp: row.offset for tp, row in found.items()}
+    listed = list_offsets(cluster, dict.fromkeys(partitions, time_ms))
+    return {tp: row.offset for tp, row in listed.items()}

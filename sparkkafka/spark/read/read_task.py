@@ -220,40 +220,40 @@ def _task_decoder(
 
 
 def _bind_times(
-    cluster: Cluster, options: ReadOptions, partition: KafkaInputPartition
+    cluster: Cluster, options: ReadOptions, planned: KafkaInputPartition
 ) -> KafkaInputPartition | None:
     """Look up again the times of a range's start and end that no record had reached at planning,
     and return the range with their offsets; None if no record has reached the start's time since.
     Raises as `list_offsets`."""
-    if partition.start_time_ms is None and partition.end_time_ms is None:
-        return partition
-    cluster.assume_exists(partition.topic)
+    if planned.start_time_ms is None and planned.end_time_ms is None:
+        return planned
+    cluster.assume_exists(planned.topic)
     deadline = Deadline(options.client.default_api_timeout_ms)
 
     def offset_at(time_ms: int | None) -> int:
         """Return the first offset with that time or a later one; NO_OFFSET for none, or no time."""
         if time_ms is None:
             return NO_OFFSET
-        times = {partition.tp: time_ms}
+        times = {planned.tp: time_ms}
         isolation_level = options.fetch.isolation_level
         listed = list_offsets(cluster, times, isolation_level=isolation_level, deadline=deadline)
-        return listed[partition.tp].offset
+        return listed[planned.tp].offset
 
     try:
-        start, end = offset_at(partition.start_time_ms), offset_at(partition.end_time_ms)
+        start, end = offset_at(planned.start_time_ms), offset_at(planned.end_time_ms)
     except UnknownTopicError:
         # RangeReader applies failOnDataLoss. If the topic is back by then, it is another one, whose
         # offsets at these times are not known.
-        return replace(partition, whole_log=False)
+        return replace(planned, whole_log=False)
     if start == NO_OFFSET:
-        if partition.start_time_ms is not None:
+        if planned.start_time_ms is not None:
             return None
-        start = partition.start
+        start = planned.start
     if end == NO_OFFSET:
-        return replace(partition, start=start, end=max(start, partition.end))
-    if partition.whole_log and end < start:
+        return replace(planned, start=start, end=max(start, planned.end))
+    if planned.whole_log and end < start:
         start = 0  # the topic was recreated, and its log may begin at any offset
-    return replace(partition, start=start, end=max(start, end), open_end=False)
+    return replace(planned, start=start, end=max(start, end), open_end=False)
 
 
 class BatchShaper:

@@ -281,14 +281,14 @@ def _read_sample(options: ReadOptions, name: str) -> list[bytes]:
 
     columns = (ReadColumn(name),)
     ranges = [
-        partition
-        for partition in KafkaBatchReader(options, columns).partitions()
-        if isinstance(partition, KafkaInputPartition)
+        planned
+        for planned in KafkaBatchReader(options, columns).partitions()
+        if isinstance(planned, KafkaInputPartition)
     ]
     payloads: list[bytes] = []
     size_bytes = 0
-    for partition in _range_ends(ranges):
-        for batch in read_ranges(options, columns, (partition,)):
+    for planned in _range_ends(ranges):
+        for batch in read_ranges(options, columns, (planned,)):
             for group in unframe_texts(batch.column(0), name).groups:
                 for payload in group.payloads.to_pylist():
                     if payload is None:
@@ -305,12 +305,12 @@ def _range_ends(ranges: Sequence[KafkaInputPartition]) -> Iterator[KafkaInputPar
     if not ranges:
         return
     half = max(1, SAMPLE_ROWS // (2 * len(ranges)))
-    for partition in ranges:
-        if partition.count <= 2 * half:
-            yield partition
+    for planned in ranges:
+        if planned.count <= 2 * half:
+            yield planned
             continue
-        yield replace(partition, end=partition.start + half)
-        yield replace(partition, start=partition.end - half)
+        yield replace(planned, end=planned.start + half)
+        yield replace(planned, start=planned.end - half)
 
 
 # --- the columns of a reader --------------------------------------------------------------------

@@ -197,7 +197,7 @@ class StreamPlanner:
             )
         self._planned = plan
         self._unreported = [
-            partition for partition in plan.ranges if self._is_first or partition.tp not in start
+            planned for planned in plan.ranges if self._is_first or planned.tp not in start
         ]
         return tasks
 
@@ -452,8 +452,8 @@ class StreamPlanner:
         if plan is not None:
             self._begin_log_line(plan, end)
         self._first_batch_begun = True
-        for partition in self._unreported:
-            self.report.add(Count.OFFSETS, partition.count, partition.topic, partition.partition)
+        for planned in self._unreported:
+            self.report.add(Count.OFFSETS, planned.count, planned.topic, planned.partition)
         self._unreported = []
         report, self.report = self.report, Report()
         if report and self._options.metrics_address is not None:
@@ -493,11 +493,11 @@ class StreamPlanner:
         now_s = time.monotonic()
         if (
             len(ranges) > 1
-            and sum(partition.count for partition in ranges) > 64  # so few share a task anyway
+            and sum(planned.count for planned in ranges) > 64  # so few share a task anyway
             and now_s >= self._next_sizes_s
         ):
             self._next_sizes_s = now_s + SIZES_MAX_AGE_S  # even if the lookup is not authorized
-            self._refresh_sizes_if_allowed({partition.tp: partition.count for partition in ranges})
+            self._refresh_sizes_if_allowed({planned.tp: planned.count for planned in ranges})
         return self.offset_bytes
 
     def _refresh_sizes_if_allowed(self, backlog: Mapping[TopicPartition, int]) -> bool:
@@ -535,7 +535,7 @@ class StreamPlanner:
         """Note what `finish_batch` will log about this plan."""
         if not plan.ranges or not log.isEnabledFor(logging.INFO):
             return
-        sizes = {partition.tp: partition.count for partition in plan.ranges}
+        sizes = {planned.tp: planned.count for planned in plan.ranges}
         size_bytes = None
         if self._refresh_sizes_if_allowed(sizes) and all(tp in self.offset_bytes for tp in sizes):
             size_bytes = sum(size * self.offset_bytes[tp] for tp, size in sizes.items())
@@ -587,10 +587,10 @@ def prorate(
         served = set((order[first:] + order[:first])[:max_offsets])
         return {tp: int(tp in served) for tp in order}
     # Largest remainders: shares add up to max_offsets exactly, and none exceeds its backlog.
-    to_share, rest = max_offsets - len(sizes), total - len(sizes)
-    shares = {tp: 1 + to_share * (size - 1) // rest for tp, size in sizes.items()}
+    to_share, remaining = max_offsets - len(sizes), total - len(sizes)
+    shares = {tp: 1 + to_share * (size - 1) // remaining for tp, size in sizes.items()}
     missing = max_offsets - sum(shares.values())
-    by_remainder = sorted(sizes, key=lambda tp: -(to_share * (sizes[tp] - 1) % rest))
+    by_remainder = sorted(sizes, key=lambda tp: -(to_share * (sizes[tp] - 1) % remaining))
     for tp in by_remainder[:missing]:
         shares[tp] += 1
     return shares
@@ -664,33 +664,37 @@ def plan_micro_batch(
         text = f"Partitions {names} have been deleted (or are no longer subscribed to)"
         losses.append(Loss("KAFKA_DATA_LOSS.PARTITIONS_DELETED", text, 0))
     for tp in sorted(partitions_to_check(start, end)):
-        stop, first = end[tp], earliest.get(tp)
+        stop, log_start = end[tp], earliest.get(tp)
         if tp.topic in recreated:
             continue
         is_known = tp in start
-        if first is None:
+        if log_start is None:
             losses.append(_deleted_loss(tp, start.get(tp), stop))
             continue
-        begin = start[tp] if is_known else first
+        begin = start[tp] if is_known else log_start
         if stop < begin:
-            losses.append(_end_before_start_loss(tp, begin, first, stop))
+            losses.append(_end_before_start_loss(tp, begin, log_start, stop))
             continue
-        if not is_known and tp.topic in known_topics and first > 0:
+        if not is_known and tp.topic in known_topics and log_start > 0:
             losses.append(
                 Loss(
                     "KAFKA_DATA_LOSS.ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
-                    f"Added partition {tp} starts from {first} instead of 0",
-                    first,
+                    f"Added partition {tp} starts from {log_start} instead of 0",
+                    log_start,
                     tp,
                 )
             )
-        elif not is_known and first > 0:
+        elif not is_known and log_start > 0:
             late_topics.setdefault(tp.topic, []).append(tp)
-        last = max(first, latest.get(tp, stop))
-        kept_start, kept_end = max(begin, first), min(stop, last)
+        log_end = max(log_start, latest.get(tp, stop))
+        kept_start, kept_end = max(begin, log_start), min(stop, log_end)
         missing = (stop - begin) - max(0, kept_end - kept_start)
         if missing:
-            available = f"available are [{first}, {last})" if tp in latest else f"first is {first}"
+            available = (
+                f"available are [{log_start}, {log_end})"
+                if tp in latest
+                else f"first is {log_start}"
+            )
             losses.append(_missing_loss(tp, begin, stop, available, missing))
         if kept_start < kept_end:
             ranges.append(KafkaInputPartition(tp.topic, tp.partition, kept_start, kept_end))

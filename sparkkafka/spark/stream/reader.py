@@ -299,12 +299,10 @@ class DriverReader:
         ):
             return False  # the options require several tasks
         # An unknown size counts as zero: an attempt stops at MAX_DRIVER_BYTES.
-        size_bytes = sum(
-            partition.count * offset_bytes.get(partition.tp, 0.0) for partition in ranges
-        )
+        size_bytes = sum(planned.count * offset_bytes.get(planned.tp, 0.0) for planned in ranges)
         return (
             0 < len(ranges) <= 1_000
-            and sum(partition.count for partition in ranges)
+            and sum(planned.count for planned in ranges)
             <= options.stream.max_records_read_by_driver
             and size_bytes <= MAX_DRIVER_BYTES
             and time.monotonic() >= self._not_before_s
