@@ -298,19 +298,19 @@ def _unfinished_batch_message(logs: LastBatches, admin: Admin | None, prefix: st
 
 
 def _decision_obstacles(
-    standing: Standing, unfinished: Unfinished | None, number: int
+    standing: Standing, unfinished: Unfinished | None, batch_id: int
 ) -> list[str]:
-    """Return why an exactly-once query cannot continue after batch `number`; empty if it can. After
-    a wrong reset its sink would take the next batch for a decided one, and leave out its rows."""
+    """Return why an exactly-once query cannot continue after batch `batch_id`; empty if it can.
+    After a wrong reset its sink would take the next batch for a decided one, and leave out its rows."""
     if standing.decision is None or standing.verdict == "other query":
         return []
     if standing.verdict == "decided":
         # Transactions that are not committed yet never would be.
         return [f"{standing.text}. Start the query once, then reset it"]
-    if standing.decision.batch_id > number:
+    if standing.decision.batch_id > batch_id:
         return [
-            f"{standing.text}. After this reset the sink would take the query's batch {number + 1} "
-            "for one that is already written, and leave out its rows. "
+            f"{standing.text}. After this reset the sink would take the query's batch "
+            f"{batch_id + 1} for one that is already written, and leave out its rows. "
             + ("Count it as done (--unfinished done)" if unfinished else "Use the right checkpoint")
             + f", or delete the consumer group {standing.group}"
         ]

@@ -72,8 +72,8 @@ class Storage(ABC):
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
         """Create or replace a file, completely or not at all. Folders are created.
 
-        With `checksum`, the file gets Hadoop's checksum if other files of its folder have one.
-        Raises CheckpointError.
+        With `checksum`, a local file gets Hadoop's checksum if other files of its folder have one;
+        elsewhere only the old file's checksum is removed. Raises CheckpointError.
         """
 
     @abstractmethod

@@ -160,7 +160,8 @@ class MetricAggregator:
             }
 
     def _add_source(self, query: Query, source: KafkaSourceProgress, lags: Offsets) -> None:
-        """Add the offsets that one source read in a finished micro-batch, and its lag to `lags`."""
+        """Add the offsets that one source read in a finished micro-batch, its lag to `lags`, and the
+        report of that batch's plan."""
         for tp, offset in source.end.items():
             counts = self._counts(query, *tp)
             if counts is None:
@@ -175,6 +176,7 @@ class MetricAggregator:
         if source.start != source.end:
             ends = [(*tp, offset) for tp, offset in source.end.items()]
             key = ends_key(ends, is_first=source.start is None)
+            # Of new partitions Spark's progress has no start: the plan's report has their offsets.
             for (topic, partition), count in self._unmatched_offsets.get(key, {}).items():
                 counts = self._counts(query, topic, partition)
                 is_new = TopicPartition(topic, partition) not in (source.start or ())
@@ -183,11 +185,12 @@ class MetricAggregator:
             self._match(key, query.id)
 
     def add_report(self, report: Report) -> None:
-        """Add a report with a valid signature."""
+        """Add a report with a valid signature; that of a plan once its batch has finished."""
         with self._lock:
             self._own[Field.RECEIVED] += 1
             query_id = report.query
             if report.ends:
+                # 0.0, long ago: no batch with these ends has finished yet.
                 query_id, ended_s = self._batch_ends.pop(report.ends, ("", 0.0))
                 if time.monotonic() - ended_s > MAX_DELAY_S:
                     self._keep_until_batch_ends(report)

@@ -73,8 +73,8 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
     path = os.environ.get(VARIABLE)
     if not path:
         return options
-    names = {name.lower(): name for name in options}
-    if _has_login(options, names):
+    name_by_lower = {name.lower(): name for name in options}
+    if _has_login(options, name_by_lower):
         return options
     try:
         tokens = json.loads(Path(path).read_text("utf-8"), object_hook=_hide_secret)
@@ -84,7 +84,7 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
             f"the driver's file of delegation tokens cannot be read ({path}: {reason}): "
             "call sparkkafka.register(spark) again, or give the query kafka.sasl.* of its own"
         ) from None
-    bootstrap_servers = str(options.get(names.get("kafka.bootstrap.servers", ""), ""))
+    bootstrap_servers = str(options.get(name_by_lower.get("kafka.bootstrap.servers", ""), ""))
     servers = [server.strip() for server in bootstrap_servers.split(",")]
     matching = [
         token
@@ -106,8 +106,8 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
             f"{token['failure'] or 'it has expired'}. Give the query kafka.security.protocol and "
             "kafka.sasl.* of its own, or correct these settings"
         )
-    kept = {name: options[name] for key, name in names.items() if key != _SASL}
-    if _PROTOCOL not in names:
+    kept = {name: options[name] for key, name in name_by_lower.items() if key != _SASL}
+    if _PROTOCOL not in name_by_lower:
         kept[_PROTOCOL] = token["protocol"]
     return {
         **kept,
@@ -126,12 +126,16 @@ def _hide_secret(token: dict[str, Any]) -> dict[str, Any]:
     return {**token, "hmac": Secret(token.get("hmac", ""))}
 
 
-def _has_login(options: Mapping[str, Any], names: Mapping[str, str]) -> bool:
-    """Return whether the options, or the JVM's settings, have a login, or need none. `names`: the
-    options' names by lower case."""
-    protocol = str(options[names[_PROTOCOL]]).strip().upper() if _PROTOCOL in names else "SASL"
-    sasl_names = {name for name in names if name.startswith("kafka.sasl.")}
-    if sasl_names - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
+def _has_login(options: Mapping[str, Any], name_by_lower: Mapping[str, str]) -> bool:
+    """Return whether the options, or the JVM's settings, have a login, or need none.
+    `name_by_lower`: the options' names by lower case."""
+    protocol = (
+        str(options[name_by_lower[_PROTOCOL]]).strip().upper()
+        if _PROTOCOL in name_by_lower
+        else "SASL"
+    )
+    sasl_keys = {name for name in name_by_lower if name.startswith("kafka.sasl.")}
+    if sasl_keys - {_SASL, "kafka.sasl.kerberos.service.name"} or not protocol.startswith("SASL"):
         return True
     from sparkkafka.config.security.java import LOGIN_CONFIG, jvm_property
 
@@ -212,7 +216,7 @@ class TokenKeeper:
         self._closing = threading.Event()
         atexit.register(self.close)
         self._write()
-        wait_s = self._renew_due()
+        wait_s = self._renew_all_due()
         self._thread = threading.Thread(
             target=self._renew_until_closed, args=(wait_s,), name="sparkkafka-tokens", daemon=True
         )
@@ -227,11 +231,11 @@ class TokenKeeper:
 
     def _renew_until_closed(self, wait_s: float) -> None:
         while not self._closing.wait(wait_s):
-            wait_s = self._renew_due()
+            wait_s = self._renew_all_due()
 
-    def _renew_due(self) -> float:
+    def _renew_all_due(self) -> float:
         """Get or renew the tokens that are due. Return the seconds until the next one is."""
-        next_s = min((self._renew(cluster) for cluster in self.clusters), default=_RETRY_S)
+        next_s = min((self._renew_if_due(cluster) for cluster in self.clusters), default=_RETRY_S)
         try:
             if not self._closing.is_set():
                 self._write()
@@ -240,7 +244,7 @@ class TokenKeeper:
             return min(next_s, _RETRY_S)
         return next_s
 
-    def _renew(self, cluster: TokenCluster) -> float:
+    def _renew_if_due(self, cluster: TokenCluster) -> float:
         """Get or renew the cluster's token if it is due. Return the seconds until it is again."""
         name, now_s = cluster.name, time.time()
         due_s = self._due_at_s.get(name, 0.0) - now_s

@@ -124,9 +124,9 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
         elif last_decision is not None and last_decision.batch_id > batch_id:
             raise TransactionError(
                 f"batch {batch_id} is planned again although batch {last_decision.batch_id} was "
-                "decided: the checkpoint is older than what was written. Use the checkpoint that belongs to "
-                f"it, or delete the consumer group {names.decisions} to write again (rows of these "
-                "batches are then duplicated)"
+                "decided: the checkpoint is older than what was written. Use the checkpoint that "
+                f"belongs to it, or delete the consumer group {names.decisions} to write again "
+                "(rows of these batches are then duplicated)"
             )
         elif last_decision is not None and last_decision.batch_id == batch_id:
             # D3: the rows of this attempt must never become visible.
@@ -381,14 +381,15 @@ def _finish_other_query(
     cluster: Cluster, names: WriterNames, last_decision: Decision, query_id: str, batch_id: int
 ) -> None:
     """Commit the last decision of another query that used the prefix before this one, which starts
-    with a new checkpoint. Raises TransactionError if both queries run."""
-    if batch_id > 0:
+    with a new checkpoint. `query_id` and `batch_id` are this query's. Raises TransactionError if
+    both queries run."""
+    if batch_id > 0:  # this query had the prefix already when the other one decided
         raise TransactionError(
             f"transactionalIdPrefix {names.prefix} is used by another query as well: "
             f"{last_decision.query_id} ({last_decision.application}) decided its batch "
-            f"{last_decision.batch_id} after this one ({query_id}, batch {batch_id}) had begun. Give each query a prefix of its "
-            "own; if the other one will never run again, delete the consumer group "
-            f"{names.decisions}"
+            f"{last_decision.batch_id} after this one ({query_id}, batch {batch_id}) had begun. "
+            "Give each query a prefix of its own; if the other one will never run again, delete "
+            f"the consumer group {names.decisions}"
         )
     try:
         _commit_decided(cluster, names, last_decision, fail_on_data_loss=True)

@@ -165,8 +165,8 @@ def _describe_holder(
         text = (
             f"it is held under producer epoch {state.transaction.producer_epoch} (this task's was "
             f"{identity.producer_epoch}; it is {state.state}). Either the driver, a newer start of "
-            "the query, or another query with its transactionalIdPrefix has fenced this task, or the "
-            "task took longer than kafka.transaction.timeout.ms"
+            "the query, or another query with its transactionalIdPrefix has fenced this task, or "
+            "the task took longer than kafka.transaction.timeout.ms"
         )
     else:
         text = f"it is {state.state}"

@@ -54,6 +54,7 @@ def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> f
     if formats.on_bad_record == DEAD_LETTER:
         return ALL_COLUMNS
     plans = [plan for column in columns for _, plan in column.plans]
+    # A header may have the id of the schema that wrote a record. JSON does not need that schema.
     if any(plan.framing != NO_FRAMING and plan.format != JSON for plan in plans):
         return frozenset({HEADERS})
     return frozenset()

@@ -113,6 +113,7 @@ def read_small_ranges(
     task that reads it with `read_ranges` waits, or applies failOnDataLoss.
     """
     leaders = len({planned.leader for planned in ranges})
+    # The leaders' first responses have no more than `max_bytes` together, if that is possible.
     fetch = replace(
         options.fetch,
         fetch_max_bytes=min(options.fetch.fetch_max_bytes, max(max_bytes // leaders, 64 * 2**10)),
@@ -249,7 +250,7 @@ def _bind_times(
         if planned.start_time_ms is not None:
             return None
         start = planned.start
-    if end == NO_OFFSET:
+    if end == NO_OFFSET:  # still: the end stays open
         return replace(planned, start=start, end=max(start, planned.end))
     if planned.whole_log and end < start:
         start = 0  # the topic was recreated, and its log may begin at any offset

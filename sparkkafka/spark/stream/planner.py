@@ -146,6 +146,7 @@ class StreamPlanner:
             lambda deadline: self._next_end(start, limited, deadline),
         )
         if self._may_be_restarted and start == self._initial:
+            # The first batch reads nothing of these: see `initial_offsets`.
             self._proposed |= {tp: start[tp] for tp in self._pinned if tp in self._proposed}
         self._may_be_restarted = False
         return self._proposed
@@ -236,7 +237,7 @@ class StreamPlanner:
 
     def _latest_offsets(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
         """Return the end of each subscribed partition that exists, sorted by partition. Reports
-        topics that were recreated."""
+        topics that were recreated, as a data loss (failOnDataLoss)."""
         partitions = self._subscribed_partitions(start, deadline)
         latest = self._log_ends(partitions, deadline)
         latest |= self._confirmed_ends(start, latest, deadline)
@@ -393,8 +394,8 @@ class StreamPlanner:
     def _notice_recreated(
         self, start: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]
     ) -> None:
-        """Report topics that were recreated: they have a new id, and other records at the same
-        offsets."""
+        """Report topics that were recreated as a data loss, and remember them: they have a new id,
+        and other records at the same offsets."""
         for topic, old_offsets in list(self._recreated.items()):
             if {tp: offset for tp, offset in start.items() if tp.topic == topic} != old_offsets:
                 del self._recreated[topic]
