@@ -301,7 +301,8 @@ def _decision_obstacles(
     standing: Standing, unfinished: Unfinished | None, batch_id: int
 ) -> list[str]:
     """Return why an exactly-once query cannot continue after batch `batch_id`; empty if it can.
-    After a wrong reset its sink would take the next batch for a decided one, and leave out its rows."""
+    After a wrong reset its sink would take the next batch for a decided one, and leave out its
+    rows."""
     if standing.decision is None or standing.verdict == "other query":
         return []
     if standing.verdict == "decided":

@@ -160,8 +160,8 @@ class MetricAggregator:
             }
 
     def _add_source(self, query: Query, source: KafkaSourceProgress, lags: Offsets) -> None:
-        """Add the offsets that one source read in a finished micro-batch, its lag to `lags`, and the
-        report of that batch's plan."""
+        """Add the offsets that one source read in a finished micro-batch and the report of the
+        batch's plan; add the source's lag to `lags`."""
         for tp, offset in source.end.items():
             counts = self._counts(query, *tp)
             if counts is None:
