@@ -52,23 +52,23 @@ def decision_of(checkpoint: Checkpoint, admin: Admin, *, prefix: str | None = No
         raise DecodeError(f"group {group}: {error}") from error
     if decision is None:
         return Standing(group, None, "none", f"there is no decision in group {group}")
-    planned = checkpoint.planned[-1] if checkpoint.planned else -1
-    finished = checkpoint.committed[-1] if checkpoint.committed else -1
-    batch = decision.batch_id
+    last_planned = checkpoint.planned[-1] if checkpoint.planned else -1
+    last_finished = checkpoint.committed[-1] if checkpoint.committed else -1
+    batch_id = decision.batch_id
     verdict: Literal["other query", "done", "decided", "undecided", "ahead"]
     if decision.query_id != query_id:
         verdict = "other query"
         outcome = f", of another query, {decision.query_id}"
-    elif batch > max(planned, finished):
+    elif batch_id > max(last_planned, last_finished):
         verdict = "ahead"
         outcome = (
-            f", and the last batch in the checkpoint is {max(planned, finished)}: the checkpoint "
-            "is older than what was written, and the next start fails"
+            f", and the last batch in the checkpoint is {max(last_planned, last_finished)}: the "
+            "checkpoint is older than what was written, and the next start fails"
         )
-    elif planned <= finished:
+    elif last_planned <= last_finished:
         verdict = "done"
         outcome = "; it is finished in the checkpoint, too"
-    elif batch == planned:
+    elif batch_id == last_planned:
         verdict = "decided"
         outcome = (
             ", and is not finished in the checkpoint: the next start commits what is not "
@@ -77,14 +77,14 @@ def decision_of(checkpoint: Checkpoint, admin: Admin, *, prefix: str | None = No
     else:
         verdict = "undecided"
         outcome = (
-            f"; batch {planned} is planned and not decided: none of its rows is visible, and the "
-            "next start writes it"
+            f"; batch {last_planned} is planned and not decided: none of its rows is visible, and "
+            "the next start writes it"
         )
     return Standing(
         group,
         decision,
         verdict,
-        f"batch {batch} is decided (decision {decision.number} in group {group}, "
+        f"batch {batch_id} is decided (decision {decision.number} in group {group}, "
         f"{counted(len(decision.transactions), 'transaction')}, by {decision.application})"
         f"{outcome}",
     )

@@ -250,15 +250,15 @@ def damaged_source_messages(before: Plan | None, plan: Plan) -> list[str]:
     return messages
 
 
-def offsets_of_next_batch(checkpoint: Checkpoint, start: NextStart) -> dict[str, Offsets]:
+def offsets_of_next_batch(checkpoint: Checkpoint, next_start: NextStart) -> dict[str, Offsets]:
     """Return the offsets at which the next batch begins, by source, as far as they are known."""
-    if start.start is not None:
-        offsets_by_source = {source.name: source.offsets for source in start.start.sources}
+    if next_start.start is not None:
+        offsets_by_source = {source.name: source.offsets for source in next_start.start.sources}
     else:
         # No batch is finished. Sources of the JVM connector have stored their first offsets.
         offsets_by_source = {
             source.name: checkpoint.initial_offsets(source.name)
-            for source in (start.end.sources if start.end is not None else ())
+            for source in (next_start.end.sources if next_start.end is not None else ())
             if source.offsets is not None
         }
     return {name: offsets for name, offsets in offsets_by_source.items() if offsets is not None}

@@ -73,9 +73,9 @@ def positions_of(
     have to read and that are damaged.
     """
     positions: list[Position] = []
-    start = checkpoint.next_start()
-    offsets_by_source = offsets_of_next_batch(checkpoint, start)
-    plan = start.start or start.end
+    next_start = checkpoint.next_start()
+    offsets_by_source = offsets_of_next_batch(checkpoint, next_start)
+    plan = next_start.start or next_start.end
     if plan is not None and plan.sources and not any(row.may_be_kafka for row in plan.sources):
         raise CheckpointError(f"{checkpoint.location}: batch {plan.batch_id} has no Kafka source")
     for name, offsets in offsets_by_source.items():

@@ -161,21 +161,21 @@ def plan_reset(
     --stopped. Raises OptionError for impossible offsets, CheckpointError for a checkpoint for which
     no reset can be planned, KafkaError if brokers do not answer.
     """
-    logs = LastBatches(checkpoint)
+    batches = LastBatches(checkpoint)
     obstacles = list(signs_of_running(checkpoint, now_s) if not stopped else ())
     notes = incomplete_backup_notes(backups_of(checkpoint.storage))
     removals: list[str] = []
     writes: dict[str, bytes] = {}
-    batch_id = last = logs.last
-    if not logs.is_complete(last):
+    batch_id = last = batches.last
+    if not batches.is_complete(last):
         if unfinished is None:
-            raise CheckpointError(_unfinished_batch_message(logs, admin, prefix))
-        notes.append(f"batch {last} {logs.problem_of(last)}")
+            raise CheckpointError(_unfinished_batch_message(batches, admin, prefix))
+        notes.append(f"batch {last} {batches.problem_of(last)}")
         if unfinished == "drop":
-            batch_id = logs.last_complete(last)
-            removals = logs.files_after(batch_id)
-        elif logs.commits.get(last) is None:
-            writes[f"{COMMITS}/{last}"] = logs.commit_text(last).encode()
+            batch_id = batches.last_complete(last)
+            removals = batches.files_after(batch_id)
+        elif batches.commits.get(last) is None:
+            writes[f"{COMMITS}/{last}"] = batches.commit_text(last).encode()
             if checkpoint.is_stateful:
                 obstacles.append(
                     f"batch {last} cannot count as done: the query keeps state, and that of "
@@ -196,7 +196,7 @@ def plan_reset(
             obstacles += _decision_obstacles(standing, unfinished, batch_id)
     elif unfinished is not None:
         notes.append(f"{_NOT_KNOWN_IF_DECIDED}: it was not looked up at the brokers")
-    base, base_notes = logs.base_plan(batch_id)
+    base, base_notes = batches.base_plan(batch_id)
     notes += base_notes
     kafka = kafka_source(base, source)
     before = kafka.offsets or {}
@@ -218,7 +218,7 @@ def plan_reset(
         for source_offsets in base.sources
     )
     content = replace(base, batch_id=batch_id, sources=sources).text().encode()
-    if batch_id > 0 and logs.plans.get(batch_id - 1) is None:
+    if batch_id > 0 and batches.plans.get(batch_id - 1) is None:
         # Spark needs the plan before the last one, but uses its offsets only if the last batch is
         # not finished. So the content of the last plan is good enough.
         notes.append(f"{OFFSETS}/{batch_id - 1}, which Spark needs, is written again")
@@ -263,25 +263,25 @@ def _median_pause_s(checkpoint: Checkpoint) -> float:
     planned_ms: list[int] = []
     for batch_id in checkpoint.planned[-10:]:
         try:
-            at_ms = checkpoint.plan(batch_id).planned_ms
+            batch_planned_ms = checkpoint.plan(batch_id).planned_ms
         except CheckpointError:
             continue
-        if at_ms is not None:
-            planned_ms.append(at_ms)
+        if batch_planned_ms is not None:
+            planned_ms.append(batch_planned_ms)
     pauses_s = [max(0, later - earlier) / 1000 for earlier, later in pairwise(planned_ms)]
     return median_high(pauses_s) if pauses_s else 0.0
 
 
-def _unfinished_batch_message(logs: LastBatches, admin: Admin | None, prefix: str | None) -> str:
+def _unfinished_batch_message(batches: LastBatches, admin: Admin | None, prefix: str | None) -> str:
     """Return the error for a last batch that is not complete: what is wrong with it, and what the
     user can choose. With `admin`, also whether an exactly-once sink has decided the batch."""
-    last = logs.last
-    checkpoint = logs.checkpoint
+    last = batches.last
+    checkpoint = batches.checkpoint
     # Spark does not start with a damaged file, and runs another batch if the plan is missing.
-    can_start = not logs.damage and last in checkpoint.planned
+    can_start = not batches.damage and last in checkpoint.planned
     advice = "It is best to start the query once, which finishes the batch. Else set " * can_start
     message = (
-        f"{checkpoint.location}: batch {last} {logs.problem_of(last)}. {advice or 'Set '}"
+        f"{checkpoint.location}: batch {last} {batches.problem_of(last)}. {advice or 'Set '}"
         "--unfinished done if the sink has all its rows, or --unfinished drop if it has none, or "
         "may get them twice (with drop, a file or Delta sink that has already written batch "
         f"{last} would leave out the next batch)"
@@ -329,54 +329,56 @@ class LastBatches:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        numbers = sorted({*checkpoint.planned, *checkpoint.committed})
-        if not numbers:
+        batch_ids = sorted({*checkpoint.planned, *checkpoint.committed})
+        if not batch_ids:
             raise CheckpointError(
                 f"{checkpoint.location}: no batch was planned yet, so there is nothing to reset: "
                 "start the query with startingOffsets"
             )
-        self.last = numbers[-1]
+        self.last = batch_ids[-1]
         self.plans: dict[int, Plan | None] = {}
         self.commits: dict[int, Commit | None] = {}
         self.damage: dict[str, str] = {}
         """What is wrong with damaged files, by name."""
-        for number in reversed(numbers):
-            self._read(number)
-            if self.is_complete(number):
-                if number - 1 in checkpoint.planned:
-                    self._read(number - 1)
+        for batch_id in reversed(batch_ids):
+            self._read(batch_id)
+            if self.is_complete(batch_id):
+                if batch_id - 1 in checkpoint.planned:
+                    self._read(batch_id - 1)
                 break
 
-    def _read(self, number: int) -> None:
-        """Parse the plan and the commit of a batch, if they exist."""
+    def _read(self, batch_id: int) -> None:
+        """Parse the plan and the commit of a batch, if they exist, and note their damage."""
         for folder, existing, read, parsed in (
             (OFFSETS, self.checkpoint.planned, self.checkpoint.plan, self.plans),
             (COMMITS, self.checkpoint.committed, self.checkpoint.commit, self.commits),
         ):
-            if number in parsed or number not in existing:
+            if batch_id in parsed or batch_id not in existing:
                 continue
             try:
-                parsed[number] = read(number)  # type: ignore[assignment]
+                parsed[batch_id] = read(batch_id)  # type: ignore[assignment]
             except CheckpointError as error:
-                parsed[number] = None
-                self.damage[f"{folder}/{number}"] = str(error)
+                parsed[batch_id] = None
+                self.damage[f"{folder}/{batch_id}"] = str(error)
 
-    def is_complete(self, number: int) -> bool:
-        return self.plans.get(number) is not None and self.commits.get(number) is not None
+    def is_complete(self, batch_id: int) -> bool:
+        return self.plans.get(batch_id) is not None and self.commits.get(batch_id) is not None
 
-    def problem_of(self, number: int) -> str:
+    def problem_of(self, batch_id: int) -> str:
         """Return what is wrong with a batch that is not complete."""
-        names = (f"{OFFSETS}/{number}", f"{COMMITS}/{number}")
+        names = (f"{OFFSETS}/{batch_id}", f"{COMMITS}/{batch_id}")
         damage = [self.damage[name] for name in names if name in self.damage]
         if damage:
             return f"cannot be read: {'; '.join(damage)}"
-        if number in self.commits:
+        if batch_id in self.commits:
             return "is finished, and its plan is missing"
         return "is planned and not finished"
 
     def last_complete(self, before: int) -> int:
         """Return the last complete batch before another one. Raises CheckpointError."""
-        complete = [number for number in self.plans if number < before and self.is_complete(number)]
+        complete = [
+            batch_id for batch_id in self.plans if batch_id < before and self.is_complete(batch_id)
+        ]
         if not complete:
             raise CheckpointError(
                 f"{self.checkpoint.location}: without batch {before} there is no finished batch "
@@ -385,24 +387,27 @@ class LastBatches:
             )
         return max(complete)
 
-    def files_after(self, number: int) -> list[str]:
+    def files_after(self, batch_id: int) -> list[str]:
         """Return the files of later batches in the order of their removal: the latest batch first,
         its commit before its plan. Spark could not start with a commit that has no plan."""
         planned, committed = {*self.checkpoint.planned}, {*self.checkpoint.committed}
-        later = sorted((n for n in planned | committed if n > number), reverse=True)
+        later = sorted((n for n in planned | committed if n > batch_id), reverse=True)
         return [
-            f"{folder}/{batch_id}"
-            for batch_id in later
+            f"{folder}/{later_id}"
+            for later_id in later
             for folder, existing in ((COMMITS, committed), (OFFSETS, planned))
-            if batch_id in existing
+            if later_id in existing
         ]
 
-    def base_plan(self, number: int) -> tuple[Plan, list[str]]:
-        """Return the plan on which the new plan of batch `number` is based, and notes about it."""
-        plan = self.plans.get(number)
+    def base_plan(self, batch_id: int) -> tuple[Plan, list[str]]:
+        """Return the plan on which the new plan of a batch is based, and notes about it: its own
+        plan, or the last one before that can be read. Raises CheckpointError if there is none."""
+        plan = self.plans.get(batch_id)
         if plan is not None:
             return plan, []
-        earlier = [row for row in self.plans.values() if row is not None and row.batch_id < number]
+        earlier = [
+            row for row in self.plans.values() if row is not None and row.batch_id < batch_id
+        ]
         if not earlier:
             raise CheckpointError(
                 f"{self.checkpoint.location}: no plan of a batch can be read, so it is unknown "
@@ -410,18 +415,18 @@ class LastBatches:
             )
         base = max(earlier, key=lambda row: row.batch_id)
         return base, [
-            f"the new plan of batch {number} is based on that of batch {base.batch_id}: offsets "
+            f"the new plan of batch {batch_id} is based on that of batch {base.batch_id}: offsets "
             "that are not set go back to those of that batch, for all sources"
         ]
 
-    def commit_text(self, number: int) -> str:
-        """Return commits/`number` as Spark would have written it."""
+    def commit_text(self, batch_id: int) -> str:
+        """Return the content of a commit that is missing, as Spark would have written it."""
         earlier = [
-            row for row in self.commits.values() if row is not None and row.batch_id < number
+            row for row in self.commits.values() if row is not None and row.batch_id < batch_id
         ]
         if earlier:
             return max(earlier, key=lambda row: row.batch_id).text
-        plan = self.plans.get(number)
+        plan = self.plans.get(batch_id)
         watermark_ms = plan.watermark_ms if plan is not None else None
         return f'v1\n{{"nextBatchWatermarkMs":{watermark_ms or 0}}}'
 

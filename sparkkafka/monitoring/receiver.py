@@ -84,7 +84,7 @@ class Receiver:
         except BadReportError as error:
             self._aggregator.count_dropped(str(error))
             return
-        mac = datagram[:MAC_BYTES]
+        mac = datagram[:MAC_BYTES]  # no two datagrams have the same, since each has random bytes
         if mac in self._seen:
             self._aggregator.count_dropped("repeated")
             return

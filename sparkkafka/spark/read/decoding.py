@@ -210,37 +210,43 @@ class PartitionDecoder:
                 payloads = pa.nulls(len(records), pa.binary())
             payloads_by_column[name] = payloads
             decoded[name] = decoder.decode(payloads, records.headers)
-        bad = _bad_by_row(decoded)
+        causes_by_row = _causes_by_row(decoded)
         formats = self._task.formats
         first_bad = ""
-        if bad:
-            first = next(iter(bad))
-            first_bad = self._describe(records, first, bad[first])
+        if causes_by_row:
+            first_row = next(iter(causes_by_row))
+            first_bad = self._describe(records, first_row, causes_by_row[first_row])
             if formats.on_bad_record == FAIL:
                 raise BadRecordError(
-                    self._error_message(first_bad, payloads_by_column, first, bad[first])
+                    self._error_message(
+                        first_bad, payloads_by_column, first_row, causes_by_row[first_row]
+                    )
                 )
         columns = {name: column.values for name, column in decoded.items()}
         self._task.check_for_driver(columns)
-        self._task.count_for_log(len(records), len(bad), first_bad)
-        self._task.count_for_metrics(Count.BAD, len(bad), self._topic, self._partition)
+        self._task.count_for_log(len(records), len(causes_by_row), first_bad)
+        self._task.count_for_metrics(Count.BAD, len(causes_by_row), self._topic, self._partition)
         value = decoded.get("value")
         if value is not None and value.rest is not None:
             columns["rescued"] = value.rest
         if formats.on_bad_record == COLUMN:
-            columns["bad_record"] = _bad_record_column(len(records), bad, payloads_by_column)
-        if bad and formats.on_bad_record == DEAD_LETTER:
+            columns["bad_record"] = _bad_record_column(
+                len(records), causes_by_row, payloads_by_column
+            )
+        if causes_by_row and formats.on_bad_record == DEAD_LETTER:
             from sparkkafka.spark.read.dead_letters import DeadLetter
 
             keep = np.ones(len(records), np.bool_)
-            keep[list(bad)] = False
+            keep[list(causes_by_row)] = False
             self._task.dead_letters().write(
                 self._topic,
                 self._partition,
                 _filter_records(records, ~keep),
-                [DeadLetter(causes[0][0], reason_of(causes)) for causes in bad.values()],
+                [DeadLetter(causes[0][0], reason_of(causes)) for causes in causes_by_row.values()],
             )
-            self._task.count_for_metrics(Count.DEAD, len(bad), self._topic, self._partition)
+            self._task.count_for_metrics(
+                Count.DEAD, len(causes_by_row), self._topic, self._partition
+            )
             records = _filter_records(records, keep)
             mask = from_numpy(keep)
             columns = {name: array.filter(mask) for name, array in columns.items()}
@@ -269,14 +275,14 @@ class PartitionDecoder:
         )
 
 
-def _bad_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:
+def _causes_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:
     """Return why records are bad by row, in order of rows; a row's causes with that of the value
     before that of the key."""
-    bad: dict[int, Causes] = {}
+    causes_by_row: dict[int, Causes] = {}
     for name in sorted(decoded, reverse=True):
         for cause in decoded[name].bad:
-            bad.setdefault(cause.row, []).append((name, cause))
-    return dict(sorted(bad.items()))
+            causes_by_row.setdefault(cause.row, []).append((name, cause))
+    return dict(sorted(causes_by_row.items()))
 
 
 def reason_of(causes: Causes) -> str:
@@ -305,13 +311,13 @@ def _filter_records(records: DecodedRecords, keep: NDArray[np.bool_]) -> Decoded
 
 
 def _bad_record_column(
-    count: int, bad: dict[int, Causes], payloads_by_column: dict[str, pa.Array]
+    count: int, causes_by_row: dict[int, Causes], payloads_by_column: dict[str, pa.Array]
 ) -> pa.Array:
     """Return the column bad_record of `count` rows, null for good ones."""
-    if not bad:
+    if not causes_by_row:
         return pa.nulls(count, BAD_RECORD_ARROW_TYPE)
     errors, ids, payloads = [], [], []
-    for row, causes in bad.items():
+    for row, causes in causes_by_row.items():
         name, cause = causes[0]
         errors.append(reason_of(causes).encode())
         ids.append(cause.writer.schema_id)
@@ -325,5 +331,5 @@ def _bad_record_column(
         fields=list(BAD_RECORD_ARROW_TYPE),
     )
     is_bad = np.zeros(count, np.bool_)
-    is_bad[list(bad)] = True
+    is_bad[list(causes_by_row)] = True
     return bad_rows.take(filtered_positions(is_bad))

@@ -191,7 +191,7 @@ def check_bounds(starting: OffsetBound, ending: OffsetBound) -> None:
             f"in {end_option}: {partitions_text(_sorted_partitions(set(ends) - set(starts)))}"
         )
     if starting.from_time or ending.from_time:
-        return
+        return  # `plan_ranges` treats offsets that were looked up by time
     for key in sorted(starts):
         if 0 <= ends[key] < starts[key]:
             raise OptionError(
@@ -326,7 +326,8 @@ def plan_ranges(
 def _with_open_ends(
     planned: KafkaInputPartition, starting: OffsetBound, ending: OffsetBound
 ) -> KafkaInputPartition:
-    """Return the range with those ends open for which the user gave no offset.
+    """Return the range with those ends open for which the user gave no offset (see
+    `KafkaInputPartition`).
 
     A start by time is open, too: if the record that was found is deleted, the first one that still
     exists has that time or a later one, if records are in order of time.

@@ -166,10 +166,12 @@ class StreamPlanner:
     def plan(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
     ) -> list[TaskPartition]:
-        """Return the input partitions of a micro-batch. Raises DataLossError (failOnDataLoss)."""
+        """Return the input partitions of a micro-batch, to be taken with `begin_batch`. Raises
+        DataLossError (failOnDataLoss)."""
         self._is_first = not self._first_batch_begun and start == self._initial
         if self._may_be_restarted and start == self._initial:
-            # Spark repeats a first batch after a crash. Newer partitions wait for the next batch.
+            # Spark may repeat a first batch after a crash: it again reads nothing of the pinned
+            # partitions (see `initial_offsets`). Newer partitions wait for the next batch.
             start = {
                 tp: end[tp] if tp in self._pinned else offset
                 for tp, offset in start.items()
@@ -652,8 +654,8 @@ def plan_micro_batch(
     """Return the plan of a micro-batch: the ranges that are not empty, sorted, and the losses.
 
     `earliest` has the first offset of each of `partitions_to_check` that exists. `latest` has their
-    ends, if `end` was not just looked up (Spark plans a batch again after a restart). Topics of
-    `recreated` have been reported already; the query continues with them at their `end`.
+    ends, if `end` was not just looked up (Spark plans a batch again after a restart); else it is
+    empty. Topics of `recreated` have been reported already; the query continues with them at their `end`.
     """
     ranges: list[KafkaInputPartition] = []
     losses: list[Loss] = []

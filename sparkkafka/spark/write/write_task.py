@@ -112,10 +112,12 @@ class _TaskWriter:
         self._partition_rows: dict[TopicPartition, int] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Check all rows of an Arrow batch, and then send them."""
+        """Check all rows of an Arrow batch, and then send them: if one cannot be written, none of
+        the batch is sent."""
         # Java sets a record's timestamp when send() is called; here all rows of a batch get one.
         now_ms = time.time_ns() // 1_000_000
-        # Spark's reader holds this batch in memory while it reads the next one.
+        # Spark's reader holds this batch in memory while it reads the next one. Both count against
+        # buffer.memory.
         self._producer.held_bytes = 2 * batch.nbytes
         pieces = [
             InputRows.of(piece, self._columns) for piece in _split_batch(batch, self._piece_bytes)
