@@ -408,14 +408,15 @@ def _python_udf(
 
     from sparkkafka.spark.arrow_types import from_arrow_type
 
-    kind = from_arrow_type(argument)
+    spark_type = from_arrow_type(argument)
 
     def row(value: Any) -> bytes | None:
         if value is None:
             return None
         import pyarrow as pa
 
-        encoded: bytes | None = function(pa.array([_for_arrow(value, kind)], argument))[0].as_py()
+        values = pa.array([_for_arrow(value, spark_type)], argument)
+        encoded: bytes | None = function(values)[0].as_py()
         return encoded
 
     row.__annotations__ = {}  # Spark reads them, and warns of text
@@ -423,7 +424,7 @@ def _python_udf(
     return made
 
 
-def _for_arrow(value: Any, kind: DataType) -> Any:
+def _for_arrow(value: Any, spark_type: DataType) -> Any:
     """Return a value that Spark hands to a Python UDF as Arrow takes it: times, which are in this
     process's time zone, in UTC, rows as dictionaries, and maps as pairs."""
     from datetime import UTC
@@ -432,15 +433,15 @@ def _for_arrow(value: Any, kind: DataType) -> Any:
 
     if value is None:
         return None
-    if isinstance(kind, types.TimestampType):
+    if isinstance(spark_type, types.TimestampType):
         return value.astimezone(UTC)
-    if isinstance(kind, types.StructType):
+    if isinstance(spark_type, types.StructType):
         return {
             field.name: _for_arrow(each, field.dataType)
-            for field, each in zip(kind.fields, value, strict=True)
+            for field, each in zip(spark_type.fields, value, strict=True)
         }
-    if isinstance(kind, types.ArrayType):
-        return [_for_arrow(each, kind.elementType) for each in value]
-    if isinstance(kind, types.MapType):
-        return [(key, _for_arrow(each, kind.valueType)) for key, each in value.items()]
+    if isinstance(spark_type, types.ArrayType):
+        return [_for_arrow(each, spark_type.elementType) for each in value]
+    if isinstance(spark_type, types.MapType):
+        return [(key, _for_arrow(each, spark_type.valueType)) for key, each in value.items()]
     return value

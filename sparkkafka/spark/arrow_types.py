@@ -43,8 +43,9 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
     declared schema field by field."""
 
     def type_of(column: ReadColumn) -> pa.DataType:
-        if column.kind is not None:  # compared with None: a struct type without fields is falsy
-            return column.kind
+        # Compared with None: a struct type without fields is falsy.
+        if column.arrow_type is not None:
+            return column.arrow_type
         return (
             pa.string() if column.as_text else to_arrow_type(COLUMN_TYPES[column.name], column.name)
         )
@@ -62,24 +63,24 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
     )
 
 
-def to_arrow_type(kind: spark.DataType, path: str) -> pa.DataType:
+def to_arrow_type(spark_type: spark.DataType, path: str) -> pa.DataType:
     """Return the Arrow type of a Spark type. `path`: the field's name in the error. Raises
     OptionError for a type that a column with a schema cannot have."""
-    if isinstance(kind, spark.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, spark.ArrayType):
-        item = to_arrow_type(kind.elementType, f"{path}.element")
-        return pa.list_(pa.field("element", item, nullable=kind.containsNull))
-    if isinstance(kind, spark.MapType):
+    if isinstance(spark_type, spark.DecimalType):
+        return pa.decimal128(spark_type.precision, spark_type.scale)
+    if isinstance(spark_type, spark.ArrayType):
+        element_type = to_arrow_type(spark_type.elementType, f"{path}.element")
+        return pa.list_(pa.field("element", element_type, nullable=spark_type.containsNull))
+    if isinstance(spark_type, spark.MapType):
         return pa.map_(
-            pa.field("key", to_arrow_type(kind.keyType, f"{path}.key"), nullable=False),
+            pa.field("key", to_arrow_type(spark_type.keyType, f"{path}.key"), nullable=False),
             pa.field(
                 "value",
-                to_arrow_type(kind.valueType, f"{path}.value"),
-                nullable=kind.valueContainsNull,
+                to_arrow_type(spark_type.valueType, f"{path}.value"),
+                nullable=spark_type.valueContainsNull,
             ),
         )
-    if isinstance(kind, spark.StructType):
+    if isinstance(spark_type, spark.StructType):
         return pa.struct(
             [
                 pa.field(
@@ -88,53 +89,58 @@ def to_arrow_type(kind: spark.DataType, path: str) -> pa.DataType:
                     nullable=field.nullable,
                     metadata={METADATA_KEY: json.dumps(field.metadata)} if field.metadata else None,
                 )
-                for field in kind.fields
+                for field in spark_type.fields
             ]
         )
     # isinstance: strings with a collation, and char(n), have subclasses.
-    arrow_type = pa.string() if isinstance(kind, spark.StringType) else _TO_ARROW.get(type(kind))
+    arrow_type = (
+        pa.string() if isinstance(spark_type, spark.StringType) else _TO_ARROW.get(type(spark_type))
+    )
     if arrow_type is None:
         raise OptionError(
-            f"{path}: a column with a schema cannot have the type {kind.simpleString()}: cast it"
+            f"{path}: a column with a schema cannot have the type {spark_type.simpleString()}: "
+            "cast it"
         )
     return arrow_type
 
 
-def from_arrow_type(kind: pa.DataType) -> spark.DataType:
+def from_arrow_type(arrow_type: pa.DataType) -> spark.DataType:
     """Return the Spark type of an Arrow type that a format produces. Raises KeyError for any other
     type."""
-    if pa.types.is_decimal(kind):
-        return spark.DecimalType(kind.precision, kind.scale)
-    if pa.types.is_map(kind):
+    if pa.types.is_decimal(arrow_type):
+        return spark.DecimalType(arrow_type.precision, arrow_type.scale)
+    if pa.types.is_map(arrow_type):
         return spark.MapType(
-            from_arrow_type(kind.key_type),
-            from_arrow_type(kind.item_type),
-            kind.item_field.nullable,
+            from_arrow_type(arrow_type.key_type),
+            from_arrow_type(arrow_type.item_type),
+            arrow_type.item_field.nullable,
         )
-    if pa.types.is_list(kind):
-        return spark.ArrayType(from_arrow_type(kind.value_type), kind.value_field.nullable)
-    if pa.types.is_struct(kind):
+    if pa.types.is_list(arrow_type):
+        return spark.ArrayType(
+            from_arrow_type(arrow_type.value_type), arrow_type.value_field.nullable
+        )
+    if pa.types.is_struct(arrow_type):
         return spark.StructType(
             [
                 spark.StructField(field.name, from_arrow_type(field.type), field.nullable)
-                for field in kind
+                for field in arrow_type
             ]
         )
-    return _FROM_ARROW[kind]
+    return _FROM_ARROW[arrow_type]
 
 
-def as_nullable(kind: pa.DataType) -> pa.DataType:
+def as_nullable(arrow_type: pa.DataType) -> pa.DataType:
     """Return the type with all its fields nullable, to compare types without their nullability."""
-    if pa.types.is_map(kind):
+    if pa.types.is_map(arrow_type):
         return pa.map_(
-            pa.field("key", as_nullable(kind.key_type), nullable=False),
-            pa.field("value", as_nullable(kind.item_type)),
+            pa.field("key", as_nullable(arrow_type.key_type), nullable=False),
+            pa.field("value", as_nullable(arrow_type.item_type)),
         )
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", as_nullable(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, as_nullable(field.type)) for field in kind])
-    return kind
+    if pa.types.is_list(arrow_type):
+        return pa.list_(pa.field("element", as_nullable(arrow_type.value_type)))
+    if pa.types.is_struct(arrow_type):
+        return pa.struct([pa.field(field.name, as_nullable(field.type)) for field in arrow_type])
+    return arrow_type
 
 
 def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) -> str | None:
@@ -170,12 +176,12 @@ def has_null_items(array: pa.Array) -> bool:
     of numbers, booleans, dates or times as a whole (ColumnarArray.copy), and reads null items, too.
     It copies strings and binaries one by one, so null ones do no harm.
     """
-    kind = array.type
-    if pa.types.is_struct(kind):
-        return any(has_null_items(array.field(number)) for number in range(kind.num_fields))
-    if pa.types.is_map(kind):
+    arrow_type = array.type
+    if pa.types.is_struct(arrow_type):
+        return any(has_null_items(array.field(number)) for number in range(arrow_type.num_fields))
+    if pa.types.is_map(arrow_type):
         items = array.items
-    elif pa.types.is_list(kind):
+    elif pa.types.is_list(arrow_type):
         items = array.values
     else:
         return False

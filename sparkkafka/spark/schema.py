@@ -65,14 +65,14 @@ class ReadColumn:
 
     `as_text`: key or value as a string. `metadata`: that of the column in Spark's schema, as JSON;
     "" for none. A column with a schema (valueFormat, keyFormat) has `plans`, which say by topic how
-    it is decoded. `kind` is the Arrow type of such a column and of the columns bad_record and
+    it is decoded. `arrow_type` is the type of such a column and of the columns bad_record and
     rescued; None for other columns, which have those of COLUMN_TYPES.
     """
 
     name: str
     as_text: bool = False
     nullable: bool = True
-    kind: pa.DataType | None = None
+    arrow_type: pa.DataType | None = None
     metadata: str = ""
     plans: tuple[tuple[str, ColumnPlan], ...] = ()
 

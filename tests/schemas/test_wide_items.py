@@ -185,7 +185,7 @@ def of_writers_that_lack_a_field() -> BatchShaper:
     plan = ColumnPlan("value", "avro", "confluent", READER, kind, schema_id=8)
     return shaper(
         {"valueFormat": "avro", "schema.registry.url": "http://127.0.0.1:9"},
-        ReadColumn("value", kind=kind, plans=(("t", plan),)),
+        ReadColumn("value", arrow_type=kind, plans=(("t", plan),)),
         ReadColumn("offset"),
     )
 
@@ -288,9 +288,9 @@ def test_pieces_keep_rows_and_offsets(name: str, on_bad: str, small_budget: None
     schema = Schema(name, text)
     kind = format_module(name).arrow_type(schema)
     plan = ColumnPlan("value", name, "none", schema, kind)
-    columns = [ReadColumn("value", kind=kind, plans=(("t", plan),)), ReadColumn("offset")]
+    columns = [ReadColumn("value", arrow_type=kind, plans=(("t", plan),)), ReadColumn("offset")]
     if on_bad == "column":
-        columns.append(ReadColumn("bad_record", kind=BAD_RECORD_ARROW_TYPE))
+        columns.append(ReadColumn("bad_record", arrow_type=BAD_RECORD_ARROW_TYPE))
     made = shaper({**typed(name, text), "onBadRecord": on_bad}, *columns)
     payloads = pa.array([payload(row, 400 if row == 17 else 10) for row in range(30)])
     batches = made.batches(records(payloads, 1000))

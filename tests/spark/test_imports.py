@@ -145,8 +145,8 @@ options = parse_read_options({
 })
 plan = ColumnPlan("value", "avro", "confluent", schema, kind, schema_id=7)
 columns = (
-    ReadColumn("value", kind=kind, plans=(("t", plan),)),
-    ReadColumn("bad_record", kind=BAD_RECORD_ARROW_TYPE),
+    ReadColumn("value", arrow_type=kind, plans=(("t", plan),)),
+    ReadColumn("bad_record", arrow_type=BAD_RECORD_ARROW_TYPE),
 )
 payloads = binary_array([bytes([0, 0, 0, 0, 7, 4, 2, 2, 120]), bytes([0, 0, 0, 0, 7]), None, b"?"])
 records = DecodedRecords(np.arange(4), np.arange(4), np.zeros(4, np.int32), None, payloads, None)

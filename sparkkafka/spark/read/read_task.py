@@ -290,7 +290,8 @@ class BatchShaper:
         }
         # None for columns of the decoder: those with a schema, bad_record and rescued.
         self._columns = [
-            (column, None if column.kind is not None else makers[column.name]) for column in columns
+            (column, None if column.arrow_type is not None else makers[column.name])
+            for column in columns
         ]
 
     def batches(self, records: DecodedRecords) -> Iterator[pa.RecordBatch]:

@@ -90,8 +90,8 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
         schema = schema_of_formats(
             kafka_schema, formats, lambda column: _typed_field(column, options, formats, registry)
         )
-    for name, kind in _added_columns(formats).items():
-        schema = schema.add(name, kind)
+    for name, spark_type in _added_columns(formats).items():
+        schema = schema.add(name, spark_type)
     return schema
 
 
@@ -122,7 +122,7 @@ def _typed_field(
             f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or schema.registry.url"
         )
     schemas = _choose_schemas(column, _topics_of(options, column), options, registry, {})
-    kind = _common_type(column, schemas, formats.recursive_fields_max_depth)
+    arrow_type = _common_type(column, schemas, formats.recursive_fields_max_depth)
     pins = {}
     for topic, chosen in schemas.items():
         if chosen.schema_id is not None:
@@ -135,7 +135,7 @@ def _typed_field(
                 "column %s of topic %s is read as version %s of the subject %s (schema id %d)",
                 *(name, topic, chosen.version, chosen.subject, chosen.schema_id),
             )
-    return StructField(name, from_arrow_type(kind), True, {PINS_KEY: pins} if pins else None)
+    return StructField(name, from_arrow_type(arrow_type), True, {PINS_KEY: pins} if pins else None)
 
 
 def _topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
@@ -208,31 +208,31 @@ def _common_type(
 ) -> pa.DataType:
     """Return the type of all topics' schemas. Raises OptionError if they have several."""
     types = {topic: _type_of(column, chosen, depth) for topic, chosen in schemas.items()}
-    first, kind = next(iter(types.items()))
+    first, arrow_type = next(iter(types.items()))
     for topic, other in types.items():
-        if not as_nullable(other).equals(as_nullable(kind)):
+        if not as_nullable(other).equals(as_nullable(arrow_type)):
             name = column.column
             raise OptionError(
                 f"one column {name} cannot have the schemas of several topics: "
-                f"{subject_of(column, first)} gives {from_arrow_type(kind).simpleString()}, "
+                f"{subject_of(column, first)} gives {from_arrow_type(arrow_type).simpleString()}, "
                 f"{subject_of(column, topic)} gives {from_arrow_type(other).simpleString()}. Read "
                 f"them one by one, or set {name}Subject or {name}Schema to one that fits all"
             )
-        if other != kind:
-            kind = as_nullable(kind)  # fields that are NOT NULL in one schema only
-    return kind
+        if other != arrow_type:
+            arrow_type = as_nullable(arrow_type)  # fields that are NOT NULL in one schema only
+    return arrow_type
 
 
 def _type_of(column: ColumnFormat, chosen: Chosen, depth: int | None) -> pa.DataType:
     """Return the type that a schema gives the column. `depth`: recursive.fields.max.depth."""
     try:
-        kind: pa.DataType = format_module(column.format).arrow_type(
+        arrow_type: pa.DataType = format_module(column.format).arrow_type(
             chosen.schema, message=chosen.message, depth=depth
         )
     except SchemaError as error:
         source = f"subject {chosen.subject}" if chosen.subject else f"{column.column}Schema"
         raise SchemaError(f"{source} cannot be a column: {error}") from error
-    return kind
+    return arrow_type
 
 
 # --- the type of inferred JSON -------------------------------------------------------------------
@@ -262,16 +262,16 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
             f"{name}Schema=infer: no record has a {name}, so its type is not known. Call "
             f".schema('{name} struct<…>'), or set {name}Schema to a JSON Schema"
         )
-    kind: pa.DataType = format_module(column.format).infer(samples)
+    arrow_type: pa.DataType = format_module(column.format).infer(samples)
     log.warning(
         "%sSchema=infer: by a sample of %d records, column %s is %s. Fields that the sample lacks "
         "are not read: name this type, or a better one, in .schema(…), so that all runs use it",
         name,
         len(samples),
         name,
-        from_arrow_type(kind).simpleString(),
+        from_arrow_type(arrow_type).simpleString(),
     )
-    return kind
+    return arrow_type
 
 
 def _read_sample(options: ReadOptions, name: str) -> list[bytes]:
@@ -344,11 +344,11 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         name = column.name
         if name not in added and name not in typed:
             return column
-        kind = to_arrow_type(schema[name].dataType, name)
+        arrow_type = to_arrow_type(schema[name].dataType, name)
         if name in added:
-            return replace(column, kind=kind)
-        plans = _plans_by_topic(typed[name], schema[name], kind, options, formats, registry)
-        return replace(column, kind=kind, plans=plans)
+            return replace(column, arrow_type=arrow_type)
+        plans = _plans_by_topic(typed[name], schema[name], arrow_type, options, formats, registry)
+        return replace(column, arrow_type=arrow_type, plans=plans)
 
     with open_registry(formats.registry) as registry:
         return tuple(with_plans(column, registry) for column in columns)
@@ -386,18 +386,18 @@ def _check_on_bad_record(
 def _check_added_columns(schema: StructType, added: Mapping[str, DataType]) -> None:
     """Check that the schema has the columns that options add, with their types. Raises
     OptionError."""
-    for name, kind in added.items():
+    for name, spark_type in added.items():
         if name not in schema.names:
             option = "onBadRecord=column" if name == "bad_record" else "rescuedColumn=true"
-            ddl = kind.simpleString().replace(":", ": ").replace(",", ", ")
+            ddl = spark_type.simpleString().replace(":", ": ").replace(",", ", ")
             raise OptionError(
                 f"{option} needs the column {name} in the schema: add '{name} {ddl}', or remove "
                 "the option"
             )
         actual = schema[name].dataType.simpleString()
-        if actual != kind.simpleString():
+        if actual != spark_type.simpleString():
             raise OptionError(
-                f"column {name!r} of the schema must be {kind.simpleString()}, not {actual}"
+                f"column {name!r} of the schema must be {spark_type.simpleString()}, not {actual}"
             )
     if "rescued" in schema.names and "value" not in schema.names:
         raise OptionError("column rescued of the schema needs the column value beside it")
@@ -406,13 +406,13 @@ def _check_added_columns(schema: StructType, added: Mapping[str, DataType]) -> N
 def _plans_by_topic(
     column: ColumnFormat,
     field: StructField,
-    kind: pa.DataType,
+    arrow_type: pa.DataType,
     options: ReadOptions,
     formats: FormatOptions,
     registry: RegistryClient | None,
 ) -> tuple[tuple[str, ColumnPlan], ...]:
-    """Return how a column of type `kind` is decoded, by topic. `field` has the schemas' ids in its
-    metadata, if it comes from `typed_schema`."""
+    """Return how a column of type `arrow_type` is decoded, by topic. `field` has the schemas' ids
+    in its metadata, if it comes from `typed_schema`."""
     pinned_ids = {topic: int(pin["id"]) for topic, pin in field.metadata.get(PINS_KEY, {}).items()}
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
@@ -434,7 +434,7 @@ def _plans_by_topic(
                 column,
                 chosen,
                 prepared_schemas[chosen.schema],
-                kind,
+                arrow_type,
                 rescues=rescues,
                 depth=depth,
                 is_from_schema=bool(pinned_ids),
@@ -456,9 +456,9 @@ def column_plan(
     else:
         chosen = reader_schema(column, "", registry)
     if result_type is not None:
-        kind = to_arrow_type(result_type, "the column")
+        arrow_type = to_arrow_type(result_type, "the column")
     elif chosen.schema.text:
-        kind = to_arrow_type(from_arrow_type(_type_of(column, chosen, depth)), "the column")
+        arrow_type = to_arrow_type(from_arrow_type(_type_of(column, chosen, depth)), "the column")
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
     prepared_schema = prepared(chosen.schema)
@@ -466,7 +466,7 @@ def column_plan(
         column,
         chosen,
         prepared_schema,
-        kind,
+        arrow_type,
         rescues=False,
         depth=depth,
         is_from_schema=result_type is None,
@@ -477,29 +477,31 @@ def _plan(
     column: ColumnFormat,
     chosen: Chosen,
     prepared_schema: Schema | None,
-    kind: pa.DataType,
+    arrow_type: pa.DataType,
     *,
     rescues: bool,
     depth: int | None,
     is_from_schema: bool,
 ) -> ColumnPlan:
-    """Return how a column of type `kind` is decoded with the chosen schema.
+    """Return how a column of type `arrow_type` is decoded with the chosen schema.
 
     `prepared_schema`: the schema as `prepared` returns it. `rescues`: what has no field in the type
-    goes into the column rescued. `is_from_schema`: `kind` is the type that the schema gave, not the
-    user's. Raises OptionError and SchemaError for a type that the schema cannot give.
+    goes into the column rescued. `is_from_schema`: `arrow_type` is the type that the schema gave,
+    not the user's. Raises OptionError and SchemaError for a type that the schema cannot give.
     """
     name = column.column
-    schema_type = as_nullable(kind)  # of JSON without a schema: any field may be missing
+    schema_type = as_nullable(arrow_type)  # of JSON without a schema: any field may be missing
     is_same_type = True
     if chosen.schema.text:
         try:
             schema_type = _type_of(column, chosen, depth)
-            is_same_type = as_nullable(schema_type).equals(as_nullable(kind))
+            is_same_type = as_nullable(schema_type).equals(as_nullable(arrow_type))
         except SchemaError:  # perhaps because of a field that is not read: the decoder checks that
             is_same_type = False
     path = (
-        None if is_from_schema and is_same_type else first_stricter_field(kind, schema_type, name)
+        None
+        if is_from_schema and is_same_type
+        else first_stricter_field(arrow_type, schema_type, name)
     )
     if path is not None:
         raise OptionError(f"{path} of the schema cannot be NOT NULL: records without it may exist")
@@ -508,8 +510,8 @@ def _plan(
         format=column.format,
         framing=column.framing,
         reader=chosen.schema,
-        type=kind,
-        target=None if is_same_type and chosen.schema.text and depth is None else kind,
+        type=arrow_type,
+        target=None if is_same_type and chosen.schema.text and depth is None else arrow_type,
         message=chosen.message,
         subject=chosen.subject,
         schema_id=chosen.schema_id,

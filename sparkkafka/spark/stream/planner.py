@@ -655,7 +655,8 @@ def plan_micro_batch(
 
     `earliest` has the first offset of each of `partitions_to_check` that exists. `latest` has their
     ends, if `end` was not just looked up (Spark plans a batch again after a restart); else it is
-    empty. Topics of `recreated` have been reported already; the query continues with them at their `end`.
+    empty. Topics of `recreated` have been reported already; the query continues with them at their
+    `end`.
     """
     ranges: list[KafkaInputPartition] = []
     losses: list[Loss] = []

@@ -42,22 +42,22 @@ def plan_encoding(
                     f"{column.column}Format={column.format} needs a column {column.column}: there "
                     f"is none among {', '.join(schema.names)}"
                 )
-            kind = to_arrow_type(schema.fields[index].dataType, column.column)
+            arrow_type = to_arrow_type(schema.fields[index].dataType, column.column)
             if formats.recursive_fields_max_depth is not None:
-                _check_depth(kind, column, formats, columns.fixed_topic, registry)
-            plans.append(encode_plan(formats, column, columns.fixed_topic, kind, registry))
+                _check_depth(arrow_type, column, formats, columns.fixed_topic, registry)
+            plans.append(encode_plan(formats, column, columns.fixed_topic, arrow_type, registry))
     return tuple(plans)
 
 
 def _check_depth(
-    kind: pa.DataType,
+    arrow_type: pa.DataType,
     column: ColumnFormat,
     formats: FormatOptions,
     topic: str | None,
     registry: RegistryClient | None,
 ) -> None:
-    """Raise OptionError if recursive.fields.max.depth has no effect on a written column of type
-    `kind`.
+    """Raise OptionError if recursive.fields.max.depth has no effect on a written column, whose type
+    is `arrow_type`.
 
     The option has an effect only where the schema gives the type of a column: in a view that was
     created without columns (`written_schema`). The columns of a DataFrame have types of their own.
@@ -66,10 +66,11 @@ def _check_depth(
         expected = _type_of_schema(column, formats, topic, registry)
     except (SchemaError, RegistryError):
         expected = None
-    if expected is None or not as_nullable(kind).equals(as_nullable(expected)):
+    if expected is None or not as_nullable(arrow_type).equals(as_nullable(expected)):
         raise OptionError(
             f"option {DEPTH_OPTION} has no effect on the column {column.column}: it is written "
-            f"with the type of its rows, {from_arrow_type(kind).simpleString()}. Remove the option"
+            f"with the type of its rows, {from_arrow_type(arrow_type).simpleString()}. Remove the "
+            "option"
         )
 
 
@@ -84,10 +85,10 @@ def _type_of_schema(
     if column.schema is None and (registry is None or topic is None):
         return None
     chosen = column_schema(column, topic or "", registry)
-    kind: pa.DataType = format_module(column.format).arrow_type(
+    arrow_type: pa.DataType = format_module(column.format).arrow_type(
         chosen.schema, message=chosen.message, depth=formats.recursive_fields_max_depth
     )
-    return kind
+    return arrow_type
 
 
 def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
@@ -104,13 +105,13 @@ def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
 
     def typed_field(column: ColumnFormat) -> StructField:
         name = column.column
-        kind = _type_of_schema(column, formats, options.topic, registry)
-        if kind is None:
+        arrow_type = _type_of_schema(column, formats, options.topic, registry)
+        if arrow_type is None:
             raise OptionError(
                 f"the type of column {name} is not known: name the columns, as in CREATE "
                 f"TEMPORARY VIEW name ({name} STRUCT<…>) USING …, or set {name}Schema"
             )
-        return StructField(name, from_arrow_type(kind))
+        return StructField(name, from_arrow_type(arrow_type))
 
     with open_registry(formats.registry) as registry:
         return schema_of_formats(kafka_schema, formats, typed_field)
