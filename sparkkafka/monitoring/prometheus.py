@@ -45,8 +45,8 @@ class MetricCollector(Collector):
 
 def _family(metric: catalogue.Metric, labels: Iterable[str]) -> Any:
     """Return prometheus-client's object for a metric, without values."""
-    kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
-    return kind(metric.name, metric.doc, labels=list(labels))
+    family_class = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
+    return family_class(metric.name, metric.doc, labels=list(labels))
 
 
 class ScrapePort:

@@ -167,20 +167,20 @@ def _dataframe_skew(rows: DataFrame, keys: int, sample: int) -> _Skew:
     """Count the skew of a DataFrame with Spark."""
     from pyspark.sql import functions as f
 
-    kinds = dict(rows.dtypes) if hasattr(rows, "dtypes") else {}
-    if "partition" not in kinds:
+    type_by_column = dict(rows.dtypes) if hasattr(rows, "dtypes") else {}
+    if "partition" not in type_by_column:
         raise OptionError(
             "partitions() takes the name of a topic, or a DataFrame with the column partition, as "
-            f"format('pykafka') gives it; got {type(rows).__name__} with {sorted(kinds)}"
+            f"format('pykafka') gives it; got {type(rows).__name__} with {sorted(type_by_column)}"
         )
     countable = ("binary", "string")
-    if keys and kinds.get("key") not in countable:
+    if keys and type_by_column.get("key") not in countable:
         raise OptionError(
-            f"keys={keys} needs a column key of binary or string, it is {kinds.get('key')}"
+            f"keys={keys} needs a column key of binary or string, it is {type_by_column.get('key')}"
         )
-    sized = [name for name in ("key", "value") if kinds.get(name) in countable]
+    sized = [name for name in ("key", "value") if type_by_column.get(name) in countable]
     size = sum((f.coalesce(f.octet_length(name), f.lit(0)) for name in sized), f.lit(0))
-    topic = f.col("topic") if "topic" in kinds else f.lit("")
+    topic = f.col("topic") if "topic" in type_by_column else f.lit("")
     by_partition = (
         rows.groupBy(topic.alias("topic"), "partition")
         .agg(f.count(f.lit(1)).alias("rows"), f.sum(size).alias("bytes"))

@@ -367,6 +367,6 @@ def bad_text_rows(array: pa.Array) -> list[int]:
     return bad
 
 
-def _or_nulls(column: pa.Array | None, rows: int, kind: pa.DataType) -> pa.Array:
-    """Return the column; nulls of type `kind` if records have None for it."""
-    return pa.nulls(rows, kind) if column is None else column
+def _or_nulls(column: pa.Array | None, rows: int, arrow_type: pa.DataType) -> pa.Array:
+    """Return the column; nulls of type `arrow_type` if records have None for it."""
+    return pa.nulls(rows, arrow_type) if column is None else column

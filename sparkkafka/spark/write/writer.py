@@ -267,26 +267,26 @@ def input_columns(
     def fits(name: str, position: int) -> bool:
         """Return whether the column of this name and position is written. Raises OptionError for a
         wrong type."""
-        kind = schema.fields[position].dataType
+        spark_type = schema.fields[position].dataType
         is_valid, expected, hint = _WRITTEN_COLUMNS[name]
         if name in typed:
             return True
-        if name in texts and not _is_text(kind):
+        if name in texts and not _is_text(spark_type):
             raise OptionError(
                 f"{name}Format={STRING} needs a column {name} of type string, not "
-                f"{kind.simpleString()}: cast it"
+                f"{spark_type.simpleString()}: cast it"
             )
-        if is_valid(kind):
+        if is_valid(spark_type):
             return True
         if name == "timestamp":
             warn(
                 "column timestamp",
-                f"the column timestamp is not written: its type is {kind.simpleString()}, not "
+                f"the column timestamp is not written: its type is {spark_type.simpleString()}, not "
                 "timestamp; records get the time of writing (cast it, or drop it)",
             )
             return False
         raise OptionError(
-            f"{name} attribute unsupported type {kind.simpleString()}. {name} must be a(n) "
+            f"{name} attribute unsupported type {spark_type.simpleString()}. {name} must be a(n) "
             f"{expected}{hint}"
         )
 
@@ -327,19 +327,19 @@ def _value_advice(names: Sequence[str], *, typed: bool) -> str:
     )
 
 
-def _is_text(kind: DataType) -> bool:
-    return isinstance(kind, StringType)
+def _is_text(spark_type: DataType) -> bool:
+    return isinstance(spark_type, StringType)
 
 
-def _is_text_or_bytes(kind: DataType) -> bool:
-    return isinstance(kind, StringType | BinaryType)
+def _is_text_or_bytes(spark_type: DataType) -> bool:
+    return isinstance(spark_type, StringType | BinaryType)
 
 
-def _is_headers(kind: DataType) -> bool:
+def _is_headers(spark_type: DataType) -> bool:
     """Return whether this is the type of the column headers."""
-    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
+    if not isinstance(spark_type, ArrayType) or not isinstance(spark_type.elementType, StructType):
         return False
-    fields = kind.elementType.fields
+    fields = spark_type.elementType.fields
     return (
         [field.name for field in fields] == ["key", "value"]
         and _is_text(fields[0].dataType)
@@ -358,6 +358,6 @@ _WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
     "key": (_is_text_or_bytes, "string or binary", ": cast it"),
     "headers": (_is_headers, "array<struct<key:string,value:binary>>", ""),
     "topic": (_is_text, "string", ": cast it"),
-    "partition": (lambda kind: isinstance(kind, IntegerType), "int", ": cast it"),
-    "timestamp": (lambda kind: isinstance(kind, TimestampType), "timestamp", ""),
+    "partition": (lambda spark_type: isinstance(spark_type, IntegerType), "int", ": cast it"),
+    "timestamp": (lambda spark_type: isinstance(spark_type, TimestampType), "timestamp", ""),
 }
