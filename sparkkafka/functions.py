@@ -330,11 +330,13 @@ class _Encode:
         return {**self.__dict__, "_encoder": None}
 
     def __call__(self, values: pa.Array) -> pa.Array:
+        """Return the payloads. Raises EncodeError for a value that the schema does not allow."""
         from sparkkafka.schemas.column import ColumnEncoder
 
         if self._encoder is None:
             self._encoder = ColumnEncoder(self._plan)
-        return self._encoder.encode(values, None, of="batch")[0]
+        payloads, _ = self._encoder.encode(values, None, of="batch")  # there are no headers
+        return payloads
 
 
 def _row_ranges(payloads: pa.Array) -> Iterator[tuple[int, int]]:

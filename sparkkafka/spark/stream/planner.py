@@ -99,10 +99,11 @@ class StreamPlanner:
         self._last_served: TopicPartition | None = None
         self._last_batch_s = -math.inf
         self.offset_bytes: dict[TopicPartition, float] = {}  # the mean bytes of an offset
-        self._sizes_refreshed_s = -math.inf
-        self._next_sizes_s = 0.0
+        self._sizes_refreshed_s = -math.inf  # when the last lookup of sizes succeeded
+        self._next_sizes_s = 0.0  # when sizes for grouping are looked up again
         self._planned: StreamPlan | None = None  # until `begin_batch`
-        self._first_batch_begun = self._is_first = False
+        self._first_batch_begun = False  # in this process
+        self._is_first = False  # the planned batch is the query's first one
         # Ranges of the plan whose start is not in Spark's progress: those of a query's first batch
         # and of new partitions.
         self._unreported: list[KafkaInputPartition] = []
@@ -255,7 +256,8 @@ class StreamPlanner:
                 break
             deadline.pause(self._options.fetch_offset_retry_interval_ms)
             latest |= self._offsets_at(LATEST, behind, deadline)
-            # A query that is read_committed since its restart may be beyond an open transaction.
+            # A query that was restarted as read_committed may have read beyond the last stable
+            # offset. It is not behind if its start is within the high watermark.
             high_watermarks = list_offsets(
                 self.cluster, dict.fromkeys(behind, LATEST), deadline=deadline
             )

@@ -281,8 +281,8 @@ def input_columns(
         if name == "timestamp":
             warn(
                 "column timestamp",
-                f"the column timestamp is not written: its type is {spark_type.simpleString()}, not "
-                "timestamp; records get the time of writing (cast it, or drop it)",
+                f"the column timestamp is not written: its type is {spark_type.simpleString()}, "
+                "not timestamp; records get the time of writing (cast it, or drop it)",
             )
             return False
         raise OptionError(
