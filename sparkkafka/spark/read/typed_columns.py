@@ -283,7 +283,7 @@ def _read_sample(options: ReadOptions, name: str) -> list[bytes]:
     ranges = [
         planned
         for planned in KafkaBatchReader(options, columns).partitions()
-        if isinstance(planned, KafkaInputPartition)
+        if isinstance(planned, KafkaInputPartition)  # SmallRanges are empty ones
     ]
     payloads: list[bytes] = []
     size_bytes = 0
