@@ -160,12 +160,12 @@ class TokenCluster:
     settings: Mapping[str, str] = field(repr=False)
 
 
-def token_clusters(conf: Mapping[str, str]) -> list[TokenCluster]:
+def parse_clusters(conf: Mapping[str, str]) -> list[TokenCluster]:
     """Parse `spark.kafka.clusters.*`, with Spark's defaults. Raises OptionError."""
-    return [_token_cluster(name, own, conf) for name, own in configured_clusters(conf).items()]
+    return [_parse_cluster(name, own, conf) for name, own in configured_clusters(conf).items()]
 
 
-def _token_cluster(
+def _parse_cluster(
     name: str, own_settings: dict[str, str], conf: Mapping[str, str]
 ) -> TokenCluster:
     """Parse the settings of one cluster, `own_settings`, from which this removes those that are not

@@ -20,7 +20,7 @@ from sparkkafka.spark.delegation_tokens import (
     VARIABLE,
     TokenKeeper,
     configured_clusters,
-    token_clusters,
+    parse_clusters,
 )
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
             ", ".join(names[:5]),
         )
         return
-    clusters = token_clusters(conf)
+    clusters = parse_clusters(conf)
     if _keeper is None or _keeper.clusters != tuple(clusters) or not _keeper.path.exists():
         if _keeper is not None:
             _keeper.close()

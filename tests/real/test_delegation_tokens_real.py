@@ -15,7 +15,7 @@ import sparkkafka
 from sparkkafka.client import Admin, Consumer, DelegationToken, Producer
 from sparkkafka.errors import AuthenticationError, BrokerError, ErrorCode
 from sparkkafka.spark import delegation_tokens, registration
-from sparkkafka.spark.delegation_tokens import CLUSTERS, VARIABLE, TokenKeeper, token_clusters
+from sparkkafka.spark.delegation_tokens import CLUSTERS, VARIABLE, TokenKeeper, parse_clusters
 from tests.real.secured import Secured
 from tests.support.waiting import wait_until
 
@@ -83,7 +83,7 @@ def conf_of(secured: Secured, user: str = "alice", cluster: str = "main") -> dic
 def keeper(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> Iterator[TokenKeeper]:
     two_seconds = 2 / 86_400  # of the broker's 24 hours
     monkeypatch.setattr(delegation_tokens, "RENEWAL_RATIO", two_seconds)
-    made = TokenKeeper(token_clusters(conf_of(secured)))
+    made = TokenKeeper(parse_clusters(conf_of(secured)))
     yield made
     made.close()
 

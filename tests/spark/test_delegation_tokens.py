@@ -19,7 +19,7 @@ from sparkkafka.spark.delegation_tokens import (
     CLUSTERS,
     VARIABLE,
     TokenKeeper,
-    token_clusters,
+    parse_clusters,
     with_token,
 )
 
@@ -28,7 +28,7 @@ SERVERS = {f"{MAIN}auth.bootstrap.servers": "h:1,h:2"}
 
 
 def test_the_defaults_are_sparks() -> None:
-    (found,) = token_clusters(SERVERS | {"spark.master": "local"})
+    (found,) = parse_clusters(SERVERS | {"spark.master": "local"})
     assert (found.name, found.protocol, found.mechanism) == ("main", "SASL_SSL", "SCRAM-SHA-512")
     assert found.target.pattern == ".*"
     assert found.settings == {
@@ -52,7 +52,7 @@ def test_everything_at_once() -> None:
         f"{CLUSTERS}other.auth.bootstrap.servers": "o:1",
         f"{CLUSTERS}other.security.protocol": "SSL",
     }
-    main, other = token_clusters(conf)
+    main, other = parse_clusters(conf)
     assert (main.target.pattern, main.mechanism) == ("k.*:9093", "SCRAM-SHA-256")
     assert main.settings == {
         "bootstrap.servers": "h:1,h:2",
@@ -78,7 +78,7 @@ def test_everything_at_once() -> None:
 )
 def test_what_cannot_be(name: str, value: str, words: str) -> None:
     with pytest.raises(OptionError, match=words):
-        token_clusters(SERVERS | {f"{MAIN}{name}": value})
+        parse_clusters(SERVERS | {f"{MAIN}{name}": value})
 
 
 Put = Callable[..., None]
@@ -219,7 +219,7 @@ def test_a_token_that_the_brokers_lost_gives_way_to_a_new_one(
     monkeypatch.setattr("sparkkafka.client.admin.admin.Admin", Brokers)
     monkeypatch.setattr(delegation_tokens, "RENEWAL_RATIO", 0.0)
     monkeypatch.delenv(VARIABLE, raising=False)
-    keeper = TokenKeeper(token_clusters(SERVERS))
+    keeper = TokenKeeper(parse_clusters(SERVERS))
     try:
         end_s = time.monotonic() + 20
         while len(made) < 2 and time.monotonic() < end_s:

@@ -82,7 +82,7 @@ def check_dead_letter_topic(cluster: Cluster, options: ReadOptions, name: str) -
         may_write = False
     if not may_write:
         raise BrokerError(
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Metadata of {name}", _not_writable(name)
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Metadata of {name}", _not_writable_message(name)
         )
 
 
@@ -105,7 +105,7 @@ def _may_write(cluster: Cluster, name: str, deadline: Deadline) -> bool:
     return rights < 0 or not rights & _DESCRIBE or bool(rights & _WRITE)
 
 
-def _not_writable(topic: str) -> str:
+def _not_writable_message(topic: str) -> str:
     """Return the message for a user who lacks the permission to write to the topic."""
     return (
         f"deadLetter.topic={topic} cannot be written by this user: grant WRITE on topic {topic}, "
@@ -172,7 +172,7 @@ class DeadLetters(ExitStack):
                 ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             ):
                 raise BrokerError(
-                    error.code, f"Produce to {self._topic}", _not_writable(self._topic)
+                    error.code, f"Produce to {self._topic}", _not_writable_message(self._topic)
                 ) from error
             if isinstance(error, BrokerError):
                 raise

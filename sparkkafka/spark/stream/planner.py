@@ -231,7 +231,8 @@ class StreamPlanner:
     def _up_to_target(
         self, start: Mapping[TopicPartition, int], latest: Offsets, target: Offsets
     ) -> Offsets:
-        """Return the ends of the logs, but none after that of Trigger.AvailableNow (`target`)."""
+        """Return the ends of the logs, but none after the ends of Trigger.AvailableNow (`target`),
+        unless the query has read further. Partitions that are newer than `target` are left out."""
         return {
             tp: min(offset, max(target.get(tp, 0), start.get(tp, 0)))
             for tp, offset in latest.items()
@@ -427,7 +428,7 @@ class StreamPlanner:
         end: Mapping[TopicPartition, int],
         deadline: Deadline,
     ) -> StreamPlan:
-        """Look up what the plan of a micro-batch needs, and return it."""
+        """Look up the offsets that the plan of a micro-batch needs, and return the plan."""
         to_read = partitions_to_check(start, end)
         # An end that this process did not propose comes from an earlier run, and may be old.
         from_earlier_run = end != self._proposed
@@ -436,7 +437,7 @@ class StreamPlanner:
             to_read = [tp for tp in to_read if tp in self.latest]
         try:
             earliest = self._first_offsets(to_read, deadline)
-        except UnknownTopicError:
+        except UnknownTopicError:  # a topic was deleted: a loss in the plan
             existing = set(self._subscribed_partitions(start, deadline))
             to_read = [tp for tp in to_read if tp in existing]
             earliest = self._first_offsets(to_read, deadline)

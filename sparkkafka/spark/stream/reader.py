@@ -129,7 +129,7 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
         if self._newer_schemas is not None:
             self._newer_schemas.check()
         planner.begin_batch(end_offsets)
-        if batch.rows is not None:
+        if batch.rows is not None:  # Spark gets them from `getCache`
             self.rows_with_plan = batch.rows
         return batch.partitions
 
