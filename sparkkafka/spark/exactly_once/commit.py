@@ -612,7 +612,8 @@ def _open_ids_of_all_runs(
             return []
         names_of_run = WriterNames(names.prefix, last_decision.run)
         attempts = {0, *(transaction.attempt for transaction in last_decision.transactions)}
-        tasks = [task.task for task in (*reports, *last_decision.transactions)]
+        tasks = [report.task for report in reports]
+        tasks += [transaction.task for transaction in last_decision.transactions]
         return [
             names_of_run.transactional_id(task, attempt)
             for task in range(max(tasks, default=-1) + 1)
