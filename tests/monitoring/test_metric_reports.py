@@ -192,7 +192,7 @@ def test_the_option() -> None:
     for bad in ("", "host:9/" + KEY.hex(), "1.2.3.4:0/" + KEY.hex(), "1.2.3:9/" + KEY.hex(),
                 "1.2.3.4:70000/" + KEY.hex(), "1.2.3.4:9", "1.2.3.4:9/12"):  # fmt: skip
         with pytest.raises(
-            OptionError, match=r"metricsAddress must be what sparkkafka\.metrics"
+            OptionError, match=r"metricsAddress must be the value in sparkkafka\.metrics"
         ) as e:
             parse_read_options(given | {"metricsAddress": bad})
         assert KEY.hex() not in str(e.value)
