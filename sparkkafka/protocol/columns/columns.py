@@ -5,6 +5,9 @@ the next field. A header begins where the one before it ends, so the j-th header
 read in one step as long as enough records have so many; the others are followed record by record to
 find where they begin, and then read as columns too.
 
+`at`, `…_at`, `starts` and `ends` are arrays of positions in `data`, one for each record (or each
+header). Beside them, `lengths` are the bytes of a field there, -1 for null.
+
 The rules are those of Kafka's `DefaultRecord`, but only the length -1 is null, where Java accepts
 any negative key or value length.
 """
@@ -46,7 +49,7 @@ MAX_HEADERS = 1 << 16
 """Limit of the headers of rows that are decoded together; a single row may have more."""
 
 _MIN_STEP_ROWS = 16  # below, following the headers is faster than numpy steps
-_MAX_STEPS = 32  # of all rows; few records have more headers
+_MAX_STEPS = 32  # numpy steps over all rows, one for each header; few records have more
 _MAX_COPIED_BYTES = 4 << 20  # of headers, to follow them as bytes instead of a view
 
 
@@ -131,7 +134,7 @@ class DecodedRecords:
 
 
 def no_records(columns: frozenset[str]) -> DecodedRecords:
-    """Make empty columns of a selection."""
+    """Make columns without rows; `columns` are those selected."""
     return DecodedRecords(
         np.empty(0, np.int64),
         np.empty(0, np.int64) if TIMESTAMP in columns else None,
@@ -152,16 +155,16 @@ class Spans(NamedTuple):
     lengths: Ints
 
     def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
-        """Copy the rows to `keep` into an Arrow binary array."""
+        """Copy the rows to `keep` (None: all) out of `data` into an Arrow binary array."""
         if keep is None:
             return gather(data, self.at, self.lengths)
         return gather(data, self.at[keep], self.lengths[keep])
 
 
 class GridPart(NamedTuple):
-    """The position of a field in `records` records of each of `batches` batches. The first is
-    `begin`; from record to record it moves by `record_step` bytes, from batch to batch by
-    `batch_step`."""
+    """The positions of a field in batches that look alike (`uniform_batches`): in `records` records
+    of each of `batches` batches. The first position is `begin`; from record to record it moves by
+    `record_step` bytes, from batch to batch by `batch_step`."""
 
     begin: int
     batches: int
@@ -170,16 +173,18 @@ class GridPart(NamedTuple):
     record_step: int
 
     def shifted(self, by: int) -> GridPart:
+        """Return the positions `by` bytes further on."""
         return self._replace(begin=self.begin + by)
 
-    def view(self, data: Bytes, kind: type[Any], *, bytes_each: int = 0) -> NDArray[Any]:
-        """Return a view of two dimensions, or three with `bytes_each`. Raises ValueError if it
+    def view(self, data: Bytes, dtype: type[Any], *, bytes_each: int = 0) -> NDArray[Any]:
+        """Return a view of the numbers of type `dtype` at these positions of `data`: [batch,
+        record], or [batch, record, byte] for fields of `bytes_each` bytes. Raises ValueError if it
         leaves `data`."""
         shape: tuple[int, ...] = (self.batches, self.records)
         strides: tuple[int, ...] = (self.batch_step, self.record_step)
         if bytes_each:
             shape, strides = (*shape, bytes_each), (*strides, 1)
-        return np.ndarray(shape, kind, data.data, self.begin, strides)
+        return np.ndarray(shape, dtype, data.data, self.begin, strides)
 
     def positions(self) -> Ints:
         """Return all positions, in one dimension."""
@@ -189,33 +194,34 @@ class GridPart(NamedTuple):
 
 
 class GridRows(NamedTuple):
-    """Which rows of a column `part` has: its batches of `per_batch` rows begin at `row`, and it has
-    the rows from `first` on of each batch."""
+    """The rows of a column whose fields lie at `part`. Its batches have `per_batch` rows each and
+    begin at row `row` of the column; of each batch, `part` has the rows from `first` on."""
 
     row: int
     per_batch: int
     first: int
     part: GridPart
 
-    def of(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Return these rows of a column, in as many dimensions as `GridPart.view`."""
+    def view(self, column: NDArray[Any]) -> NDArray[Any]:
+        """Return a view of these rows of a column, of the shape of `GridPart.view`."""
         part = self.part
-        some = column[self.row : self.row + part.batches * self.per_batch]
-        whole = some.reshape(part.batches, self.per_batch, *column.shape[1:])
-        return whole[:, self.first : self.first + part.records]
+        rows = column[self.row : self.row + part.batches * self.per_batch]
+        by_batch = rows.reshape(part.batches, self.per_batch, *column.shape[1:])
+        return by_batch[:, self.first : self.first + part.records]
 
 
 class Grid(NamedTuple):
-    """The positions of `rows` keys or values that all have one length (-1: all are null)."""
+    """The positions of `rows` keys or values that all have one length (-1: all are null). Each row
+    is in one of the `parts`."""
 
     rows: int
     length: int
     parts: list[GridRows]
 
     def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
-        """As `Spans.take`, twice as fast."""
+        """As `Spans.take`, but for all rows twice as fast."""
         if keep is not None:
-            return self._spans().take(data, keep)
+            return self._to_spans().take(data, keep)
         if self.length < 0:
             return pa.nulls(self.rows, pa.binary())
         content = pa.allocate_buffer(self.rows * self.length)
@@ -223,15 +229,16 @@ class Grid(NamedTuple):
             source = np.frombuffer(data, np.uint8)
             target = np.frombuffer(content, np.uint8).reshape(self.rows, self.length)
             for rows in self.parts:
-                rows.of(target)[...] = rows.part.view(source, np.uint8, bytes_each=self.length)
+                rows.view(target)[...] = rows.part.view(source, np.uint8, bytes_each=self.length)
         ends = np.arange(self.rows + 1, dtype=np.int32)
         ends *= self.length
         return pa.Array.from_buffers(pa.binary(), self.rows, [None, pa.py_buffer(ends), content])
 
-    def _spans(self) -> Spans:
+    def _to_spans(self) -> Spans:
+        """Return the same positions, one for each row."""
         at = np.empty(self.rows, np.int64)
         for rows in self.parts:
-            target = rows.of(at)
+            target = rows.view(at)
             target[...] = rows.part.positions().reshape(target.shape)
         return Spans(at, np.full(self.rows, self.length, np.int64))
 
@@ -244,8 +251,8 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
     """Copy byte strings of `data`, which ascend and do not overlap, into an Arrow binary array. A
     length of -1 is null.
 
-    Arrow does the copying: the pairs (start, end) are the offsets of an array with twice as many
-    entries, and every other entry is taken.
+    Arrow does the copying: start, end, start, end, … are the offsets of an array that has the byte
+    strings as entries 0, 2, 4, … and the bytes between them as the others.
     """
     count = len(starts)
     smallest = int(lengths.min()) if count else 0
@@ -265,7 +272,7 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
 
 
 def validity(valid: NDArray[np.bool_]) -> pa.Buffer:
-    """Pack flags into Arrow's bitmap of the rows that are not null."""
+    """Make the bitmap of an Arrow array whose rows are null where `valid` is false."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -277,7 +284,7 @@ class DamageError(Exception):
 
 
 class Headers(NamedTuple):
-    """The number of headers of each record, where they begin, and where the record ends."""
+    """The number of headers of each record, where the first begins, and where the record ends."""
 
     counts: Ints
     at: Ints
@@ -298,8 +305,8 @@ class Fields(NamedTuple):
 def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
     """Read the fields of records, at least one, from `bodies` (the attributes byte) to `ends`.
 
-    All positions lie inside the records; headers are not checked. Raises DamageError,
-    BadVarintError.
+    All positions in the result lie inside the records; headers are not read (`read_headers`).
+    Raises DamageError, BadVarintError.
     """
     # The first byte of a body, its attributes, is unused by Kafka and ignored by Java.
     timestamp_deltas, at = read(data, bodies + 1, VARLONG_BITS)
@@ -327,7 +334,8 @@ def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
 
 
 def after_nullable(at: Ints, lengths: Ints) -> Ints:
-    """Return the positions after a nullable field (-1 is null). Raises DamageError."""
+    """Return the positions after nullable fields at `at`. Raises DamageError for a length below
+    -1."""
     smallest = int(lengths.min())
     if smallest < -1:
         raise DamageError
@@ -338,7 +346,8 @@ def after_nullable(at: Ints, lengths: Ints) -> Ints:
 
 
 class HeaderPositions(NamedTuple):
-    """Positions of all headers in order. A value length of -1 is null."""
+    """Positions of keys and values, for all headers of all records in order. A value length of -1
+    is null."""
 
     key_at: Ints
     key_lengths: Ints
@@ -352,45 +361,51 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPosit
     The caller has checked `counts` against these bytes. Raises DamageError, BadVarintError.
     """
     rows = np.flatnonzero(counts)
-    at, ends, left = at[rows], ends[rows], counts[rows]
-    slot = np.cumsum(left) - left
-    columns = HeaderPositions(*(np.empty(int(left.sum()), np.int64) for _ in range(4)))
+    # Of each record that has headers left: where the next header begins, where the record ends, how
+    # many headers are left, and the index of the next header among those of all records.
+    at, ends, remaining = at[rows], ends[rows], counts[rows]
+    index = np.cumsum(remaining) - remaining
+    columns = HeaderPositions(*(np.empty(int(remaining.sum()), np.int64) for _ in range(4)))
+    # First, the next header of all these records in one step, until few records are left.
     for _ in range(_MAX_STEPS):
-        if len(left) < _MIN_STEP_ROWS:
+        if len(remaining) < _MIN_STEP_ROWS:
             break
-        found, at = _read_at(data, at)
-        for column, values in zip(columns, found, strict=True):
-            column[slot] = values
-        slot += 1
-        left -= 1
-        if not left.all():
-            if ((left == 0) & (at != ends)).any():
+        headers, at = _read_headers_at(data, at)
+        for column, values in zip(columns, headers, strict=True):
+            column[index] = values
+        index += 1
+        remaining -= 1
+        if not remaining.all():
+            if ((remaining == 0) & (at != ends)).any():
                 raise DamageError
-            more = left > 0
-            at, ends, left, slot = at[more], ends[more], left[more], slot[more]
+            more = remaining > 0
+            at, ends, remaining, index = at[more], ends[more], remaining[more], index[more]
+    # Then the other headers, record by record.
     for begin, end, count, first in zip(
-        at.tolist(), ends.tolist(), left.tolist(), slot.tolist(), strict=True
+        at.tolist(), ends.tolist(), remaining.tolist(), index.tolist(), strict=True
     ):
-        found, after = follow_headers(data, begin, end, count)
+        headers, after = follow_headers(data, begin, end, count)
         if after != end:
             raise DamageError
-        for column, values in zip(columns, found, strict=True):
+        for column, values in zip(columns, headers, strict=True):
             column[first : first + count] = values
     return columns
 
 
 def follow_headers(data: Bytes, begin: int, end: int, count: int) -> tuple[HeaderPositions, int]:
-    """Find `count` headers of one record from `begin` on: (headers, the position after them, which
-    is `end` or before it). Raises DamageError, BadVarintError."""
+    """Find the next `count` headers of one record, which begin at `begin`: (headers, the position
+    after them, which is at most `end`). Raises DamageError, BadVarintError."""
     starts = _find_header_starts(data, begin, end, count)
-    found, after = _read_at(data, starts)
+    headers, after = _read_headers_at(data, starts)
+    # The starts were right if each header ends where the next begins.
     if int(after[-1]) > end or not np.array_equal(after[:-1], starts[1:]):
         raise DamageError
-    return found, int(after[-1])
+    return headers, int(after[-1])
 
 
-def _read_at(data: Bytes, at: Ints) -> tuple[HeaderPositions, Ints]:
-    """Read one header at each position: (headers, positions after them)."""
+def _read_headers_at(data: Bytes, at: Ints) -> tuple[HeaderPositions, Ints]:
+    """Read one header at each position: (headers, positions after them). Raises DamageError for a
+    negative length, BadVarintError."""
     key_lengths, key_at = read(data, at)
     if int(key_lengths.min()) < 0:
         raise DamageError
@@ -401,8 +416,9 @@ def _read_at(data: Bytes, at: Ints) -> tuple[HeaderPositions, Ints]:
 
 
 def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Find where each of `count` headers begins. The result is right only if the headers are valid,
-    which the caller checks. Raises DamageError if they leave [begin, end)."""
+    """Find where each of the `count` headers from `begin` on begins. The result is right only if
+    the headers are valid, which the caller checks. Raises DamageError if they leave [begin, end).
+    """
     # Indexing bytes is faster than indexing a view, but takes a copy.
     raw: memoryview | bytes = data[begin:end].data
     if end - begin <= _MAX_COPIED_BYTES:
@@ -412,10 +428,9 @@ def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
     try:
         for index in range(count):
             starts[index] = at
-            byte = raw[at]
+            byte = raw[at]  # the key's length, or the first byte of it
             at = at + (byte >> 1) + 1 if byte < 0x80 else _after_long_length(raw, at)
-            byte = raw[at]
-            # Null is -1, encoded as 1, which takes no more bytes either.
+            byte = raw[at]  # the value's; null is -1, encoded as 1, which is followed by 0 bytes
             at = at + (byte >> 1) + 1 if byte < 0x80 else _after_long_length(raw, at)
     except IndexError:
         raise DamageError from None
@@ -445,15 +460,16 @@ def content_bytes(column: pa.Array) -> int:
 
 def headers_cost_bytes(count: int, size_bytes: int) -> int:
     """Return an upper bound of the memory of `count` headers that are decoded from `size_bytes`."""
-    # Python shares strings of one letter.
+    # Keys and values that are Python objects of their own; Python shares those of one byte.
     texts = min(2 * count, max(0, size_bytes - 2 * count) // 2)
     return (
         count * _HEADER_COST_BYTES + texts * _HEADER_TEXT_COST_BYTES + size_bytes * _HEADER_COPIES
     )
 
 
-def header_fields(data: pa.Buffer, positions: HeaderPositions) -> tuple[pa.Array, pa.Array]:
-    """Copy the keys and values of headers. Raises DamageError for a key that is not UTF-8."""
+def copy_headers(data: pa.Buffer, positions: HeaderPositions) -> tuple[pa.Array, pa.Array]:
+    """Copy headers into Arrow arrays: (keys, values). Raises DamageError for a key that is not
+    UTF-8."""
     keys = gather(data, positions.key_at, positions.key_lengths)
     try:
         keys = keys.cast(pa.string())
@@ -462,9 +478,10 @@ def header_fields(data: pa.Buffer, positions: HeaderPositions) -> tuple[pa.Array
     return keys, gather(data, positions.value_at, positions.value_lengths)
 
 
-def header_lists(counts: Ints, names: pa.Array, contents: pa.Array) -> pa.Array:
-    """Make the HEADERS_TYPE array with `counts` headers in each row."""
-    entries = pa.StructArray.from_arrays([names, contents], fields=list(HEADERS_TYPE.value_type))
+def make_header_lists(counts: Ints, keys: pa.Array, values: pa.Array) -> pa.Array:
+    """Make the HEADERS_TYPE array of rows with `counts` headers each, out of the keys and values of
+    all headers in order."""
+    entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
     list_offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=list_offsets[1:])
     return pa.Array.from_buffers(

@@ -48,9 +48,9 @@ from sparkkafka.protocol.columns.columns import (
     Fields,
     Headers,
     Selection,
-    header_fields,
-    header_lists,
+    copy_headers,
     headers_cost_bytes,
+    make_header_lists,
     no_records,
     read_fields,
     read_headers,
@@ -103,6 +103,7 @@ def decode_batches(
 
 
 def _concat(arrays: list[pa.Array | None]) -> pa.Array | None:
+    """Join one column of all chunks; None if it was not selected. Raises DecodeError for 2 GiB."""
     if arrays[0] is None:
         return None
     try:
@@ -142,6 +143,8 @@ def decode_chunks(
 def _decode_groups(
     batches: Sequence[RecordBatch], selection: Selection, max_payload_bytes: int
 ) -> Iterator[DecodedRecords]:
+    """Decode as `decode_chunks`, with empty chunks: consecutive batches in groups of up to
+    CHUNK_BYTES of payload, and a larger batch in parts."""
     start_offset, end_offset, _, times_ms = selection
     group: list[RecordBatch] = []
     payloads: list[memoryview] = []
@@ -159,27 +162,29 @@ def _decode_groups(
         if times_ms is not None and _excludes_times(batch, *times_ms):
             continue
         payload = batch.data
-        more: Iterator[BytesLike] | None = None
+        pieces_of_large: Iterator[BytesLike] | None = None  # of a payload too large for one step
         if batch.attributes & CODEC_MASK:
             pieces = batch.payload_pieces(max_payload_bytes)
             payload = memoryview(next(pieces, b"")).cast("B")
             second = next(pieces, None)
             if second is not None:
-                more = chain((payload, second), pieces)
+                pieces_of_large = chain((payload, second), pieces)
         elif len(payload) > CHUNK_BYTES:
-            more = slices(payload)
+            pieces_of_large = slices(payload)
         length = len(payload)
-        if more is None and (count * MIN_RECORD_BYTES > length or (count == 0) != (length == 0)):
+        if pieces_of_large is None and (
+            count * MIN_RECORD_BYTES > length or (count == 0) != (length == 0)
+        ):
             # Checked before arrays are allocated for the records.
             raise CorruptRecordError(
                 f"{count} records cannot lie in {length} bytes", 0, offset=base_offset
             )
         # This also keeps a group of several batches within Arrow's int32 offsets.
-        if group and (more is not None or size + length > CHUNK_BYTES):
+        if group and (pieces_of_large is not None or size + length > CHUNK_BYTES):
             yield from _BatchGroup(group, payloads, max_payload_bytes).decode(selection)
             group, payloads, size = [], [], 0
-        if more is not None:
-            yield from decode_large(batch, more, selection, max_payload_bytes)
+        if pieces_of_large is not None:
+            yield from decode_large(batch, pieces_of_large, selection, max_payload_bytes)
         elif count:
             group.append(batch)
             payloads.append(payload)
@@ -201,11 +206,13 @@ def _excludes_times(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
 def decode_large(
     batch: RecordBatch, pieces: Iterator[BytesLike], selection: Selection, max_payload_bytes: int
 ) -> Iterator[DecodedRecords]:
-    """Decode one batch whose uncompressed bytes come in `pieces`, a part at a time."""
+    """Decode one batch whose uncompressed bytes come in `pieces`, a part at a time. Yields empty
+    chunks too."""
 
     def decode_part(
         data: memoryview, bounds: RecordBounds, progress: Progress
     ) -> Generator[DecodedRecords, None, int]:
+        """See `large_batches.DecodePart`."""
         part = _BatchGroup([batch], [data], max_payload_bytes, bounds=bounds, progress=progress)
         yield from part.decode(selection)
         return part.last_offset - batch.base_offset
@@ -221,6 +228,9 @@ class _BatchGroup:
 
     A part has `bounds`, the proven positions of its records, and `progress`, the records of the
     batch before it.
+
+    The payloads lie in `data`, that of batch i from `begins[i]` to `ends[i]`. All of these arrays
+    have an entry for each batch, and the rows are the records of all batches in order.
     """
 
     def __init__(
@@ -248,13 +258,13 @@ class _BatchGroup:
         self.base_offsets: Ints = np.array(fields.base_offset, np.int64)
         self.last_offset_deltas: Ints = np.array(fields.last_offset_delta, np.int64)
         attributes: Ints = np.array(fields.attributes, np.int64)
-        self.append_time = (attributes & LOG_APPEND_TIME_FLAG) != 0
+        self.is_append_time = (attributes & LOG_APPEND_TIME_FLAG) != 0
         self.base_timestamps = np.where(
-            self.append_time,
+            self.is_append_time,
             np.array(fields.max_timestamp, np.int64),
             np.array(fields.base_timestamp, np.int64),
         )
-        self.timestamp_types = np.where(self.append_time, LOG_APPEND_TIME, CREATE_TIME)
+        self.timestamp_types = np.where(self.is_append_time, LOG_APPEND_TIME, CREATE_TIME)
         self.timestamp_types[np.array(fields.magic) == 0] = NO_TIMESTAMP_TYPE
         self.timestamp_types = self.timestamp_types.astype(np.int32)
         self.buffer = pa.py_buffer(self.data)
@@ -279,14 +289,14 @@ class _BatchGroup:
         uniform = uniform_batches.find(
             self.data, self.begins, self.ends, self.counts, max_rows=CHUNK_RECORDS
         )
-        done = 0
+        done = 0  # batches
         if uniform is not None:
             for first, last, is_uniform in uniform.ranges():
-                fields = uniform.fields(first, last) if is_uniform else None
+                fields = uniform.read_fields(first, last) if is_uniform else None
                 if fields is not None:
                     yield fields
                 elif is_uniform:
-                    break
+                    break  # a batch is not a copy after all: this and all later ones are read
                 else:
                     yield from self._read_batches(first, last)
                 done = last
@@ -308,6 +318,7 @@ class _BatchGroup:
         yield from self._read_fields(bounds)
 
     def _read_fields(self, bounds: RecordBounds) -> Iterator[Fields]:
+        """Read the fields of these records, at most CHUNK_RECORDS and MAX_HEADERS at a time."""
         low = 0
         while low < len(bounds.starts):
             rows = slice(low, low + CHUNK_RECORDS)
@@ -322,9 +333,7 @@ class _BatchGroup:
 
     def _make_columns(self, low: int, fields: Fields, selection: Selection) -> DecodedRecords:
         """Make the selected columns of the selected rows; `low` is the index of the first row that
-        `fields` has."""
-        """Make the selected columns of the selected rows; `low` is the index of the first row that
-        `fields` has."""
+        `fields` has. Overwrites arrays of `fields`. Raises DamageError."""
         start_offset, end_offset, columns, times_ms = selection
         offset_deltas, timestamp_deltas = fields.offset_deltas, fields.timestamp_deltas
         count = len(offset_deltas)
@@ -340,8 +349,9 @@ class _BatchGroup:
         timestamps: Ints | None = None
         if TIMESTAMP in columns or times_ms is not None:
             timestamps = timestamp_deltas
-            if self.append_time.any():
-                timestamps *= ~_per_row(self.append_time, batch)
+            if self.is_append_time.any():
+                # Then the delta does not count: all records have the batch's max timestamp.
+                timestamps *= ~_per_row(self.is_append_time, batch)
             timestamps += _per_row(self.base_timestamps, batch)
         timestamp_types: NDArray[np.int32] = np.broadcast_to(
             _per_row(self.timestamp_types, batch), offsets.shape
@@ -388,14 +398,15 @@ class _BatchGroup:
             batch = self._batch_of_rows(low, len(offsets))
             if batch is None or (disorder & (batch[1:] == batch[:-1])).any():
                 raise DamageError
-        if int(offsets[0]) <= self.last_offset:
+        if int(offsets[0]) <= self.last_offset:  # is the row before the first in the same batch?
             batch = self._batch_of_rows(low - 1, 2)
             if batch is None or batch[0] == batch[1]:
                 raise DamageError
         self.last_offset = int(offsets[-1])
 
     def _batch_of_rows(self, low: int, count: int) -> Ints | None:
-        """Return the index of each row's batch; None if there is only one batch."""
+        """Return the index of the batch of each of the rows [low, low + count); None if there is
+        only one batch."""
         if len(self.batches) == 1:
             return None
         if self._row_batches is None:
@@ -403,10 +414,8 @@ class _BatchGroup:
         return self._row_batches[low : low + count]
 
     def _decode_headers(self, headers: Headers, offsets: Ints) -> pa.Array:
-        """Make the headers column. Raises BatchTooLargeError for a row whose headers would take too
-        much memory; `offsets` are for that error."""
-        """Make the headers column. Raises BatchTooLargeError for a row whose headers would take too
-        much memory; `offsets` are for that error."""
+        """Make the headers column. Raises DamageError, and BatchTooLargeError for a row whose
+        headers would take too much memory; `offsets` are for that error."""
         count = int(headers.counts[0])
         if count > MAX_HEADERS:  # of a single row: see `_count_rows_by_headers`
             size = int(headers.ends[0] - headers.at[0])
@@ -417,7 +426,7 @@ class _BatchGroup:
                     offset=int(offsets[0]),
                 )
         positions = read_headers(self.data, headers.at, headers.ends, headers.counts)
-        return header_lists(headers.counts, *header_fields(self.buffer, positions))
+        return make_header_lists(headers.counts, *copy_headers(self.buffer, positions))
 
     def _raise_damage(self) -> NoReturn:
         """Find the first damaged record and raise CorruptRecordError."""
@@ -437,7 +446,8 @@ def _count_rows_by_headers(counts: Ints) -> int:
 
 
 def _join_payloads(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints]:
-    """Return one byte array with all payloads, and where each begins in it."""
+    """Return one byte array with all payloads, and where each begins in it. `sizes` are their
+    lengths."""
     if len(payloads) == 1:
         return np.frombuffer(payloads[0], np.uint8), np.zeros(1, np.int64)
     whole: Any = payloads[0].obj
@@ -458,8 +468,8 @@ def _join_payloads(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints
 
 
 def _per_row(values: NDArray[Any], batch: Ints | None) -> NDArray[Any]:
-    """Repeat each batch's value for its rows; an array of one value if all batches agree. `batch`
-    is the index of each row's batch."""
+    """Repeat each batch's value for its rows; an array without dimensions, of one value, if all
+    batches agree. `batch` is the index of each row's batch, None if there is only one batch."""
     if batch is None or (values == values[0]).all():
         return np.asarray(values[0])
     return values.take(batch)

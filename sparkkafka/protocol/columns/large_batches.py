@@ -30,10 +30,10 @@ from sparkkafka.protocol.columns.columns import (
     DecodedRecords,
     LargeFields,
     Selection,
+    copy_headers,
     follow_headers,
-    header_fields,
-    header_lists,
     headers_cost_bytes,
+    make_header_lists,
     no_records,
 )
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Progress, check_batch
@@ -51,7 +51,8 @@ from sparkkafka.protocol.wire.varints import (
 _WRAP = 1 << 64
 
 DecodePart = Callable[[memoryview, RecordBounds, Progress], Generator[DecodedRecords, None, int]]
-"""Decodes complete records, which follow `Progress`, and returns the last one's offset delta."""
+"""Decodes complete records, which follow `Progress` and lie at `RecordBounds` in the bytes. Yields
+their columns and returns the last one's offset delta."""
 
 
 def decode(
@@ -63,22 +64,24 @@ def decode(
 ) -> Iterator[DecodedRecords]:
     """Decode one batch whose uncompressed bytes come in `pieces`. Arguments and errors are those of
     `decode_chunks`; some chunks are empty."""
-    pause = no_records(selection.columns)
+    empty_chunk = no_records(selection.columns)
     payload = _Payload(pieces)
     progress = Progress()
     while True:
-        yield pause
+        yield empty_chunk
+        # Decode the complete records that are here.
         data = np.frombuffer(payload.data, np.uint8)
-        left = batch.record_count - progress.records
-        bounds = record_starts.find_complete(data, left)
+        remaining = batch.record_count - progress.records
+        bounds = record_starts.find_complete(data, remaining)
         count = len(bounds.starts)
         if count:
             stop = int(bounds.ends[-1])
             last_delta = yield from decode_part(payload.data[:stop], bounds, progress)
             progress = Progress(progress.records + count, progress.payload_bytes + stop, last_delta)
             payload.drop(stop)
-            left -= count
-        if left:
+            remaining -= count
+        if remaining:
+            # Then read more bytes for the next record, or read it apart if it is large.
             size = _record_size(payload.data)
             if size is not None and size > max(PIECE_BYTES, len(payload.data)):
                 record = _LargeRecord(batch, payload, progress, selection, max_payload_bytes)
@@ -88,7 +91,7 @@ def decode(
             if (size is None or size > len(payload.data)) and payload.grow():
                 continue
         elif not len(payload.data):
-            if payload.grow():
+            if payload.grow():  # no bytes may follow the last record: the next round checks that
                 continue
             return
         # The next record is damaged or cut, or bytes follow the last record.
@@ -97,7 +100,8 @@ def decode(
 
 
 def _record_size(data: memoryview) -> int | None:
-    """Bytes of the record that begins there, length prefix included; None without a valid one."""
+    """Return the bytes of the record that `data` begins with, length prefix included; None without
+    a valid prefix. The record may be longer than `data`."""
     try:
         length, at = read_zigzag(data, 0, len(data), VARINT_BITS)
     except (IndexError, BadVarintError):
@@ -137,7 +141,8 @@ class _Payload:
 class _LargeRecord:
     """The record at the beginning of the payload, which does not hold all of it yet.
 
-    Generators below yield an empty chunk whenever more bytes must be decompressed.
+    The generators below read its fields one by one from the payload. They yield an empty chunk
+    whenever more bytes must be decompressed. `next_progress` is the progress after the record.
     """
 
     def __init__(
@@ -153,8 +158,8 @@ class _LargeRecord:
         self._progress = progress
         self._selection = selection
         self._max_bytes = max_payload_bytes
-        self._pause = no_records(selection.columns)
-        self._left = 0
+        self._empty_chunk = no_records(selection.columns)
+        self._left = 0  # bytes of the record that are not read yet
         self.next_progress = progress
 
     def decode(self) -> Iterator[DecodedRecords]:
@@ -165,6 +170,7 @@ class _LargeRecord:
             raise self._damaged("its fields do not fit into it") from None
 
     def _decode(self) -> Iterator[DecodedRecords]:
+        """As `decode`, but raises DamageError and BadVarintError for some damage."""
         batch, progress = self._batch, self._progress
         start_offset, end_offset, columns, times_ms = self._selection
         length, prefix_bytes = self._payload.read_varint()
@@ -212,7 +218,7 @@ class _LargeRecord:
                 raise self._too_large(f"it has {count} headers in {headers_bytes} bytes")
             raw = yield from self._read_bytes(headers_bytes, keep=selects_headers)
             if selects_headers:
-                headers = yield from self._headers(raw, count)
+                headers = yield from self._decode_headers(raw, count)
         if self._left:
             raise DamageError
         self.next_progress = Progress(
@@ -231,26 +237,30 @@ class _LargeRecord:
             LargeFields(key, value),
         )
 
-    def _headers(self, raw: BytesLike, count: int) -> Generator[DecodedRecords, None, pa.Array]:
-        """Make the HEADERS_TYPE array of one row."""
+    def _decode_headers(
+        self, raw: BytesLike, count: int
+    ) -> Generator[DecodedRecords, None, pa.Array]:
+        """Make the HEADERS_TYPE array of one row with the `count` headers that `raw` has."""
         data, buffer, at = np.frombuffer(raw, np.uint8), pa.py_buffer(raw), 0
         parts = []
         for done in range(0, count, MAX_HEADERS):
             positions, at = follow_headers(data, at, len(data), min(MAX_HEADERS, count - done))
-            parts.append(header_fields(buffer, positions))
-            yield self._pause
+            parts.append(copy_headers(buffer, positions))
+            yield self._empty_chunk
         if at != len(data):
             raise DamageError
-        names, contents = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
-        return header_lists(np.array([count]), names, contents)
+        keys, values = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
+        return make_header_lists(np.array([count]), keys, values)
 
     def _read_varint(self, bits: int = VARINT_BITS) -> Generator[DecodedRecords, None, int]:
+        """Read and drop the next field, a zigzag varint. Raises DamageError if it leaves the
+        record, BadVarintError."""
         while True:
             try:
                 value, size = self._payload.read_varint(bits)
                 break
             except IndexError:
-                yield self._pause
+                yield self._empty_chunk
                 if not self._payload.grow():
                     raise DamageError from None
         self._left -= size
@@ -259,7 +269,7 @@ class _LargeRecord:
         return value
 
     def _read_bytes(self, size: int, *, keep: bool) -> Generator[DecodedRecords, None, BytesLike]:
-        """Copy the next bytes of the record if `keep`; otherwise skip them and return none."""
+        """Copy the next bytes of the record if `keep`; otherwise skip them and return b""."""
         self._left -= size
         if self._left < 0:
             raise DamageError
@@ -267,7 +277,7 @@ class _LargeRecord:
         out = io.BytesIO()
         while size:
             if not len(self._payload.data):
-                yield self._pause
+                yield self._empty_chunk
                 if not self._payload.grow():
                     raise self._damaged(f"it ends {size + self._left} bytes too early")
             part = self._payload.data[:size]
@@ -278,9 +288,11 @@ class _LargeRecord:
         return out.getvalue()
 
     def _damaged(self, reason: str) -> CorruptRecordError:
+        """Make the error for a damaged record."""
         return self._error(CorruptRecordError, f"is damaged: {reason}")
 
     def _too_large(self, reason: str) -> CorruptRecordError:
+        """Make the error for a record that would take too much memory."""
         return self._error(
             BatchTooLargeError, f"is too large: {reason}, {self._max_bytes} bytes are allowed"
         )

@@ -9,6 +9,10 @@ by one (`follow_prefixes`). Faster ways, which depend on the shape of the batche
   record of all chains. A chain is a batch (of a producer with 16 KB batches: ~120 records), or a
   part of a large batch, where `_likely_starts` guesses positions that look like record starts.
 
+Arrays of the batches have one entry for each batch: `begins` and `ends` are positions in `data` (of
+its first byte, after its last), `counts` its records. `starts` have one entry for each record of
+all batches, in order; the records of batch i are those from `firsts[i]` on.
+
 Nothing here raises, and no guess is trusted. `verify` says which batches have a gapless series of
 records from their first to their last byte with the right count. That proves the starts: the first
 one is known, and each record's own length leads to the next. `find` tries the plain loop on a batch
@@ -36,8 +40,9 @@ _LARGE_BATCH_RECORDS = 256  # from here on, equal runs and guessed starts are wo
 _RECORDS_PER_CHAIN = 64
 _MAX_CHAINED_RECORD_BYTES = 4096  # larger mean: so few records that the plain loop costs nothing
 
-_SPARSE_RECORD_BYTES = 2048
-_FIFTH_BYTE_END = 1 << (VARINT_BITS - 28)  # a fifth byte from here on exceeds 32 bits
+_SPARSE_RECORD_BYTES = 2048  # larger mean: copying the bytes costs more than it saves
+_FIFTH_BYTE_END = 1 << (VARINT_BITS - 28)  # a varint's fifth byte from here on exceeds 32 bits
+_MIN_EQUAL_RUN = 24  # mean records of a run in `equal_runs`; below, the other ways are faster
 _BLOCK_STEPS = 16  # of all chains, before those that are done are dropped
 
 
@@ -55,18 +60,20 @@ def _advance_table() -> Ints:
 
 
 _ADVANCE = _advance_table()
-_ADVANCE_PAIRS = np.repeat(_ADVANCE, 2).reshape(-1, 2)  # for the positions of both bytes
+_ADVANCE_PAIRS = np.repeat(_ADVANCE, 2).reshape(-1, 2)  # the same twice in a row: `_follow_steps`
 
 
 class RecordBounds(NamedTuple):
-    """Where records begin and end; `proven` says for which batches that is proven."""
+    """Positions of each record in `data`, for all records in order."""
 
     starts: Ints
-    """The length prefix of each record."""
+    """Of the length prefix."""
     bodies: Ints
-    """What follows the prefix: the attributes byte."""
+    """Of what follows the prefix: the attributes byte."""
     ends: Ints
+    """After the last byte."""
     proven: NDArray[np.bool_]
+    """For each batch, whether the positions of its records are proven."""
 
 
 def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
@@ -80,7 +87,7 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
     if not bounds.proven.all():
         # A wrong guess looks like damage: the plain loop decides.
         bad = ~bounds.proven
-        rows = np.repeat(bad, counts)
+        rows = np.repeat(bad, counts)  # the records of these batches
         batches = (begins[bad], ends[bad], counts[bad])
         again = verify(data, _follow_each(data, *batches), *batches)
         bounds.starts[rows] = again.starts
@@ -102,13 +109,15 @@ def find_complete(data: Bytes, max_count: int) -> RecordBounds:
         nothing = np.empty(0, np.int64)
         return RecordBounds(nothing, nothing, nothing, np.ones(1, np.bool_))
     begins, ends = np.zeros(1, np.int64), np.array([size])
+    # First as records of equal sizes.
     equal = equal_runs(data, 0, size, max_count, may_be_cut=True)
     if equal is not None:
         bounds = _complete_records(data, equal)
         if len(bounds.starts) == len(equal):
             return bounds
-    found_starts = follow_prefixes(data, 0, size, min(max_count, _RECORDS_PER_CHAIN) + 1)
-    count = min(max_count, max(1, len(found_starts) * size // max(int(found_starts[-1]), 1)))
+    # Then in chains, or else with the plain loop. The first records show about how many there are.
+    sample = follow_prefixes(data, 0, size, min(max_count, _RECORDS_PER_CHAIN) + 1)
+    count = min(max_count, max(1, len(sample) * size // max(int(sample[-1]), 1)))
     chains, limits = _likely_starts(data, begins, ends, np.array([count]))
     attempts: list[Callable[[], Ints]] = [lambda: _follow_to_end(data, 0, size)]
     if len(chains) >= _MIN_CHAINS:
@@ -138,22 +147,27 @@ def _complete_records(data: Bytes, starts: Ints) -> RecordBounds:
 
 def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
     """Find the starts in all batches in the way that suits each batch. They are wrong if the bytes
-    are damaged or misleading."""
-    large = counts >= _LARGE_BATCH_RECORDS
-    if not large.any():
+    are damaged or misleading.
+
+    Large batches are tried as equal runs, then in chains, then with the plain loop. Each small
+    batch is one chain.
+    """
+    is_large = counts >= _LARGE_BATCH_RECORDS
+    if not is_large.any():
         return lockstep_counted(data, begins, ends, counts)
     starts = np.empty(int(counts.sum()), np.int64)
     firsts = np.cumsum(counts) - counts
-    chosen = np.flatnonzero(large)
+    chosen = np.flatnonzero(is_large)
     found = [
         equal_runs(data, int(begins[index]), int(ends[index]), int(counts[index]))
         for index in chosen.tolist()
     ]
     pending = chosen[[found_starts is None for found_starts in found]]
-    # Too few chains: left to the plain loop below, which knows their counts.
+    # All chains of all pending batches together. Too few are left to the plain loop below.
     chains, limits = _likely_starts(data, begins[pending], ends[pending], counts[pending])
     if len(chains) >= _MIN_CHAINS:
         positions = lockstep(data, chains, limits)
+        # The starts in each batch are positions[low:high].
         lows = np.searchsorted(positions, begins)
         highs = np.searchsorted(positions, ends)
     for index, found_starts in zip(chosen.tolist(), found, strict=True):
@@ -163,21 +177,25 @@ def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
         if found_starts is None or len(found_starts) != count:
             found_starts = follow_prefixes(data, int(begins[index]), int(ends[index]), count)
         starts[first : first + count] = found_starts
-    small = ~large
-    if small.any():
-        starts[np.repeat(small, counts)] = lockstep_counted(
-            data, begins[small], ends[small], counts[small]
+    is_small = ~is_large
+    if is_small.any():
+        starts[np.repeat(is_small, counts)] = lockstep_counted(
+            data, begins[is_small], ends[is_small], counts[is_small]
         )
     return starts
 
 
 def _follow_each(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    rows = zip(begins.tolist(), ends.tolist(), counts.tolist(), strict=True)
-    return np.concatenate([follow_prefixes(data, begin, end, count) for begin, end, count in rows])
+    """Find the starts in all batches with the plain loop."""
+    batches = zip(begins.tolist(), ends.tolist(), counts.tolist(), strict=True)
+    return np.concatenate(
+        [follow_prefixes(data, begin, end, count) for begin, end, count in batches]
+    )
 
 
 def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
-    """Check that the records of each batch follow each other without a gap, from begin to end."""
+    """Check that the records of each batch follow each other without a gap, from begin to end, and
+    return their bounds."""
     firsts = np.cumsum(counts) - counts
     record_ends = np.empty_like(starts)  # the next one's start, or the batch's end
     record_ends[:-1] = starts[1:]
@@ -211,8 +229,8 @@ def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.boo
 
 
 def follow_prefixes(data: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Find `count` starts by following the length prefixes one by one. After a damaged prefix all
-    further starts are `end`."""
+    """Find `count` starts from `begin` on by following the length prefixes one by one. After a
+    damaged prefix all further starts are `end`."""
     # Indexing bytes is twice as fast as indexing a view, but takes a copy.
     is_sparse = count * _SPARSE_RECORD_BYTES < end - begin
     raw: memoryview | bytes = data[begin:end].data if is_sparse else data[begin:end].tobytes()
@@ -222,6 +240,7 @@ def follow_prefixes(data: Bytes, begin: int, end: int, count: int) -> Ints:
     try:
         for index in range(count):
             offsets[index] = position
+            # Prefixes of one and two bytes, which nearly all are, get code of their own.
             byte = raw[position]
             if byte < 0x80:
                 position += (byte >> 1) + 1
@@ -247,15 +266,17 @@ def follow_prefixes(data: Bytes, begin: int, end: int, count: int) -> Ints:
 def equal_runs(
     data: Bytes, begin: int, end: int, count: int, *, may_be_cut: bool = False
 ) -> Ints | None:
-    """Find the starts as arithmetic series, or None if runs of equal sizes are too short to pay.
+    """Find the `count` starts in [begin, end) as arithmetic series; None if runs of records of one
+    size are too short to pay, or if no record can be where one is due.
 
     Sizes change even for equal values, where an offset or timestamp delta grows by a byte. If the
     bytes `may_be_cut`, fewer than `count` records may lie in them.
     """
-    pieces: list[Ints] = []
-    position, left = begin, count
-    while left:
-        if may_be_cut and pieces and position + MIN_RECORD_BYTES > end:
+    runs: list[Ints] = []
+    position, remaining = begin, count
+    # Each step reads the size of the next record, and looks how many more have the same prefix.
+    while remaining:
+        if may_be_cut and runs and position + MIN_RECORD_BYTES > end:
             break
         if position + 2 > len(data):
             return None
@@ -265,31 +286,31 @@ def equal_runs(
             size = _long_advance(data, position)
             if size == 0:
                 return None
-        max_count = min(left, (end - position) // size)
-        if max_count == 0 and may_be_cut and pieces:
+        max_records = min(remaining, (end - position) // size)
+        if max_records == 0 and may_be_cut and runs:
             break
-        if max_count == 0:
+        if max_records == 0:
             return None
-        run = 0
+        records = 0
         window = 64  # grows, so that a short run does not compare the whole batch
-        while run < max_count:
-            part = min(window, max_count - run)
-            same = _count_same_prefix(data, position + run * size, size, part, position)
-            run += same
-            if same < part:
+        while records < max_records:
+            compared = min(window, max_records - records)
+            same = _count_same_prefix(data, position + records * size, size, compared, position)
+            records += same
+            if same < compared:
                 break
             window *= 8
-        pieces.append(np.arange(position, position + run * size, size, dtype=np.int64))
-        position += run * size
-        left -= run
-        if len(pieces) >= 4 and count - left < 24 * len(pieces):
+        runs.append(np.arange(position, position + records * size, size, dtype=np.int64))
+        position += records * size
+        remaining -= records
+        if len(runs) >= 4 and count - remaining < _MIN_EQUAL_RUN * len(runs):
             return None
-    return np.concatenate(pieces)
+    return np.concatenate(runs)
 
 
 def _count_same_prefix(data: Bytes, at: int, stride: int, count: int, model: int) -> int:
-    """Count the records, at most `count`, from `at` on and `stride` apart, up to the first whose
-    length prefix is not that of the record at `model`."""
+    """Count the positions `at`, `at + stride`, …, at most `count`, before the first that does not
+    have the length prefix of the record at `model`."""
     prefix = data[model : model + 5].tobytes()
     for index, byte in enumerate(prefix):
         column = data[at + index :: stride][:count]
@@ -313,8 +334,8 @@ def _long_advance(data: Bytes, position: int) -> int:
 
 
 def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """Find the starts in chains of known counts, one chain after the other. They are wrong from the
-    first prefix on that is not in the table."""
+    """Find the `counts` starts of each chain, and return them chain by chain. They are wrong from
+    the first prefix on that is not in `_ADVANCE`."""
     total = int(counts.sum())
     if len(begins) < _MIN_CHAINS:
         return _follow_each(data, begins, ends, counts)
@@ -344,8 +365,12 @@ def _follow_counted(data: Bytes, begins: Ints, counts: Ints) -> Ints:
 
 
 def _follow_steps(data: Bytes, begins: Ints, steps: Ints) -> Ints:
-    """Fill `steps` (steps, chains, 2) with the positions of the two bytes that begin each record,
-    and return where the next records begin. A chain stays at a prefix that is not in the table."""
+    """Fill `steps` with positions and return where the next record of each chain begins. A chain
+    stays at a prefix that is not in `_ADVANCE`.
+
+    steps[i, j] are the positions of the first two bytes of the i-th record of chain j: both, so
+    that one `take` reads the two bytes, which are together an index of `_ADVANCE_PAIRS`.
+    """
     steps[0, :, 0] = begins
     np.add(begins, 1, out=steps[0, :, 1])
     pair = np.empty((len(begins), 2), np.uint8)
@@ -361,10 +386,11 @@ def _follow_steps(data: Bytes, begins: Ints, steps: Ints) -> Ints:
 
 
 def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
-    """Find all record starts of many chains, ascending.
+    """Find all record starts of many chains, ascending. How many a chain has is not known.
 
     A chain goes from its begin to its limit, and ends early where no record can start. All chains
-    are followed together in blocks of _BLOCK_STEPS records, and the last few one by one.
+    are followed together in blocks of _BLOCK_STEPS records, and the last few one by one. Then the
+    starts, which lie in blocks, are written to the result chain by chain.
     """
     # No record starts in the last byte, so chains stop before it.
     limit = np.minimum(limits, max(len(data) - 2, 0))
@@ -378,7 +404,8 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
         following = _follow_steps(data, position, block)
         steps = block[:, :, 0].T
         inside = steps < limit[:, None]
-        # A prefix that is not in the table advances by 0: the chain waits for the end of the block.
+        # A prefix that is not in the table advances by 0, so the chain repeats its position until
+        # the end of the block. Here it goes on after that record, whose repeats are no starts.
         last = steps[:, -1]
         for index in np.flatnonzero((following == last) & (last < limit)).tolist():
             advance = _long_advance(data, int(last[index]))
@@ -395,33 +422,36 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
         counts[index] += len(found_starts)
     firsts = np.cumsum(counts) - counts
     starts = np.empty(int(counts.sum()), np.int64)
+    # `before` is the number of starts that the chain has before the block.
     for chain, before, steps, inside in blocks:
         indexes = (firsts[chain] + before)[:, None] + np.arange(_BLOCK_STEPS)
         starts[indexes[inside]] = steps[inside]
-    for index, before_it, found_starts in ends_of_chains:
-        first = int(firsts[index]) + before_it
+    for index, before_end, found_starts in ends_of_chains:
+        first = int(firsts[index]) + before_end
         starts[first : first + len(found_starts)] = found_starts
     return starts
 
 
 def _follow_to_end(data: Bytes, begin: int, end: int) -> Ints:
     """Find all starts up to `end` by following the length prefixes one by one."""
-    pieces: list[Ints] = []
+    blocks: list[Ints] = []
     while begin < end:
-        block = min(1024, (end - begin) // MIN_RECORD_BYTES + 1)
-        starts = follow_prefixes(data, begin, end, block + 1)
+        block_records = min(1024, (end - begin) // MIN_RECORD_BYTES + 1)
+        starts = follow_prefixes(data, begin, end, block_records + 1)
         begin = int(starts[-1])  # the next block's first, or `end`
-        pieces.append(starts[:-1][starts[:-1] < end])
-    return np.concatenate(pieces)
+        blocks.append(starts[:-1][starts[:-1] < end])
+    return np.concatenate(blocks)
 
 
 def _likely_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Guess positions of record starts in large batches, to begin chains there: (begins of chains,
     with those of all batches, and the limits where the chains end).
 
-    A likely start is a length prefix before a zero byte (the attributes) that leads to another such
-    position, four times in a row. The last of the four is taken: chains that begin wrong often meet
-    the right one. A wrong guess costs time, never a wrong record: see `find`.
+    Evenly spaced positions in a batch, the anchors, say where further chains should begin. After
+    each anchor a window of bytes is searched for the first likely start: a length prefix before a
+    zero byte (the attributes) that leads to another such position, four times in a row. The last of
+    the four is taken: chains that begin wrong often meet the right one. A wrong guess costs time,
+    never a wrong record: see `find`.
     """
     sizes = ends - begins
     means = sizes // counts
@@ -432,16 +462,20 @@ def _likely_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple
         return begins, ends
     # One size of window for all: with the mean it is sure to take a small part of the bytes.
     window = 2 * int(sizes[is_cut].sum() // counts[is_cut].sum()) + 16
-    more = chain_counts - 1  # anchors; `number` counts 1, 2, … in each batch
-    number = np.arange(1, int(more.sum()) + 1) - np.repeat(np.cumsum(more) - more, more)
-    anchors = np.repeat(begins, more) + np.repeat(sizes // chain_counts, more) * number
-    batch_end = np.repeat(ends, more)
+    anchor_counts = chain_counts - 1
+    # 1, 2, … in each batch
+    number = np.arange(1, int(anchor_counts.sum()) + 1)
+    number -= np.repeat(np.cumsum(anchor_counts) - anchor_counts, anchor_counts)
+    spacing = sizes // chain_counts
+    anchors = np.repeat(begins, anchor_counts) + np.repeat(spacing, anchor_counts) * number
+    batch_end = np.repeat(ends, anchor_counts)
     inside = anchors + window < batch_end
     anchors, last = anchors[inside], batch_end[inside] - MIN_RECORD_BYTES
     if not len(anchors):
         return begins, ends
     windows = as_strided(data, (len(data) - window + 1, window), (1, 1))[anchors]
-    # `nonzero` of two dimensions takes ten times as long.
+    # Each zero byte: the index of its anchor, and its column in the window. (`nonzero` of two
+    # dimensions takes ten times as long.)
     anchor, column = np.divmod(np.flatnonzero(windows == 0), window)
     inside = column >= 2
     anchor, column = anchor[inside], column[inside]
@@ -455,7 +489,7 @@ def _likely_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple
         position = position + advance
         good = (advance != 0) & (data[attributes] == 0) & (position <= last[anchor])
         anchor, position = anchor[good], position[good]
-    _, index = np.unique(anchor, return_index=True)
+    _, index = np.unique(anchor, return_index=True)  # the first likely start of each anchor
     chains = np.unique(np.concatenate([begins, position[index]]))
     limits = np.minimum(
         np.append(chains[1:], ends[-1]), ends[np.searchsorted(begins, chains, "right") - 1]

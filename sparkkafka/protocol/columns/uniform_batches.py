@@ -7,6 +7,10 @@ values out of the grid takes half as long as reading each field of each record.
 
 Nothing is assumed: every byte that determines a position is compared with that of the batch that
 was read (the model), which `read_fields` has checked. If one differs, the caller reads all records.
+
+Records of one shape (size, and distance of each field from the record's begin) in a row are a run
+of the model. Batches of one record count and one distance in a row are a series. The records of one
+run in the batches of one series lie in one grid (`GridPart`).
 """
 
 from __future__ import annotations
@@ -32,12 +36,12 @@ from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read, unzigz
 from sparkkafka.protocol.wire.varints import VARLONG_BITS, BadVarintError
 
 _MIN_BATCHES = 4  # below, reading a model costs more than it saves
-_MIN_RECORDS = 16  # of one shape in a row, on average
+_MIN_RUN_RECORDS = 16  # on average
 _BATCHES_PER_CHANGE = 8  # from uniform to not uniform and back, on average
-# A part has batches of equal counts and distances, and records of one shape. It takes as long as
-# reading the fields of so many records; the first few parts always pay, also in small answers.
-_ROWS_PER_PART = 1024
-_FREE_PARTS = 4
+# Copying out of one grid takes as long as reading the fields of so many records; the first few
+# grids always pay, also in small answers.
+_ROWS_PER_GRID = 1024
+_FREE_GRIDS = 4
 _MAX_MODEL_BYTES = 256 << 10
 _WINDOW = 8  # bytes that are compared in one step
 
@@ -50,8 +54,8 @@ _kept_lock = threading.Lock()  # consumers in several threads share the models
 
 
 class _Window(NamedTuple):
-    """Eight bytes of each record from `at` on. Those of a copy, masked with `mask`, equal
-    `expected`."""
+    """Eight bytes of each record of a run, from byte `at` of the record on. Those of a copy, masked
+    with `mask`, equal `expected`, which has a number for each record."""
 
     at: int
     mask: np.uint64
@@ -59,7 +63,8 @@ class _Window(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Records [first, last) of the model, which have one size and each field at one position."""
+    """Records [first, last) of the model, which have one shape. `…_at` count from the begin of a
+    record."""
 
     first: int
     last: int
@@ -85,7 +90,8 @@ class _Model(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Consecutive batches [first, last): all look like copies of the model, or none does."""
+    """Consecutive batches [first, last): all look like copies of the model (`uniform`), or none
+    does."""
 
     first: int
     last: int
@@ -93,7 +99,10 @@ class Range(NamedTuple):
 
 
 class UniformBatches:
-    """Batches that are decoded together, most of which look like copies of the model (`find`)."""
+    """Batches that are decoded together, most of which look like copies of the model (`find`).
+
+    `begins`, `counts` and `uniform` (whether it looks like a copy) have an entry for each batch.
+    """
 
     def __init__(
         self,
@@ -112,35 +121,39 @@ class UniformBatches:
         self._max_rows = max_rows
 
     def ranges(self) -> Iterator[Range]:
-        """Yield all batches in order; at most `max_rows` uniform records at a time."""
+        """Yield all batches in order, in ranges of at most `max_rows` records if uniform."""
         rows_before = np.cumsum(self._counts) - self._counts
+        # `cuts` are the batches where uniform ones begin or end.
         cuts = (np.flatnonzero(self._uniform[1:] != self._uniform[:-1]) + 1).tolist()
         for first, last in zip([0, *cuts], [*cuts, len(self._counts)], strict=True):
             if not self._uniform[first]:
                 yield Range(first, last, uniform=False)
                 continue
             while first < last:
+                # A batch that begins by `limit` ends in time: none has more records than the model.
                 limit = int(rows_before[first]) + self._max_rows - len(self._model.offset_deltas)
                 stop = min(last, int(np.searchsorted(rows_before, limit, "right")))
                 yield Range(first, stop, uniform=True)
                 first = stop
 
-    def fields(self, first: int, last: int) -> Fields | None:
-        """Return the fields of all records of these batches; None if a batch is not a copy after
-        all, or if they have so many parts that reading is faster. Raises BadVarintError for damaged
-        timestamps."""
+    def read_fields(self, first: int, last: int) -> Fields | None:
+        """Return the fields of all records of the uniform batches [first, last); None if a batch is
+        not a copy after all, or if they lie in so many grids that reading each record is faster.
+        Raises BadVarintError for damaged timestamps."""
         model = self._model
         begins, counts = self._begins[first:last], self._counts[first:last]
+        # The distance to the next batch; for the last one, that of the batch before it.
         steps = np.diff(begins, append=2 * begins[-1] - begins[-2:][0])
         differs = (counts[1:] != counts[:-1]) | (steps[1:] != steps[:-1])
         cuts = (np.flatnonzero(differs) + 1).tolist()
         rows = int(counts.sum())
-        if _are_too_many((len(cuts) + 1) * len(model.runs), rows):
+        if _has_too_many_grids((len(cuts) + 1) * len(model.runs), rows):
             return None
         timestamp_deltas, offset_deltas = np.empty(rows, np.int64), np.empty(rows, np.int64)
         keys: list[GridRows] = []
         values: list[GridRows] = []
         row = 0
+        # Each series of batches [low, high), counted from `first`.
         for low, high in zip([0, *cuts], [*cuts, last - first], strict=True):
             begin, step, count = int(begins[low]), int(steps[low]), int(counts[low])
             for run in model.runs:
@@ -151,8 +164,9 @@ class UniformBatches:
                 if not _has_copies_of_run(self._data, grid, run):
                     return None
                 target = GridRows(row, count, run.first, grid)
-                target.of(timestamp_deltas)[...] = _timestamp_deltas(self._data, grid, run)
-                target.of(offset_deltas)[...] = model.offset_deltas[run.first : run.first + records]
+                deltas = model.offset_deltas[run.first : run.first + records]
+                target.view(offset_deltas)[...] = deltas
+                target.view(timestamp_deltas)[...] = _read_timestamp_deltas(self._data, grid, run)
                 keys.append(target._replace(part=grid.shifted(run.key_at)))
                 values.append(target._replace(part=grid.shifted(run.value_at)))
             row += count * (high - low)
@@ -165,9 +179,10 @@ class UniformBatches:
         )
 
 
-def _are_too_many(parts: int, rows: int) -> bool:
-    """Whether so many parts take longer than reading the fields of `rows` records."""
-    return (parts - _FREE_PARTS) * _ROWS_PER_PART > rows
+def _has_too_many_grids(grids: int, rows: int) -> bool:
+    """Whether copying out of so many grids takes longer than reading the fields of `rows`
+    records."""
+    return (grids - _FREE_GRIDS) * _ROWS_PER_GRID > rows
 
 
 def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
@@ -181,17 +196,18 @@ def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
 
 
 def _has_copies_of_run(data: Bytes, grid: GridPart, run: _Run) -> bool:
-    """Whether the records at `grid` agree with the run's in all bits that determine a position."""
+    """Whether the records that begin at `grid` agree with the run's in all bits that determine a
+    position."""
     for at, mask, expected in run.windows:
-        found = grid.shifted(at).view(data, np.uint64) & mask
-        if not (found == expected[: grid.records]).all():
+        actual = grid.shifted(at).view(data, np.uint64) & mask
+        if not (actual == expected[: grid.records]).all():
             return False
     return True
 
 
-def _timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
-    """Read the timestamp deltas; `_has_copies_of_run` has checked how many bytes each has. Raises
-    BadVarintError."""
+def _read_timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
+    """Read the timestamp delta of each record that begins at `grid`: [batch, record].
+    `_has_copies_of_run` has checked how many bytes each has. Raises BadVarintError."""
     field = grid.shifted(run.timestamp_at)
     if run.timestamp_bytes == 1:
         return unzigzag(field.view(data, np.uint8))
@@ -207,7 +223,8 @@ def _timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
 def find(
     data: Bytes, begins: Ints, ends: Ints, counts: Ints, *, max_rows: int
 ) -> UniformBatches | None:
-    """Compare the batches with the middle one; None if too few have its size and record count.
+    """Compare the batches with the middle one, the model; None if reading each record is faster,
+    since too few batches look like copies of it.
 
     Arguments as for `record_starts.find`; at most `max_rows` records are decoded together. Models
     are kept for later calls whose middle batch is a copy of them.
@@ -215,8 +232,8 @@ def find(
     sizes = ends - begins
     middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
     size, count = int(sizes[middle]), int(counts[middle])
-    number = int(np.count_nonzero((sizes == size) & (counts == count)))
-    if number < _MIN_BATCHES or 2 * number < len(begins):
+    alike = int(np.count_nonzero((sizes == size) & (counts == count)))
+    if alike < _MIN_BATCHES or 2 * alike < len(begins):
         return None
     if count > max_rows or size > _MAX_MODEL_BYTES:
         return None
@@ -231,7 +248,7 @@ def find(
                 while len(_kept) >= _KEPT_MODELS:
                     del _kept[next(iter(_kept))]
                 _kept[size, count] = model
-    if _are_too_many(len(model.runs), min(int(counts.sum()), max_rows)):
+    if _has_too_many_grids(len(model.runs), min(int(counts.sum()), max_rows)):
         return None
     # Shorter ones (a producer was flushed) have the model's first records.
     uniform = (counts <= count) & (sizes == model.sizes.take(counts, mode="clip"))
@@ -248,7 +265,7 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
     if not bounds.proven.all():
         return None
     begin = int(begins[0])
-    whole = data[begin : int(ends[0])]
+    whole = data[begin : int(ends[0])]  # positions below count from its begin
     starts, bodies, record_ends = bounds.starts - begin, bounds.bodies - begin, bounds.ends - begin
     try:
         fields = read_fields(whole, bodies, record_ends)
@@ -260,15 +277,19 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
     key_length, value_length = int(keys.lengths[0]), int(values.lengths[0])
     if (keys.lengths != key_length).any() or (values.lengths != value_length).any():
         return None
-    offset_at = read(whole, bodies + 1, VARLONG_BITS)[1]
+    offset_at = read(whole, bodies + 1, VARLONG_BITS)[1]  # after the timestamp delta
+    # The shape of each record: a column of its size and of the positions in it. `cuts` are the
+    # records where the shape changes.
     shapes = np.stack([record_ends, bodies, offset_at, keys.at, values.at]) - starts
     cuts = (np.flatnonzero((shapes[:, 1:] != shapes[:, :-1]).any(axis=0)) + 1).tolist()
-    if (len(cuts) + 1) * _MIN_RECORDS > len(starts) or int(shapes[0].min()) < _WINDOW:
+    if (len(cuts) + 1) * _MIN_RUN_RECORDS > len(starts) or int(shapes[0].min()) < _WINDOW:
         return None
     runs = []
     for first, last in zip([0, *cuts], [*cuts, len(starts)], strict=True):
         size, body, offset, key, value = shapes[:, first].tolist()
-        mask = np.full(size, 0xFF, np.uint8)  # of the bits that say where something lies
+        # The bits of a record that determine positions: not the attributes, key and value, and of
+        # the timestamp only the high bits, which say how many bytes it has.
+        mask = np.full(size, 0xFF, np.uint8)
         mask[body] = 0
         mask[body + 1 : offset] = 0x80
         mask[key : key + max(key_length, 0)] = 0
@@ -276,7 +297,7 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
         grid = GridPart(int(starts[first]), 1, 0, last - first, size)
         runs.append(
             _Run(
-                first, last, grid.begin, size, _windows(whole, grid, mask),
+                first, last, grid.begin, size, _make_windows(whole, grid, mask),
                 body + 1, offset - body - 1, key, value,
             )
         )  # fmt: skip
@@ -284,8 +305,9 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
     return _Model(sizes, fields.offset_deltas, key_length, value_length, runs)
 
 
-def _windows(data: Bytes, grid: GridPart, mask: Bytes) -> list[_Window]:
-    """Return the windows that cover all bits of `mask`, which is as long as a record."""
+def _make_windows(data: Bytes, grid: GridPart, mask: Bytes) -> list[_Window]:
+    """Make the windows that cover all bits of `mask`, which is as long as a record, out of the
+    model's records at `grid`."""
     windows: list[_Window] = []
     covered = 0
     for position in np.flatnonzero(mask).tolist():

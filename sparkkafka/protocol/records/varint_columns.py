@@ -7,6 +7,9 @@ Reading takes eight bytes at each position and squeezes the seventh bits out of 
 two bytes in narrow numbers, which are several times as fast to work on. Writing stores whole words,
 which costs a fraction of single bytes. The last bytes of a word may lie after its value: what is
 written there later overwrites them, or else they are kept (`Slack`).
+
+`at` has a position in `data` (in `out`, when writing) for each value, and `sizes` its bytes there.
+A word is an unsigned number of 8, 16, 32 or 64 bits whose lowest byte comes first in the buffer.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ Sizes = Any
 
 
 def windows(data: Bytes, dtype: Any) -> NDArray[Any]:
-    """Return a view of the number that begins at each byte."""
+    """Return a view of `data` with the number of this type that begins at each byte: element i is
+    made of byte i and those after it, so neighbours overlap."""
     size = np.dtype(dtype).itemsize
     return np.ndarray((max(len(data) - size + 1, 0),), dtype, data.data, 0, (1,))
 
@@ -65,12 +69,13 @@ def read_unsigned(
     byte: NDArray[Any] = data.take(at, mode="clip")
     after = at + 1
     if not len(at) or int(byte.max()) < 0x80:
-        return byte, after, None
-    first = byte[:_SAMPLE] & data.take(after[:_SAMPLE], mode="clip")
-    if 3 * np.count_nonzero(first >= 0x80) > len(first):
+        return byte, after, None  # all take one byte
+    # If the first two bytes both have the high bit, a third follows.
+    sample = byte[:_SAMPLE] & data.take(after[:_SAMPLE], mode="clip")
+    if 3 * np.count_nonzero(sample >= 0x80) > len(sample):
         return _read_words(data, at, bits)
     # Nearly all columns have one or two bytes. A second byte is read for all rows, and masked out
-    # where there is none.
+    # where there is none. `rows` are those with more than two bytes, which are read apart.
     longer = byte >> 7
     second = data.take(after, mode="clip")
     second &= np.negative(longer)
@@ -113,7 +118,7 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
     """Read eight bytes from each position on, the first one lowest, and zeros beyond the data. A
     position outside the data is moved to its nearest byte."""
     words = windows(data, "<u8")
-    last = len(words) - 1
+    last = len(words) - 1  # the last position with eight bytes
     if not len(at) or (len(words) and int(at.max()) <= last and int(at.min()) >= 0):
         return words[at]
     if not len(words):
@@ -122,15 +127,20 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
         return words[np.clip(at, 0, last)]
     at = np.clip(at, 0, len(data) - 1)
     start = np.minimum(at, last)
-    found: NDArray[np.uint64] = words[start]
-    found >>= ((at - start) << 3).view(np.uint64)
-    return found
+    result: NDArray[np.uint64] = words[start]
+    # Where a word begins before its position, the bytes before that are shifted out.
+    result >>= ((at - start) << 3).view(np.uint64)
+    return result
 
 
+# Of each byte of a varint: the bit that says that another byte follows, and the seven of the value.
 _HIGH = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE = np.uint64(1)
 _ONE32 = np.uint32(1)
+# Steps that squeeze the gaps out of groups of seven bits: `keep` stays, `move` is shifted down `by`
+# bits to meet it. Then there are groups of 14 bits, then of 28, then of 56. _PAIRS32 has keep and
+# move of the first two steps for words of 32 bits.
 _PAIRS32: Final = tuple(
     np.uint32(bits) for bits in (0x007F007F, 0x7F007F00, 0x00003FFF, 0x3FFF0000)
 )
@@ -145,18 +155,19 @@ _SQUEEZE: Final = tuple(
 
 
 def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, Flags | None]:
-    """`read_unsigned` of varints of any length."""
+    """`read_unsigned` of varints of any length, by a word of eight bytes for each."""
     words = words_at(data, at)
+    # The high bit of each byte that ends a varint: the lowest one is that of this varint.
     stops = ~words
     stops &= _HIGH
-    short = stops.astype(np.uint32)
-    if int(short.min()):
-        values, sizes = _squeezed32(words.astype(np.uint32), short)
+    stops32 = stops.astype(np.uint32)
+    if int(stops32.min()):  # each ends within four bytes
+        values, sizes = _squeeze32(words.astype(np.uint32), stops32)
         return values, at + sizes, None
-    values, sizes = _squeezed64(words, stops)
+    values, sizes = _squeeze64(words, stops)
     invalid: Flags | None = None
     longer = np.flatnonzero(stops == 0)
-    if len(longer):
+    if len(longer):  # nine or ten bytes
         start = at[longer]
         ninth = data.take(start + 8, mode="clip")
         tenth = data.take(start + 9, mode="clip")
@@ -174,8 +185,9 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
     return values, at + sizes, invalid
 
 
-def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Any, Any]:
-    """Values of varints of at most four bytes, and their widths."""
+def _squeeze32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[Any, Any]:
+    """Decode varints of at most four bytes: (values, bytes of each). `words` are overwritten;
+    `stops` has the high bit of each byte that ends a varint, and may have others above it."""
     lowest = stops & (~stops + _ONE32)
     lowest -= _ONE32  # all bits below the stop bit, which is 0 in the value
     words &= lowest
@@ -193,10 +205,11 @@ def _squeezed32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[A
     return values, width
 
 
-def _squeezed64(
+def _squeeze64(
     words: NDArray[np.uint64], stops: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint64], Ints]:
-    """Values of varints of at most eight bytes, or the first 56 bits, and their widths."""
+    """Decode varints of at most eight bytes, or the first 56 bits: (values, bytes of each).
+    Arguments as for `_squeeze32`; `stops` of 0 means more than eight bytes."""
     lowest = stops & (~stops + _ONE)
     mask = lowest | (lowest - _ONE)
     words &= mask
@@ -217,21 +230,21 @@ def _squeezed64(
 
 
 def zigzag(values: Ints) -> NDArray[np.uint64]:
-    """Signed to unsigned."""
+    """Map signed to unsigned numbers: 0, -1, 1, -2, … to 0, 1, 2, 3, …"""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
 def widths(unsigned: NDArray[np.uint64]) -> Ints:
-    """Bytes that each value takes as an unsigned varint."""
-    count = np.ones(len(unsigned), np.int64)
+    """Return the bytes that each value takes as an unsigned varint."""
+    sizes = np.ones(len(unsigned), np.int64)
     if not len(unsigned):
-        return count
+        return sizes
     largest = int(unsigned.max())
     limit = 0x80
     while limit <= largest:
-        count += unsigned >= np.uint64(limit)
+        sizes += unsigned >= np.uint64(limit)
         limit <<= 7
-    return count
+    return sizes
 
 
 class Varints(NamedTuple):
@@ -244,7 +257,7 @@ class Varints(NamedTuple):
     are_values: bool = False
 
     def take(self, rows: Ints) -> Varints:
-        """The varints of some rows."""
+        """Return the varints of these rows."""
         return Varints(
             self.words[rows],
             self.sizes if isinstance(self.sizes, int) else self.sizes[rows],
@@ -255,7 +268,7 @@ class Varints(NamedTuple):
 
 def encode_when_written(codes: NDArray[np.uint64]) -> Varints:
     """Make varints of unsigned numbers of any size, which are encoded when they are written. That
-    is faster than `encode` where writing words may not overwrite other bytes of the row."""
+    is faster than `encode` where a word may not be written whole, for lack of `Slack`."""
     return Varints(codes, widths(codes), 1, are_values=True)
 
 
@@ -263,16 +276,18 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     """Encode unsigned numbers in words; `encode_when_written` if some take nine or ten bytes."""
     if not len(codes):
         return Varints(codes.astype(np.uint8), 1, 1)
-    max_size, min_size = int(codes.max()), varint_size(int(codes.min()))
-    if max_size < 1 << 7:
+    largest, min_size = int(codes.max()), varint_size(int(codes.min()))
+    # The bits of a code are moved up in groups of seven, one for each byte. Then a high bit is set
+    # in each byte but the last. Each case below is that for another width of words.
+    if largest < 1 << 7:
         return Varints(codes.astype(np.uint8), 1, 1)
-    if max_size < 1 << 14:
+    if largest < 1 << 14:
         words: Any = codes.astype(np.uint16)
         words += words & np.uint16(0x3F80)
         longer = words > 0xFF
         words |= longer.astype(np.uint16) << np.uint16(7)
         return Varints(words, longer.astype(np.int64) + 1, min_size)
-    if max_size < 1 << 28:
+    if largest < 1 << 28:
         words = codes.astype(np.uint32)
         words += (words & np.uint32(0x0FFFC000)) * np.uint32(3)
         words += words & np.uint32(0x3F803F80)
@@ -286,9 +301,9 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
         marks *= np.uint32(0x01010101)
         marks >>= np.uint32(24)
         return Varints(words, marks.astype(np.int64) + 1, min_size)
-    if max_size >= 1 << 56:
+    if largest >= 1 << 56:
         return encode_when_written(codes)
-    # Groups of seven bits are moved up, by halves.
+    # Groups of 28 bits are moved up, then those of 14, then those of 7.
     shifted = codes & np.uint64(0x00FFFFFFF0000000)
     shifted *= np.uint64(15)
     words = codes + shifted
@@ -321,10 +336,11 @@ _KEPT: Final = {
     for size in (1, 2, 4, 8)
 }
 """By the size of words: the mask of the bytes that a value of 0, 1, 2, … bytes has."""
-_FLAGS: Final = {
+_BYTE_FLAGS: Final = {
     size: table & np.array(0x0101010101010101 & (1 << 8 * size) - 1, table.dtype)
     for size, table in _KEPT.items()
 }
+"""The same bytes as flags: 1 for each byte of the value, 0 for the others."""
 
 
 def join_varints(varints: Varints) -> Bytes:
@@ -338,7 +354,7 @@ def join_varints(varints: Varints) -> Bytes:
         data = np.empty(int(varints.sizes.sum()), np.uint8)
         _write_values(data, ends - varints.sizes, varints.words, varints.sizes)
         return data
-    flags = _FLAGS[size].take(varints.sizes).view(np.bool_)
+    flags = _BYTE_FLAGS[size].take(varints.sizes).view(np.bool_)
     packed: Bytes = np.ascontiguousarray(varints.words).view(np.uint8)[flags]
     return packed
 
@@ -351,8 +367,9 @@ PAD: Final = 8
 
 
 class Slack(NamedTuple):
-    """How far writing a value may overwrite what follows it. `after`: that many bytes of the same
-    row are written later. `apart`: the smallest distance from one position to the next."""
+    """How far writing a value may overwrite the bytes that follow it. `after`: that many bytes of
+    the same row, at least, are written later. `apart`: the smallest distance from one position to
+    the next."""
 
     after: int
     apart: int
@@ -372,8 +389,11 @@ def write_words(
     of them. The last PAD bytes of `out` belong to no value."""
     size = words.itemsize
     if min_size >= size - slack.after:
+        # Whole words: what they overwrite is written later.
         windows(out, words.dtype)[at] = words
     elif slack.apart >= size:
+        # Whole words that do not reach the next position. Where they would overwrite bytes that
+        # stay, these bytes become part of the word.
         target = windows(out, words.dtype)
         rows = np.flatnonzero(sizes < size - slack.after)
         positions = at[rows]
@@ -383,6 +403,7 @@ def write_words(
         target[at] = words
         target[positions] = last
     else:
+        # Byte by byte.
         for index in range(size):
             if index >= min_size:
                 rows = np.flatnonzero(sizes > index)
@@ -427,8 +448,9 @@ def _write_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints)
 def write_rest(
     out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, min_size: int, slack: Slack
 ) -> None:
-    """Write the bytes from the ninth on of pieces of `data`, whose first eight are written. PAD
-    bytes follow the last piece. For long pieces use `copy_pieces`."""
+    """Write the bytes from the ninth on of pieces of `data`; the caller has written the first eight
+    as words. A piece has `sizes` bytes (the least is `min_size`) from `starts` on, and goes to
+    `at`. PAD bytes follow the last piece in `data`. For long pieces use `copy_pieces`."""
     source = windows(data, "<u8")
     max_size = int(sizes.max())
     while max_size > 8:
@@ -443,43 +465,47 @@ def write_rest(
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
     """Copy pieces of `data` to positions in `out`, by words. The last word of a piece may overlap
-    the one before it, so that nothing is written beside the piece."""
+    the one before it, so that nothing is written beside the piece.
+
+    Pieces of eight bytes or more are copied in words of eight, shorter ones in words of 4, 2 or 1.
+    """
     if not len(lengths):
         return
-    for low, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
-        high = 2 * low if low < 8 else None
-        mask = lengths >= low
-        if high is not None:
-            mask &= lengths < high
+    for word_bytes, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
+        mask = lengths >= word_bytes
+        if word_bytes < 8:
+            mask &= lengths < 2 * word_bytes
         rows = np.flatnonzero(mask)
         if not len(rows):
             continue
         source, target = windows(data, dtype), windows(out, dtype)
-        begin, target_at, size = starts[rows], at[rows], lengths[rows]
-        if low == 8:
-            _copy_words(source, begin, target, target_at, size)
+        begins, target_at, sizes = starts[rows], at[rows], lengths[rows]
+        if word_bytes == 8:
+            _copy_words(source, begins, target, target_at, sizes)
         else:
-            target[target_at] = source[begin]
-        if low > 1:
-            last = size - low
-            target[target_at + last] = source[begin + last]
+            target[target_at] = source[begins]
+        if word_bytes > 1:
+            last = sizes - word_bytes
+            target[target_at + last] = source[begins + last]
 
 
 def _copy_words(
-    source: NDArray[Any], begin: Ints, target: NDArray[Any], target_at: Ints, size: Ints
+    source: NDArray[Any], begins: Ints, target: NDArray[Any], target_at: Ints, sizes: Ints
 ) -> None:
-    """Copy the whole words of 8 bytes of each piece."""
-    words = size >> 3
+    """Copy the whole words of 8 bytes of each piece. `source` and `target` are `windows`."""
+    words = sizes >> 3
     if int(words.max()) <= _MAX_LOOPED_WORDS:
+        # The first word of all pieces, then the second of those that have one, …
         for index in range(int(words.max())):
             if index:
                 rows = np.flatnonzero(words > index)
-                begin, target_at, words = begin[rows], target_at[rows], words[rows]
-            target[target_at + 8 * index] = source[begin + 8 * index]
+                begins, target_at, words = begins[rows], target_at[rows], words[rows]
+            target[target_at + 8 * index] = source[begins + 8 * index]
         return
+    # All words of all pieces in one step; `within` is the position of each in its piece.
     first = np.cumsum(words) - words
     within = 8 * (np.arange(int(words.sum())) - np.repeat(first, words))
-    target[np.repeat(target_at, words) + within] = source[np.repeat(begin, words) + within]
+    target[np.repeat(target_at, words) + within] = source[np.repeat(begins, words) + within]
 
 
 _MAX_LOOPED_WORDS: Final = 4
