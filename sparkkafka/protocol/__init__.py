@@ -97,6 +97,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names.s
 
 
 def __getattr__(name: str) -> Any:
+    """Import the module of a public name when it is used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -33,6 +33,8 @@ _MARKUP = re.compile(rb"[ \t\r\n]*<(?:[!?/a-z].*)?", re.IGNORECASE | re.DOTALL)
 
 
 class _Pending(NamedTuple):
+    """A request that was sent and is not answered yet."""
+
     correlation_id: int
     request_type: type[Request[Any]]
     version: int
@@ -242,7 +244,8 @@ def is_tls(data: bytes) -> bool:
 
 
 def _explain_bad_size(prefix: bytes, size: int, max_frame_bytes: int) -> str:
-    """Return what a peer speaks that sends `prefix` where the size of a frame is due."""
+    """Return the error message for 4 bytes that are no frame's size: which other protocol they
+    begin, or that `size`, the bytes as a number, is impossible."""
     if prefix.upper() == b"HTTP":
         return "the answer is HTTP: this port is a web server's, not a Kafka listener's"
     if _MARKUP.fullmatch(prefix):

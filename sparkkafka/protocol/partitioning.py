@@ -40,7 +40,11 @@ _MASK = 0xFFFFFFFF
 
 
 class KeyHash(Protocol):
-    """A 32 bit hash that goes through a key from its first byte to its last."""
+    """A 32 bit hash that goes through a key from its first byte to its last.
+
+    The calls are `start`, `add_words` (or `add_long`) for all whole words of four bytes, `add_rest`
+    and `finish`. Arrays have one entry for each key; `state` has the keys' hashes so far.
+    """
 
     def start(self, lengths: Ints) -> Words:
         """Return the state before the first byte, of keys of these lengths."""
@@ -50,13 +54,15 @@ class KeyHash(Protocol):
         `words`."""
 
     def add_long(self, state: int, data: Bytes) -> int:
-        """Process several words of one key and return its state."""
+        """Process all remaining words of one key, which are `data`, and return its state. For the
+        few longest keys, where a numpy step for all keys does not pay."""
 
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
-        """Process the last 0 to 3 bytes of each key, which begin at `starts`."""
+        """Process the last 0 to 3 bytes of each key: `counts` bytes of `data` from `starts` on.
+        Changes `state`."""
 
     def finish(self, state: Words) -> Words:
-        """Return the hashes."""
+        """Return the hashes. May change `state`."""
 
 
 def hash_keys(keys: pa.Array, function: KeyHash) -> Words:
@@ -81,7 +87,8 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
     """Hash the keys of `data`: key i has the bytes [offsets[i], offsets[i+1])."""
     starts = offsets[:-1]
     lengths = np.diff(offsets)
-    words = lengths >> 2
+    words = lengths >> 2  # the whole words of four bytes of each key
+    # Sort the keys, most words first, unless all have as many. `order` undoes that at the end.
     order: Ints | None = None
     max_words = int(words.max())
     if int(words.min()) != max_words:
@@ -118,7 +125,8 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
 def add_bytes(
     state: Words, data: Bytes, starts: Ints, counts: Ints, add: Callable[[Words, Words], Words]
 ) -> None:
-    """Process each key's last bytes one after the other with `add`: (state, byte) -> state."""
+    """Process the last 0 to 3 bytes of each key, `counts` from `starts` on: the first one of all
+    keys, then the second, … with `add`: (state, byte) -> state. Changes `state`."""
     for index in range(3):
         rows = np.flatnonzero(counts > index)
         if len(rows):
@@ -140,6 +148,7 @@ def murmur2(keys: pa.Array) -> Words:
 
 
 def _add_murmur2_word(state: int, word: int) -> int:
+    """Return murmur2's state after four more bytes, which are `word`."""
     word = word * _MURMUR2_MULTIPLIER & _MASK
     word = (word ^ word >> _MURMUR2_SHIFT) * _MURMUR2_MULTIPLIER & _MASK
     return state * _MURMUR2_MULTIPLIER & _MASK ^ word
@@ -254,7 +263,8 @@ def crc32(keys: pa.Array) -> Words:
 
 @cache
 def _crc32_tables() -> tuple[Words, Words, Words]:
-    """What one byte does to the checksum, and what the lower and the upper two bytes of four do.
+    """Make the tables that `_Crc32` looks bytes up in: of one byte, and of the lower and the upper
+    two bytes of a word of four.
 
     A word goes through two tables of 65,536 rows (256 KB each): half the steps of four small ones.
     """
@@ -304,8 +314,12 @@ class _Crc32:
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """A rule by which keys choose partitions. `null_is_empty`: a null key goes to the partition of
-    an empty key; otherwise it has none. `empty_is_null`: an empty key has none either."""
+    """A rule by which keys choose partitions: the hash modulo the partition count. `hash` hashes a
+    column, `hash_one` a key.
+
+    `drop_sign_bit` uses 31 bits of the hash. `null_is_empty`: a null key goes to the partition of
+    an empty key; otherwise it has none. `empty_is_null`: an empty key has none either.
+    """
 
     hash: Callable[[pa.Array], Words]
     hash_one: Callable[[bytes], int]

@@ -69,21 +69,24 @@ def encode_batch(
     OptionError for an unknown compression.
     """
     codec = codec_of(compression, argument="compression")
-    rows = list(records)
-    for index, row in enumerate(rows):
-        if not isinstance(row, PlainRecord):
-            raise EncodeError(f"record {index} is a PlainRecord, got {type(row).__name__}")
-        if row.offset is not None and row.offset != base_offset + index:
+    records = list(records)
+    for index, record in enumerate(records):
+        if not isinstance(record, PlainRecord):
+            raise EncodeError(f"record {index} is a PlainRecord, got {type(record).__name__}")
+        if record.offset is not None and record.offset != base_offset + index:
             raise EncodeError(
-                f"record {index} has offset {row.offset}; in a batch from base_offset "
+                f"record {index} has offset {record.offset}; in a batch from base_offset "
                 f"{base_offset} on it gets {base_offset + index}"
             )
     try:
         columns = RecordColumns(
-            pa.array([_bytes(row.key) for row in rows], pa.binary()),
-            pa.array([_bytes(row.value) for row in rows], pa.binary()),
-            pa.array([[*map(_header, row.headers)] or None for row in rows], HEADERS_TYPE),
-            np.array([operator.index(row.timestamp_ms) for row in rows], np.int64),
+            pa.array([_to_bytes(record.key) for record in records], pa.binary()),
+            pa.array([_to_bytes(record.value) for record in records], pa.binary()),
+            pa.array(
+                [[*map(_to_header_struct, record.headers)] or None for record in records],
+                HEADERS_TYPE,
+            ),
+            np.array([operator.index(record.timestamp_ms) for record in records], np.int64),
         )
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise EncodeError(
@@ -92,7 +95,7 @@ def encode_batch(
         ) from error
     encoded = encode_batches(columns, max_batch_bytes=MAX_BATCH_BYTES)
     if len(encoded) != 1:
-        what = "2 GiB or more" if rows else "no records"
+        what = "2 GiB or more" if records else "no records"
         raise EncodeError(f"a batch cannot hold {what}")
     (batch,) = encoded
     parts = batch_parts(
@@ -111,12 +114,14 @@ def encode_batch(
     return b"".join(parts)
 
 
-def _header(pair: tuple[str, bytes | None]) -> dict[str, object]:
-    name, value = pair
-    return {"key": name, "value": _bytes(value)}
+def _to_header_struct(header: tuple[str, bytes | None]) -> dict[str, object]:
+    """Convert a record's header to an element of HEADERS_TYPE."""
+    name, value = header
+    return {"key": name, "value": _to_bytes(value)}
 
 
-def _bytes(value: BytesLike | None) -> bytes | None:
+def _to_bytes(value: BytesLike | None) -> bytes | None:
+    """Copy anything bytes-like; None stays None. Raises EncodeError for another type."""
     return None if value is None else bytes(byte_view(value))
 
 
@@ -130,41 +135,41 @@ def decode_records(
     damaged bytes, BatchTooLargeError for a batch beyond that limit.
     """
     batches = split_batches(data, check_crcs=check_crcs, max_payload_bytes=max_payload_bytes)
-    for part in decode_chunks(
+    for chunk in decode_chunks(
         [batch for batch in batches if not batch.is_control],
         Selection(),
         max_payload_bytes=max_payload_bytes,
     ):
-        columns = (part.values, part.keys, part.headers, part.timestamps_ms)
-        values, keys, headers, times_ms = (
-            [None] * len(part) if column is None else column.tolist() for column in columns
+        columns = (chunk.values, chunk.keys, chunk.headers, chunk.timestamps_ms)
+        values, keys, header_lists, times_ms = (
+            [None] * len(chunk) if column is None else column.tolist() for column in columns
         )
-        for value, key, pairs, time_ms, offset in zip(
-            values, keys, headers, times_ms, part.offsets.tolist(), strict=True
+        for value, key, header_list, time_ms, offset in zip(
+            values, keys, header_lists, times_ms, chunk.offsets.tolist(), strict=True
         ):
-            named = tuple((pair["key"], pair["value"]) for pair in pairs or ())
-            yield PlainRecord(value, key, named, time_ms, offset)
+            headers = tuple((header["key"], header["value"]) for header in header_list or ())
+            yield PlainRecord(value, key, headers, time_ms, offset)
 
 
 # --- numbers ------------------------------------------------------------------------------------
 
 
 def encode_varint(value: int) -> bytes:
-    """A signed number of 32 bits, zigzag coded, in 1 to 5 bytes. Raises EncodeError."""
+    """Encode a signed number of 32 bits, zigzag coded, in 1 to 5 bytes. Raises EncodeError."""
     writer = Writer()
     writer.varint(value)
     return writer.getvalue()
 
 
 def encode_varlong(value: int) -> bytes:
-    """A signed number of 64 bits, zigzag coded, in 1 to 10 bytes. Raises EncodeError."""
+    """Encode a signed number of 64 bits, zigzag coded, in 1 to 10 bytes. Raises EncodeError."""
     writer = Writer()
     writer.varlong(value)
     return writer.getvalue()
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """A number of 0 to 2**32 - 1 in 1 to 5 bytes (KIP-482). Raises EncodeError."""
+    """Encode a number of 0 to 2**32 - 1 in 1 to 5 bytes (KIP-482). Raises EncodeError."""
     writer = Writer()
     writer.unsigned_varint(value)
     return writer.getvalue()
@@ -221,6 +226,6 @@ def partition_of(
         raise EncodeError(f"rule is one of {', '.join(KEY_RULES)}, got {rule!r}")
     if partition_count < 1:
         raise EncodeError(f"partition_count is 1 or more, got {partition_count}")
-    keys = pa.array([_bytes(key)], pa.binary())
+    keys = pa.array([_to_bytes(key)], pa.binary())
     partition = int(KEY_RULES[rule].partitions(keys, partition_count)[0])
     return partition if partition >= 0 else None

@@ -118,29 +118,31 @@ def encode_runs(
     limit = max(min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES, 1)
     sizes = rows.size_bounds(limit)
     ends = np.cumsum(sizes)
-    marks = np.zeros(len(run_ends) + 1, np.int64)
-    marks[1:] = run_ends
-    totals = np.diff(np.append(0, ends)[marks])
+    edges = np.zeros(len(run_ends) + 1, np.int64)  # run i has the rows [edges[i], edges[i + 1])
+    edges[1:] = run_ends
+    totals = np.diff(np.append(0, ends)[edges])  # bytes of each run
     if int(totals.max(initial=0)) <= limit:
-        return [[batch] for batch in _encode_cuts(rows, ends, marks.tolist())]
+        return [[batch] for batch in _encode_cuts(rows, ends, edges.tolist())]
     cuts = [0]
-    counts = []
-    for low, high, total in zip(marks[:-1].tolist(), run_ends, totals.tolist(), strict=True):
+    counts = []  # batches of each run
+    for low, high, total in zip(edges[:-1].tolist(), run_ends, totals.tolist(), strict=True):
         if total <= limit:
             cuts.append(high)
             counts.append(1)
             continue
+        # An equal share for each of as few batches as possible, and one record more, since a batch
+        # ends between records.
         share = -(-total // -(-total // limit)) + int(sizes[low:high].max())
-        own = _cut_batches(np.cumsum(sizes[low:high]), min(limit, share))
-        cuts += [low + row for row in own[1:]]
-        counts.append(len(own) - 1)
+        run_cuts = _cut_batches(np.cumsum(sizes[low:high]), min(limit, share))
+        cuts += [low + row for row in run_cuts[1:]]
+        counts.append(len(run_cuts) - 1)
     batches = iter(_encode_cuts(rows, ends, cuts))
     return [list(itertools.islice(batches, count)) for count in counts]
 
 
 def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]:
-    """Encode the batches that begin at `cuts`, whose last number is the row count; `ends` is the
-    running sum of sizes."""
+    """Encode the batches that begin at the rows `cuts`, whose last number is the row count; `ends`
+    is the running sum of the rows' sizes. Some batches are encoded together, up to _GROUP_BYTES."""
     batches: list[EncodedBatch] = []
     first = 0
     while first < len(cuts) - 1:
@@ -184,6 +186,7 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
 
 
 def _append_blob(out: bytearray, blob: bytes | None) -> None:
+    """Append a key or value and the length before it; None is null."""
     if blob is None:
         out.append(_NULL)
     else:
@@ -200,7 +203,7 @@ def record_sizes(columns: RecordColumns) -> Ints:
 
 
 def size_estimate(columns: RecordColumns) -> tuple[int, int]:
-    """Estimate the encoded bytes of all records and of the largest, without reading each record.
+    """Estimate encoded bytes without reading each record: (of all records, of the largest one).
 
     Both are a little too high rather than too low, unless a batch gets more than a million records,
     or columns with distant timestamps share it. Raises EncodeError for an unwritable column.
@@ -213,6 +216,7 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
     if not count:
         return 0, 0
     total = largest = 0
+    # The bytes of a record beside its key and value, at most.
     numbers = 1 + 3 + 1  # attributes, offset delta, the count of headers
     numbers += varint_size(
         2 * (int(columns.timestamps_ms.max()) - int(columns.timestamps_ms.min()))
@@ -229,7 +233,8 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
     return total + numbers * count, largest + numbers
 
 
-_MIN_RUN_ROWS = 256  # in each run: measuring all rows costs less than a call for each run
+# Mean rows of a run: below, measuring all rows costs less than a `size_estimate` for each run.
+_MIN_RUN_ROWS = 256
 
 
 def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
@@ -246,7 +251,7 @@ def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
 
 
 def sliced(columns: RecordColumns, low: int, high: int) -> RecordColumns:
-    """Rows low..high, sharing the memory."""
+    """Return the rows from `low` up to `high` (exclusive), sharing the memory."""
     keys, values, headers, times_ms = columns
     count = high - low
     return RecordColumns(
@@ -258,6 +263,7 @@ def sliced(columns: RecordColumns, low: int, high: int) -> RecordColumns:
 
 
 def _check_lengths(columns: RecordColumns) -> None:
+    """Raise EncodeError unless all columns have the same number of rows."""
     count = len(columns.timestamps_ms)
     for name, column in zip(("key", "value", "headers"), columns[:3], strict=True):
         if column is not None and len(column) != count:
@@ -307,11 +313,12 @@ def _cut_batches(ends: Ints, limit: int) -> list[int]:
     """Cut rows into batches of at most `limit` bytes: return the rows at which batches begin, then
     the row count. `ends` is the running sum of the rows' sizes."""
     cuts = [0]
-    done = 0
+    cut_bytes = 0  # of the rows before the last cut
     while cuts[-1] < len(ends):
-        row = max(int(np.searchsorted(ends, done + limit, "right")), cuts[-1] + 1)
+        # A row larger than the limit gets a batch of its own.
+        row = max(int(np.searchsorted(ends, cut_bytes + limit, "right")), cuts[-1] + 1)
         cuts.append(row)
-        done = int(ends[row - 1])
+        cut_bytes = int(ends[row - 1])
     return cuts
 
 
@@ -360,6 +367,7 @@ class _Rows:
         content, edges = self._join_views(low, high, deltas, counts) or self._join_columns(
             low, high, deltas, begins, counts
         )
+        # `edges` are the bytes at which rows begin, `marks` those at which batches begin.
         marks = edges[np.append(begins, high - low)].tolist()
         return [
             EncodedBatch(content[begin:end], count, base, largest)
@@ -407,6 +415,7 @@ class _Rows:
         # a record ends in a zero, their count. It is written before the next record's varints,
         # because each part costs Arrow as much time as a column of varints costs here.
         trailing = self.headers is None
+        # `numbers` are the varints before the next part.
         parts: list[Any] = []
         numbers: list[Varints | int] = [0] if trailing else []
         numbers += [encode(zigzag(body)), 0, timestamp_deltas, offset_deltas]
@@ -415,14 +424,14 @@ class _Rows:
                 numbers.append(_NULL)
             else:
                 numbers.append(column.encode_lengths(low, high))
-                parts += [pack(numbers, high - low), column.slice(low, high)]
+                parts += [pack_varints(numbers, high - low), column.slice(low, high)]
                 numbers = []
         if self.headers is not None:
-            numbers.append(self.headers.numbers(low, high))
-            parts += [pack(numbers, high - low), self.headers.slice(low, high)]
+            numbers.append(self.headers.encode_counts(low, high))
+            parts += [pack_varints(numbers, high - low), self.headers.encode_headers(low, high)]
         elif numbers:
-            parts.append(pack(numbers, high - low))
-        _, offsets_buffer, content = joined(parts).buffers()
+            parts.append(pack_varints(numbers, high - low))
+        _, offsets_buffer, content = join_rows(parts).buffers()
         view = memoryview(content)
         edges = np.frombuffer(offsets_buffer, np.int32)[: high - low + 1].astype(np.int64)
         if trailing:  # the last record's zero has no next record
@@ -436,11 +445,11 @@ class _Rows:
 _NOTHING = repeat_text("", 1).cast(pa.binary())[0]  # b"" itself would make pyarrow import pandas
 
 
-def pack(fields: Sequence[Varints | int], count: int) -> pa.Array:
-    """Encode the varints of several fields one after the other for each record; an int is a
-    constant byte."""
+def pack_varints(fields: Sequence[Varints | int], count: int) -> pa.Array:
+    """Make an Arrow binary array of `count` rows, each with the varints of several fields one after
+    the other. An int is the same byte in all rows."""
     sizes = np.zeros(count, np.int64)
-    min_size = 0
+    min_size = 0  # of the fields that are not written yet
     for field in fields:
         sizes += 1 if isinstance(field, int) else field.sizes
         min_size += 1 if isinstance(field, int) else field.min_size
@@ -461,8 +470,9 @@ def pack(fields: Sequence[Varints | int], count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
-def joined(parts: Sequence[Any]) -> pa.Array:
-    """Concatenate arrays of binary row by row; null counts as empty."""
+def join_rows(parts: Sequence[Any]) -> pa.Array:
+    """Concatenate arrays of binary row by row: row i has the bytes of row i of each array. Null
+    counts as empty, unless there is only one array."""
     if len(parts) == 1:
         return parts[0]
     return pc.binary_join_element_wise(
@@ -481,21 +491,21 @@ class BlobColumn:
     def __init__(self, column: pa.Array, name: str) -> None:
         self.array = as_binary(column, name)
         self.offsets: Ints = blob_offsets(self.array).astype(np.int64)
-        taken = self.lengths = np.diff(self.offsets)
+        byte_counts = self.lengths = np.diff(self.offsets)
         """Bytes of each row, -1 for null."""
         if self.array.null_count:
             null = ~is_valid(self.array)
-            self.lengths = np.where(null, -1, taken)
-            taken = np.where(null, 0, taken)
-        self.min_length = int(self.lengths.min()) if len(taken) else 0
-        self.max_length = int(self.lengths.max()) if len(taken) else 0
-        even = self.min_length >= 0 and varint_size(2 * self.min_length) == varint_size(
-            2 * self.max_length
+            self.lengths = np.where(null, -1, byte_counts)
+            byte_counts = np.where(null, 0, byte_counts)
+        self.min_length = int(self.lengths.min()) if len(byte_counts) else 0
+        self.max_length = int(self.lengths.max()) if len(byte_counts) else 0
+        have_one_size = self.min_length >= 0 and (
+            varint_size(2 * self.min_length) == varint_size(2 * self.max_length)
         )
         number_sizes: Any = (
-            varint_size(2 * self.max_length) if even else widths(zigzag(self.lengths))
+            varint_size(2 * self.max_length) if have_one_size else widths(zigzag(self.lengths))
         )
-        self.sizes: Ints = taken + number_sizes
+        self.sizes: Ints = byte_counts + number_sizes
         """Bytes of each row and of the length before it."""
 
     def encode_lengths(self, low: int, high: int) -> Varints:
@@ -520,7 +530,7 @@ class BlobColumn:
 
 
 class HeaderColumn:
-    """The headers column."""
+    """The headers column: the keys and values of all headers of all rows in order."""
 
     def __init__(self, column: pa.Array) -> None:
         kind = column.type
@@ -535,6 +545,7 @@ class HeaderColumn:
             raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
         counts = or_zero(pc.list_value_length(column)).astype(np.int64)
         self._counts = counts
+        # Row i has the headers [_edges[i], _edges[i + 1]).
         self._edges = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(counts, out=self._edges[1:])
         # flatten() leaves out what lies under null lists, and passes null structs to their fields.
@@ -548,27 +559,28 @@ class HeaderColumn:
         ends = np.zeros(int(self._edges[-1]) + 1, np.int64)
         np.cumsum(self._keys.sizes + self._values.sizes, out=ends[1:])
         self.sizes = np.diff(ends[self._edges]) + widths(zigzag(counts))
+        """Bytes of each row's headers and of their count."""
 
-    def numbers(self, low: int, high: int) -> Varints:
-        """Encode the number of headers of rows low..high."""
+    def encode_counts(self, low: int, high: int) -> Varints:
+        """Encode the number of headers of each of the rows from `low` up to `high`."""
         return encode(zigzag(self._counts[low:high]))
 
-    def slice(self, low: int, high: int) -> pa.Array:
-        """Encode the headers of each row, without their count."""
+    def encode_headers(self, low: int, high: int) -> pa.Array:
+        """Encode the headers, without their count, of each of the rows from `low` up to `high`."""
         edges = self._edges[low : high + 1]
         first, last = int(edges[0]), int(edges[-1])
         if first == last:
             return pa.nulls(high - low, pa.binary())
-        entries = joined(
+        headers = join_rows(
             [
-                pack([self._keys.encode_lengths(first, last)], last - first),
+                pack_varints([self._keys.encode_lengths(first, last)], last - first),
                 self._keys.slice(first, last),
-                pack([self._values.encode_lengths(first, last)], last - first),
+                pack_varints([self._values.encode_lengths(first, last)], last - first),
                 self._values.slice(first, last),
             ]
         )
-        # The entries of a row are adjacent: its bytes go from its first to its last entry.
-        _, offsets_buffer, content = entries.buffers()
+        # The headers of a row are adjacent: its bytes go from its first to its last header.
+        _, offsets_buffer, content = headers.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int32)[edges - first]
         return pa.Array.from_buffers(
             pa.binary(), high - low, [None, pa.py_buffer(offsets), content]

@@ -43,11 +43,14 @@ class Blobs(NamedTuple):
 
 
 class _Numbers(NamedTuple):
-    """Short varints of all rows: the bytes of each, the first one lowest, and their number."""
+    """Short bytes of each row: one varint, or several one after the other."""
 
     packed: Words
+    """The bytes as a number, the first one lowest."""
     width: Words
+    """How many bytes."""
     widest: int
+    """An upper bound of `width`."""
 
     @classmethod
     def of(cls, values: Ints) -> _Numbers | None:
@@ -62,7 +65,8 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def of_offset_deltas(cls, counts: Sequence[int]) -> _Numbers | None:
-        """Encode 0, 1, 2, … for each batch; None if one takes more than three bytes."""
+        """Encode 0, 1, 2, … for the rows of each batch, of which there are `counts`; None if one
+        takes more than three bytes."""
         longest = max(counts)
         widest = varint_size(2 * (longest - 1))
         if widest > _MAX_NUMBER_BYTES:
@@ -70,10 +74,8 @@ class _Numbers(NamedTuple):
         encoded = cls._of_codes(np.arange(0, 2 * longest, 2, dtype=np.uint64), widest)
         if len(counts) == 1:
             return encoded
-        parts: list[Any] = [
-            encoded.packed,
-            encoded.width,
-        ]  # the width has no dimension if all are one byte
+        # The width has no dimension if all are one byte.
+        parts: list[Any] = [encoded.packed, encoded.width]
         packed, width = (
             part if part.ndim == 0 else np.concatenate([part[:count] for count in counts])
             for part in parts
@@ -82,6 +84,7 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def _of_codes(cls, codes: NDArray[np.uint64], widest: int) -> _Numbers:
+        """Encode unsigned numbers, which take at most `widest` bytes."""
         encoded = encode(codes)
         sizes = np.asarray(encoded.sizes).astype(np.uint64)
         return cls(encoded.words.astype(np.uint64), sizes, widest)
@@ -96,7 +99,7 @@ class _Numbers(NamedTuple):
         return cls(packed, np.uint64(len(data)), len(data))
 
     def followed_by(self, other: _Numbers) -> _Numbers:
-        """Append the bytes of `other` in each row."""
+        """Return these bytes followed by those of `other`, in each row."""
         packed = self.packed | other.packed << self.width * _EIGHT
         return _Numbers(packed, self.width + other.width, self.widest + other.widest)
 
@@ -109,6 +112,7 @@ _NULL = _Numbers(_ONE, _ONE, 1)  # the length -1
 
 
 def _views_can_be_cast() -> bool:
+    """Whether this pyarrow has binary views and casts them to binary."""
     try:
         view = pa.Array.from_buffers(pa.binary_view(), 1, [None, pa.py_buffer(bytes(16))])
         return bool(view.cast(pa.binary()).type == pa.binary())
@@ -122,10 +126,11 @@ _SUPPORTED = _views_can_be_cast()
 def join_records(
     keys: Blobs | None, values: Blobs, timestamp_deltas: Ints, counts: Sequence[int]
 ) -> tuple[memoryview, Ints] | None:
-    """Encode records of consecutive batches of `counts` rows: their bytes, and where each begins.
+    """Encode records of consecutive batches of `counts` rows: (their bytes, where each begins and
+    then where the last ends). None if the varints of some record take more than twelve bytes, or if
+    this pyarrow cannot do it.
 
-    The records have no headers; `keys` None means that all are null. The last number is the end of
-    the last record. None if the varints of some record take more than twelve bytes.
+    The records have no headers; `keys` None means that all are null.
     """
     columns = [values] if keys is None else [keys, values]
     lengths = [
@@ -136,7 +141,7 @@ def join_records(
     ]
     timestamp = _Numbers.of(timestamp_deltas)
     offset = _Numbers.of_offset_deltas(counts)
-    first, last = lengths[0], lengths[-1]
+    first, last = lengths[0], lengths[-1]  # of the keys and the values, or twice of the values
     if not _SUPPORTED or timestamp is None or offset is None or first is None or last is None:
         return None
     # Attributes, [the length of a null key,] ..., the count of headers.
@@ -153,16 +158,19 @@ def join_records(
         return None
     if keys is None:
         first = _NULL.followed_by(first)
-    # A record ends in a zero, the count of its headers. It is written before the next record's
-    # varints, since every further view costs time.
+    # The bytes before a key, or before a value if there are no keys: front, then tail. A record
+    # ends in a zero, the count of its headers. It is written before the next record's varints,
+    # since every further view costs time.
     front = _ZERO_BYTE.followed_by(body_length).followed_by(_ZERO_BYTE).followed_by(timestamp)
     tail = offset.followed_by(first)
     if front.widest + tail.widest > _INLINE_BYTES:
         return None
 
+    # The views of a row: its varints, [key, length of the value,] value. Then one view more for all
+    # rows, the zero that ends the last record. A view is four int32: the length, then the bytes
+    # themselves or (first four bytes, index of the buffer, position in it).
     rows = len(timestamp_deltas)
     per_row = 2 * len(columns)
-    # The last view is the zero that ends the last record.
     views = np.zeros((rows * per_row + 1, 4), np.int32)
     views[-1, 0] = 1
     shift = front.width * _EIGHT
@@ -188,7 +196,7 @@ def join_records(
 def _write_column(
     views: NDArray[np.int32], first: int, step: int, kind: str, at: int, values: Words
 ) -> None:
-    """Write `values` at byte `at` of every `step`-th view from `first` on."""
+    """Write `values`, of numpy type `kind`, at byte `at` of the views `first`, `first + step`, …"""
     count = (len(views) - 1) // step
     begin = first * _VIEW_BYTES + at
     target: NDArray[Any] = np.ndarray((count,), kind, views, begin, (step * _VIEW_BYTES,))
@@ -196,7 +204,8 @@ def _write_column(
 
 
 def _write_blob_views(views: NDArray[np.int32], blobs: Blobs, buffer_index: int) -> None:
-    """Write the views of keys or values: references to long ones, the bytes of short ones.
+    """Write the views of keys or values: references to long ones in buffer `buffer_index`, the
+    bytes of short ones. A null becomes empty.
 
     The view of a long one would repeat its first four bytes. They are left out, since only
     comparisons read them.

@@ -137,6 +137,7 @@ __all__ = ["REQUESTS", *_SUBJECTS]
 
 
 def __getattr__(name: str) -> Any:
+    """Import the subject of a name when it is first used."""
     if name == "REQUESTS":
         value: Any = MappingProxyType(_requests())
     elif name in _SUBJECTS:
@@ -153,5 +154,6 @@ def __dir__() -> list[str]:
 
 
 def _requests() -> dict[int, type[Request[Any]]]:
+    """Import all subjects and return the request classes by API key."""
     known = (__getattr__(name) for name in __all__ if name.endswith("Request"))
     return {cls.API_KEY: cls for cls in known}

@@ -134,7 +134,7 @@ def encode_subscription(
     message = ConsumerProtocolSubscription(
         topics=sorted(topics),
         user_data=user_data,
-        owned_partitions=_grouped(sorted(owned)),
+        owned_partitions=_group_by_topic(sorted(owned)),
         generation_id=generation_id,
         rack_id=rack_id,
     )
@@ -161,7 +161,7 @@ def decode_subscription(encoded: BytesLike) -> Subscription:
         version=version,
         topics=tuple(message.topics),
         user_data=message.user_data,
-        owned=_flat(message.owned_partitions),
+        owned=_flatten(message.owned_partitions),
         generation_id=message.generation_id,
         rack_id=message.rack_id or None,
     )
@@ -175,7 +175,7 @@ def encode_assignment(
     Raises EncodeError for values that do not fit.
     """
     message = ConsumerProtocolAssignment(
-        assigned_partitions=_grouped(partitions), user_data=user_data
+        assigned_partitions=_group_by_topic(partitions), user_data=user_data
     )
     return _encode(message, version)
 
@@ -186,7 +186,7 @@ def decode_assignment(encoded: BytesLike) -> Assignment:
     reader = Reader(encoded)
     version = _read_version(ConsumerProtocolAssignment, reader)
     message = decode_from(reader, ConsumerProtocolAssignment, min(version, MAX_VERSION))
-    partitions = _flat(message.assigned_partitions)
+    partitions = _flatten(message.assigned_partitions)
     for topic, partition in partitions:
         if partition < 0:
             raise DecodeError(f"the assignment has partition {partition} of topic {topic}")
@@ -195,7 +195,7 @@ def decode_assignment(encoded: BytesLike) -> Assignment:
 
 def encode_sticky_user_data(partitions: Iterable[Partition], generation_id: int) -> bytes:
     """Encode the `user_data` of the assignor sticky, version 1."""
-    previous = _grouped(partitions)
+    previous = _group_by_topic(partitions)
     message = StickyAssignorUserData(previous_assignment=previous, generation=generation_id)
     return encode(message, 1)
 
@@ -209,7 +209,7 @@ def decode_sticky_user_data(encoded: BytesLike) -> StickyUserData:
         message = decode_from(Reader(encoded), StickyAssignorUserData, 1)
     except DecodeError:
         message = decode_from(Reader(encoded), StickyAssignorUserData, 0)
-    return StickyUserData(_flat(message.previous_assignment), message.generation)
+    return StickyUserData(_flatten(message.previous_assignment), message.generation)
 
 
 def encode_cooperative_user_data(generation_id: int) -> bytes:
@@ -230,6 +230,7 @@ def decode_cooperative_generation(encoded: BytesLike) -> int:
 
 
 def _encode(message: Message, version: int) -> bytes:
+    """Encode the version and a message in that version."""
     writer = Writer()
     writer.int16(version)
     encode_into(writer, message, version)
@@ -237,6 +238,7 @@ def _encode(message: Message, version: int) -> bytes:
 
 
 def _read_version(cls: type[Message], reader: Reader) -> int:
+    """Read the version before a message of type `cls`. Raises DecodeError for a negative one."""
     try:
         version = reader.int16()
     except DecodeError as error:
@@ -246,14 +248,20 @@ def _read_version(cls: type[Message], reader: Reader) -> int:
     return version
 
 
-def _grouped(partitions: Iterable[Partition]) -> list[TopicPartitions]:
-    numbers: dict[str, list[int]] = {}
+def _group_by_topic(partitions: Iterable[Partition]) -> list[TopicPartitions]:
+    """Group partitions by topic, in the order in which the topics first come. Raises EncodeError
+    for what is no pair."""
+    numbers_by_topic: dict[str, list[int]] = {}
     for pair in partitions:
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise EncodeError(f"partitions are pairs such as ('orders', 0), got {pair!r}")
-        numbers.setdefault(pair[0], []).append(pair[1])
-    return [TopicPartitions(topic=topic, partitions=rows) for topic, rows in numbers.items()]
+        numbers_by_topic.setdefault(pair[0], []).append(pair[1])
+    return [
+        TopicPartitions(topic=topic, partitions=numbers)
+        for topic, numbers in numbers_by_topic.items()
+    ]
 
 
-def _flat(rows: Iterable[TopicPartitions]) -> tuple[Partition, ...]:
-    return tuple((row.topic, partition) for row in rows for partition in row.partitions)
+def _flatten(topics: Iterable[TopicPartitions]) -> tuple[Partition, ...]:
+    """Return the (topic, partition) pairs of all topics."""
+    return tuple((topic.topic, number) for topic in topics for number in topic.partitions)

@@ -62,17 +62,15 @@ def repeat_text(text: str, count: int) -> pa.Array:
 
 
 def filtered_positions(keep: NDArray[np.bool_]) -> pa.Array:
-    """Return where each row is in an array filtered by `keep`, null for a row that is left out.
-
-    `filtered.take` of it has all rows again, with nulls for those left out.
-    """
+    """Return the index that each row has in an array filtered by `keep`, null for a row that is
+    left out. `filtered.take(indexes)` has all rows again, with nulls for those left out."""
     numbers = from_numpy(np.cumsum(keep) - 1)
     validity = from_numpy(keep).buffers()[1]
     return pa.Array.from_buffers(numbers.type, len(numbers), [validity, numbers.buffers()[1]])
 
 
 def is_valid(array: pa.Array) -> NDArray[np.bool_]:
-    """True for each row that is not null."""
+    """Return a flag for each row: whether it is not null."""
     if not array.null_count:
         return np.ones(len(array), np.bool_)
     bitmap = array.buffers()[0]

@@ -230,6 +230,8 @@ def split_batches(
     # RecordBatch(...) without its __new__ in Python: small batches come by the thousand.
     new_tuple = tuple.__new__
     while end_offset is None or next_offset < end_offset or not batches:
+        # No whole header of format 2: messages of an older format, or the end of the data, where an
+        # entry is cut off.
         if size - position < HEADER_BYTES or view[position + MAGIC_POSITION] != MAGIC:
             if entry_size(view, position) is None or view[position + MAGIC_POSITION] == MAGIC:
                 break
@@ -331,6 +333,7 @@ def first_batch_size(data: BytesLike) -> int | None:
 
 
 def _from_legacy(batch: LegacyBatch) -> RecordBatch:
+    """Make the batch that a reader gets of converted messages."""
     return RecordBatch(
         base_offset=batch.base_offset,
         partition_leader_epoch=NO_LEADER_EPOCH,
@@ -351,7 +354,8 @@ def _from_legacy(batch: LegacyBatch) -> RecordBatch:
 def at_offset(
     kind: type[CorruptRecordError], error: DecodeError, offset: int
 ) -> CorruptRecordError:
-    """Make the same error with the batch's offset; `position` still counts in the batch's data."""
+    """Make an error of type `kind` out of `error`, with the batch's offset; `position` still counts
+    in the batch's data."""
     message = str(error).removesuffix(f" (at byte {error.position})")
     return kind(message, error.position, offset=offset)
 
@@ -446,10 +450,11 @@ class AbortedTransactions:
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]] | None) -> None:
-        # Redpanda does not sort the list.
+        # Aborted transactions that begin after the batches so far. Redpanda does not sort the list.
         self._pending = [(first_offset, producer_id) for producer_id, first_offset in aborted or ()]
         heapq.heapify(self._pending)
         self._aborting: set[int] = set()
+        """Producer ids whose aborted transaction has begun and has not ended."""
 
     def visible_batches(self, batches: Iterable[RecordBatch]) -> list[RecordBatch]:
         """Return the batches that are `visible`, which are in offset order."""
@@ -479,7 +484,8 @@ class AbortedTransactions:
 
 
 def control_type(batch: RecordBatch) -> int:
-    """Type of a control batch's first record: ABORT_MARKER, COMMIT_MARKER, or another number.
+    """Return the type of a control batch's first record: ABORT_MARKER, COMMIT_MARKER, or another
+    number.
 
     NO_CONTROL_TYPE if compaction has removed the record. Raises CorruptRecordError if there is a
     record without a readable key (`ControlRecordType.java`: i16 version, i16 type).

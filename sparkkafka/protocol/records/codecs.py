@@ -37,28 +37,29 @@ LEVELS = {
     Codec.ZSTD: Levels(-131072, 22, 3),
 }
 
-COMPRESSING = tuple(row for row in Codec if row is not Codec.NONE)
+COMPRESSING = tuple(codec for codec in Codec if codec is not Codec.NONE)
 
 
 def codec_by_name(name: str) -> Codec:
-    """The codec that Java's `compression.type` calls `name`; OptionError for any other name."""
+    """Return the codec that Java's `compression.type` calls `name`. Raises OptionError for any
+    other name."""
     codec = Codec.__members__.get(name.upper())
     if codec is None or name != name.lower():
-        known = ", ".join(c.name.lower() for c in Codec)
+        known = ", ".join(known_codec.name.lower() for known_codec in Codec)
         raise OptionError(f"compression.type must be one of {known}, got {name!r}")
     return codec
 
 
 def codec_of(
-    value: Codec | int | str, *, argument: str = "codec", of: Sequence[Codec] = tuple(Codec)
+    value: Codec | int | str, *, argument: str = "codec", allowed: Sequence[Codec] = tuple(Codec)
 ) -> Codec:
-    """Return the codec with this number or name, if it is one `of` these. Raises OptionError, also
-    for a bool, although True equals 1."""
+    """Return the codec with this number or name. Raises OptionError, which names `argument`, if it
+    is none of those `allowed`, and for a bool, although True equals 1."""
     if not isinstance(value, bool):
-        for row in of:
-            if value == (row.name.lower() if isinstance(value, str) else row):
-                return row
-    known = ", ".join(f"{row.name.lower()} ({row:d})" for row in of)
+        for codec in allowed:
+            if value == (codec.name.lower() if isinstance(value, str) else codec):
+                return codec
+    known = ", ".join(f"{codec.name.lower()} ({codec:d})" for codec in allowed)
     raise OptionError(f"{argument} is one of {known}, got {value!r}")
 
 
@@ -118,18 +119,18 @@ def register_codec(
     EncodeError or DecodeError. Raises OptionError for another codec, and for an argument that is
     not a function.
     """
-    chosen = codec_of(codec, of=COMPRESSING)
+    chosen = codec_of(codec, allowed=COMPRESSING)
     for name, function in (("compress", compress), ("decompress", decompress)):
         if function is not None and not callable(function):
             raise OptionError(f"{name} is a function, got {type(function).__name__}")
     with _registered_lock:
         global _registered
-        registered = {key: row for key, row in _registered.items() if key is not chosen}
+        registered = {key: pair for key, pair in _registered.items() if key is not chosen}
         if compress is not None or decompress is not None:
             registered[chosen] = RegisteredCodec(compress, decompress)
         _registered = registered
 
 
 def registered_codec(codec: Codec) -> RegisteredCodec:
-    """The functions that are registered for a codec."""
+    """Return the functions that are registered for a codec, each None if there is none."""
     return _registered.get(codec, _NOT_REGISTERED)

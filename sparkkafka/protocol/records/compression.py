@@ -178,6 +178,7 @@ def decompressed_pieces(
 def _registered_compress(
     codec: Codec, function: Compress, data: BytesLike, level: int | None
 ) -> bytes:
+    """Compress with a user's function. Raises EncodeError if that fails."""
     try:
         return bytes(memoryview(function(memoryview(data), level)))
     except Exception as error:
@@ -189,6 +190,8 @@ def _registered_compress(
 def _registered_parts(
     codec: Codec, function: Decompress, data: memoryview, max_bytes: int
 ) -> Iterator[memoryview]:
+    """Decompress with a user's function, and yield its result in parts. Raises DecodeError if that
+    fails, OutputTooLargeError beyond `max_bytes`."""
     try:
         out = memoryview(function(data, max_bytes)).cast("B")
     except DecodeError:
@@ -203,7 +206,8 @@ def _registered_parts(
 
 
 def _join_parts(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Iterator[BytesLike]:
-    """Join a library's output to pieces, so that many small parts take no memory as objects.
+    """Join the parts that a library returns to pieces of up to PIECE_BYTES, so that many small
+    parts take no memory as objects. Some pieces are empty (_MAX_PIECE_PARTS).
 
     Raises OutputTooLargeError beyond `max_bytes`.
     """
@@ -229,13 +233,15 @@ def _join_parts(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Ite
 
 
 def _too_large(codec: Codec, max_bytes: int, position: int = 0) -> OutputTooLargeError:
+    """Make the error for more output than allowed; `position` is in the compressed data."""
     return OutputTooLargeError(
         f"{codec.name.lower()} data unpacks to more than the {max_bytes} bytes allowed", position
     )
 
 
 def _piece_bytes(max_bytes: int) -> int:
-    """Bytes to decompress in one step: no more than one above the limit."""
+    """Return how many bytes to decompress in one step: at most one above the limit, which is enough
+    to notice that the output is too large."""
     return min(PIECE_BYTES, max_bytes + 1)
 
 
@@ -254,6 +260,7 @@ def slices(data: memoryview) -> Iterator[memoryview]:
 
 
 def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
+    """Yield the uncompressed bytes of all members in parts. Raises DecodeError."""
     position, end = 0, len(data)
     max_piece_bytes = _piece_bytes(max_bytes)
     # zlib copies what it did not use. The first member gets much of the input, as there rarely is a
@@ -289,6 +296,7 @@ def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def _snappy_compress(data: BytesLike) -> bytes:
+    """Compress to a xerial stream: its header, then size (int32) and bytes of each chunk."""
     view = memoryview(data)
     codec = pa.Codec("snappy")
     parts = [_XERIAL_HEADER]
@@ -299,6 +307,8 @@ def _snappy_compress(data: BytesLike) -> bytes:
 
 
 def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
+    """Yield the uncompressed bytes of a raw block or of xerial streams in parts. Raises DecodeError
+    and OutputTooLargeError."""
     codec = pa.Codec("snappy")
     # Only the magic is compared: Redpanda wrote the two version numbers little-endian.
     if len(data) < len(_XERIAL_HEADER) or data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
@@ -324,7 +334,8 @@ def _snappy_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
 def _snappy_block(
     codec: pa.Codec, data: memoryview, start: int, end: int, budget_bytes: int, max_bytes: int
 ) -> memoryview:
-    """Decompress a raw block. Memory is allocated only for a claimed size that is possible."""
+    """Decompress the raw block data[start:end]. Memory is allocated only for a claimed size that is
+    possible and at most `budget_bytes`, what is left of `max_bytes`."""
     try:
         claimed, _ = read_varint(data, start, end, VARINT_BITS)
     except (IndexError, BadVarintError):
@@ -351,6 +362,7 @@ def _snappy_block(
 
 
 def _lz4_compress(data: BytesLike, level: int) -> bytes:
+    """Compress to one LZ4 frame in the form that Java writes; `level` is Java's."""
     # Java's default level means the fast compressor, whatever its number says, and all its other
     # levels the high compressor. In liblz4 that is 0, and 3 or more.
     is_default = level == LEVELS[Codec.LZ4].default
@@ -369,6 +381,12 @@ def _lz4_compress(data: BytesLike, level: int) -> bytes:
 
 
 def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> Iterator[bytes]:
+    """Yield the uncompressed bytes of one LZ4 frame in parts. Raises DecodeError, and
+    OutputTooLargeError if the frame claims more than `max_bytes`.
+
+    With `any_header_checksum` the header's checksum is replaced by the right one before the library
+    checks it.
+    """
     header_bytes, end, bound, claimed = _read_lz4_headers(data)
     data = data[:end]
     if claimed is not None and claimed > max_bytes:
@@ -457,6 +475,8 @@ def _xxh32_short(data: bytes) -> int:
 
 
 def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
+    """Yield the uncompressed bytes of all frames in parts. Raises DecodeError, and
+    OutputTooLargeError if the first frame claims more than `max_bytes`."""
     claimed = _zstd_content_bytes(data)
     if claimed is not None and claimed > max_bytes:
         raise _too_large(Codec.ZSTD, max_bytes)
@@ -488,7 +508,8 @@ def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
 
 
 def _zstd_content_bytes(data: memoryview) -> int | None:
-    """The size that the first frame's header claims (RFC 8878, 3.1.1.1), None if it has none."""
+    """Return the size that the first frame's header claims (RFC 8878, 3.1.1.1), None if it has
+    none."""
     if len(data) < 6 or data[:4] != _ZSTD_MAGIC:
         return None
     descriptor = data[4]

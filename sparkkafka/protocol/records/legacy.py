@@ -88,6 +88,8 @@ class Conversion(NamedTuple):
 
 
 class _Message(NamedTuple):
+    """One message as parsed. `timestamp` is NO_TIMESTAMP with magic 0."""
+
     offset: int
     magic: int
     attributes: int
@@ -136,7 +138,7 @@ def convert_message_set(
     CorruptRecordError.
     """
     batches: list[LegacyBatch] = []
-    plain = _Builder()
+    uncompressed = _Builder()  # of the messages since the last wrapper
     stopped = False
     while not stopped:
         size = entry_size(data, position)
@@ -144,7 +146,7 @@ def convert_message_set(
             break
         message = _parse(data, position, position + size, check_crcs)
         if message.attributes & CODEC_MASK:
-            batches += plain.finish()
+            batches += uncompressed.finish()
             try:
                 unpacked, used_bytes = _unwrap(message, size, check_crcs, budget_bytes)
             except OutputTooLargeError as error:
@@ -159,18 +161,19 @@ def convert_message_set(
             budget_bytes -= used_bytes
             batches += unpacked
         else:
-            plain.add(message)
-            plain.size_bytes += size
+            uncompressed.add(message)
+            uncompressed.size_bytes += size
         position += size
         stopped = (end_offset is not None and message.offset + 1 >= end_offset) or (
-            plain.extra_batches * _BATCH_COST_BYTES > max_payload_bytes
+            uncompressed.extra_batches * _BATCH_COST_BYTES > max_payload_bytes
         )
-    batches += plain.finish()
+    batches += uncompressed.finish()
     return Conversion(batches, position, budget_bytes, stopped)
 
 
 def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
-    """Parse the message in data[start:end], whose size field is checked."""
+    """Parse the message in data[start:end], whose size field the caller has checked. Raises
+    CorruptRecordError."""
     magic = data[start + MAGIC_POSITION]
     header = _HEADER_V1 if magic else _HEADER_V0
     if end - start < header.size:
@@ -216,8 +219,8 @@ def _read_nullable(
 def _unwrap(
     wrapper: _Message, size_bytes: int, check_crcs: bool, budget_bytes: int
 ) -> tuple[list[LegacyBatch], int]:
-    """Convert a compressed message of `size_bytes`: its batches, and the bytes that it takes of the
-    budget."""
+    """Convert a compressed message of `size_bytes`: (its batches, the bytes that it takes of the
+    budget). Raises OutputTooLargeError beyond the budget, DecodeError for damage."""
     codec_id = wrapper.attributes & CODEC_MASK
     if codec_id >= Codec.ZSTD:
         # zstd came after format 2 (KIP-110).
@@ -229,7 +232,8 @@ def _unwrap(
             Codec(codec_id), wrapper.value, budget_bytes, any_lz4_header_checksum=wrapper.magic == 0
         )
     )
-    # Two passes, and no list: the set may have millions of tiny messages.
+    # Two passes, and no list: the set may have millions of tiny messages. The first pass finds the
+    # offset of the last one, from which those of the others follow.
     last_inner_offset = None
     used_bytes = len(payload)
     for start, _ in _entries(payload):
@@ -238,7 +242,8 @@ def _unwrap(
         raise DecodeError("no message inside")
     base_offset = 0
     if wrapper.magic == 1 and wrapper.offset:
-        # Some versions of librdkafka wrote wrappers with offset 0: then nothing is added.
+        # The wrapper has the last message's offset in the log. Some versions of librdkafka wrote
+        # wrappers with offset 0: then nothing is added.
         base_offset = wrapper.offset - last_inner_offset
         if base_offset < 0:
             raise DecodeError(
@@ -261,7 +266,7 @@ def _unwrap(
 
 
 def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each message in a decompressed set."""
+    """Yield start and end of each message in a decompressed set. Raises DecodeError."""
     start = 0
     while start < len(payload):
         size = entry_size(payload, start)
@@ -286,7 +291,10 @@ def _at_log_position(message: _Message, wrapper: _Message, base_offset: int) -> 
 
 
 class _Builder:
-    """Converts messages to as few batches of format 2 as can hold them."""
+    """Converts messages to as few batches of format 2 as can hold them.
+
+    `size_bytes` are the bytes on the wire of the messages since the last finished batch.
+    """
 
     def __init__(self, size_bytes: int = 0) -> None:
         self.size_bytes = size_bytes
@@ -303,6 +311,7 @@ class _Builder:
         self._count = 0
 
     def add(self, message: _Message) -> None:
+        """Append a message as a record, in a new batch if the current one cannot hold it."""
         log_append_time = bool(message.magic and message.attributes & LOG_APPEND_TIME_FLAG)
         if self._count and not self._fits(message, log_append_time):
             self._close_batch()
@@ -328,6 +337,7 @@ class _Builder:
         self._payload += record
 
     def _fits(self, message: _Message, log_append_time: bool) -> bool:
+        """Whether the current batch, which is not empty, can hold the message."""
         return (
             message.magic == self._magic
             and log_append_time == self._log_append_time
@@ -338,6 +348,7 @@ class _Builder:
         )
 
     def _close_batch(self) -> None:
+        """Finish the current batch, which is not empty."""
         self._done.append(
             LegacyBatch(
                 magic=self._magic,

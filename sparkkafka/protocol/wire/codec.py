@@ -94,6 +94,7 @@ def decode_from(
 
 
 def _path(cls: type[Message], version: int, error: BaseException) -> str:
+    """Return where an error was: "FetchRequest v4 topics.partitions", from the error's notes."""
     names = ".".join(reversed(getattr(error, "__notes__", [])))
     return f"{cls.__name__} v{version} {names}".rstrip()
 
@@ -194,12 +195,14 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
 
 
 def _note(error: BaseException, name: str) -> None:
+    """Add the name of the field that failed to an error (see `_path`); "" adds nothing."""
     if name:
         error.add_note(name)
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Like operator.attrgetter, but a tuple for one name too."""
+    """Return a function that gets these attributes as a tuple: operator.attrgetter, which returns
+    no tuple for a single name."""
     if len(names) > 1:
         return cast("Callable[[Any], tuple[Any, ...]]", operator.attrgetter(*names))
     get = operator.attrgetter(names[0])
@@ -238,7 +241,7 @@ def _is_number(field: Field, version: int) -> bool:
 
 
 def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
-    """The codec of neighbouring numbers and booleans: their values are one tuple."""
+    """Compile the codec of neighbouring numbers and booleans, whose values are one tuple."""
     names = [field.name for field in numbers]
     kinds = [cast("Primitive[Any]", field.wire_type) for field in numbers]
     form = struct_module.Struct(">" + "".join(kind.code for kind in kinds))
@@ -259,6 +262,7 @@ def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
         try:
             writer.buffer += pack(*values)
         except struct_module.error:
+            # One by one, to find which it is.
             for name, kind, value in zip(names, kinds, values, strict=True):
                 try:
                     _number_codec(kind).write(writer, value)
@@ -271,7 +275,7 @@ def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
 
 
 def _number_codec(kind: Primitive[Any]) -> ValueCodec:
-    """The codec of one number or boolean."""
+    """Compile the codec of one number or boolean."""
     form = struct_module.Struct(">" + kind.code)
 
     def read(reader: Reader) -> Any:
@@ -290,7 +294,7 @@ def _number_codec(kind: Primitive[Any]) -> ValueCodec:
 
 
 def _tagged_fields(declared: Sequence[Field], version: int) -> dict[int, _TaggedField]:
-    """The tagged fields of a version by tag, in ascending order."""
+    """Compile the tagged fields of a version: by tag, in ascending order."""
     return {
         tag: _TaggedField(
             index,
@@ -311,7 +315,7 @@ def _tagged_fields(declared: Sequence[Field], version: int) -> dict[int, _Tagged
 def _read_tagged(reader: Reader, tagged: Mapping[int, _TaggedField], values: list[Any]) -> None:
     """Set the values of the tagged fields that were sent; unknown ones are skipped."""
     at = reader.pos
-    if at < reader.end and not reader.buffer[at]:  # none, as nearly always
+    if at < reader.end and not reader.buffer[at]:  # no tagged fields, as nearly always
         reader.pos = at + 1
         return
     for tag, start, stop in reader.tagged_fields():
@@ -330,6 +334,8 @@ def _read_tagged(reader: Reader, tagged: Mapping[int, _TaggedField], values: lis
 def _write_tagged(
     writer: Writer, tagged: Mapping[int, _TaggedField], values: Sequence[Any]
 ) -> None:
+    """Write the tagged fields whose values are not their defaults; `values` are all of the
+    struct's."""
     encoded: list[tuple[int, bytes | bytearray]] = []
     for tag, field in tagged.items():
         value = values[field.position]
@@ -373,10 +379,11 @@ def _absence_check(declared: Sequence[Field], version: int) -> Callable[[Any], N
         values = get(value)
         if values == defaults:
             return
-        for field, item, default in zip(unsendable, values, defaults, strict=True):
-            # An empty tuple is as good as the empty list.
-            if item == default or (isinstance(field.wire_type, ArrayOf) and item == ()):
+        for field, field_value, default in zip(unsendable, values, defaults, strict=True):
+            if field_value == default:
                 continue
+            if isinstance(field.wire_type, ArrayOf) and field_value == ():
+                continue  # the default is an empty list, and an empty tuple is as good
             replacements = [
                 other.name for other in _replacements(field, declared) if other.exists(version)
             ]
@@ -424,7 +431,7 @@ def _replacements(field: Field, declared: Iterable[Field]) -> list[Field]:
 
 
 def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool) -> ValueCodec:
-    """The codec of one value."""
+    """Compile the codec of a value of a type: compact if `flexible` (KIP-482)."""
     if isinstance(wire_type, ArrayOf):
         return _array_codec(
             wire_type.element, nullable=nullable, version=version, flexible=flexible
@@ -436,7 +443,8 @@ def _codec(wire_type: WireType, *, nullable: bool, version: int, flexible: bool)
 
 
 def _nullable_struct_codec(codec: ValueCodec) -> ValueCodec:
-    """KIP-893: an int8 before the struct, negative for null."""
+    """Make the codec of a struct that may be null (KIP-893): an int8 before it is negative for
+    null."""
 
     def read(reader: Reader) -> Any:
         return None if reader.int8() < 0 else codec.read(reader)
@@ -450,10 +458,12 @@ def _nullable_struct_codec(codec: ValueCodec) -> ValueCodec:
 
 
 def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> ValueCodec:
+    """Compile the codec of a value that is no array or struct."""
     if kind.code:
         return _number_codec(kind)
     if kind is UUID:
         return ValueCodec(16, Reader.uuid, Writer.uuid)
+    # The methods of Reader and Writer are called compact_nullable_string, nullable_bytes, …
     form = ("compact_" if flexible else "") + ("nullable_" if nullable else "")
     if kind is STRING:
         read, write = getattr(Reader, form + "string"), getattr(Writer, form + "string")
@@ -466,6 +476,7 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
         )
 
     def write_records(writer: Writer, value: RecordsLike | None) -> None:
+        # As `write_bytes`, but without a copy of large records, which may come in several parts.
         if value is None:
             write_bytes(writer, None)
             return
@@ -485,6 +496,8 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
 def _array_codec(
     element: Primitive[Any] | type[Any], *, nullable: bool, version: int, flexible: bool
 ) -> ValueCodec:
+    """Compile the codec of an array. Numbers and booleans (`code`) are read and written in one
+    `struct` call."""
     form = ("compact_" if flexible else "") + ("nullable_" if nullable else "") + "array_length"
     read_length = cast("Callable[[Reader, int], int | None]", getattr(Reader, form))
     write_length = cast("Callable[[Writer, int | None], None]", getattr(Writer, form))

@@ -53,7 +53,9 @@ def byte_view(value: BytesLike) -> memoryview:
 class Reader:
     """Reads primitives from `buffer[pos:end]`, never a byte outside.
 
-    `pos` is the position of the next byte in `buffer`, which is also what errors report.
+    `pos` is the position of the next byte in `buffer`, which is also what errors report. Each
+    method reads the type of its name. `compact_…` reads KIP-482's lengths. `nullable_…` returns
+    None for null, which the others refuse.
     """
 
     __slots__ = ("buffer", "end", "pos")
@@ -72,7 +74,8 @@ class Reader:
         return self.end - self.pos
 
     def claim(self, size: int) -> int:
-        """Step over the next `size` bytes and return where they start."""
+        """Step over the next `size` bytes and return where they start. Raises DecodeError if there
+        are fewer."""
         start = self.pos
         stop = start + size
         if not start <= stop <= self.end:
@@ -206,6 +209,7 @@ class Reader:
         return self._count(self._length(self.int32(), 4), element_size)
 
     def nullable_array_length(self, element_size: int = 1) -> int | None:
+        """As `array_length`; None for null."""
         count = self._nullable_length(self.int32(), 4)
         return None if count is None else self._count(count, element_size)
 
@@ -239,6 +243,7 @@ class Reader:
         return fields
 
     def _text(self, size: int) -> str:
+        """Read a string of `size` bytes."""
         start = self.pos
         stop = start + size
         if stop > self.end:
@@ -250,7 +255,8 @@ class Reader:
             raise DecodeError(f"not UTF-8: {error.reason}", start + error.start) from None
 
     def _nullable_length(self, size: int, width: int) -> int | None:
-        """Check a length that has just been read from `width` bytes; None for null."""
+        """Return a length that has just been read from `width` bytes, None for null. Raises
+        DecodeError for other negative numbers."""
         if size >= 0:
             return size
         if size == -1:
@@ -258,7 +264,8 @@ class Reader:
         raise DecodeError(f"negative length {size}", self.pos - width)
 
     def _length(self, size: int, width: int) -> int:
-        """Check a length that has just been read from `width` bytes; null is an error."""
+        """Return a length that has just been read from `width` bytes. Raises DecodeError for null
+        and other negative numbers."""
         if size == -1:
             raise self._null_error(width)
         if size < 0:
@@ -266,10 +273,12 @@ class Reader:
         return size
 
     def _null_error(self, width: int) -> DecodeError:
-        """The error for a null whose length of `width` bytes has just been read."""
+        """Make the error for a null whose length of `width` bytes has just been read."""
         return DecodeError("null where a value is required", self.pos - width)
 
     def _count(self, count: int, element_size: int) -> int:
+        """Return an array's length. Raises DecodeError if the bytes left cannot hold so many
+        elements of `element_size` or more bytes."""
         if count * element_size > self.end - self.pos:
             raise DecodeError(
                 f"{count} elements of {element_size} or more bytes, "
@@ -284,15 +293,19 @@ MIN_LENT_BYTES = 16384
 
 
 class Writer:
-    """Appends primitives to `buffer`. A value that its type cannot hold is an `EncodeError`."""
+    """Appends primitives to `buffer`. A value that its type cannot hold is an `EncodeError`.
+
+    The methods are those of `Reader`.
+    """
 
     __slots__ = ("_before", "buffer")
 
     def __init__(self) -> None:
         self.buffer = bytearray()
-        self._before: list[BytesLike] = []
+        self._before: list[BytesLike] = []  # the parts before `buffer`: see `lend`
 
     def getvalue(self) -> bytes:
+        """Return everything written so far."""
         return b"".join(self.parts())
 
     def parts(self) -> list[BytesLike]:
@@ -418,6 +431,7 @@ class Writer:
             self.buffer += encoded
 
     def _pack(self, form: struct.Struct, value: float, name: str) -> None:
+        """Append a number; `name` is its type, for the error."""
         try:
             self.buffer += form.pack(value)
         except struct.error:
@@ -425,6 +439,7 @@ class Writer:
 
 
 def _utf8(value: str) -> bytes:
+    """Encode a string. Raises EncodeError for another type, a lone surrogate or a longer one."""
     if not isinstance(value, str):
         raise EncodeError(f"{type(value).__name__} where a string is required")
     try:

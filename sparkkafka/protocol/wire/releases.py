@@ -86,7 +86,7 @@ _NEW_IN = {
 
 
 def first_kafka(api_name: str, version: int = 0) -> str:
-    """The first Kafka that has this version of a request: "Kafka 2.4". Empty if not known."""
+    """Return the first Kafka that has this version of a request: "Kafka 2.4"; "" if not known."""
     for release, rows in _NEW_IN.items():
         highest = dict(row.split(":") for row in rows.split())
         if int(highest.get(api_name, -1)) >= version:
@@ -101,10 +101,10 @@ def release_of(offered: Mapping[str, int]) -> str:
     Requests that a broker does not offer at all, as managed services do, do not count. A release
     without a new version in the table cannot be distinguished from the one before.
     """
-    found = ""
+    newest = ""
     for release, rows in _NEW_IN.items():
         new = [row.split(":") for row in rows.split()]
         shared = [(offered[name], int(version)) for name, version in new if name in offered]
         if shared and all(highest_offered >= version for highest_offered, version in shared):
-            found = release
-    return found
+            newest = release
+    return newest

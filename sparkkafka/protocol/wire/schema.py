@@ -98,12 +98,15 @@ class Field(NamedTuple):
     default: object  # of an array or struct: None, or the class that makes an empty one
 
     def exists(self, version: int) -> bool:
+        """Whether this version has the field."""
         return self.since <= version and (self.until is None or version <= self.until)
 
     def nullable(self, version: int) -> bool:
+        """Whether the field may be null in this version, if it exists there."""
         return self.nullable_since is not None and version >= self.nullable_since
 
     def make_default(self) -> object:
+        """Return the default value, a new object if it is a list or struct."""
         return self.default() if isinstance(self.default, type) else self.default
 
 
@@ -114,6 +117,10 @@ class FieldKeywords(TypedDict, total=False):
     until: int
     tag: int
     ignorable: bool
+
+
+# Each function below declares a field of its type in a class body. To a type checker it returns a
+# value of the field's Python type, so that `acks: int = int16()` is a default.
 
 
 def boolean(default: bool = False, **keywords: Unpack[FieldKeywords]) -> bool:
@@ -177,6 +184,7 @@ def array(of: Primitive[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
 @overload
 def array(of: type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
 def array(of: Primitive[_T] | type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]:
+    """An array, not null; the default is an empty one."""
     return cast("list[_T]", _declare(ArrayOf(of), list, keywords))
 
 
@@ -228,6 +236,8 @@ def _declare(
     *,
     secret: bool = False,
 ) -> Any:
+    """Make the dataclass field that `struct` reads the declaration from. `default` is a value, or
+    the class that makes one; a `secret` is not shown by the message's repr."""
     field = Field(
         name="",  # the decorator knows it
         wire_type=wire_type,
@@ -248,7 +258,8 @@ def _declare(
 # may be left out, which is what happens at run time.
 @dataclass_transform(kw_only_default=True)
 def struct(cls: type[_T]) -> type[_T]:
-    """Declare a struct inside a message. Raises TypeError for a field without wire type."""
+    """Declare a struct inside a message (class decorator). Raises TypeError for a field without
+    wire type."""
     # Dataclasses would compile __repr__ and __eq__ for each class, which takes most of the time of
     # importing the messages: here all classes share them.
     made: Any = dataclasses.dataclass(slots=True, repr=False, eq=False, match_args=False)(cls)
@@ -256,18 +267,18 @@ def struct(cls: type[_T]) -> type[_T]:
     made.__eq__ = _eq
     made.__hash__ = None  # mutable, as a dataclass with __eq__ is
     declared: list[Field] = []
-    for item in dataclasses.fields(made):
-        field = item.metadata.get(_METADATA_KEY)
+    for attribute in dataclasses.fields(made):
+        field = attribute.metadata.get(_METADATA_KEY)
         if field is None:
-            raise TypeError(f"{cls.__name__}.{item.name} has no wire type")
-        declared.append(field._replace(name=item.name))
+            raise TypeError(f"{cls.__name__}.{attribute.name} has no wire type")
+        declared.append(field._replace(name=attribute.name))
     _FIELDS[made] = tuple(declared)
     return cast("type[_T]", made)
 
 
 def _repr(self: Any) -> str:
     """`__repr__` of all structs (see `struct`)."""
-    shown = (item.name for item in dataclasses.fields(self) if item.repr)
+    shown = (attribute.name for attribute in dataclasses.fields(self) if attribute.repr)
     values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
     return f"{type(self).__qualname__}({values})"
 
@@ -403,19 +414,21 @@ def layout(cls: type[Any], version: int) -> str:
 
 
 def _layout_lines(cls: type[Any], version: int, depth: int) -> Iterator[str]:
+    """Yield the lines of `layout` for a struct's fields, indented `depth` times, and below each
+    those of its own struct."""
     for field in fields(cls):
         if not field.exists(version):
             continue
         kind = field.wire_type
-        of = kind.element if isinstance(kind, ArrayOf) else kind
-        name = of.__name__ if isinstance(of, type) else of.name
+        element = kind.element if isinstance(kind, ArrayOf) else kind
+        name = element.__name__ if isinstance(element, type) else element.name
         name = f"[{name}]" if isinstance(kind, ArrayOf) else name
         null = " | None" if field.nullable(version) else ""
         value = field.make_default()
-        default = "" if isinstance(of, type) and value is not None else f" = {value!r}"
+        default = "" if isinstance(element, type) and value is not None else f" = {value!r}"
         yield f"{'    ' * depth}{field.name}: {name}{null}{default}"
-        if isinstance(of, type):
-            yield from _layout_lines(of, version, depth + 1)
+        if isinstance(element, type):
+            yield from _layout_lines(element, version, depth + 1)
 
 
 def check_version(cls: type[Message], version: int) -> None:

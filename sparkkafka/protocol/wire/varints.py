@@ -39,7 +39,7 @@ def read_varint(data: Any, at: int, end: int, bits: int = VARLONG_BITS) -> tuple
 
 
 def read_zigzag(data: Any, at: int, end: int, bits: int = VARLONG_BITS) -> tuple[int, int]:
-    """`read_varint` of a signed value."""
+    """Read a signed, zigzag coded varint; otherwise as `read_varint`."""
     value, at = read_varint(data, at, end, bits)
     return (value >> 1) ^ -(value & 1), at
 
@@ -53,22 +53,22 @@ def append_varint(out: bytearray, value: int) -> None:
 
 
 def varint_bytes(value: int) -> bytes:
-    """An unsigned varint of `value`, 0 or more."""
+    """Encode `value`, 0 or more, as an unsigned varint."""
     out = bytearray()
     append_varint(out, value)
     return bytes(out)
 
 
 def zigzag(value: int) -> int:
-    """Signed to unsigned."""
+    """Map a signed to an unsigned number: 0, -1, 1, -2, … to 0, 1, 2, 3, …"""
     return value << 1 if value >= 0 else (-value << 1) - 1
 
 
 def zigzag_bytes(value: int) -> bytes:
-    """A varint of a signed value."""
+    """Encode a signed value as a zigzag varint."""
     return varint_bytes(zigzag(value))
 
 
 def varint_size(value: int) -> int:
-    """Bytes that an unsigned varint of `value` takes."""
+    """Return the bytes that an unsigned varint of `value` takes."""
     return max(1, (value.bit_length() + 6) // 7)
