@@ -31,32 +31,32 @@ class Progress(NamedTuple):
 def check_batch(
     batch: RecordBatch, raw: bytes, progress: Progress | None = None, *, is_end: bool = True
 ) -> None:
-    """Raises CorruptRecordError at the first damaged record of one batch.
+    """Raise CorruptRecordError for the first damaged record of one batch, if there is one.
 
     `raw` has the records after `progress`; unless it `is_end`, more records follow it.
     """
     start = progress or Progress()
     position, last_delta = 0, start.last_delta
     for index in range(start.records, batch.record_count):
-        known: list[int] = []
+        known_delta: list[int] = []  # has the record's offset delta once that is read
         if position == len(raw) and not is_end:
             return
         try:
-            end = _check_record(batch, raw, position, known, last_delta)
+            end = _check_record(batch, raw, position, known_delta, last_delta)
         except (IndexError, BadVarintError, UnicodeDecodeError, ValueError) as error:
             reason = {
                 IndexError: "it ends too early",
                 BadVarintError: "a number in it is too long",
                 UnicodeDecodeError: "a header key is not UTF-8",
             }.get(type(error), str(error))
-            offset = known[0] if known else last_delta + 1
+            delta = known_delta[0] if known_delta else last_delta + 1
             raise CorruptRecordError(
                 f"record {index + 1} of {batch.record_count} of a batch is damaged: {reason}",
                 start.payload_bytes + position,
-                offset=batch.base_offset + offset,
+                offset=batch.base_offset + delta,
             ) from None
         position = end
-        last_delta = known[0]
+        last_delta = known_delta[0]
     if position != len(raw):
         raise CorruptRecordError(
             f"{len(raw) - position} bytes follow the last of {batch.record_count} records",
@@ -66,10 +66,12 @@ def check_batch(
 
 
 def _check_record(
-    batch: RecordBatch, raw: bytes, at: int, known: list[int], last_delta: int
+    batch: RecordBatch, raw: bytes, at: int, known_delta: list[int], last_delta: int
 ) -> int:
-    """Return where the record at `at` ends. Its offset delta is appended to `known` once it is
-    checked, for the error about what follows it."""
+    """Check the record that begins at `at`, behind one of offset delta `last_delta`, and return
+    where it ends. Its offset delta is appended to `known_delta` once it is checked, for the error
+    about what follows it. Raises ValueError (also BadVarintError, UnicodeDecodeError), IndexError.
+    """
     length, at = read_zigzag(raw, at, len(raw), VARINT_BITS)
     end = at + length
     if length < 0:
@@ -83,7 +85,7 @@ def _check_record(
         raise ValueError(f"its offset delta is {delta}")
     if delta <= last_delta:
         raise ValueError(f"its offset delta is {delta}, behind a record with {last_delta}")
-    known.append(delta)
+    known_delta.append(delta)
     for what in ("key", "value"):
         length, at = read_zigzag(raw, at, end, VARINT_BITS)
         if length < -1:

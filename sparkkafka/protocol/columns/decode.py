@@ -251,7 +251,7 @@ class _BatchGroup:
         sizes = np.array([len(view) for view in payloads], np.int64)
         self.data, self.begins = _join_payloads(payloads, sizes)
         self.ends = self.begins + sizes
-        fields = RecordBatch._make(zip(*batches, strict=True))
+        fields = RecordBatch._make(zip(*batches, strict=True))  # each with all batches' values
         self.counts: Ints = np.array(
             fields.record_count if bounds is None else [len(bounds.starts)], np.int64
         )
@@ -273,7 +273,7 @@ class _BatchGroup:
     def decode(self, selection: Selection) -> Iterator[DecodedRecords]:
         """Yield the selected records. Raises CorruptRecordError."""
         try:
-            low = 0
+            low = 0  # the index of the next row
             for fields in self._read_all_fields():
                 rows = len(fields.offset_deltas)
                 yield self._make_columns(low, fields, selection)

@@ -121,7 +121,7 @@ def encode_runs(
     edges = np.zeros(len(run_ends) + 1, np.int64)  # run i has the rows [edges[i], edges[i + 1])
     edges[1:] = run_ends
     totals = np.diff(np.append(0, ends)[edges])  # bytes of each run
-    if int(totals.max(initial=0)) <= limit:
+    if int(totals.max(initial=0)) <= limit:  # each run fits one batch
         return [[batch] for batch in _encode_cuts(rows, ends, edges.tolist())]
     cuts = [0]
     counts = []  # batches of each run
@@ -348,7 +348,8 @@ class _Rows:
             return body
         spread = int(self.timestamps.max()) - int(self.timestamps.min())
         body += 1 + min(10, varint_size(2 * spread))  # attributes, timestamp delta
-        # Offset deltas are below the number of records, which the smallest record bounds.
+        # Offset deltas are below the number of records, which the smallest record bounds: it takes
+        # at least two bytes more, for its length and its offset delta.
         max_records = min(self.count, max(1, limit // (int(body.min()) + 2)))
         body += varint_size(2 * (max_records - 1))
         if int(body.max()) > MAX_BATCH_BYTES - HEADER_BYTES - 5:
@@ -359,7 +360,7 @@ class _Rows:
     def encode(self, cuts: Sequence[int]) -> list[EncodedBatch]:
         """Encode the batches that begin at the rows `cuts`; its last number ends the last batch."""
         low, high = cuts[0], cuts[-1]
-        begins = np.array(cuts[:-1], np.int64) - low
+        begins = np.array(cuts[:-1], np.int64) - low  # all row numbers below count from `low`
         counts: Ints = np.diff(cuts)
         timestamps = self.timestamps[low:high]
         # Deltas wrap around 64 bits as Java's do; the reader's sum wraps back.

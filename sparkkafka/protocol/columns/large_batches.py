@@ -159,7 +159,7 @@ class _LargeRecord:
         self._selection = selection
         self._max_bytes = max_payload_bytes
         self._empty_chunk = no_records(selection.columns)
-        self._left = 0  # bytes of the record that are not read yet
+        self._remaining = 0  # bytes of the record that are not read yet
         self.next_progress = progress
 
     def decode(self) -> Iterator[DecodedRecords]:
@@ -176,7 +176,7 @@ class _LargeRecord:
         length, prefix_bytes = self._payload.read_varint()
         if progress.payload_bytes + prefix_bytes + length > self._max_bytes:
             raise self._too_large(f"it has {length} bytes")
-        self._left = length
+        self._remaining = length
         yield from self._read_bytes(1, keep=False)  # attributes, which Kafka does not use
         timestamp_delta = yield from self._read_varint(VARLONG_BITS)
         delta = yield from self._read_varint()
@@ -203,12 +203,12 @@ class _LargeRecord:
                 else bytes((yield from self._read_bytes(size, keep=keep and name in columns)))
             )
         count = yield from self._read_varint()
-        if count < 0 or count * MIN_HEADER_BYTES > self._left:
+        if count < 0 or count * MIN_HEADER_BYTES > self._remaining:
             raise DamageError
         headers = pa.nulls(1, HEADERS_TYPE)
         selects_headers = keep and HEADERS in columns
         if count:
-            headers_bytes = self._left
+            headers_bytes = self._remaining
             if (
                 selects_headers
                 and headers_cost_bytes(count, headers_bytes) + sum(len(n or b"") for n in fields)
@@ -219,7 +219,7 @@ class _LargeRecord:
             raw = yield from self._read_bytes(headers_bytes, keep=selects_headers)
             if selects_headers:
                 headers = yield from self._decode_headers(raw, count)
-        if self._left:
+        if self._remaining:
             raise DamageError
         self.next_progress = Progress(
             progress.records + 1, progress.payload_bytes + prefix_bytes + length, delta
@@ -263,15 +263,15 @@ class _LargeRecord:
                 yield self._empty_chunk
                 if not self._payload.grow():
                     raise DamageError from None
-        self._left -= size
-        if self._left < 0:
+        self._remaining -= size
+        if self._remaining < 0:
             raise DamageError
         return value
 
     def _read_bytes(self, size: int, *, keep: bool) -> Generator[DecodedRecords, None, BytesLike]:
         """Copy the next bytes of the record if `keep`; otherwise skip them and return b""."""
-        self._left -= size
-        if self._left < 0:
+        self._remaining -= size
+        if self._remaining < 0:
             raise DamageError
         # It grows only with the bytes that arrive, and gives its memory away without a copy.
         out = io.BytesIO()
@@ -279,7 +279,7 @@ class _LargeRecord:
             if not len(self._payload.data):
                 yield self._empty_chunk
                 if not self._payload.grow():
-                    raise self._damaged(f"it ends {size + self._left} bytes too early")
+                    raise self._damaged(f"it ends {size + self._remaining} bytes too early")
             part = self._payload.data[:size]
             if keep:
                 out.write(part)

@@ -598,7 +598,7 @@ class ElectionPartitions:
 @request(api_key=43, versions=(0, 2), flexible=2)
 class ElectLeadersRequest(Request["ElectLeadersResponse"]):
     """Elects leaders of these partitions (null: of all that need it). `election_type` 0 makes the
-    first replica the leader, 1 any replica that lives, in sync or not."""
+    first replica the leader, 1 any live replica, in sync or not."""
 
     election_type: int = int8(since=1)
     topic_partitions: list[ElectionPartitions] | None = nullable_array(ElectionPartitions)

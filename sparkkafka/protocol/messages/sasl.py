@@ -19,7 +19,8 @@ from sparkkafka.protocol.wire.schema import (
 
 @request(api_key=17, versions=(0, 1), flexible=None)
 class SaslHandshakeRequest(Request["SaslHandshakeResponse"]):
-    """Chooses a mechanism. After version 0 the tokens travel bare, so clients send version 1."""
+    """Chooses a mechanism. After a handshake of version 0 the tokens are sent without Kafka's
+    framing, so clients send version 1."""
 
     mechanism: str = string()
 

@@ -60,8 +60,8 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
 def read_unsigned(
     data: Bytes, at: Ints, bits: int = VARLONG_BITS
 ) -> tuple[NDArray[Any], Ints, Flags | None]:
-    """Read one varint at each position: values, positions after them, and which have more than
-    `bits` bits (None: none has). What lies beyond `data` is read as in `read`.
+    """Read one varint at each position: (values, positions after them, flags of those that have
+    more than `bits` bits, None if none has). What lies beyond `data` is read as in `read`.
 
     The values are unsigned, and as narrow as they happen to be read: 1, 2, 4 or 8 bytes. `bits` is
     32, 64, or 70 for Protobuf, which allows ten bytes and drops the bits above the 64th.
@@ -199,10 +199,10 @@ def _squeeze32(words: NDArray[np.uint32], stops: NDArray[np.uint32]) -> tuple[An
     low &= _PAIRS32[3]
     low >>= np.uint32(2)
     values |= low
-    # A number just below a power of two has that power's logarithm in its exponent, as a double.
-    width = (lowest.astype(np.float64).view(np.int64) >> 52) - 1014
-    width >>= 3
-    return values, width
+    # The exponent of a double is 1023 and the index of its highest bit: 6, 14, 22 or 30.
+    sizes = (lowest.astype(np.float64).view(np.int64) >> 52) - 1014
+    sizes >>= 3
+    return values, sizes
 
 
 def _squeeze64(
@@ -219,11 +219,11 @@ def _squeeze64(
         shifted >>= by
         words &= keep
         words |= shifted
-    # A power of two as a double has its logarithm in the exponent.
-    bits = lowest.astype(np.float64).view(np.int64) >> 52
-    bits -= 1015
-    bits >>= 3
-    return words, bits
+    # As in `_squeeze32`, with the index of the stop bit: 7, 15, 23, …
+    sizes = lowest.astype(np.float64).view(np.int64) >> 52
+    sizes -= 1015
+    sizes >>= 3
+    return words, sizes
 
 
 # --- encoding -----------------------------------------------------------------------------------
@@ -291,19 +291,21 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
         words = codes.astype(np.uint32)
         words += (words & np.uint32(0x0FFFC000)) * np.uint32(3)
         words += words & np.uint32(0x3F803F80)
+        # A byte has its high bit set if bits are set above it.
         marks = words >> np.uint32(8)
         marks |= marks >> np.uint32(8)
         marks |= marks >> np.uint32(16)
         marks += np.uint32(0x007F7F7F)
         marks &= np.uint32(0x00808080)
         words |= marks
+        # The size is one more than the number of these bits, which are added up in the last byte.
         marks >>= np.uint32(7)
         marks *= np.uint32(0x01010101)
         marks >>= np.uint32(24)
         return Varints(words, marks.astype(np.int64) + 1, min_size)
     if largest >= 1 << 56:
         return encode_when_written(codes)
-    # Groups of 28 bits are moved up, then those of 14, then those of 7.
+    # As above: groups of 28 bits are moved up, then those of 14, then those of 7.
     shifted = codes & np.uint64(0x00FFFFFFF0000000)
     shifted *= np.uint64(15)
     words = codes + shifted
@@ -312,7 +314,6 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     words += shifted
     np.bitwise_and(words, np.uint64(0x3F803F803F803F80), out=shifted)
     words += shifted
-    # A byte has its high bit set if bits are set above it.
     marks = words >> np.uint64(8)
     np.right_shift(marks, np.uint64(8), out=shifted)
     marks |= shifted
@@ -375,7 +376,7 @@ class Slack(NamedTuple):
     apart: int
 
     def before(self, size: int) -> Slack:
-        """The slack of a value that is followed by `size` more bytes."""
+        """Return the slack of a value that is followed by `size` more bytes of the row."""
         return Slack(self.after + size, self.apart)
 
 
