@@ -261,13 +261,13 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
     pairs = np.empty(2 * count, np.int32)
     pairs[0::2] = starts
     pairs[1::2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
-    both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(pairs), data])
+    entries = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(pairs), data])
     while len(_EVEN[0]) < count:
         _EVEN[0] = from_numpy(np.arange(0, 4 * len(_EVEN[0]), 2, dtype=np.int32))
-    taken = both.take(_EVEN[0].slice(0, count))
+    copied = entries.take(_EVEN[0].slice(0, count))
     if smallest >= 0:
-        return taken
-    _, offsets, content = taken.buffers()
+        return copied
+    _, offsets, content = copied.buffers()
     return pa.Array.from_buffers(pa.binary(), count, [validity(lengths >= 0), offsets, content])
 
 

@@ -450,11 +450,11 @@ def _join_payloads(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints
     lengths."""
     if len(payloads) == 1:
         return np.frombuffer(payloads[0], np.uint8), np.zeros(1, np.int64)
-    whole: Any = payloads[0].obj
-    if all(view.obj is whole for view in payloads):
+    buffer: Any = payloads[0].obj
+    if all(view.obj is buffer for view in payloads):
         # Uncompressed batches of one fetch response are used in place, with the headers in between.
         addresses: Ints = np.array([pa.py_buffer(view).address for view in payloads], np.int64)
-        base = np.frombuffer(whole, np.uint8)
+        base = np.frombuffer(buffer, np.uint8)
         low = int(addresses[0]) - pa.py_buffer(base).address
         span = int(addresses[-1] - addresses[0] + sizes[-1])
         if (

@@ -194,12 +194,12 @@ def join_records(
 
 
 def _write_column(
-    views: NDArray[np.int32], first: int, step: int, kind: str, at: int, values: Words
+    views: NDArray[np.int32], first: int, step: int, dtype: str, at: int, values: Words
 ) -> None:
-    """Write `values`, of numpy type `kind`, at byte `at` of the views `first`, `first + step`, …"""
+    """Write `values`, as `dtype`, at byte `at` of the views `first`, `first + step`, …"""
     count = (len(views) - 1) // step
     begin = first * _VIEW_BYTES + at
-    target: NDArray[Any] = np.ndarray((count,), kind, views, begin, (step * _VIEW_BYTES,))
+    target: NDArray[Any] = np.ndarray((count,), dtype, views, begin, (step * _VIEW_BYTES,))
     np.copyto(target, values, casting="unsafe")
 
 

@@ -297,9 +297,9 @@ class _LargeRecord:
             BatchTooLargeError, f"is too large: {reason}, {self._max_bytes} bytes are allowed"
         )
 
-    def _error(self, kind: type[CorruptRecordError], message: str) -> CorruptRecordError:
+    def _error(self, error_type: type[CorruptRecordError], message: str) -> CorruptRecordError:
         progress, batch = self._progress, self._batch
-        return kind(
+        return error_type(
             f"record {progress.records + 1} of {batch.record_count} of a batch {message}",
             progress.payload_bytes,
             offset=batch.base_offset + progress.last_delta + 1,

@@ -158,11 +158,11 @@ def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
     starts = np.empty(int(counts.sum()), np.int64)
     firsts = np.cumsum(counts) - counts
     chosen = np.flatnonzero(is_large)
-    found = [
+    found_as_runs = [
         equal_runs(data, int(begins[index]), int(ends[index]), int(counts[index]))
         for index in chosen.tolist()
     ]
-    pending = chosen[[found_starts is None for found_starts in found]]
+    pending = chosen[[found_starts is None for found_starts in found_as_runs]]
     # All chains of all pending batches together. Too few are left to the plain loop below.
     chains, limits = _likely_starts(data, begins[pending], ends[pending], counts[pending])
     if len(chains) >= _MIN_CHAINS:
@@ -170,7 +170,7 @@ def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
         # The starts in each batch are positions[low:high].
         lows = np.searchsorted(positions, begins)
         highs = np.searchsorted(positions, ends)
-    for index, found_starts in zip(chosen.tolist(), found, strict=True):
+    for index, found_starts in zip(chosen.tolist(), found_as_runs, strict=True):
         if found_starts is None and len(chains) >= _MIN_CHAINS:
             found_starts = positions[lows[index] : highs[index]]
         first, count = int(firsts[index]), int(counts[index])

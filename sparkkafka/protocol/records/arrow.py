@@ -41,10 +41,10 @@ def from_numpy(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Arra
 def to_numpy(array: pa.Array) -> NDArray[Any]:
     """Return the integers of an array, read-only; the number at a null means nothing."""
     width = array.type.bit_width // 8
-    kind = np.dtype(f"{'i' if pa.types.is_signed_integer(array.type) else 'u'}{width}")
+    dtype = np.dtype(f"{'i' if pa.types.is_signed_integer(array.type) else 'u'}{width}")
     if not len(array):
-        return np.zeros(0, kind)
-    return np.frombuffer(array.buffers()[1], kind)[array.offset : array.offset + len(array)]
+        return np.zeros(0, dtype)
+    return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
 
 
 def or_zero(array: pa.Array) -> NDArray[Any]:
@@ -82,8 +82,8 @@ def is_valid(array: pa.Array) -> NDArray[np.bool_]:
 def bits(bitmap: pa.Buffer, offset: int, count: int) -> NDArray[np.uint8]:
     """Unpack `count` bits of an Arrow bitmap, from bit `offset` on, into bytes of 0 and 1."""
     begin, end = offset // 8, -(-(offset + count) // 8)
-    some = np.frombuffer(bitmap, np.uint8, end - begin, begin)
-    return np.unpackbits(some, bitorder="little")[offset - 8 * begin :][:count]
+    packed = np.frombuffer(bitmap, np.uint8, end - begin, begin)
+    return np.unpackbits(packed, bitorder="little")[offset - 8 * begin :][:count]
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.Array:

@@ -352,12 +352,12 @@ def _from_legacy(batch: LegacyBatch) -> RecordBatch:
 
 
 def at_offset(
-    kind: type[CorruptRecordError], error: DecodeError, offset: int
+    error_type: type[CorruptRecordError], error: DecodeError, offset: int
 ) -> CorruptRecordError:
-    """Make an error of type `kind` out of `error`, with the batch's offset; `position` still counts
-    in the batch's data."""
+    """Make an error of type `error_type` out of `error`, with the batch's offset; `position` still
+    counts in the batch's data."""
     message = str(error).removesuffix(f" (at byte {error.position})")
-    return kind(message, error.position, offset=offset)
+    return error_type(message, error.position, offset=offset)
 
 
 def batch_parts(
@@ -508,11 +508,11 @@ def control_type(batch: RecordBatch) -> int:
         key = reader.span(reader.varint())
         if len(key) < _CONTROL_KEY.size:
             raise DecodeError(f"control record with a key of {len(key)} bytes", reader.pos)
-        version, kind = _CONTROL_KEY.unpack_from(key)
+        version, marker_type = _CONTROL_KEY.unpack_from(key)
         if version < 0:
             raise DecodeError(f"control record of version {version}", reader.pos)
     except CorruptRecordError:
         raise
     except DecodeError as error:
         raise at_offset(CorruptRecordError, error, batch.base_offset) from error
-    return int(kind)
+    return int(marker_type)

@@ -458,12 +458,12 @@ def _xxh32_short(data: bytes) -> int:
     """xxHash32 (seed 0) of fewer than 16 bytes: all that an LZ4 frame header needs."""
     mask = 0xFFFFFFFF
     value = (0x165667B1 + len(data)) & mask
-    whole = len(data) & ~3
-    for start in range(0, whole, 4):
+    lanes_end = len(data) & ~3  # a lane has four bytes
+    for start in range(0, lanes_end, 4):
         lane = int.from_bytes(data[start : start + 4], "little")
         value = (value + lane * 0xC2B2AE3D) & mask
         value = ((value << 17 | value >> 15) & mask) * 0x27D4EB2F & mask
-    for byte in data[whole:]:
+    for byte in data[lanes_end:]:
         value = (value + byte * 0x165667B1) & mask
         value = ((value << 11 | value >> 21) & mask) * 0x9E3779B1 & mask
     value = (value ^ value >> 15) * 0x85EBCA77 & mask

@@ -105,11 +105,11 @@ def entry_size(data: memoryview, position: int) -> int | None:
     Raises CorruptRecordError for a size below any message's and for an unknown magic, also if the
     entry is cut (`ByteBufferLogInputStream.nextBatchSize`).
     """
-    left = len(data) - position
-    if left < LOG_OVERHEAD_BYTES:
+    remaining_bytes = len(data) - position
+    if remaining_bytes < LOG_OVERHEAD_BYTES:
         return None
     offset, length = _OFFSET_AND_LENGTH.unpack_from(data, position)
-    magic = data[position + MAGIC_POSITION] if left > MAGIC_POSITION else 0
+    magic = data[position + MAGIC_POSITION] if remaining_bytes > MAGIC_POSITION else 0
     if length < (MIN_BATCH_LENGTH if magic == MAX_MAGIC else MIN_ENTRY_BYTES):
         raise CorruptRecordError(f"batch length {length}", position + 8, offset=offset)
     if magic > MAX_MAGIC:
@@ -117,7 +117,7 @@ def entry_size(data: memoryview, position: int) -> int | None:
             f"record format (magic) {magic} is not known", position + MAGIC_POSITION, offset=offset
         )
     size = LOG_OVERHEAD_BYTES + int(length)
-    return size if size <= left else None
+    return size if size <= remaining_bytes else None
 
 
 def convert_message_set(

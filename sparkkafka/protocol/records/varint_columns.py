@@ -171,11 +171,11 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
         start = at[longer]
         ninth = data.take(start + 8, mode="clip")
         tenth = data.take(start + 9, mode="clip")
-        more = ninth >> 7
-        tenth *= more
+        has_tenth = ninth >> 7
+        tenth *= has_tenth
         values[longer] |= (ninth & 0x7F).astype(np.uint64) << np.uint64(56)
         values[longer] |= tenth.astype(np.uint64) << np.uint64(63)
-        sizes[longer] = 9 + more
+        sizes[longer] = 9 + has_tenth
         invalid = np.zeros(len(at), np.bool_)
         invalid[longer] = tenth >> max(bits - 63, 0) != 0
     if bits == VARINT_BITS:

@@ -528,7 +528,7 @@ def _array_codec(
             except struct_module.error as error:
                 raise EncodeError(f"not all are {element!r}: {error}") from None
             return
-        for item in value:
-            write_element(writer, item)
+        for element_value in value:
+            write_element(writer, element_value)
 
     return ValueCodec(1 if flexible else 4, read, write)
