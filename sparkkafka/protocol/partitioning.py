@@ -167,6 +167,8 @@ def murmur2_of(key: bytes) -> int:
 
 
 class _Murmur2:
+    """murmur2 as a `KeyHash`."""
+
     def start(self, lengths: Ints) -> Words:
         state = lengths.astype(np.uint32)
         state ^= np.uint32(_MURMUR2_SEED)
@@ -223,6 +225,8 @@ def fnv1a_of(key: bytes) -> int:
 
 
 class _Fnv1a:
+    """FNV-1a as a `KeyHash`."""
+
     def start(self, lengths: Ints) -> Words:
         return np.full(len(lengths), _FNV1A_OFFSET, np.uint32)
 
@@ -282,6 +286,8 @@ def _crc32_tables() -> tuple[Words, Words, Words]:
 
 
 class _Crc32:
+    """CRC-32 as a `KeyHash`."""
+
     def __init__(self) -> None:
         self._byte, self._lower, self._upper = _crc32_tables()
 

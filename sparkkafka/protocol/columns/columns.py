@@ -428,9 +428,9 @@ def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
     try:
         for index in range(count):
             starts[index] = at
-            byte = raw[at]  # the key's length, or the first byte of it
+            byte = raw[at]  # of the key's length; below 0x80 it is all of it, zigzag coded
             at = at + (byte >> 1) + 1 if byte < 0x80 else _after_long_length(raw, at)
-            byte = raw[at]  # the value's; null is -1, encoded as 1, which is followed by 0 bytes
+            byte = raw[at]  # of the value's; null is -1, encoded as 1: 0 bytes follow here too
             at = at + (byte >> 1) + 1 if byte < 0x80 else _after_long_length(raw, at)
     except IndexError:
         raise DamageError from None

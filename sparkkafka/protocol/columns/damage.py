@@ -38,7 +38,7 @@ def check_batch(
     start = progress or Progress()
     position, last_delta = 0, start.last_delta
     for index in range(start.records, batch.record_count):
-        known_delta: list[int] = []  # has the record's offset delta once that is read
+        known_delta: list[int] = []  # gets the record's offset delta once that is valid
         if position == len(raw) and not is_end:
             return
         try:

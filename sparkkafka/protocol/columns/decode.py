@@ -146,9 +146,10 @@ def _decode_groups(
     """Decode as `decode_chunks`, with empty chunks: consecutive batches in groups of up to
     CHUNK_BYTES of payload, and a larger batch in parts."""
     start_offset, end_offset, _, times_ms = selection
+    # The group so far, and the uncompressed payloads of its batches.
     group: list[RecordBatch] = []
     payloads: list[memoryview] = []
-    size = 0
+    group_bytes = 0
     for batch in batches:
         # Small batches come by the thousand: plain fields are read here, not properties.
         base_offset, count = batch.base_offset, batch.record_count
@@ -179,16 +180,17 @@ def _decode_groups(
             raise CorruptRecordError(
                 f"{count} records cannot lie in {length} bytes", 0, offset=base_offset
             )
-        # This also keeps a group of several batches within Arrow's int32 offsets.
-        if group and (pieces_of_large is not None or size + length > CHUNK_BYTES):
+        # This batch does not go into the group. (The limit also keeps a group of several batches
+        # within Arrow's int32 offsets.)
+        if group and (pieces_of_large is not None or group_bytes + length > CHUNK_BYTES):
             yield from _BatchGroup(group, payloads, max_payload_bytes).decode(selection)
-            group, payloads, size = [], [], 0
+            group, payloads, group_bytes = [], [], 0
         if pieces_of_large is not None:
             yield from decode_large(batch, pieces_of_large, selection, max_payload_bytes)
         elif count:
             group.append(batch)
             payloads.append(payload)
-            size += length
+            group_bytes += length
     if group:
         yield from _BatchGroup(group, payloads, max_payload_bytes).decode(selection)
 
@@ -357,7 +359,7 @@ class _BatchGroup:
             _per_row(self.timestamp_types, batch), offsets.shape
         )
 
-        keep: NDArray[np.bool_] | None = None
+        keep: NDArray[np.bool_] | None = None  # a flag for each selected row; None: all are
         if int(offsets.min()) < start_offset or int(offsets.max()) >= end_offset:
             keep = (offsets >= start_offset) & (offsets < end_offset)
         if times_ms is not None and timestamps is not None:

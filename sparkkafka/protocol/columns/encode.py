@@ -409,7 +409,7 @@ class _Rows:
         offset_deltas = encode(
             zigzag(np.arange(high - low, dtype=np.int64) - np.repeat(begins, counts))
         )
-        body = self._variable_sizes(low, high)
+        body = self._variable_sizes(low, high)  # bytes of each record after its length
         body += 1 + timestamp_deltas.sizes + offset_deltas.sizes
 
         # Arrow joins for each record: varints, [key, varints,] [value,] [headers]. Without headers
@@ -435,7 +435,7 @@ class _Rows:
         _, offsets_buffer, content = join_rows(parts).buffers()
         view = memoryview(content)
         edges = np.frombuffer(offsets_buffer, np.int32)[: high - low + 1].astype(np.int64)
-        if trailing:  # the last record's zero has no next record
+        if trailing:  # the zero that a row begins with belongs to the record before
             view = memoryview(b"".join((view, b"\0")))
             edges += 1
         return view, edges

@@ -141,13 +141,15 @@ def join_records(
     ]
     timestamp = _Numbers.of(timestamp_deltas)
     offset = _Numbers.of_offset_deltas(counts)
-    first, last = lengths[0], lengths[-1]  # of the keys and the values, or twice of the values
-    if not _SUPPORTED or timestamp is None or offset is None or first is None or last is None:
+    first_length, value_length = lengths[0], lengths[-1]  # without keys both are the values'
+    if not _SUPPORTED or timestamp is None or offset is None:
         return None
-    # Attributes, [the length of a null key,] ..., the count of headers.
-    fixed = 3 if keys is None else 2 + last.width
-    sizes: Any = offset.width + (timestamp.width + first.width + np.uint64(fixed))
-    body = sizes.astype(np.int64)
+    if first_length is None or value_length is None:
+        return None
+    # Attributes, the length of a null key or of the value, the count of headers.
+    other_bytes = 3 if keys is None else 2 + value_length.width
+    sizes: Any = offset.width + (timestamp.width + first_length.width + np.uint64(other_bytes))
+    body = sizes.astype(np.int64)  # bytes of each record after its length
     for blobs in columns:
         if blobs.min_length == blobs.max_length:
             body += max(blobs.max_length, 0)
@@ -157,12 +159,12 @@ def join_records(
     if body_length is None:
         return None
     if keys is None:
-        first = _NULL.followed_by(first)
+        first_length = _NULL.followed_by(first_length)
     # The bytes before a key, or before a value if there are no keys: front, then tail. A record
     # ends in a zero, the count of its headers. It is written before the next record's varints,
     # since every further view costs time.
     front = _ZERO_BYTE.followed_by(body_length).followed_by(_ZERO_BYTE).followed_by(timestamp)
-    tail = offset.followed_by(first)
+    tail = offset.followed_by(first_length)
     if front.widest + tail.widest > _INLINE_BYTES:
         return None
 
@@ -178,8 +180,8 @@ def join_records(
     _write_column(views, 0, per_row, "<u8", 4, front.packed | tail.packed << shift)
     _write_column(views, 0, per_row, "<u4", 12, tail.packed >> (np.uint64(64) - shift))
     if keys is not None:
-        _write_column(views, 2, per_row, "<i4", 0, last.width)
-        _write_column(views, 2, per_row, "<u4", 4, last.packed)
+        _write_column(views, 2, per_row, "<i4", 0, value_length.width)
+        _write_column(views, 2, per_row, "<u4", 4, value_length.packed)
     for index, blobs in enumerate(columns):
         _write_blob_views(views[2 * index + 1 : -1 : per_row], blobs, index)
     joined = pa.Array.from_buffers(

@@ -374,7 +374,7 @@ def _follow_steps(data: Bytes, begins: Ints, steps: Ints) -> Ints:
     steps[0, :, 0] = begins
     np.add(begins, 1, out=steps[0, :, 1])
     pair = np.empty((len(begins), 2), np.uint8)
-    index = pair.view("<u2").ravel()
+    index = pair.view("<u2").ravel()  # the same memory, as one number for each chain
     advance = np.empty((len(begins), 2), np.int64)
     for row in range(len(steps)):
         # Positions may leave the data: `verify` checks the outcome.

@@ -124,7 +124,7 @@ class RecordBatch(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """Raises CorruptRecordError for an id that no codec has."""
+        """The codec of `data`. Raises CorruptRecordError for an id that no codec has."""
         codec_id = self.attributes & CODEC_MASK
         if codec_id > Codec.ZSTD:
             raise CorruptRecordError(

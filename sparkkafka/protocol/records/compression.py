@@ -335,7 +335,8 @@ def _snappy_block(
     codec: pa.Codec, data: memoryview, start: int, end: int, budget_bytes: int, max_bytes: int
 ) -> memoryview:
     """Decompress the raw block data[start:end]. Memory is allocated only for a claimed size that is
-    possible and at most `budget_bytes`, what is left of `max_bytes`."""
+    possible and at most `budget_bytes`, what is left of `max_bytes`. Raises DecodeError and
+    OutputTooLargeError."""
     try:
         claimed, _ = read_varint(data, start, end, VARINT_BITS)
     except (IndexError, BadVarintError):
@@ -387,6 +388,7 @@ def _lz4_parts(data: memoryview, any_header_checksum: bool, max_bytes: int) -> I
     With `any_header_checksum` the header's checksum is replaced by the right one before the library
     checks it.
     """
+    # `bound` is an upper bound of the output that is still to come.
     header_bytes, end, bound, claimed = _read_lz4_headers(data)
     data = data[:end]
     if claimed is not None and claimed > max_bytes:

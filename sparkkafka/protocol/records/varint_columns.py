@@ -211,7 +211,7 @@ def _squeeze64(
     """Decode varints of at most eight bytes, or the first 56 bits: (values, bytes of each).
     Arguments as for `_squeeze32`; `stops` of 0 means more than eight bytes."""
     lowest = stops & (~stops + _ONE)
-    mask = lowest | (lowest - _ONE)
+    mask = lowest | (lowest - _ONE)  # the varint's own bytes
     words &= mask
     words &= _LOW
     for keep, move, by in _SQUEEZE:
@@ -347,7 +347,7 @@ _BYTE_FLAGS: Final = {
 def join_varints(varints: Varints) -> Bytes:
     """Return the bytes of all varints, one after the other."""
     size = varints.words.itemsize
-    if size == 1:
+    if size == 1:  # every varint takes one byte, which is the word
         data: Bytes = varints.words
         return data
     if varints.are_values:
@@ -355,6 +355,7 @@ def join_varints(varints: Varints) -> Bytes:
         data = np.empty(int(varints.sizes.sum()), np.uint8)
         _write_values(data, ends - varints.sizes, varints.words, varints.sizes)
         return data
+    # Of the bytes of all words, those that belong to a varint.
     flags = _BYTE_FLAGS[size].take(varints.sizes).view(np.bool_)
     packed: Bytes = np.ascontiguousarray(varints.words).view(np.uint8)[flags]
     return packed

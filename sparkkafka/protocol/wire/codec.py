@@ -376,6 +376,7 @@ def _absence_check(declared: Sequence[Field], version: int) -> Callable[[Any], N
     defaults = tuple(field.make_default() for field in unsendable)
 
     def check(value: Any) -> None:
+        """Raise AbsentFieldError if one of these fields of a struct is not its default."""
         values = get(value)
         if values == defaults:
             return
