@@ -95,14 +95,14 @@ def test_rows_are_those_of_the_slow_twin(data: st.DataObject) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether copies were found, each time that somebody asks for their fields."""
     found: list[bool] = []
-    way = uniform_batches.UniformBatches.fields
+    way = uniform_batches.UniformBatches.read_fields
 
-    def fields(self: uniform_batches.UniformBatches, first: int, last: int) -> object:
+    def read_fields(self: uniform_batches.UniformBatches, first: int, last: int) -> object:
         answer = way(self, first, last)
         found.append(answer is not None)
         return answer
 
-    monkeypatch.setattr(uniform_batches.UniformBatches, "fields", fields)
+    monkeypatch.setattr(uniform_batches.UniformBatches, "read_fields", read_fields)
     return found
 
 
