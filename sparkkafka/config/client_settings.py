@@ -110,6 +110,7 @@ def _settings(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
     rows = {row.key: _of_other_client(row) for row in library}
     for row in KAFKA:
         if row.key not in rows:
+            # Each class refuses serializers and deserializers, also those of the other side.
             is_ours = row.side in (Side.BOTH, side) or row.key.endswith("serializer")
             rows[row.key] = row if is_ours else _of_other_client(row)
     return rows | {row.key: row for row in own}

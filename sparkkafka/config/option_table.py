@@ -552,7 +552,7 @@ def _registry_tls_rows() -> list[Option]:
             doc = row.doc.replace("ssl.", f"{REGISTRY_PREFIX}ssl.").replace(
                 "librdkafka: ", "Also: "
             )
-            if row.name in docs:
+            if row.name in docs:  # only the other names at the end of the brokers' text are kept
                 doc = docs[row.name] + "".join(re.findall(r" Also: .*", doc))
             rows.append(
                 replace(

@@ -120,7 +120,7 @@ def create_delegation_token(
 def renew_delegation_token(
     cluster: Cluster, token: DelegationToken, deadline: Deadline, *, renew_period_ms: int | None
 ) -> int:
-    """Return the new expiry time, ms since 1970. Raises OptionError, KafkaError."""
+    """Renew a token. Returns its new expiry time, ms since 1970. Raises OptionError, KafkaError."""
     period = {"renew_period_ms": _checked_period(renew_period_ms, "renew_period_ms")}
     return _change_expiry(cluster, token, "renewing", RenewDelegationTokenRequest, period, deadline)
 
@@ -128,7 +128,8 @@ def renew_delegation_token(
 def expire_delegation_token(
     cluster: Cluster, token: DelegationToken, deadline: Deadline, *, expiry_period_ms: int | None
 ) -> int:
-    """Return the new expiry time, ms since 1970. Raises OptionError, KafkaError."""
+    """End a token, now (None) or later. Returns its new expiry time, ms since 1970. Raises
+    OptionError, KafkaError."""
     period = {"expiry_time_period_ms": _checked_period(expiry_period_ms, "expiry_period_ms")}
     return _change_expiry(cluster, token, "ending", ExpireDelegationTokenRequest, period, deadline)
 

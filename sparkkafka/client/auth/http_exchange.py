@@ -69,8 +69,8 @@ class Answer(NamedTuple):
     body: SecretBytes
 
     def redirect_host(self) -> str:
-        """Return scheme and host of the header Location, "" without one. Its other parts may
-        contain a secret."""
+        """Return scheme and host of the header Location; "" without one, or if the host is not
+        certain. Its other parts may contain a secret."""
         location = self.headers.get("location", "")[:2000]
         try:
             parts = urlsplit(location)

@@ -545,9 +545,9 @@ def _send_probe(
 
 @contextlib.contextmanager
 def kafka_errors_only(broker: str) -> Iterator[None]:
-    """Raise errors of the block that are no KafkaError as one: clients' threads handle only those.
+    """Raise a KafkaError for any other error of the block: clients' threads handle only those.
 
-    A ValueError is not its cause, since it may quote a secret.
+    The other error is its cause, except a ValueError, which may quote a secret.
     """
     try:
         yield
