@@ -51,7 +51,7 @@ def without_unused_values(options: Mapping[str, Any]) -> dict[str, str]:
         else:
             row = _CONNECTOR.get(key)
         used = (row is not None and row.status is Status.USED) or key == "path"
-        # Their aliases are needed to resolve references.
+        # config.providers and its classes: their aliases are needed to resolve references.
         used |= key.startswith(f"{KAFKA_PREFIX}{PROVIDERS_OPTION}") and ".param." not in key
         if value is not None:
             kept[key] = as_text(value) if used else ""

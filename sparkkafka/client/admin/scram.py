@@ -260,11 +260,11 @@ def _check_alteration(alteration: Alteration) -> None:
     checked_choice(alteration.mechanism, MECHANISMS, f"user {alteration.user}: mechanism")
     if isinstance(alteration, UserScramCredentialDeletion):
         return
-    count = checked_int(alteration.iterations, f"user {alteration.user}: iterations")
-    if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
+    iterations = checked_int(alteration.iterations, f"user {alteration.user}: iterations")
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise OptionError(
             f"user {alteration.user}: iterations are from {MIN_ITERATIONS} to {MAX_ITERATIONS}, "
-            f"got {count}"
+            f"got {iterations}"
         )
 
 

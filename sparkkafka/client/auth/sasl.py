@@ -205,13 +205,13 @@ def _decode_base64(mechanism: str, text: str) -> bytes:
 def _checked_iterations(mechanism: str, text: str) -> int:
     """Return the number of iterations that the server requires. Raises AuthenticationError if it is
     not within our limits."""
-    count = int(text) if re.fullmatch("[0-9]{1,10}", text) else 0
-    if not MIN_ITERATIONS <= count <= MAX_ITERATIONS:
+    iterations = int(text) if re.fullmatch("[0-9]{1,10}", text) else 0
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise AuthenticationError(
             f"{mechanism}: the server requires {printable(text, 20)} iterations; allowed are "
             f"{MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
-    return count
+    return iterations
 
 
 # --- GSSAPI --------------------------------------------------------------------------------------
