@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, Protocol
 from sparkkafka.client.auth.sasl import (
     SCRAM_HASHES,
     Conversation,
-    kerberos,
-    oauthbearer,
-    plain,
+    kerberos_conversation,
+    oauthbearer_conversation,
+    plain_conversation,
     printable,
-    scram,
+    scram_conversation,
 )
 from sparkkafka.client.auth.tls import context_of
 from sparkkafka.client.deadline import Deadline
@@ -83,7 +83,9 @@ def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
         choice.mechanism, choice.username, choice.password, token_auth=choice.token_auth
     )
     if choice.kerberos is not None:
-        return replace(settings, begin_kerberos=partial(kerberos, choice.kerberos, host))
+        return replace(
+            settings, begin_kerberos=partial(kerberos_conversation, choice.kerberos, host)
+        )
     if choice.oauth is None:
         return settings
     # Imported here: few users need it, and the import takes a while.
@@ -141,11 +143,13 @@ class SaslSettings:
     def begin_conversation(self, deadline: Deadline) -> Conversation:
         """Begin a new conversation. Raises AuthenticationError if there is no token."""
         if self.mechanism == "PLAIN":
-            return plain(self.username, self.password)
+            return plain_conversation(self.username, self.password)
         if self.mechanism in SCRAM_HASHES:
-            return scram(self.mechanism, self.username, self.password, token_auth=self.token_auth)
+            return scram_conversation(
+                self.mechanism, self.username, self.password, token_auth=self.token_auth
+            )
         if self.mechanism == "OAUTHBEARER" and self.token is not None:
-            return oauthbearer(self.token(deadline), self.extensions)
+            return oauthbearer_conversation(self.token(deadline), self.extensions)
         if self.begin_kerberos is not None:
             return self.begin_kerberos(deadline)
         raise AuthenticationError(f"the SASL mechanism {self.mechanism} is not supported")

@@ -53,8 +53,8 @@ MAX_ITERATIONS = 1_000_000
 client for minutes."""
 
 
-def plain(username: str, password: Secret) -> Conversation:
-    """PLAIN (RFC 4616): user and password in the clear, so use it only with TLS."""
+def plain_conversation(username: str, password: Secret) -> Conversation:
+    """Begin PLAIN (RFC 4616): user and password in the clear, so use it only with TLS."""
     for what, text in (("user name", Secret(username)), ("password", password)):
         if not text:
             raise AuthenticationError(f"SASL PLAIN needs a {what}")
@@ -64,7 +64,7 @@ def plain(username: str, password: Secret) -> Conversation:
     yield SecretBytes(f"\0{username}\0{password.reveal()}".encode())
 
 
-def scram(
+def scram_conversation(
     mechanism: str,
     username: str,
     password: Secret,
@@ -72,8 +72,9 @@ def scram(
     token_auth: bool = False,
     nonce: str | None = None,
 ) -> Conversation:
-    """SCRAM-SHA-256 or -512 (RFC 5802, RFC 7677), as Kafka has it: without SASLprep, and without
-    channel binding. `token_auth`: the user is a delegation token (KIP-48)."""
+    """Begin SCRAM-SHA-256 or -512 (RFC 5802, RFC 7677), as Kafka has it: without SASLprep, and
+    without channel binding. `token_auth`: the user is a delegation token (KIP-48). `nonce` is given
+    in tests."""
     _check_utf8(mechanism, "user name", Secret(username))
     _check_utf8(mechanism, "password", password)
     nonce = nonce or secrets.token_urlsafe(24)
@@ -134,8 +135,10 @@ def salted_password(mechanism: str, password: Secret, salt: bytes, iterations: i
     )
 
 
-def oauthbearer(token: Secret, extensions: Mapping[str, str] | None = None) -> Conversation:
-    """OAUTHBEARER (RFC 7628) with SASL extensions (KIP-342)."""
+def oauthbearer_conversation(
+    token: Secret, extensions: Mapping[str, str] | None = None
+) -> Conversation:
+    """Begin OAUTHBEARER (RFC 7628) with SASL extensions (KIP-342)."""
     if not re.fullmatch("[A-Za-z0-9._~+/-]+=*", token.reveal()):  # b64token of RFC 6750
         raise AuthenticationError("OAUTHBEARER: the token is empty or has characters of no token")
     pairs = []
@@ -225,8 +228,10 @@ _UNREACHABLE: Final = (2529639068, -1765328228)
 _T = TypeVar("_T")
 
 
-def kerberos(settings: KerberosSettings, host: str, deadline: Deadline) -> Conversation:
-    """GSSAPI with Kerberos (RFC 4752), to the broker whose Kerberos name contains `host`.
+def kerberos_conversation(
+    settings: KerberosSettings, host: str, deadline: Deadline
+) -> Conversation:
+    """Begin GSSAPI with Kerberos (RFC 4752), to the broker whose Kerberos name contains `host`.
 
     The package gssapi uses the system's Kerberos library. That finds the KDC by krb5.conf, gets
     tickets and caches them. It may block for half a minute and longer, but not the caller beyond

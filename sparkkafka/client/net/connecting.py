@@ -473,9 +473,9 @@ def _tls_refusal(error: OSError, where: str, prefix: str) -> str:
     """Return the message for a handshake that the server, or OpenSSL, refused."""
     reason, hint = system_message(error), alert_hint(error, prefix)
     if reason.isupper():  # OpenSSL's TLSV1_ALERT_UNKNOWN_CA
-        for source in ("TLSV13_ALERT_", "TLSV1_ALERT_", "SSLV3_ALERT_", "TLSV1_"):
-            if reason.startswith(source):
-                reason = f"the server says: {reason.removeprefix(source)}"
+        for alert_prefix in ("TLSV13_ALERT_", "TLSV1_ALERT_", "SSLV3_ALERT_", "TLSV1_"):
+            if reason.startswith(alert_prefix):
+                reason = f"the server says: {reason.removeprefix(alert_prefix)}"
                 break
         reason = reason.replace("_", " ")
         reason = reason if ":" in reason else reason.lower()

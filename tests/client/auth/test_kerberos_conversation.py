@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth.sasl import kerberos
+from sparkkafka.client.auth.sasl import kerberos_conversation
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import KerberosSettings
 from sparkkafka.errors import (
@@ -93,7 +93,7 @@ def keytab(tmp_path: Path) -> str:
 
 
 def said(settings: KerberosSettings, *answers: bytes) -> list[bytes]:
-    talk = kerberos(settings, "host", Deadline(5_000))
+    talk = kerberos_conversation(settings, "host", Deadline(5_000))
     found = [next(talk).reveal()]
     for answer in answers:
         try:
@@ -175,7 +175,9 @@ def test_what_is_wrong(library: Library, keytab: str, monkeypatch: pytest.Monkey
 def test_a_kdc_that_hangs(library: Library, keytab: str) -> None:
     over = threading.Event()
     library.first = lambda: over.wait(60)
-    talk = kerberos(KerberosSettings(principal="me", keytab=keytab), "host", Deadline(50))
+    talk = kerberos_conversation(
+        KerberosSettings(principal="me", keytab=keytab), "host", Deadline(50)
+    )
     try:
         with pytest.raises(KafkaTimeoutError, match=r"no answer from the KDC within 0\.05 s"):
             next(talk)

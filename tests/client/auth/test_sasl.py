@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sparkkafka.client.auth.sasl import (
     MAX_ITERATIONS,
     Conversation,
-    oauthbearer,
-    plain,
-    scram,
+    oauthbearer_conversation,
+    plain_conversation,
+    scram_conversation,
 )
 from sparkkafka.errors import AuthenticationError
 from sparkkafka.secret import Secret
@@ -42,13 +42,13 @@ def end(conversation: Conversation, answer: bytes) -> None:
 
 
 def test_plain_is_that_of_rfc_4616() -> None:
-    conversation = plain("tim", Secret("tanstaaftanstaaf"))
+    conversation = plain_conversation("tim", Secret("tanstaaftanstaaf"))
     assert begin(conversation) == b"\0tim\0tanstaaftanstaaf"
     end(conversation, b"")
 
 
 def test_scram_sha_256_is_that_of_rfc_7677() -> None:
-    conversation = scram("SCRAM-SHA-256", "user", PENCIL, nonce="rOprNGfwEbeRWgbNEkqO")
+    conversation = scram_conversation("SCRAM-SHA-256", "user", PENCIL, nonce="rOprNGfwEbeRWgbNEkqO")
     assert begin(conversation) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     first = f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
@@ -59,7 +59,7 @@ def test_scram_sha_256_is_that_of_rfc_7677() -> None:
 
 def test_oauthbearer_is_that_of_rfc_7628() -> None:
     token = "vF9dft4qmTc2Nvb3RlckBhbHRhdmlzdGEuY29tCg=="
-    conversation = oauthbearer(Secret(token), {"host": "server.example.com"})
+    conversation = oauthbearer_conversation(Secret(token), {"host": "server.example.com"})
     assert begin(conversation) == (
         b"n,,\x01auth=Bearer " + token.encode() + b"\x01host=server.example.com\x01\x01"
     )
@@ -106,27 +106,27 @@ class Server:
 @pytest.mark.parametrize("password", ["pencil", "пароль, = ☃"])
 def test_scram_with_a_server(mechanism: str, hash_name: str, password: str) -> None:
     server = Server(hash_name, password)
-    conversation = scram(mechanism, "user", Secret(password))
+    conversation = scram_conversation(mechanism, "user", Secret(password))
     final = go_on(conversation, server.first(begin(conversation)))
     end(conversation, server.last(final))
 
 
 def test_scram_with_a_wrong_password() -> None:
     server = Server("sha512", "pencil")
-    conversation = scram("SCRAM-SHA-512", "user", Secret("pen"))
+    conversation = scram_conversation("SCRAM-SHA-512", "user", Secret("pen"))
     answer = server.last(go_on(conversation, server.first(begin(conversation))))
     with pytest.raises(AuthenticationError, match="SCRAM-SHA-512: the server refuses: invalid-pr"):
         conversation.send(answer)
 
 
 def test_user_names_are_escaped_and_nonces_are_new() -> None:
-    firsts = [begin(scram("SCRAM-SHA-256", "a=b,c", PENCIL)) for _ in range(2)]
+    firsts = [begin(scram_conversation("SCRAM-SHA-256", "a=b,c", PENCIL)) for _ in range(2)]
     assert all(first.startswith(b"n,,n=a=3Db=2Cc,r=") for first in firsts)
     assert firsts[0] != firsts[1]
 
 
 def test_a_delegation_token_says_that_it_is_one() -> None:
-    first = begin(scram("SCRAM-SHA-256", "id", PENCIL, token_auth=True, nonce="abc"))
+    first = begin(scram_conversation("SCRAM-SHA-256", "id", PENCIL, token_auth=True, nonce="abc"))
     assert first == b"n,,n=id,r=abc,tokenauth=true"
 
 
@@ -152,7 +152,7 @@ def test_a_delegation_token_says_that_it_is_one() -> None:
     ],
 )
 def test_a_first_message_that_is_wrong(first: str, words: str) -> None:
-    conversation = scram("SCRAM-SHA-256", "user", PENCIL, nonce="abc")
+    conversation = scram_conversation("SCRAM-SHA-256", "user", PENCIL, nonce="abc")
     begin(conversation)
     with pytest.raises(AuthenticationError, match=words) as caught:
         conversation.send(first.encode())
@@ -172,7 +172,7 @@ def test_a_first_message_that_is_wrong(first: str, words: str) -> None:
 )
 def test_a_last_message_that_is_wrong(final: bytes, words: str) -> None:
     server = Server("sha256", "pencil")
-    conversation = scram("SCRAM-SHA-256", "user", PENCIL)
+    conversation = scram_conversation("SCRAM-SHA-256", "user", PENCIL)
     go_on(conversation, server.first(begin(conversation)))
     with pytest.raises(AuthenticationError, match=words):
         conversation.send(final)
@@ -180,7 +180,7 @@ def test_a_last_message_that_is_wrong(final: bytes, words: str) -> None:
 
 @given(st.lists(st.binary(max_size=100), min_size=2, max_size=2))
 def test_hostile_bytes_are_an_error_and_nothing_else(answers: list[bytes]) -> None:
-    conversation = scram("SCRAM-SHA-256", "user", PENCIL)
+    conversation = scram_conversation("SCRAM-SHA-256", "user", PENCIL)
     begin(conversation)
     with pytest.raises(AuthenticationError):
         for answer in answers:
@@ -190,13 +190,13 @@ def test_hostile_bytes_are_an_error_and_nothing_else(answers: list[bytes]) -> No
 @pytest.mark.slow
 def test_the_most_iterations_that_a_server_can_ask_for() -> None:
     server = Server("sha256", "pencil", MAX_ITERATIONS)
-    conversation = scram("SCRAM-SHA-256", "user", PENCIL)
+    conversation = scram_conversation("SCRAM-SHA-256", "user", PENCIL)
     final = go_on(conversation, server.first(begin(conversation)))
     end(conversation, server.last(final))
 
 
 def test_a_token_that_is_refused() -> None:
-    conversation = oauthbearer(Secret("abc"))
+    conversation = oauthbearer_conversation(Secret("abc"))
     assert begin(conversation) == b"n,,\x01auth=Bearer abc\x01\x01"
     assert go_on(conversation, b'{"status":"invalid_token"}') == b"\x01"
     with pytest.raises(AuthenticationError, match=r'refuses the token: \{"status":"invalid_token"'):
@@ -209,17 +209,17 @@ def test_a_token_that_is_refused() -> None:
 @pytest.mark.parametrize(
     "conversation",
     [
-        plain("", PENCIL),
-        plain("user", Secret("")),
-        plain("us\0er", PENCIL),
-        plain("user", Secret("hush\0hush")),
-        oauthbearer(Secret("")),
-        oauthbearer(Secret("hush hush")),
-        oauthbearer(Secret("hush\x01auth=Bearer other")),
-        oauthbearer(Secret("abc"), {"auth": "x"}),
-        oauthbearer(Secret("abc"), {"a_b": "x"}),
-        oauthbearer(Secret("abc"), {"a": "hush\x01b=c"}),
-        oauthbearer(Secret("abc"), {"a": ""}),
+        plain_conversation("", PENCIL),
+        plain_conversation("user", Secret("")),
+        plain_conversation("us\0er", PENCIL),
+        plain_conversation("user", Secret("hush\0hush")),
+        oauthbearer_conversation(Secret("")),
+        oauthbearer_conversation(Secret("hush hush")),
+        oauthbearer_conversation(Secret("hush\x01auth=Bearer other")),
+        oauthbearer_conversation(Secret("abc"), {"auth": "x"}),
+        oauthbearer_conversation(Secret("abc"), {"a_b": "x"}),
+        oauthbearer_conversation(Secret("abc"), {"a": "hush\x01b=c"}),
+        oauthbearer_conversation(Secret("abc"), {"a": ""}),
     ],
 )
 def test_what_would_break_the_message_is_an_error_without_the_secret(
