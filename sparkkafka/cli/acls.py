@@ -181,11 +181,11 @@ def list_acls(
     """List all ACLs, or those that match these options."""
     filters = matching.filters(about.resources())
     with session_of(context).admin() as admin:
-        found = _matching(admin, filters)
+        found = _matching_acls(admin, filters)
     if as_json:
         print_json([asdict(binding) for binding in found])
     else:
-        _print(found, empty="no ACLs")
+        _print_acls(found, empty="no ACLs")
 
 
 @app.command()
@@ -257,8 +257,8 @@ def create(
             prefix=prefix,
         )
     else:
-        names = [kafka_name(name, OPERATIONS, "--operation") for name in operation or ()]
-        rights = rights_of_operations(resources, names)
+        operations = [kafka_name(name, OPERATIONS, "--operation") for name in operation or ()]
+        rights = rights_of_operations(resources, operations)
     if not principal:
         raise OptionError('for whom? Give --principal User:NAME ("User:*" is everybody)')
     pattern_type = kafka_name(pattern, STORED_PATTERNS, "--pattern")
@@ -267,14 +267,14 @@ def create(
             AclBinding(
                 resource.type,
                 resource.name,
-                name,
+                user,
                 operation_name,
                 pattern_type=resource.pattern_type or pattern_type,
                 host=host,
                 permission_type="DENY" if deny else "ALLOW",
             )
         )
-        for name in dict.fromkeys(principal)
+        for user in dict.fromkeys(principal)
         for resource, operation_name in dict.fromkeys(rights)
     ]
     if dry_run:
@@ -301,11 +301,12 @@ def delete(
 ) -> None:
     """Delete the ACLs that match these options."""
     filters = matching.filters(about.resources())
+    # Deleting all ACLs takes --all, so that no one does it by leaving an option out.
     matches_all = filters in ([AclBindingFilter()], [AclBindingFilter(pattern_type=MATCH)])
     if all_acls != matches_all:
         raise OptionError("say which: --topic, --principal, …, or else --all")
     with session_of(context).admin() as admin:
-        found = _matching(admin, filters)
+        found = _matching_acls(admin, filters)
         if dry_run:
             _print_changed(found, "deleted", executed=False, as_json=as_json)
             return
@@ -389,7 +390,7 @@ def rights_of_jobs(
 
     def rights(kind: str, *operations: str) -> Iterator[Right]:
         """Return these operations on each resource of a kind."""
-        return product((row for row in resources if row.type == kind), operations)
+        return product((resource for resource in resources if resource.type == kind), operations)
 
     needed: list[Right] = []
     if producer:
@@ -408,12 +409,14 @@ def rights_of_jobs(
 # --- output -----------------------------------------------------------------------------------
 
 
-def _matching(admin: Admin, filters: Iterable[AclBindingFilter]) -> list[AclBinding]:
-    """Return the ACLs that any of the filters matches, in order."""
-    return sorted({binding for acls in filters for binding in admin.describe_acls(acls)})
+def _matching_acls(admin: Admin, filters: Iterable[AclBindingFilter]) -> list[AclBinding]:
+    """Look up the ACLs that any of the filters matches; return them sorted, each once."""
+    return sorted(
+        {binding for acl_filter in filters for binding in admin.describe_acls(acl_filter)}
+    )
 
 
-def _print(bindings: Iterable[AclBinding], *, empty: str | None = None) -> None:
+def _print_acls(bindings: Iterable[AclBinding], *, empty: str | None = None) -> None:
     """Print ACLs as a table."""
     columns = ("principal", "permission", "operation", "resource", "name", "pattern", "host")
     rows = [
@@ -440,7 +443,7 @@ def _print_changed(
         return
     if executed and not bindings:
         return  # the errors say why
-    _print(bindings)
+    _print_acls(bindings)
     count = len(bindings)
     verb = ("was" if count == 1 else "were") if executed else "would be"
     print_line(f"{counted(count, 'ACL')} {verb} {change}")

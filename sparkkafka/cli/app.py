@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run_and_report(argv)
     except KeyboardInterrupt as interrupt:
-        _end_line()
+        _start_new_line()
         # A verb adds notes that say what it had done by then.
         for note in getattr(interrupt, "__notes__", ()):
             print_error(note)
@@ -74,15 +74,16 @@ def _run_and_report(argv: Sequence[str] | None) -> int:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        _close_stdout()
+        _discard_stdout()
         return SIGNAL_BASE + signal.SIGPIPE
     except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11, while a class is created
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            # Python 3.11 wraps an exception of __set_name__, while a class is created.
             raise error.__cause__ from None
         try:
             sys.stdout.flush()
         except OSError:
-            _close_stdout()
+            _discard_stdout()
         return _fail(_message(error), error, session)
 
 
@@ -112,7 +113,7 @@ def _dispatch(arguments: list[str], session: Session) -> int:
         # Ctrl-C, or the end of the input, instead of an answer to a question.
         if isinstance(end.__context__, KeyboardInterrupt):
             raise end.__context__ from None
-        _end_line()
+        _start_new_line()
         return _fail("nothing was done", end, session)
     except typer.TyperException as error:
         return _fail_usage(error, session)
@@ -149,13 +150,15 @@ def _message(error: Exception) -> str:
 
 
 def _with_flags(message: str) -> str:
+    """Return the message with the command's flags in place of Spark's options for formats."""
     from sparkkafka.cli.format_flags import replace_options_by_flags  # needs Typer, and is slow
 
     return replace_options_by_flags(message)
 
 
 def _fail(message: str, error: BaseException | None = None, session: Session | None = None) -> int:
-    """Print one line on stderr, with --debug after the traceback. Return the exit code."""
+    """Print one line on stderr, with --debug after the traceback of `error`. Return the exit code:
+    WRONG_USE for an OptionError or if no exception is given, else FAILED."""
     if session is not None and session.debug and error is not None:
         with contextlib.suppress(OSError, ValueError):
             traceback.print_exception(error)
@@ -181,7 +184,7 @@ def _on_signal(number: int, frame: object) -> None:
     raise _Terminated(number)
 
 
-def _end_line() -> None:
+def _start_new_line() -> None:
     """Start a new line on a terminal, where the cursor stands behind a question or ^C."""
     if sys.stderr.isatty():
         sys.stderr.write("\n")
@@ -193,6 +196,7 @@ def _open_closed_streams() -> None:
     A verb that uses stdin or stdout then gets the system's error, other verbs run. What is written
     to a closed stderr is discarded.
     """
+    # Each is opened for the other direction, so that its use fails with EBADF (see `_message`).
     for name, mode, flags in (
         ("stdin", "r", os.O_WRONLY),
         ("stdout", "w", os.O_RDONLY),
@@ -203,7 +207,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
-def _close_stdout() -> None:
+def _discard_stdout() -> None:
     """Discard what stdout still holds: Python flushes it when it exits, and would complain about
     the closed pipe or the full disk, with an exit code of its own."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -216,7 +220,7 @@ def _close_stdout() -> None:
 def _print_warnings(session: Session) -> Iterator[None]:
     """Print the package's warnings as lines of the command while the block runs.
 
-    On a terminal and with --debug these are all warnings. Otherwise those of the client are left
+    On a terminal, or with --debug, all warnings are printed. Otherwise those of the client are left
     out, since its error at the end says the same.
     """
     handler = _WarningPrinter(session)

@@ -83,8 +83,8 @@ class Measured:
 
 
 def _random_records(load: Load) -> pa.RecordBatch:
-    """Return records with random values that compress to three quarters of their size, like those
-    of most topics."""
+    """Return a batch of up to 256 KB or 10,000 records, to be sent again and again. Its random
+    values compress to three quarters of their size, like those of most topics."""
     import pyarrow as pa
 
     from sparkkafka.protocol.records.arrow import from_numpy
@@ -108,7 +108,7 @@ def write_load(session: Session, topic: str, load: Load) -> Measured:
     if not session.has_timeout:  # a slow cluster is measured, not given up
         del settings["delivery.timeout.ms"]
     with session.admin(session.new_deadline()) as admin:
-        admin.describe_topic(topic)
+        admin.describe_topic(topic)  # raises if it is missing
     with Producer(settings | session.settings("producer")) as producer:
         producer.partitions_for(topic)  # connects
         start_s = time.perf_counter()
@@ -139,13 +139,13 @@ def read_load(session: Session, topic: str, load: Load) -> Measured:
     latencies_s: list[float] = []
     records = size_bytes = 0
     with TopicReader(session.settings("consumer"), plan, session.timeout_s) as reader:
-        reader.bind()
-        start_s = wait_s = time.perf_counter()
+        reader.look_up_bounds()
+        start_s = wait_start_s = time.perf_counter()
         for batch in reader.batches():
-            latencies_s.append(time.perf_counter() - wait_s)
+            latencies_s.append(time.perf_counter() - wait_start_s)
             records += batch.num_rows
             size_bytes += batch.column("value").nbytes + batch.column("key").nbytes
-            wait_s = time.perf_counter()
+            wait_start_s = time.perf_counter()
         seconds = time.perf_counter() - start_s
     return Measured(records, seconds, size_bytes, latencies_s)
 

@@ -44,14 +44,14 @@ class BoundedAdmin(Admin):
         super().__init__(config)
         self.deadline = deadline
         self._options = parse_admin_settings(config)
-        self._is_checked = False
+        self._has_checked_servers = False
 
     def restart_deadline(self) -> None:
         """Allow the whole time once more, after a person has taken some of it to answer."""
         self.deadline = Deadline(self.deadline.total_ms)
 
     def cluster_and_deadline(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
-        """Return what a request needs that `Admin` has no method for."""
+        """Yield the cluster and the deadline for requests that `Admin` has no method for."""
         return self._call(None)
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
@@ -68,13 +68,15 @@ class BoundedAdmin(Admin):
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
+        """Yield what each call of `Admin` uses: the cluster, and a deadline that ends after
+        `timeout_s` and not later than that of the verb."""
         if self.deadline.expired:
             raise KafkaTimeoutError(
                 f"not done after {self.deadline.text}: give --timeout more seconds"
             )
-        if not self._is_checked:
+        if not self._has_checked_servers:
             check_not_refused(self._options)
-            self._is_checked = True
+            self._has_checked_servers = True
         remaining_s = self.deadline.remaining_s()
         with super()._call(remaining_s if timeout_s is None else min(timeout_s, remaining_s)) as (
             cluster,
@@ -104,7 +106,8 @@ def partial_values(what: str, results: Results[Item, Found]) -> Mapping[Item, Fo
 def config_values(
     entries: Mapping[str, ConfigEntry], *, with_defaults: bool = False
 ) -> dict[str, str | None]:
-    """Return the values of settings by name, sorted: of those that are set somewhere, or of all."""
+    """Return the values of settings by name, sorted (None for a sensitive one). Settings that have
+    their default are left out, unless `with_defaults`."""
     return {
         name: entry.value
         for name, entry in sorted(entries.items())
@@ -119,8 +122,9 @@ def check_not_refused(options: ClientOptions) -> None:
     outlives a broker that restarts. At a terminal a refused port is a typing error or a broker that
     was not started, and nobody wants to wait half a minute to learn that.
 
-    The first server that does not refuse ends the check, after a second at most: the client finds
-    out what it is. If that server does not connect either, a warning names those that refused.
+    The first server that does not refuse ends the check, after a second at most; all other failures
+    are left to the client. If that server does not connect either, a warning names those that
+    refused.
     """
     deadline = Deadline(1_000)
     refused: list[str] = []

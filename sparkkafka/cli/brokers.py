@@ -104,7 +104,8 @@ def _disk_space(directories: Mapping[str, LogDirDescription] | None) -> dict[str
 
 
 def _releases(admin: BoundedAdmin, node_ids: Iterable[int]) -> dict[int, str]:
-    """Return the release of each broker that can be reached."""
+    """Return the release of each broker that can be reached; a line on stderr reports each other
+    one."""
     releases: dict[int, str] = {}
     with admin.cluster_and_deadline() as (cluster, deadline):
         for node_id in node_ids:
@@ -118,9 +119,9 @@ def _releases(admin: BoundedAdmin, node_ids: Iterable[int]) -> dict[int, str]:
 def release_of_broker(connection: Connection) -> str:
     """Derive a broker's release ("4.1"; "" if it is too old) from its API versions: Kafka does not
     report it."""
-    offered = connection.versions
+    ranges = connection.versions  # (lowest, highest) by API key
     return release_of(
-        {row.API_NAME: offered[key][1] for key, row in REQUESTS.items() if key in offered}
+        {request.API_NAME: ranges[key][1] for key, request in REQUESTS.items() if key in ranges}
     )
 
 

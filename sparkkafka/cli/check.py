@@ -188,7 +188,11 @@ def check(
 def cluster_findings(
     session: Session, topics: Iterable[str], job: Job, group: str | None, prefix: str | None
 ) -> Iterator[Finding]:
-    """Check servers, brokers, clocks, topics, groups and transactional ids."""
+    """Check servers, brokers, clocks, topics, groups and transactional ids. If no bootstrap server
+    is reached, that is all.
+
+    `group` None: no group is checked. `prefix` None: the job does not write exactly-once.
+    """
     options = parse_admin_settings(session.settings("admin"))
     is_reached = False
     for finding in bootstrap_findings(options, session.deadline):
@@ -220,7 +224,8 @@ def cluster_findings(
 
 
 def _acl_finding(about: str, operation: str, refusal: KafkaError | None) -> Finding:
-    """`refusal` is the error of a probe, None if the operation is allowed."""
+    """Return the finding about an operation: `refusal` is the error of a probe, None if the
+    operation is allowed."""
     if refusal is None:
         return ok(f"{about} ACLs", f"{operation} allowed")
     return problem(f"{about} ACLs", refusal)
@@ -272,48 +277,50 @@ def _server_findings(
     host: str, port: int, options: ClientOptions, deadline: Deadline
 ) -> Iterator[Finding]:
     """Check one server, up to the first failure."""
-    at = address_text(host, port)
+    server = address_text(host, port)
     addresses = addresses_of(host)
     if not addresses:
-        yield problem(f"{at} resolves", "no address: is the name right, and this machine's DNS?")
+        yield problem(
+            f"{server} resolves", "no address: is the name right, and this machine's DNS?"
+        )
         return
-    yield ok(f"{at} resolves", some(addresses))
+    yield ok(f"{server} resolves", some(addresses))
     try:
         connect(host, port, options, deadline).close()
     except KafkaError as error:
         yield problem(
-            f"{at} connects", f"{error}: does a broker listen there, is a firewall in between?"
+            f"{server} connects", f"{error}: does a broker listen there, is a firewall in between?"
         )
         return
-    yield ok(f"{at} connects", "TCP")
+    yield ok(f"{server} connects", "TCP")
     security = connection_security(options, host, port)
     if security.context is not None:
         try:
             yield from _tls_findings(host, port, options, security, deadline)
         except KafkaError as error:
-            yield problem(f"{at} TLS", error)
+            yield problem(f"{server} TLS", error)
             return
     try:
         connection = Connection.open(host, port, options, deadline)
     except KafkaError as error:
-        yield problem(f"{at} {'SASL' if security.sasl is not None else 'Kafka'}", error)
+        yield problem(f"{server} {'SASL' if security.sasl is not None else 'Kafka'}", error)
         return
     with connection:
         if security.sasl is not None:
-            yield ok(f"{at} SASL", security.sasl.text)
-        yield _versions_finding(at, connection)
+            yield ok(f"{server} SASL", security.sasl.text)
+        yield _versions_finding(server, connection)
 
 
 def _tls_findings(
     host: str, port: int, options: ClientOptions, security: ConnectionSecurity, deadline: Deadline
 ) -> Iterator[Finding]:
     """Check the TLS connection and the certificates of one server."""
-    at = address_text(host, port)
+    server = address_text(host, port)
     context, settings = security.context, security.tls_settings
     if context is None or settings is None:
         return
     sock = connect(host, port, options, deadline)
-    tls = start_tls(sock, context, settings, host, at, deadline, options.prefix)
+    tls = start_tls(sock, context, settings, host, server, deadline, options.prefix)
     try:
         cipher = tls.cipher()
         certificates = chain_of(tls)
@@ -322,20 +329,20 @@ def _tls_findings(
         tls.close()
     if not settings.verify:
         yield problem(
-            f"{at} TLS", f"{text}; the certificate is not verified: anybody can impersonate it"
+            f"{server} TLS", f"{text}; the certificate is not verified: anybody can impersonate it"
         )
     elif not settings.check_hostname:
         yield problem(
-            f"{at} TLS",
+            f"{server} TLS",
             f"{text}; the name is not checked: any certificate of these authorities is accepted "
             "(ssl.endpoint.identification.algorithm=https checks it)",
         )
     else:
-        yield ok(f"{at} TLS", text)
-    yield from certificate_findings(at, certificates)
+        yield ok(f"{server} TLS", text)
+    yield from certificate_findings(server, certificates)
 
 
-def _versions_finding(at: str, connection: Connection) -> Finding:
+def _versions_finding(server: str, connection: Connection) -> Finding:
     """Check that broker and client have a version of each API in common."""
     release = release_of_broker(connection)
     missing = sorted(
@@ -344,10 +351,12 @@ def _versions_finding(at: str, connection: Connection) -> Finding:
         if key in connection.versions and not connection.supports(request)
     )
     if missing:
-        return problem(f"{at} API versions", f"no version in common of {some(missing)}")
+        return problem(f"{server} API versions", f"no version in common of {some(missing)}")
     if not release:
-        return problem(f"{at} API versions", "older than Kafka 2.1, the first that is supported")
-    return ok(f"{at} API versions", f"those of Kafka {release}, by its answer to ApiVersions")
+        return problem(
+            f"{server} API versions", "older than Kafka 2.1, the first that is supported"
+        )
+    return ok(f"{server} API versions", f"those of Kafka {release}, by its answer to ApiVersions")
 
 
 def broker_findings(
@@ -389,31 +398,31 @@ def registry_findings(options: Mapping[str, str], deadline: Deadline) -> Iterato
     if secure:
         yield from client_certificate_findings("registry client", settings.tls)
     for url in secure:
-        at = f"registry {url}"
+        server = f"registry {url}"
         limit = deadline.sooner(registry.request_timeout_ms)
         try:
             with open_connection(server_of(settings, url, registry.name_of("url")), limit) as sock:
                 certificates = chain_of(sock)
         except KafkaError as error:
-            yield problem(f"{at} TLS", error)
+            yield problem(f"{server} TLS", error)
             continue
-        yield from certificate_findings(at, certificates)
+        yield from certificate_findings(server, certificates)
 
 
-def client_certificate_findings(whose: str, settings: TlsSettings) -> Iterator[Finding]:
+def client_certificate_findings(owner: str, settings: TlsSettings) -> Iterator[Finding]:
     """Check the client's own certificate, if the settings name one. Raises OptionError."""
     from cryptography import x509
 
     if settings.certificates:
         pems = client_certificates(settings)
         certificates = [x509.load_pem_x509_certificate(pem.encode()) for pem in pems]
-        yield from certificate_findings(whose, certificates)
+        yield from certificate_findings(owner, certificates)
 
 
-def certificate_findings(at: str, certificates: Iterable[Any]) -> Iterator[Finding]:
-    """Check a chain of certificates, the leaf first."""
+def certificate_findings(owner: str, certificates: Iterable[Any]) -> Iterator[Finding]:
+    """Check a chain of certificates, the leaf first, which `owner` (a server or client) has."""
     for number, certificate in enumerate(certificates):
-        yield certificate_finding(at, certificate, is_leaf=number == 0)
+        yield certificate_finding(owner, certificate, is_leaf=number == 0)
 
 
 def chain_of(tls: Any) -> list[Any]:
@@ -425,19 +434,21 @@ def chain_of(tls: Any) -> list[Any]:
     source: Any = tls if hasattr(tls, "get_verified_chain") else getattr(tls, "_sslobj", None)
     get_chain: Callable[[], Any] = getattr(source, "get_verified_chain", lambda: [])
     try:
-        rows = get_chain() or []
+        chain = get_chain() or []
     except (ssl.SSLError, ValueError):
-        rows = []
+        chain = []
     ders = [
-        row if isinstance(row, bytes) else ssl.PEM_cert_to_DER_cert(row.public_bytes())
-        for row in rows
+        certificate
+        if isinstance(certificate, bytes)
+        else ssl.PEM_cert_to_DER_cert(certificate.public_bytes())
+        for certificate in chain
     ]
     if not ders and (leaf := tls.getpeercert(binary_form=True)):
         ders = [leaf]
     return [x509.load_der_x509_certificate(der) for der in ders]
 
 
-def certificate_finding(at: str, certificate: Any, *, is_leaf: bool) -> Finding:
+def certificate_finding(owner: str, certificate: Any, *, is_leaf: bool) -> Finding:
     """Check how long a certificate is still valid. It is a problem if fewer than 30 days and less
     than a third of its life are left: a certificate that lives for a day is renewed each day."""
     from cryptography import x509
@@ -448,19 +459,19 @@ def certificate_finding(at: str, certificate: Any, *, is_leaf: bool) -> Finding:
         return str(rows[0].value) if rows else name.rfc4514_string()
 
     end = certificate.not_valid_after_utc
-    left = end - datetime.datetime.now(datetime.UTC)
-    left_text: str | None = f"{left.days} days"
-    if left.days < 2:
-        left_text = duration_text(max(left.total_seconds(), 0))
-    about = f"{at} certificate {common_name(certificate.subject)}"
-    text = f"of {common_name(certificate.issuer)}, {left_text} left"
+    remaining = end - datetime.datetime.now(datetime.UTC)
+    remaining_text: str | None = f"{remaining.days} days"
+    if remaining.days < 2:
+        remaining_text = duration_text(max(remaining.total_seconds(), 0))
+    about = f"{owner} certificate {common_name(certificate.subject)}"
+    text = f"of {common_name(certificate.issuer)}, {remaining_text} left"
     if is_leaf:
         try:
             extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
             text += f", for {some((str(name.value) for name in extension.value), limit=8)}"
         except x509.ExtensionNotFound:
             pass
-    if left.days < 30 and left < (end - certificate.not_valid_before_utc) / 3:
+    if remaining.days < 30 and remaining < (end - certificate.not_valid_before_utc) / 3:
         return problem(about, f"{text}: renew it before {end:%Y-%m-%d}")
     return ok(about, text)
 
@@ -503,7 +514,7 @@ def topic_findings(admin: BoundedAdmin, topic: str, job: Job) -> Iterator[Findin
     described = results[topic]
     yield _operations_finding(about, described, job.needed_operations(topic))
     yield _partitions_finding(about, described)
-    settings = _settings(admin, topic)
+    settings = _topic_settings(admin, topic)
     if isinstance(settings, KafkaError):
         yield unknown(f"{about} settings", settings)
         return
@@ -553,11 +564,12 @@ def _partitions_finding(about: str, topic: TopicDescription) -> Finding:
 
 
 def _replica_count(topic: TopicDescription) -> int:
+    """Return the number of replicas of the partition that has the fewest."""
     return min((len(row.replicas) for row in topic.partitions), default=0)
 
 
-def _settings(admin: BoundedAdmin, topic: str) -> dict[str, str] | KafkaError:
-    """Look up the settings of a topic that matter to a job."""
+def _topic_settings(admin: BoundedAdmin, topic: str) -> dict[str, str] | KafkaError:
+    """Look up the settings of a topic that matter to a job. Return the error if that fails."""
     resource = ConfigResource("topic", topic)
     keys = (
         "cleanup.policy",
@@ -644,7 +656,7 @@ def internal_findings(admin: BoundedAdmin, broker_count: int) -> Iterator[Findin
             )
         else:
             yield _partitions_finding(about, described)
-        settings = _settings(admin, topic)
+        settings = _topic_settings(admin, topic)
         if isinstance(settings, KafkaError):
             yield unknown(f"{about} settings", settings)
         elif "compact" not in settings.get("cleanup.policy", ""):

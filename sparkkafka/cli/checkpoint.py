@@ -78,6 +78,7 @@ def checkpoint_commands() -> None:
 
 
 def _check_prefix(prefix: str | None, with_kafka: bool) -> None:
+    """Raise OptionError for --prefix without --kafka, where it has no effect."""
     if prefix is not None and not with_kafka:
         raise OptionError("--prefix is for the lookups of --kafka: give --kafka too")
 
@@ -161,6 +162,7 @@ def _batch_documents(
     finished = set(checkpoint.committed)
     plans: dict[int, Plan | None] = {
         batch_id: _result_or_none(partial(checkpoint.plan, batch_id), errors)
+        # One more than is shown: the records of the first one are counted from its predecessor.
         for batch_id in checkpoint.planned[-count - 1 :]
     }
     rows = []
@@ -204,9 +206,9 @@ def _next_start_document(checkpoint: Checkpoint) -> dict[str, Any]:
         "kind": start.kind,
         "batch": start.batch_id,
         "partitions": [
-            {"source": name, **tp._asdict(), "offset": at}
+            {"source": name, **tp._asdict(), "offset": offset}
             for name, offsets in offsets_of_next_batch(checkpoint, start).items()
-            for tp, at in offsets.items()
+            for tp, offset in offsets.items()
         ],
     }
 
@@ -251,20 +253,20 @@ def _print_shown(document: Mapping[str, Any]) -> None:
         print_line(f"exactly-once: {document['decision']['text']}")
 
 
-def _batch_cells(row: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def _batch_cells(batch: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Return a row of the table for each topic of a batch."""
     head: tuple[Any, ...] = (
-        str(row["batch"]),  # as text: a number would be shown with commas
-        None if row["planned_ms"] is None else local_time(row["planned_ms"]),
-        row["finished"],
+        str(batch["batch"]),  # as text: a number would be shown with commas
+        None if batch["planned_ms"] is None else local_time(batch["planned_ms"]),
+        batch["finished"],
     )
     cells: list[tuple[Any, ...]] = []
-    for source in row["sources"]:
+    for source in batch["sources"]:
         topics: dict[str, list[Mapping[str, Any]]] = {}
         for partition in source["partitions"]:
             topics.setdefault(partition["topic"], []).append(partition)
         for topic, partitions in topics.items():
-            known = [part["records"] for part in partitions if part["records"] is not None]
+            known = [row["records"] for row in partitions if row["records"] is not None]
             records = sum(known) if known else None
             cells.append((*head, source["source"], topic, len(partitions), records, None))
         if not topics:
@@ -273,7 +275,8 @@ def _batch_cells(row: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _print_starts(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the offsets from which the next start reads."""
+    """Print the offsets from which the next start reads. `rows` are partitions as
+    `_next_start_document` or, compared with the brokers, `_position_document` describes them."""
     noted = []
     for row in rows:
         note = "new: read from its beginning" if row.get("new") else None
@@ -532,14 +535,14 @@ def reset(
         raise OptionError("--offline looks up no decision: remove --prefix")
     if keep and topic:
         raise OptionError("--keep moves no offset: remove --topic")
-    counts_as: Literal["done", "drop"] | None = unfinished  # type: ignore[assignment]
+    treatment: Literal["done", "drop"] | None = unfinished  # type: ignore[assignment]
     plan_with = partial(
         plan_reset,
         Checkpoint(location),
         bound,
         source=source,
         topics=topic or (),
-        unfinished=counts_as,
+        unfinished=treatment,
         keep_state=keep_state,
         stopped=stopped,
         prefix=prefix,
@@ -579,6 +582,8 @@ def _reset_target(
 
 
 def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
+    """Print what a reset has changed. `backup` is the folder of the old files; None: the plan was
+    not executed."""
     if as_json:
         print_json(
             {

@@ -64,18 +64,22 @@ class LazyGroup(TyperGroup):
         return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the verb's command, with the shared options; None if there is no such verb."""
         if cmd_name not in VERBS:
             return None
         if cmd_name not in self.commands:
             command: Any = typer.main.get_command(import_module(f"sparkkafka.cli.{cmd_name}").app)
             command.name = cmd_name
             completion = ("install_completion", "show_completion")
-            command.params = [row for row in command.params if row.name not in completion]
-            _add_options(command, self.params)
+            command.params = [
+                parameter for parameter in command.params if parameter.name not in completion
+            ]
+            _add_shared_options(command, self.params)
             self.commands[cmd_name] = command
         return self.commands[cmd_name]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb; the error for an unknown one suggests the nearest."""
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
@@ -100,10 +104,11 @@ class LazyGroup(TyperGroup):
         ] or super().shell_complete(ctx, incomplete)
 
 
-def _add_options(command: Any, options: list[Any]) -> None:
-    """Accept the shared options after this verb, too; its help only names them."""
+def _add_shared_options(command: Any, options: list[Any]) -> None:
+    """Let a verb, and the verbs below it, accept the shared options among `options`, those of the
+    root command. The verb's help only names them. A flag of its own, such as -p, stays its own."""
     for child in getattr(command, "commands", {}).values():
-        _add_options(child, options)
+        _add_shared_options(child, options)
     if hasattr(command, "commands"):
         return
     command.epilog = command.epilog or (
@@ -135,6 +140,7 @@ SESSION_OPTIONS: Final = (
     "timeout",
     "debug",
 )
+"""The shared options, by the names of their parameters, which `Session.set_option` takes."""
 
 
 def _print_version(is_given: bool) -> None:
@@ -206,6 +212,7 @@ def options(
         typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
 ) -> None:
+    # Those before the verb; `_set_session_option` sets those after it.
     for name in SESSION_OPTIONS:
         value = context.params.get(name)
         if value is not None and value is not False and value != []:
@@ -255,7 +262,7 @@ def chosen_option(values: Mapping[str, Any]) -> str:
 
 
 def parse_headers(texts: Iterable[str]) -> tuple[tuple[str, bytes | None], ...]:
-    """Parse NAME=VALUE, or NAME without a value (None)."""
+    """Parse NAME=VALUE, or NAME without a value (None); the bytes of a value are those typed."""
     headers: list[tuple[str, bytes | None]] = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -315,15 +322,16 @@ Execute = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def not_empty(parameter: typer.CallbackParam, value: Any) -> Any:
-    """Check a name: errors about an empty one could not say what they are about."""
+def checked_name(parameter: typer.CallbackParam, value: Any) -> Any:
+    """Return an argument's name, or list of names. Raises OptionError for an empty name: later
+    errors about it would name nothing."""
     if value == "" or (isinstance(value, list) and "" in value):
         name = parameter.metavar or str(parameter.name).upper()
         raise OptionError(f"{name} is an empty name")
     return value
 
 
-Topic = Annotated[str, typer.Argument(help="The topic.", callback=not_empty)]
+Topic = Annotated[str, typer.Argument(help="The topic.", callback=checked_name)]
 Delimiter = Annotated[str, typer.Option("-D", "--delimiter", help="The text after each record.")]
 MAX_REPLICAS: Final = 2**15 - 1
 """The largest replication factor: 16 bits in Kafka's protocol."""

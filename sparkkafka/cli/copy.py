@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from sparkkafka.cli.commands import Count, Partitions, not_empty, session_of
+from sparkkafka.cli.commands import Count, Partitions, checked_name, session_of
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound, parse_partitions
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note, records_text
@@ -44,7 +44,7 @@ class RateLimit:
         self._start_s: float | None = None
         self._units = 0.0
 
-    def paced(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def pace(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the batch in slices of a tenth of a second or less (at least one record), each when
         it is due."""
         if self._start_s is None:
@@ -93,7 +93,7 @@ def copy_topic(
     with ExitStack() as stack:
         reader = stack.enter_context(TopicReader(session.settings("consumer"), plan, timeout_s))
         progress = stack.enter_context(Progress(f"copy {plan.topic} to {to_topic}", shows_progress))
-        reader.bind()
+        reader.look_up_bounds()
         with target.admin(session.new_deadline()) as admin:
             count = len(admin.describe_topic(to_topic).partitions)
         needed = max((tp.partition for tp in reader.positions), default=0) + 1
@@ -105,14 +105,14 @@ def copy_topic(
         writer = stack.enter_context(TopicWriter(target.settings("producer"), to_topic, timeout_s))
         for batch in reader.batches():
             rows = _record_columns(batch, by_key)
-            for part in (rows,) if rate is None else rate.paced(rows):
+            for part in (rows,) if rate is None else rate.pace(rows):
                 writer.send(part)
             progress.update(writer.sent)
     return writer.written
 
 
 def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
-    """Return the columns to write."""
+    """Return the columns to write: without the partition if the target chooses it `by_key`."""
     names = ["key", "value", "headers", "timestamp"] + ([] if by_key else ["partition"])
     rows = batch.select(names)
     times = to_numpy(batch.column("timestamp").view(pa.int64()))
@@ -127,9 +127,9 @@ def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
 @app.command("copy", help=HELP)
 def copy(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(help="The topic to read.", callback=not_empty)],
+    source: Annotated[str, typer.Argument(help="The topic to read.", callback=checked_name)],
     to_topic: Annotated[
-        str, typer.Argument(help="The topic to write, which must exist.", callback=not_empty)
+        str, typer.Argument(help="The topic to write, which must exist.", callback=checked_name)
     ],
     to_servers: Annotated[
         str | None,

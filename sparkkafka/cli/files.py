@@ -71,7 +71,7 @@ class FileSink:
         self._schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in fields])
         if self._kind == CSV:
             self._schema = _csv_schema(self._schema)
-        self._part = self.path.with_name(f".{self.path.name}.{os.urandom(4).hex()}.part")
+        self._temporary_path = self.path.with_name(f".{self.path.name}.{os.urandom(4).hex()}.part")
         self._file: IO[bytes] | None = None
         self._writer: Any = None
         self._buffered: list[pa.RecordBatch] = []
@@ -80,13 +80,14 @@ class FileSink:
     def __enter__(self) -> Self:
         try:
             # "x": in a folder that others may write, a link of this name may lead to any file.
-            self._file = self._part.open("xb")
-            self._writer = _writer(self._kind, self._file, self._schema)
+            self._file = self._temporary_path.open("xb")
+            self._writer = _open_writer(self._kind, self._file, self._schema)
         except BaseException as error:  # also for the exception of a signal
             self._remove()
             if isinstance(error, OSError):
-                plain = OSError(error.errno, error.strerror) if error.errno else error
-                raise self._named_error(plain) from None
+                # The error names the temporary file, which the user does not know.
+                unnamed = OSError(error.errno, error.strerror) if error.errno else error
+                raise self._named_error(unnamed) from None
             raise
         return self
 
@@ -97,7 +98,7 @@ class FileSink:
                 self._writer.close()
                 if self._file is not None:
                     self._file.close()
-                self._part.replace(self.path)
+                self._temporary_path.replace(self.path)
         except OSError as failure:
             raise self._named_error(failure) from None
         finally:
@@ -106,7 +107,7 @@ class FileSink:
     def write(self, batch: pa.RecordBatch) -> None:
         """Add the rows. Raises as the class says."""
         rows = batch.select(list(COLUMNS))
-        rows = (_csv_rows if self._kind == CSV else _typed_rows)(rows, self._schema)
+        rows = (_to_csv_rows if self._kind == CSV else _to_typed_rows)(rows, self._schema)
         self._buffered.append(rows)
         self._buffered_bytes += rows.nbytes
         if self._buffered_bytes >= _GROUP_BYTES:
@@ -140,10 +141,10 @@ class FileSink:
         with contextlib.suppress(OSError):
             if self._file is not None:
                 self._file.close()
-        self._part.unlink(missing_ok=True)
+        self._temporary_path.unlink(missing_ok=True)
 
 
-def _writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
+def _open_writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
     """Open Arrow's writer for this kind of file."""
     if kind == PARQUET:
         import pyarrow.parquet as pq
@@ -165,15 +166,15 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
             [field.with_type(_nullable(field.type)).with_nullable(True) for field in kind]
         )
     if pa.types.is_list(kind):
-        item = kind.value_field
-        return pa.list_(item.with_type(_nullable(item.type)).with_nullable(True))
+        field = kind.value_field
+        return pa.list_(field.with_type(_nullable(field.type)).with_nullable(True))
     if pa.types.is_map(kind):
-        item = kind.item_field
-        return pa.map_(kind.key_field, item.with_type(_nullable(item.type)).with_nullable(True))
+        field = kind.item_field
+        return pa.map_(kind.key_field, field.with_type(_nullable(field.type)).with_nullable(True))
     return kind
 
 
-def _typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _to_typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert the columns to the types of the schema."""
     from sparkkafka.schemas.column import as_type  # many modules, which CSV does not need
 
@@ -198,7 +199,7 @@ def _csv_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields)
 
 
-def _csv_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _to_csv_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert binary columns and headers to text."""
     columns = []
     for name in schema.names:
@@ -212,16 +213,17 @@ def _csv_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _text_column(column: pa.Array, name: str, batch: pa.RecordBatch) -> pa.Array:
-    """Convert a binary column to text. Raises DecodeError."""
+    """Convert a binary column, `name`, to text. Raises DecodeError, which names the first record
+    that is not UTF-8."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
         for row, content in enumerate(column.to_pylist()):
-            _decoded(content, name, batch, row)  # raises at the bad row
+            _decode(content, name, batch, row)  # raises at the bad row
         raise
 
 
-def _decoded(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) -> str | None:
+def _decode(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) -> str | None:
     """Decode UTF-8. Raises DecodeError with the record's topic, partition and offset; `name` says
     which of its parts this is."""
     try:
@@ -245,7 +247,7 @@ def _header_column(headers: pa.Array, batch: pa.RecordBatch) -> pa.Array:
         flat = []
         for pair in pairs or ():
             name = f"value of header {pair['key']!r}"
-            flat += [pair["key"], _decoded(pair["value"], name, batch, row)]
+            flat += [pair["key"], _decode(pair["value"], name, batch, row)]
         texts.append(json.dumps(flat, ensure_ascii=False).encode() if flat else None)
     return binary_array(texts).cast(pa.string())
 
@@ -260,29 +262,30 @@ def read_table_file(path: Path) -> Iterator[NumberedRows]:
     that is not what its ending says, BadRowError for invalid headers.
     """
     kind = file_kind(path, "--input")
-    count = 0
+    rows_before = 0
     try:
         with path.open("rb") as file:
-            for batch in _batches(kind, file):
+            for batch in _read_batches(kind, file):
                 names = batch.schema.names
-                twice = next((name for name in names if names.count(name) > 1), None)
-                if twice is not None:
+                duplicate = next((name for name in names if names.count(name) > 1), None)
+                if duplicate is not None:
                     raise OptionError(
-                        f"--input: {path} has two columns {twice!r}: rename or drop one"
+                        f"--input: {path} has two columns {duplicate!r}: rename or drop one"
                     )
-                bad = None
+                error = None
                 if kind == CSV:
-                    batch, bad = _with_parsed_headers(batch, count)
-                yield NumberedRows(batch, range(count + 1, count + batch.num_rows + 1))
-                if bad is not None:
-                    raise bad
-                count += batch.num_rows
-    except pa.ArrowInvalid as error:
-        reason = " ".join(str(error).split())
+                    batch, error = _with_parsed_headers(batch, rows_before)
+                numbers = range(rows_before + 1, rows_before + batch.num_rows + 1)
+                yield NumberedRows(batch, numbers)
+                if error is not None:
+                    raise error
+                rows_before += batch.num_rows
+    except pa.ArrowInvalid as failure:
+        reason = " ".join(str(failure).split())
         raise OptionError(f"--input: {path} is no file of {kind}: {reason}") from None
 
 
-def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
+def _read_batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
     """Read batches from a file of this kind."""
     if kind == PARQUET:
         import pyarrow.parquet as pq
@@ -315,32 +318,33 @@ def _batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def _with_parsed_headers(
-    batch: pa.RecordBatch, first_row: int
+    batch: pa.RecordBatch, rows_before: int
 ) -> tuple[pa.RecordBatch, BadRowError | None]:
     """Parse the column `headers`, if there is one. Return the rows before the first with invalid
-    headers, and the error of that row."""
-    at = batch.schema.get_field_index("headers")
-    if at < 0:
+    headers, and the error of that row (None: there is none). `rows_before` is the number of rows
+    before the batch."""
+    index = batch.schema.get_field_index("headers")
+    if index < 0:
         return batch, None
-    column, bad = batch.column(at), None
+    column, error = batch.column(index), None
     headers: dict[int, list[tuple[str, bytes | None]]] = {}
     for row in pc.indices_nonzero(pc.is_valid(column)).to_pylist():
         try:
             flat = json.loads(column[row].as_py())
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
             headers[row] = [
-                (_checked_text(n), None if v is None else _checked_text(v).encode())
-                for n, v in pairs
+                (_checked_text(name), None if value is None else _checked_text(value).encode())
+                for name, value in pairs
             ]
         except (ValueError, TypeError):
-            bad = BadRowError(
-                first_row + row + 1,
+            error = BadRowError(
+                rows_before + row + 1,
                 f'headers are written like ["name","value"], not {column[row].as_py()!r}',
             )
             batch = batch.slice(0, row)
             break
     column = headers_array(headers, batch.num_rows)
-    return batch.set_column(at, pa.field("headers", HEADERS_TYPE), column), bad
+    return batch.set_column(index, pa.field("headers", HEADERS_TYPE), column), error
 
 
 def _checked_text(value: Any) -> str:

@@ -88,9 +88,9 @@ class FormatFlags:
         if uses_registry(options, side):
             options = session.registry_options() | options
             names = {name.lower() for name in options}
-            limit = f"{REGISTRY_PREFIX}api.timeout.ms"
-            if session.has_timeout and _URL in names and limit not in names:
-                options[limit] = str(max(1, round(session.timeout_s * 1000)))
+            timeout_option = f"{REGISTRY_PREFIX}api.timeout.ms"
+            if session.has_timeout and _URL in names and timeout_option not in names:
+                options[timeout_option] = str(max(1, round(session.timeout_s * 1000)))
         return options
 
 

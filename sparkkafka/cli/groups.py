@@ -15,10 +15,10 @@ from sparkkafka.cli.commands import (
     ToLatest,
     ToTime,
     Yes,
+    checked_name,
     chosen_option,
     confirm,
     fail_each,
-    not_empty,
     session_of,
 )
 from sparkkafka.cli.lag import committed_of_group
@@ -36,7 +36,7 @@ from sparkkafka.protocol.constants import NO_OFFSET
 app = typer.Typer(rich_markup_mode=None)
 
 Groups = Annotated[
-    list[str], typer.Argument(metavar="GROUP", help="Names of groups.", callback=not_empty)
+    list[str], typer.Argument(metavar="GROUP", help="Names of groups.", callback=checked_name)
 ]
 
 
@@ -183,6 +183,7 @@ def _group_document(
 
 
 def _print_group(document: Mapping[str, Any]) -> None:
+    """Print a group: a line, a table of its partitions, and its total lag."""
     parts = [
         f"group {document['group']}",
         document["state"],
@@ -204,7 +205,9 @@ def _print_group(document: Mapping[str, Any]) -> None:
 @app.command()
 def reset(
     context: typer.Context,
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.", callback=not_empty)],
+    group: Annotated[
+        str, typer.Argument(metavar="GROUP", help="The group.", callback=checked_name)
+    ],
     topic: Annotated[
         list[str] | None,
         typer.Option(
@@ -257,7 +260,9 @@ def reset(
         targets = {"--to-earliest": first, "--to-latest": end}.get(target, {})
         if timestamp_ms is not None:
             at_time = offsets_of(admin, partitions, OffsetSpec.for_timestamp(timestamp_ms))
-            targets = {tp: end[tp] if at == NO_OFFSET else at for tp, at in at_time.items()}
+            targets = {
+                tp: end[tp] if offset == NO_OFFSET else offset for tp, offset in at_time.items()
+            }
         elif to_offset is not None:
             targets = dict.fromkeys(partitions, to_offset)
         elif shift_by is not None:

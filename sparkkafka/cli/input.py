@@ -114,11 +114,11 @@ def line_batches(chunks: Iterable[bytes], line_format: LineFormat) -> Iterator[N
         raise OptionError("--delimiter must not be empty")
     if line_format.key_delimiter == b"":
         raise OptionError("--key-delimiter must not be empty")
-    count = 0
+    lines_before = 0
     for text in whole_lines(chunks, line_format.delimiter):
-        values = _lines(text, line_format.delimiter)
-        numbers: Sequence[int] = range(count + 1, count + len(values) + 1)
-        count += len(values)
+        values = _split_lines(text, line_format.delimiter)
+        numbers: Sequence[int] = range(lines_before + 1, lines_before + len(values) + 1)
+        lines_before += len(values)
         if line_format.skips_empty:
             has_bytes = to_numpy(pc.binary_length(values)) > 0
             if not has_bytes.all():
@@ -134,7 +134,7 @@ def line_batches(chunks: Iterable[bytes], line_format: LineFormat) -> Iterator[N
             yield NumberedRows(batch, numbers)
 
 
-def _lines(text: bytes, delimiter: bytes) -> pa.Array:
+def _split_lines(text: bytes, delimiter: bytes) -> pa.Array:
     """Split lines at their delimiters; the last line may lack it."""
     if len(delimiter) > 1:
         lines = text.split(delimiter)
@@ -156,7 +156,7 @@ def _split_keys(lines: pa.Array, delimiter: bytes) -> tuple[pa.Array, pa.Array]:
     offsets = np.frombuffer(offset_buffer, np.int32)[lines.offset :][: len(lines) + 1]
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     has_key = key_lengths >= 0
-    keys = gather(data, starts, np.where(has_key, key_lengths, -1))
+    keys = gather(data, starts, np.where(has_key, key_lengths, -1))  # -1: null
     value_starts = np.where(has_key, starts + key_lengths + len(delimiter), starts)
     return keys, gather(data, value_starts, ends - value_starts)
 
@@ -172,8 +172,8 @@ def _empty_to_null(column: pa.Array) -> pa.Array:
 # --- JSON lines ----------------------------------------------------------------------------------
 
 # Arrow's reader accepts these, though they are not JSON: null after an object, at which it crashes,
-# and NaN.
-_NULL: Final = re.compile(rb"\}[ \t\r]*n")
+# and NaN and Inf.
+_NULL_AFTER_OBJECT: Final = re.compile(rb"\}[ \t\r]*n")
 _NAN: Final = re.compile(rb"[:\[,\-][ \t\r]*(?:NaN|Inf)")
 
 _MAX_TIME_MS: Final = (1 << 63) // 1000 - 1
@@ -196,22 +196,22 @@ def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator
     partitions that they name. Raises BadRowError for a line that is no record, after the lines
     before it.
     """
-    line = 1
+    first_number = 1
     for text in whole_lines(chunks, b"\n"):
         starts = _line_starts(text)
-        numbers = _line_numbers(text, starts, line)
-        batch, bad = None, None
+        numbers = _line_numbers(text, starts, first_number)
+        batch, error = None, None
         if _is_safe_for_arrow(text, starts):
             batch = _parse_by_columns(text, len(starts))
         if batch is None:
-            batch, bad = _parse_by_rows(text, numbers)
-        line += text.count(b"\n")
+            batch, error = _parse_by_rows(text, numbers)
+        first_number += text.count(b"\n")
         if not keeps_partitions:
             batch = batch.drop_columns(["partition"])
         if batch.num_rows:
             yield NumberedRows(batch, numbers)
-        if bad is not None:
-            raise bad
+        if error is not None:
+            raise error
 
 
 def _line_starts(text: bytes) -> NDArray[np.int64]:
@@ -221,15 +221,17 @@ def _line_starts(text: bytes) -> NDArray[np.int64]:
 
 
 def _line_numbers(text: bytes, starts: NDArray[np.int64], first: int) -> Sequence[int]:
-    """Return the numbers of the lines that are not empty."""
+    """Return the numbers of the lines that are not blank; `first` is the number of the first
+    line."""
+    # A quick test, which is true for most texts.
     if (np.frombuffer(text, np.uint8)[starts] > ord(" ")).all():
         return range(first, first + len(starts))
     return [number for number, line in enumerate(text.split(b"\n"), first) if line.strip()]
 
 
 def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
-    """Parse with Arrow's reader; None for lines that must be parsed one by one, because values are
-    no strings or because something is wrong."""
+    """Parse a text of `count` lines with Arrow's reader. None: they must be parsed one by
+    one, because values are no strings or because something is wrong."""
     import pyarrow.json as arrow_json
 
     if b'"value"' in text:
@@ -272,10 +274,9 @@ def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
 
 
 def _is_safe_for_arrow(text: bytes, starts: NDArray[np.int64]) -> bool:
-    """Return whether each line is an object to Arrow's reader. It accepts text that is no JSON, and
-    crashes on some.
-
-    No object extends into the next line, since each line begins with { and ends with }."""
+    """Return whether Arrow's reader can parse these lines, which begin at `starts`. It accepts text
+    that is no JSON, and crashes on some: each line must begin with { and end with }, and hold
+    nothing that only the reader accepts."""
     data = np.frombuffer(text, np.uint8)
     ends = np.append(starts[1:] - 1, len(text) - text.endswith(b"\n"))
     last = data[ends - 1]
@@ -287,20 +288,22 @@ def _is_safe_for_arrow(text: bytes, starts: NDArray[np.int64]) -> bool:
     may_have_nan = (b"N" in text and b"NaN" in text) or (b"I" in text and b"Inf" in text)
     if may_have_nan and _NAN.search(text):
         return False
-    has_more = text.count(b"}") > len(ends)
-    return not (has_more and _NULL.search(text))
+    # Each line ends with a }: null can only follow another one.
+    has_inner = text.count(b"}") > len(ends)
+    return not (has_inner and _NULL_AFTER_OBJECT.search(text))
 
 
 def _parse_by_rows(
     text: bytes, numbers: Sequence[int]
 ) -> tuple[pa.RecordBatch, BadRowError | None]:
-    """Return the records before the first bad line, and the error of that line."""
-    bad = None
+    """Return the records before the first bad line, and the error of that line (None: all lines are
+    records). `numbers` are those of the lines that are not blank."""
+    bad_row_error = None
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     headers: dict[int, list[tuple[str, bytes | None]]] = {}
     partitions: list[int | None] = []
-    times: list[int | None] = []
+    times_us: list[int | None] = []
     lines = [line for line in text.split(b"\n") if line.strip()]
     for number, line in zip(numbers, lines, strict=True):
         try:
@@ -315,25 +318,25 @@ def _parse_by_rows(
             partition = _checked_integer(row.get("partition"), "partition", INT32_MAX)
             time_ms = _checked_integer(row.get("ts"), "ts", _MAX_TIME_MS)
         except (ValueError, RecursionError) as error:
-            bad = BadRowError(number, f"it is not a record in JSON: {error}")
+            bad_row_error = BadRowError(number, f"it is not a record in JSON: {error}")
             break
         if pairs:
             headers[len(values)] = pairs
         keys.append(key)
         values.append(value)
         partitions.append(partition)
-        times.append(None if time_ms is None else time_ms * 1000)
+        times_us.append(None if time_ms is None else time_ms * 1000)
     batch = pa.RecordBatch.from_arrays(
         [
             binary_array(keys),
             binary_array(values),
             headers_array(headers, len(values)),
             pa.array(partitions, pa.int32()),
-            pa.array(times, _TIMESTAMP),
+            pa.array(times_us, _TIMESTAMP),
         ],
         names=["key", "value", "headers", "partition", "timestamp"],
     )
-    return batch, bad
+    return batch, bad_row_error
 
 
 def refuse_constant(name: str) -> NoReturn:
@@ -416,9 +419,9 @@ def with_constants(
         if "headers" in names and batch.column("headers").null_count < count:
             raise OptionError("-H and headers of the input exclude each other: leave one out")
         flat = headers_array({0: headers}, 1).flatten()
-        numbers = from_numpy(np.tile(np.arange(len(headers)), count))
+        indexes = from_numpy(np.tile(np.arange(len(headers)), count))
         offsets = from_numpy(np.arange(count + 1, dtype=np.int32) * np.int32(len(headers)))
-        lists = pa.ListArray.from_arrays(offsets, flat.take(numbers))
+        lists = pa.ListArray.from_arrays(offsets, flat.take(indexes))
         batch = set_column(batch, "headers", lists)
     if partition is not None:
         batch = set_column(batch, "partition", from_numpy(np.full(count, partition, np.int32)))

@@ -202,19 +202,20 @@ def _consume(parsed: _Arguments, session: Session) -> None:
 
 
 def _bounds(parsed: _Arguments) -> tuple[Bound, Bound | None]:
-    """Return where reading starts and ends, from -o and -e."""
+    """Return where reading starts and where it ends (None: never), from -o and -e. -o may be given
+    twice: s@MS and e@MS are the times of the first and of the end."""
     from sparkkafka.cli.read import Bound, parse_bound
 
     start = Bound("earliest")
     until = Bound("latest") if parsed.has("-e") else None
     for text in parsed.values.get("-o", []):
-        kind, at, number = text.partition("@")
-        if not at or kind not in ("s", "e"):
+        side, at_sign, number = text.partition("@")
+        if not at_sign or side not in ("s", "e"):
             start = parse_bound(text, "-o")
             continue
         if not re.fullmatch("[0-9]{1,18}", number):
-            raise OptionError(f"-o {kind}@ is a time in ms since 1970, got {text!r}")
-        if kind == "e":
+            raise OptionError(f"-o {side}@ is a time in ms since 1970, got {text!r}")
+        if side == "e":
             until = Bound("time", int(number))
         else:
             start = Bound("time", int(number))
@@ -325,7 +326,7 @@ def _list(parsed: _Arguments, session: Session) -> None:
                 f"    partition {row.partition}, leader {_leader_id(row)}, replicas: {replicas}, "
                 f"isrs: {isrs}{error}"
             )
-    _print(lines)
+    _print_lines(lines)
 
 
 def _topic_document(topic: TopicDescription) -> dict[str, Any]:
@@ -368,8 +369,8 @@ def _query(parsed: _Arguments, session: Session) -> None:
         raise OptionError("-Q needs -t TOPIC:PARTITION:MS")
     with session.admin() as admin:
         offsets = admin.list_offsets(specs).all()
-    _print(f"{tp.topic} [{tp.partition}] offset {row.offset}" for tp, row in offsets.items())
+    _print_lines(f"{tp.topic} [{tp.partition}] offset {row.offset}" for tp, row in offsets.items())
 
 
-def _print(lines: Iterable[str]) -> None:
+def _print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))

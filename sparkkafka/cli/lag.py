@@ -14,8 +14,8 @@ import typer
 
 from sparkkafka.cli.commands import (
     AsJson,
+    checked_name,
     fail_each,
-    not_empty,
     session_of,
     with_option_groups,
 )
@@ -36,7 +36,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode, KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
-pause = time.sleep
+pause = time.sleep  # tests replace it
 
 COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "gone")
 BAR_CELLS: Final = 30
@@ -70,7 +70,8 @@ def lag(
     context: typer.Context,
     *,
     group: Annotated[
-        str | None, typer.Argument(metavar="GROUP", help="The consumer group.", callback=not_empty)
+        str | None,
+        typer.Argument(metavar="GROUP", help="The consumer group.", callback=checked_name),
     ] = None,
     checkpoint: Annotated[
         str | None,
@@ -190,6 +191,7 @@ class LagReader:
 
 
 def _print_once(title: str, rows: list[PartitionLag], as_json: bool) -> None:
+    """Print the lags. Raises typer.Exit (1) if those of a partition could not be looked up."""
     if as_json:
         print_json(document_of(title, rows))
     else:
@@ -211,7 +213,7 @@ def cells_of(row: PartitionLag) -> tuple[Any, ...]:
 
 
 def _oldest_s(rows: list[PartitionLag]) -> float | None:
-    """Return the age of the oldest unread record."""
+    """Return the age of the oldest unread record; None if no age is known."""
     return max((row.behind_s for row in rows if row.behind_s is not None), default=None)
 
 
@@ -332,7 +334,8 @@ def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) ->
 
 
 def bar(lag_offsets: int, largest: int, max_cells: int = BAR_CELLS) -> Any:
-    """Return a bar of up to `max_cells`, at least a sliver for any lag."""
+    """Return a bar whose length is to `max_cells` as the lag is to the `largest` lag; any lag has
+    at least a sliver."""
     from rich.text import Text
 
     eighths = -(-lag_offsets * max_cells * 8 // largest) if largest else 0

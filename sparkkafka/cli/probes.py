@@ -48,7 +48,8 @@ class _Probe(ApiHandler[str, None]):
         return [(items[0], Outcome(response.error_code))]
 
     def refusal(self, admin: BoundedAdmin, name: str) -> KafkaError | None:
-        """Return why this user may not, and what to grant; None if the user may."""
+        """Send the request about `name`. Return why this user may not use it, and what to grant;
+        None if the user may."""
         with admin.cluster_and_deadline() as (cluster, deadline):
             route = ToCoordinator(cluster, self.coordinator_type)
             results = call_each(cluster, [name], self, route, deadline, self.purpose)

@@ -240,8 +240,8 @@ class Output:
     file: Path | None = None
 
     def formatter(self, leaders: dict[int, int], json_columns: frozenset[str]) -> Format:
-        """Return what makes text of batches. `leaders` are the brokers that lead the partitions;
-        `json_columns` are keys or values that are JSON already."""
+        """Return the format in which batches are written. `leaders` has the broker that leads each
+        partition; `json_columns` are keys or values that are JSON already."""
         if self.template is not None:
             return template_format(self.template, self.nulls)
         if self.format == "json":
@@ -279,7 +279,7 @@ def read_topic(
                 Decoding(formats, plan.topic, as_text=output.file is None, skips_bad=skips_bad)
             )
         reader = stack.enter_context(TopicReader(settings, plan, session.timeout_s))
-        reader.bind()
+        reader.look_up_bounds()
         if output.file is not None:
             sink = stack.enter_context(FileSink(output.file, decoding.types if decoding else {}))
             write: Any = sink.write
@@ -320,12 +320,12 @@ class StdoutSink:
 
     def write(self, batch: Any) -> None:
         for text in self._format.texts(batch):
-            self._out.write(_escaped(text) if self._is_terminal else text)
+            self._out.write(_escape_controls(text) if self._is_terminal else text)
         self._out.flush()
 
 
-def _escaped(text: Text) -> bytes:
-    """Replace control characters other than line ends and tabs by escapes."""
+def _escape_controls(text: Text) -> bytes:
+    """Replace control characters other than line ends and tabs by escapes, like \\x1b."""
     lines = bytes(text).decode("utf-8", "backslashreplace").split("\n")
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines).encode()
 
@@ -403,7 +403,7 @@ def _is_true(column: pa.Array) -> NDArray[np.bool_]:
 def _has_header(headers: pa.Array, name: str, value: bytes | None) -> NDArray[np.bool_]:
     """Return which rows have a header of this name, and of this value if it is not None."""
     rows = to_numpy(pc.list_parent_indices(headers))
-    names, values = headers.flatten().flatten()
+    names, values = headers.flatten().flatten()  # of all rows
     matches = _is_true(pc.equal(names, repeat_text(name, 1)[0]))
     if value is not None:
         matches &= _is_true(pc.equal(values, binary_array([value])[0]))
@@ -460,8 +460,9 @@ class TopicReader:
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         self._consumer.__exit__(kind, *details)
 
-    def bind(self) -> None:
-        """Look up partitions, and where they start and end. Waits `timeout_s` at most.
+    def look_up_bounds(self) -> None:
+        """Look up the plan's partitions, and where to start and end in each: this sets `positions`,
+        `ends` and `leaders`. Waits `timeout_s` at most.
 
         Raises KafkaConnectionError if all servers refuse connections.
         """
@@ -566,20 +567,21 @@ class TopicReader:
     def _offsets_of_last(
         self, ranges: Mapping[TopicPartition, OffsetRange], count: int
     ) -> dict[TopicPartition, int]:
-        """Find the offset from which each partition has `count` records.
+        """Find the offset from which each partition has `count` records; the earliest if it has
+        fewer.
 
         Transaction markers, aborted records and compacted ones take offsets too, so the last
         `count` offsets may hold fewer records: the search reads further back, in windows that
         double in size.
         """
         starts = {tp: row.earliest for tp, row in ranges.items()}
-        missing = dict.fromkeys(ranges, count)
+        missing = dict.fromkeys(ranges, count)  # records that are still to be found
         # The offset below which the search continues, of partitions that are not done.
         below = {tp: row.latest for tp, row in ranges.items() if row.latest - row.earliest > count}
         window = count
         while below:
             windows = {tp: max(starts[tp], end - window) for tp, end in below.items()}
-            self.positions, self.ends = dict(windows), dict(below)
+            self.positions, self.ends = dict(windows), dict(below)  # what `_batches` reads
             offsets: dict[TopicPartition, list[NDArray[np.int64]]] = {tp: [] for tp in below}
             for batch in self._batches(Filter(), None, None):
                 tp = TopicPartition(self._plan.topic, batch.column("partition")[0].as_py())
@@ -590,7 +592,7 @@ class TopicReader:
                     starts[tp] = int(records[len(records) - missing[tp]])
                     del below[tp]
                 elif windows[tp] == ranges[tp].earliest:
-                    del below[tp]
+                    del below[tp]  # it has fewer than `count` records
                 else:
                     missing[tp] -= len(records)
                     below[tp] = windows[tp]
@@ -599,8 +601,8 @@ class TopicReader:
         return starts
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of RECORD_SCHEMA, each of one partition and never empty. `bind` comes
-        first."""
+        """Yield batches of RECORD_SCHEMA, each of one partition and never empty.
+        `look_up_bounds` comes first."""
         seconds = self._plan.seconds
         stop_s = None if seconds is None else time.monotonic() + seconds
         return self._batches(self._plan.filter, self._plan.count, stop_s)

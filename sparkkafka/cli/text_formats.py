@@ -213,6 +213,7 @@ def parse_hex(column: pa.Array) -> tuple[pa.Array, int | None]:
 
 
 def _is_hex(text: bytes | None) -> bool:
+    """Whether a row is hexadecimal digits; null and an empty text are."""
     try:
         binascii.unhexlify(text or b"")
     except binascii.Error:
@@ -417,13 +418,13 @@ def escape(column: pa.Array) -> pa.Array:
 
 
 def _lengths(column: pa.Array) -> pa.Array:
-    """Return the bytes of each row; -1 for null."""
+    """Return the number of bytes of each row; -1 for null."""
     lengths = to_numpy(pc.binary_length(column))
     return from_numpy(np.where(is_valid(column), lengths, np.int32(-1)))
 
 
 def _binary(offsets: NDArray[Any], data: bytes, nulls_of: pa.Array | None = None) -> pa.Array:
-    """Make a binary column of its offsets and bytes, with the nulls of another column."""
+    """Make a binary column of its rows' offsets and bytes; null where `nulls_of` is."""
     bitmap = None
     if nulls_of is not None and nulls_of.null_count:
         bitmap = from_numpy(is_valid(nulls_of)).buffers()[1]

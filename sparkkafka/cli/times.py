@@ -10,8 +10,8 @@ from sparkkafka.errors import OptionError
 
 
 def timestamp_ms_of(text: str, option: str) -> int:
-    """Return milliseconds since 1970 UTC. Raises OptionError, which names the option and the forms
-    that it takes."""
+    """Parse milliseconds, ISO 8601, or how long ago (-2h); return milliseconds since 1970 UTC.
+    Raises OptionError, which names the option and these forms."""
     word = text.strip()
     if word.isascii() and word.isdecimal() and len(word) <= 18:
         return int(word)

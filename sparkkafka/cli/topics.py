@@ -12,9 +12,9 @@ from sparkkafka.cli.commands import (
     MAX_REPLICAS,
     AsJson,
     Yes,
+    checked_name,
     confirm,
     fail_each,
-    not_empty,
     session_of,
 )
 from sparkkafka.cli.profile import parse_pairs
@@ -29,9 +29,11 @@ from sparkkafka.errors import ErrorCode, OptionError, UnknownTopicError, counted
 app = typer.Typer(rich_markup_mode=None)
 
 Names = Annotated[
-    list[str], typer.Argument(metavar="TOPIC", help="Names of topics.", callback=not_empty)
+    list[str], typer.Argument(metavar="TOPIC", help="Names of topics.", callback=checked_name)
 ]
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", callback=not_empty)]
+Name = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic's name.", callback=checked_name)
+]
 Configs = Annotated[
     list[str] | None,
     typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),

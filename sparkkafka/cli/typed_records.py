@@ -90,6 +90,7 @@ class Decoding(ExitStack):
         )
 
     def _decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Decode all rows of a batch. Raises as `decode`."""
         bad: dict[int, str] = {}  # the reason for each bad row
         decoded = batch
         for name, column in self._columns.items():
@@ -97,10 +98,11 @@ class Decoding(ExitStack):
             decoded = set_column(decoded, name, values)
             for row, reason in reasons.items():
                 bad.setdefault(row, f"column {name}: {reason}")
-        return self._without(decoded, bad) if bad else decoded
+        return self._drop_bad_rows(decoded, bad) if bad else decoded
 
-    def _without(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> pa.RecordBatch:
-        """Return the batch without the bad rows; raises BadRecordError unless `skips_bad`."""
+    def _drop_bad_rows(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> pa.RecordBatch:
+        """Return the batch without the bad rows, and count them; `bad` has the reason for each.
+        Raises BadRecordError for the first one unless `skips_bad`."""
         row = min(bad)
         topic, partition, offset = (
             batch.column(name)[row].as_py() for name in ("topic", "partition", "offset")
@@ -122,14 +124,17 @@ class _TextDecoder:
 
     def __init__(self, column: ColumnFormat) -> None:
         self._name = column.column
-        self._is_plain = column.framing == "none"
+        self._no_frames = column.framing == "none"
 
     def decode(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the texts, and the reason for each bad row."""
-        unframed = unframe_bare(payloads) if self._is_plain else unframe_texts(payloads, self._name)
+        unframed = (
+            unframe_bare(payloads) if self._no_frames else unframe_texts(payloads, self._name)
+        )
         bad = dict(zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True))
         texts: list[bytes | None] = [None] * len(payloads)
         for group in unframed.groups:
+            # No rows are named if the group has all of them.
             rows = range(len(payloads)) if group.rows is None else group.rows.tolist()
             for row, text in zip(rows, group.payloads.to_pylist(), strict=True):
                 if text is None:
@@ -143,7 +148,7 @@ class _TextDecoder:
                     texts[row] = text.replace(b"\n", b" ").replace(b"\r", b" ")
         if bad:
             bad = name_framings(
-                bad, payloads, headers, self._name, framed=not self._is_plain, is_json=True
+                bad, payloads, headers, self._name, framed=not self._no_frames, is_json=True
             )
         return binary_array(texts), bad
 
@@ -161,7 +166,7 @@ class _TypedDecoder:
         depth: int | None,
     ) -> None:
         chosen = reader_schema(column, topic, registry)
-        kind = format_module(column.format).arrow_type(
+        value_type = format_module(column.format).arrow_type(
             chosen.schema, message=chosen.message, depth=depth
         )
         plan = ColumnPlan(
@@ -169,8 +174,8 @@ class _TypedDecoder:
             format=column.format,
             framing=column.framing,
             reader=chosen.schema,
-            type=kind,
-            target=None if depth is None else kind,
+            type=value_type,
+            target=None if depth is None else value_type,
             message=chosen.message,
             subject=chosen.subject,
             schema_id=chosen.schema_id,
@@ -178,10 +183,10 @@ class _TypedDecoder:
         )
         self._decoder = ColumnDecoder(plan, None if registry is None else lambda: registry)
         self._encoder: Any = None
-        self.type = kind
+        self.type = value_type
         if as_text:
-            by_schema = chosen.schema if column.format == JSON else None
-            self._encoder = format_module(JSON).text_encoder(kind, by_schema)
+            json_schema = chosen.schema if column.format == JSON else None
+            self._encoder = format_module(JSON).text_encoder(value_type, json_schema)
             self.type = pa.binary()
 
     def decode(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:

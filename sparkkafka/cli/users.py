@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sparkkafka.cli.commands import AsJson, Yes, confirm, fail_each, not_empty, session_of
+from sparkkafka.cli.commands import AsJson, Yes, checked_name, confirm, fail_each, session_of
 from sparkkafka.cli.tables import print_json, print_line, print_table
 from sparkkafka.client.admin.scram import (
     MAX_ITERATIONS,
@@ -31,7 +31,7 @@ Mechanisms = Annotated[
     typer.Option("--mechanism", metavar="NAME", help=f"{' or '.join(MECHANISMS)}."),
 ]
 Names = Annotated[
-    list[str], typer.Argument(metavar="USER", help="Names of users.", callback=not_empty)
+    list[str], typer.Argument(metavar="USER", help="Names of users.", callback=checked_name)
 ]
 
 
@@ -51,7 +51,7 @@ def list_users(
     context: typer.Context,
     users: Annotated[
         list[str] | None,
-        typer.Argument(metavar="USER", help="Only these users.", callback=not_empty),
+        typer.Argument(metavar="USER", help="Only these users.", callback=checked_name),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +75,7 @@ def list_users(
 def create(
     context: typer.Context,
     user: Annotated[
-        str, typer.Argument(metavar="USER", help="The user's name.", callback=not_empty)
+        str, typer.Argument(metavar="USER", help="The user's name.", callback=checked_name)
     ],
     mechanism: Mechanisms = None,
     iterations: Annotated[

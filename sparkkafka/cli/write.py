@@ -288,7 +288,7 @@ def _decode_hex(
                 f"the {name} {text.decode('utf-8', 'replace')!r} is not pairs of hexadecimal "
                 "digits (--format hex)",
             )
-            batch = batch.slice(0, bad)
+            batch = batch.slice(0, bad)  # so a bad value, which is looked for next, comes earlier
         batch = batch.set_column(index, name, column)
     return batch, error
 
@@ -354,15 +354,16 @@ def write_topic(
         except (KafkaError, OSError) as error:
             if not writer.sent and not isinstance(error, BadRowError):
                 raise
-            raise _stopped(source, topic, writer, error, next_number) from error
+            raise _stopped_error(source, topic, writer, error, next_number) from error
     return writer.written
 
 
-def _stopped(
+def _stopped_error(
     source: Input, topic: str, writer: TopicWriter, error: Exception, next_number: int
 ) -> StoppedError:
-    """Wait until all rows before the error are acknowledged, and return the error to raise.
-    `next_number` is the line or row to continue with. Raises NotWrittenError."""
+    """Wait until all rows before the error are acknowledged, and return the error to raise: what is
+    written, and where to continue. That is the bad row of a BadRowError, else `next_number`. Raises
+    NotWrittenError."""
     message = str(error)
     if isinstance(error, BadRowError):
         next_number = error.number
@@ -417,6 +418,7 @@ class TopicWriter:
         self._options = parse_producer_settings(settings).client
         self._producer = Producer(settings)
         self._unsettled: deque[tuple[TableDelivery, int]] = deque()
+        # Records: queued, acknowledged, and given up.
         self.sent = 0
         self.written = 0
         self.failed = 0
