@@ -95,6 +95,7 @@ class LazyGroup(TyperGroup):
             formatter.write_dl(list(VERBS.items()))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the verbs that begin like this, without importing them; else the options."""
         from typer._click.shell_completion import CompletionItem
 
         return [
@@ -144,6 +145,7 @@ SESSION_OPTIONS: Final = (
 
 
 def _print_version(is_given: bool) -> None:
+    """Print the version and end, if --version is given."""
     if is_given:
         typer.echo(f"sparkkafka {__version__}")
         raise typer.Exit

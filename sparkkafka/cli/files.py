@@ -114,6 +114,7 @@ class FileSink:
             self._flush()
 
     def _flush(self) -> None:
+        """Write the buffered batches as one row group."""
         if not self._buffered:
             return
         table = pa.Table.from_batches(self._buffered)

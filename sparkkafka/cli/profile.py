@@ -116,7 +116,7 @@ def _rows_of(name: str) -> Iterator[Option]:
 
 
 def _layers(sources: Sources) -> list[dict[str, str]]:
-    """The settings of each source, from the lowest precedence to the highest."""
+    """Return the settings of each source, from the lowest precedence to the highest."""
     layers = _read_profile(sources)
     if sources.config_file is not None:
         layers.append(_read_properties(_expand_home(sources.config_file), "-F"))
@@ -196,6 +196,7 @@ def _read_profile(sources: Sources) -> list[dict[str, str]]:
 
 
 def _expand_home(path: str) -> Path:
+    """Replace ~ at the beginning of a path. Raises OptionError for a user who has no home."""
     try:
         return Path(path).expanduser()
     except RuntimeError:

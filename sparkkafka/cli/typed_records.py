@@ -319,6 +319,7 @@ class _JsonChecker:
     """Checks that texts are JSON, and leaves them as they are."""
 
     def decode(self, texts: pa.Array) -> Decoded:
+        """Return the texts, and the rows that are not JSON with the reason for each."""
         rows, reasons = [], []
         for row, text in enumerate(texts.to_pylist()):
             try:

@@ -124,7 +124,8 @@ class ColumnProducer:
     def check_sizes(self, records: PartitionedRecords) -> None:
         """Raise ProduceError if a record is larger than max.request.size."""
         limit_bytes = self._options.max_request_size - HEADER_BYTES
-        if size_estimate(records.columns)[1] + SIZE_SLACK_BYTES <= limit_bytes:
+        _, largest_bytes = size_estimate(records.columns)
+        if largest_bytes + SIZE_SLACK_BYTES <= limit_bytes:
             return
         sizes = record_sizes(records.columns)
         row = int(sizes.argmax())
@@ -170,6 +171,7 @@ class ColumnProducer:
         return {(tp.topic, tp.partition): outcome for tp, outcome in found.items()}
 
     def _guard(self, action: Callable[[], None]) -> None:
+        """Run `action`. If it fails, each later call raises its error instead."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -180,6 +182,7 @@ class ColumnProducer:
             raise
 
     def _append(self, records: PartitionedRecords) -> None:
+        """Append each partition's run, and send between them: see `append`."""
         low = appended_bytes = 0
         sizes = run_sizes(records.columns, records.run_ends)
         for tp, high, size_bytes in zip(records.tps, records.run_ends, sizes, strict=True):
@@ -195,10 +198,13 @@ class ColumnProducer:
         self._wait_for_memory()
 
     def _flush(self) -> None:
+        """Send everything, and wait for it."""
         self._accumulator.close_all()
         self._sender.finish()
 
     def _wait_for_memory(self) -> None:
+        """Send what is ready; wait for acknowledgements only if buffer.memory is exceeded. Raises
+        KafkaTimeoutError after max.block.ms."""
         buffer_memory = self._options.buffer_memory
         limit_bytes = buffer_memory - min(self.held_bytes, int(buffer_memory * _HELD_SHARE))
         if self.buffered_bytes <= limit_bytes:
@@ -223,5 +229,6 @@ class ColumnProducer:
             self._sender.step()
 
     def _last_errors(self) -> str:
+        """Return the sender's last errors as the end of a message; "" without any."""
         errors = {str(error) for error in self._sender.errors()}
         return "; last failures: " + "; ".join(sorted(errors)[:3]) if errors else ""

@@ -27,8 +27,9 @@ from sparkkafka.protocol.constants import NO_OFFSET
 
 log = logging.getLogger(__name__)
 
-PENDING = -2
-_FAILED = -3  # and below: the number of the failure
+# In place of a record's offset:
+PENDING = -2  # it has no outcome yet
+_FAILED = -3  # it failed: -3 for the first `Failure` of its `RecordFutures`, -4 for the second, …
 
 ALL = -1
 """In place of a record's index: all records."""
@@ -65,7 +66,10 @@ class RecordFailure:
 
 
 class Failure:
-    """Records that failed together. `messages` are the broker's about single records."""
+    """Records that failed together. `messages` are the broker's about single records, by index.
+
+    `seen` has the indexes of the records whose error the user has seen; `all_seen`: it is all.
+    """
 
     __slots__ = ("all_seen", "count", "error", "messages", "seen")
 
@@ -84,7 +88,7 @@ class Failure:
         return not self.all_seen and len(self.seen) < self.count
 
     def error_of(self, index: int) -> KafkaError:
-        """The error of one record, which the user has seen from here on."""
+        """Return the error of one record, which the user has seen from here on."""
         self.seen.add(index)
         error = copy.copy(self.error)
         error.__cause__ = self.error.__cause__
@@ -115,8 +119,8 @@ class OutcomeNotifier:
         self._process_id = os.getpid()
 
     def wait(self, done: Callable[[], bool], deadline: Deadline | None, what: str) -> bool:
-        """Wait until `done`; False after the deadline. Raises KafkaError in the I/O thread, which
-        would wait for itself."""
+        """Wait until `done` returns True; return False after the deadline. Raises KafkaError, which
+        begins with `what`, in the I/O thread, which would wait for itself."""
         if done():
             return True
         if os.getpid() != self._process_id:
@@ -162,6 +166,7 @@ class OutcomeNotifier:
         self._wake()
 
     def _wake(self) -> None:
+        """Wake the threads in `wait`, to check whether they are done."""
         if self.waiting:
             with self.lock:
                 self.changed.notify_all()
@@ -172,6 +177,7 @@ class OutcomeNotifier:
         self._queued_count += len(callbacks)
 
     def add_failure(self, failure: Failure) -> None:
+        """Keep a failure for `take_failures`."""
         self._failures.append(failure)
 
     def take_failures(self) -> list[Failure]:
@@ -214,16 +220,16 @@ class RecordFutures:
         "_failures",
         "_offsets",
         "_partitions",
-        "left",
         "notifier",
         "numbers",
+        "pending_count",
         "times_ms",
         "topic",
     )
 
     def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
         self.notifier = notifier
-        self.left = -1  # records without an outcome
+        self.pending_count = -1  # records without an outcome; -1 before `begin`
         self.numbers: Indexes = range(0)  # in the series or table that the records come from
         self.topic = topic
         self.times_ms: NDArray[np.int64]
@@ -233,44 +239,47 @@ class RecordFutures:
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
 
     def begin(self, times_ms: NDArray[np.int64]) -> None:
-        """No record is added any more; these are their times."""
+        """Fix the number of records: these are their timestamps. No record is added any more."""
         self.times_ms = times_ms
         self._partitions = np.full(len(times_ms), -1, np.int32)
-        self.left = len(times_ms)
+        self.pending_count = len(times_ms)
         self._offsets = np.full(len(times_ms), PENDING, np.int64)
-        if not self.left:  # Ctrl-C came before the first record
+        if not self.pending_count:  # Ctrl-C came before the first record
             self.notifier.has_outcomes = True
 
     def pending_indexes(self) -> NDArray[np.int64]:
-        """The indexes of records without an outcome."""
+        """Return the indexes of records without an outcome."""
         if self._offsets is None:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self._offsets == PENDING)
 
     def errors(self) -> list[KafkaError]:
+        """Return the errors of records that failed, one for those that failed together."""
         return [failure.error for failure in self._failures]
 
     @property
     def all_done(self) -> bool:
-        return self.left == 0
+        return self.pending_count == 0
 
     def acknowledged(
         self, tp: TopicPartition, indexes: Indexes, first_offset: int, log_append_time_ms: int
     ) -> None:
-        """Records were written, one behind the other; -1 for what the broker did not return."""
+        """Set the outcome of records that were written one behind the other, the first one at
+        `first_offset`. The offset is -1 if the broker did not return it, the time -1 unless the
+        topic has LogAppendTime."""
         offsets = self._offsets
         if offsets is None:
             raise RuntimeError("acknowledged before it began")
-        at = _as_selector(indexes)
-        self._partitions[at] = tp.partition
+        selector = _as_selector(indexes)
+        self._partitions[selector] = tp.partition
         if log_append_time_ms >= 0:
-            self.times_ms[at] = log_append_time_ms
+            self.times_ms[selector] = log_append_time_ms
         # The offset last: it marks a record as done.
         if first_offset < 0:
-            offsets[at] = NO_OFFSET
+            offsets[selector] = NO_OFFSET
         else:
-            offsets[at] = np.arange(first_offset, first_offset + len(indexes))
-        self._done(indexes)
+            offsets[selector] = np.arange(first_offset, first_offset + len(indexes))
+        self._complete(indexes)
 
     def failed(
         self,
@@ -280,7 +289,8 @@ class RecordFutures:
         *,
         partition: int = -1,
     ) -> None:
-        """Records failed; `messages` by index, `partition` -1 if none was chosen."""
+        """Set the outcome of records that failed with this error. `messages` are the broker's about
+        single records, by index; `partition` is -1 if none was chosen."""
         offsets = self._offsets
         if offsets is None:
             raise RuntimeError("failed before it began")
@@ -288,59 +298,65 @@ class RecordFutures:
             return
         failure = Failure(error, len(indexes), messages)
         self._failures.append(failure)
-        at = _as_selector(indexes)
-        self._partitions[at] = partition
-        offsets[at] = _FAILED - (len(self._failures) - 1)
+        selector = _as_selector(indexes)
+        self._partitions[selector] = partition
+        offsets[selector] = _FAILED - (len(self._failures) - 1)
         self.notifier.add_failure(failure)
-        self._done(indexes)
+        self._complete(indexes)
 
-    def _done(self, indexes: Indexes) -> None:
+    def _complete(self, indexes: Indexes) -> None:
+        """Count records that have got their outcome, and queue their callbacks."""
         self.notifier.has_outcomes = True
         with self.notifier.lock:
-            left = self.left - len(indexes)
+            pending_count = self.pending_count - len(indexes)
             if self._callbacks:
                 done = indexes if isinstance(indexes, range) else set(indexes.tolist())
                 for index in sorted(self._callbacks):
-                    if index in done or (index == ALL and not left):
+                    if index in done or (index == ALL and not pending_count):
                         self._mark_seen(index)
                         self.notifier.add_callbacks(self._callbacks.pop(index))
             # Last: when all is done, the callbacks are queued.
-            self.left = left
+            self.pending_count = pending_count
 
     def _mark_seen(self, index: int) -> None:
-        failure = self._failure(index) if index >= 0 else None
+        """Count a record that failed as seen: its callback gets the error."""
+        failure = self._failure_of(index) if index >= 0 else None
         if failure is not None:
             failure.seen.add(index)
 
     def is_done(self, index: int) -> bool:
         """Whether the record has an outcome, or all have (`ALL`)."""
         if index == ALL:
-            return self.left == 0
+            return self.pending_count == 0
         offsets = self._offsets
         return offsets is not None and int(offsets[index]) != PENDING
 
-    def _failure(self, index: int) -> Failure | None:
+    def _failure_of(self, index: int) -> Failure | None:
+        """Return the failure that a record is part of; None if it is pending or written."""
         offsets = self._offsets
         code = PENDING if offsets is None else int(offsets[index])
         return self._failures[_FAILED - code] if code <= _FAILED else None
 
     def error_of(self, index: int) -> KafkaError | None:
-        """The error of a record that is done, None if it was written."""
-        failure = self._failure(index)
+        """Return the error of a record that is done, None if it was written."""
+        failure = self._failure_of(index)
         return None if failure is None else failure.error_of(index)
 
     def metadata_of(self, index: int) -> RecordMetadata:
+        """Return where a record was written; it must be done, and not have failed."""
         offset = int(self._offsets[index]) if self._offsets is not None else NO_OFFSET
         partition, time_ms = int(self._partitions[index]), int(self.times_ms[index])
         return RecordMetadata(self.topic, partition, offset, time_ms)
 
     def failures(self) -> Iterator[KafkaError]:
-        """The errors of records that failed; the user has seen them from here on."""
+        """Yield the error of each group of records that failed together; the user has seen all of
+        them from here on."""
         for failure in self._failures:
             failure.all_seen = True
             yield failure.error
 
     def failed_records(self) -> Iterator[RecordFailure]:
+        """Yield each record that failed, in order; the user has seen it from here on."""
         if self._offsets is None:
             return
         for index in np.flatnonzero(self._offsets <= _FAILED).tolist():
@@ -349,13 +365,15 @@ class RecordFutures:
             yield RecordFailure(number, self.topic, partition, failure.error_of(index))
 
     def offsets(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Partition and offset of each record; the offset of one not written is below -1."""
+        """Return the partition and the offset of each record; PENDING or less is the offset of a
+        record that is not written."""
         if self._offsets is None:
             return np.zeros(0, np.int32), np.zeros(0, np.int64)
         return self._partitions, self._offsets
 
     def add_callback(self, index: int, callback: Callable[[Any], object], handle: Any) -> None:
-        """Call when the record is done (`ALL`: all are): in the I/O thread, or here and now."""
+        """Call `callback(handle)` when the record is done (`ALL`: all are): in the I/O thread, or
+        here and now if it is done already."""
         waiting = (callback, handle)
         with self.notifier.lock:
             self._callbacks.setdefault(index, []).append(waiting)
@@ -371,6 +389,7 @@ class RecordFutures:
 
 
 def _as_selector(indexes: Indexes) -> slice | NDArray[np.int64]:
+    """Return what selects these items of an array: a slice for a range, which is faster."""
     return slice(indexes.start, indexes.stop) if isinstance(indexes, range) else indexes
 
 
@@ -385,7 +404,8 @@ class RecordSlice(NamedTuple):
 
 
 class RecordsCallback:
-    """The callback of a batch: passes its outcome on to its records."""
+    """The callback of a batch: passes its outcome on to its records, which are in these slices, in
+    order. `on_failure` returns the error that the records get for that of the batch."""
 
     __slots__ = ("_on_failure", "_slices", "_tp")
 
@@ -430,20 +450,21 @@ class RecordsCallback:
 def split_slices(
     slices: Sequence[RecordSlice], counts: Sequence[int]
 ) -> Iterator[list[RecordSlice]]:
-    """Split the slices, in their order, into parts of `counts` records."""
+    """Split the slices, in their order, into one list for each of `counts`, with that many
+    records."""
     if len(counts) == 1:
         yield list(slices)
         return
     begin = 0
-    left = list(reversed(slices))
+    remaining = list(reversed(slices))
     for end in itertools.accumulate(counts):
         part: list[RecordSlice] = []
         while begin < end:
-            records, indexes = left.pop()
+            records, indexes = remaining.pop()
             size = min(len(indexes), end - begin)
             part.append(RecordSlice(records, indexes[:size]))
             if size < len(indexes):
-                left.append(RecordSlice(records, indexes[size:]))
+                remaining.append(RecordSlice(records, indexes[size:]))
             begin += size
         yield part
     if begin != sum(len(part.indexes) for part in slices):
@@ -491,12 +512,12 @@ class Delivery:
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Call `callback(delivery)` once it is done: in the producer's I/O thread, so it must be
         quick and must not wait; here and now if it is done already."""
-        checked_callback(callback)
+        check_callback(callback)
         self._futures.add_callback(self._index, callback, self)
 
 
-def checked_callback(callback: Any) -> None:
-    """Raises OptionError. (In the producer's thread the error would only be logged.)"""
+def check_callback(callback: Any) -> None:
+    """Raise OptionError if it cannot be called: the producer's thread could only log the error."""
     if not callable(callback):
         raise OptionError(f"callback is a function of the delivery, got {callback!r}")
 
@@ -504,6 +525,8 @@ def checked_callback(callback: Any) -> None:
 def await_outcome(
     notifier: OutcomeNotifier, done: Callable[[], bool], timeout_s: float | None, what: str
 ) -> None:
+    """Wait until `done` returns True. Raises KafkaTimeoutError, which begins with `what`, after
+    `timeout_s` (None: never)."""
     if not notifier.wait(done, deadline_of(timeout_s), "waiting for a delivery"):
         raise KafkaTimeoutError(f"{what} after {timeout_s:g} s; it may still be written")
 
@@ -575,12 +598,12 @@ class TableDelivery:
 
     def add_callback(self, callback: Callable[[TableDelivery], object]) -> None:
         """As `Delivery.add_callback`, once all records are done."""
-        checked_callback(callback)
-        left = [len(self._parts)]
+        check_callback(callback)
+        pending_parts = [len(self._parts)]
 
         def part_done(_: object) -> None:
-            left[0] -= 1
-            if not left[0]:
+            pending_parts[0] -= 1
+            if not pending_parts[0]:
                 run_callback(callback, self)
 
         if not self._parts:

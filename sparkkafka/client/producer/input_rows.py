@@ -30,28 +30,34 @@ class InputRows(NamedTuple):
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, columns: InputColumns) -> InputRows:
-        """Cast an Arrow batch to the types that the protocol needs."""
-        at = columns
+        """Cast an Arrow batch to the types that the protocol needs; `columns` says where in it each
+        column is."""
         return cls(
             length=batch.num_rows,
-            keys=None if at.key is None else _cast(batch.column(at.key), pa.binary()),
-            values=_cast(batch.column(at.value), pa.binary()),
-            headers=None if at.headers is None else _plain_headers(batch.column(at.headers)),
+            keys=None if columns.key is None else _cast(batch.column(columns.key), pa.binary()),
+            values=_cast(batch.column(columns.value), pa.binary()),
+            headers=None
+            if columns.headers is None
+            else _cast_headers(batch.column(columns.headers)),
             topics=(
-                _cast(batch.column(at.topic), pa.string())
-                if at.fixed_topic is None and at.topic is not None
+                _cast(batch.column(columns.topic), pa.string())
+                if columns.fixed_topic is None and columns.topic is not None
                 else None
             ),
-            fixed_topic=at.fixed_topic,
+            fixed_topic=columns.fixed_topic,
             partitions=(
-                None if at.partition is None else _cast(batch.column(at.partition), pa.int32())
+                None
+                if columns.partition is None
+                else _cast(batch.column(columns.partition), pa.int32())
             ),
-            timestamps=None if at.timestamp is None else _micros(batch.column(at.timestamp)),
+            timestamps=None
+            if columns.timestamp is None
+            else _cast_timestamps(batch.column(columns.timestamp)),
         )
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of keys and values, nulls as none."""
+        """Bytes of keys and values; null has none."""
         return sum(_bytes_in(column) for column in (self.keys, self.values) if column is not None)
 
     def columns(self, timestamps_ms: NDArray[np.int64]) -> RecordColumns:
@@ -63,19 +69,20 @@ class InputRows(NamedTuple):
         """The rows as records without a time, to be measured."""
         return self.columns(np.broadcast_to(np.int64(0), self.length))
 
-    def take(self, at: NDArray[np.int64]) -> InputRows:
-        """Keys, values and headers of these rows."""
-        take = from_numpy(at)
+    def take(self, indexes: NDArray[np.int64]) -> InputRows:
+        """Return the keys, values and headers of these rows. Topics, partitions and timestamps stay
+        those of all rows: callers have taken them out before."""
+        selected = from_numpy(indexes)
         return self._replace(
-            length=len(at),
-            keys=None if self.keys is None else self.keys.take(take),
-            values=self.values.take(take),
-            headers=None if self.headers is None else self.headers.take(take),
+            length=len(indexes),
+            keys=None if self.keys is None else self.keys.take(selected),
+            values=self.values.take(selected),
+            headers=None if self.headers is None else self.headers.take(selected),
         )
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column as `kind`. Arrow's text to binary copies nothing; large_* types shrink."""
+    """Return the column as this type. Arrow's cast of text to binary copies nothing."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column if column.type == kind else column.cast(kind)
@@ -84,8 +91,8 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-def _plain_headers(column: pa.Array) -> pa.Array:
-    """A list of structs as Spark has it; another layout of the same is turned into it."""
+def _cast_headers(column: pa.Array) -> pa.Array:
+    """Return headers as lists of structs of string and binary, as Spark has them."""
     if pa.types.is_list(column.type):
         struct = column.type.value_type
         if (
@@ -97,7 +104,8 @@ def _plain_headers(column: pa.Array) -> pa.Array:
     return column.cast(_HEADERS)
 
 
-def _micros(column: pa.Array) -> pa.Array:
+def _cast_timestamps(column: pa.Array) -> pa.Array:
+    """Return timestamps as microseconds since 1970 UTC, int64."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = pa.timestamp("us", column.type.tz)
@@ -105,9 +113,11 @@ def _micros(column: pa.Array) -> pa.Array:
 
 
 def row_times_ms(rows: InputRows, now_ms: int, first_row: int, table: str) -> NDArray[np.int64]:
-    """Each row's time, rounded down, as by Spark's cast to a number and Java's truncation.
+    """Return each row's time in ms, rounded down, as by Spark's cast to a number and Java's
+    truncation; `now_ms` for a row without a timestamp.
 
-    Raises EncodeError for a time before 1970.
+    Raises EncodeError for a time before 1970, with the row's number in `table`: `first_row` is that
+    of the first of these rows.
     """
     if rows.timestamps is None or rows.timestamps.null_count == rows.length:
         return np.broadcast_to(np.int64(now_ms), rows.length)
@@ -126,7 +136,8 @@ def row_times_ms(rows: InputRows, now_ms: int, first_row: int, table: str) -> ND
 
 
 def check_headers(rows: InputRows, first_row: int, table: str) -> None:
-    """Raises EncodeError for a header without a key."""
+    """Raise EncodeError for a header without a key, with the row's number in `table`: `first_row`
+    is that of the first of these rows."""
     if rows.headers is None:
         return
     structs = rows.headers.flatten()
@@ -142,6 +153,7 @@ def check_headers(rows: InputRows, first_row: int, table: str) -> None:
 
 
 def _bytes_in(column: pa.Array) -> int:
+    """Return the bytes of a binary column's values."""
     if column.null_count:  # Arrow does not say what lies under a null
         return int(or_zero(pc.binary_length(column)).sum(dtype=np.int64))
     offsets = blob_offsets(column)
@@ -149,7 +161,7 @@ def _bytes_in(column: pa.Array) -> int:
 
 
 def key_text(rows: InputRows, row: int) -> str:
-    """The row's key, shortened, to find it by."""
+    """Return the row's key, shortened, as the end of an error message; "" without a key."""
     if rows.keys is None or not rows.keys[row].is_valid:
         return ""
     key = rows.keys[row].as_py()

@@ -93,7 +93,9 @@ class ProducerThread:
         self._accumulator: RecordAccumulator[RecordSlice] = RecordAccumulator(
             self._options, self._queue_batches
         )
+        # By topic; they wait for its metadata.
         self._without_partition: dict[str, deque[TopicRecords]] = {}
+        # All that were taken from the buffer and have records without an outcome.
         self._taken: set[TopicRecords] = set()
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stop_deadline: Deadline | None = None
@@ -112,7 +114,8 @@ class ProducerThread:
         _running_threads.add(self)
 
     def lookup_partitions(self, topic: str) -> int | None:
-        """The number of a topic's partitions, None if another lookup must follow. For `call`.
+        """Return the number of a topic's partitions, None if another lookup must follow. To be run
+        by `call`.
 
         Raises UnknownTopicError, BrokerError.
         """
@@ -123,7 +126,8 @@ class ProducerThread:
         return self.cluster.partition_count(topic)
 
     def call(self, action: Callable[[], T], deadline: Deadline, what: str) -> T:
-        """Run `action` in the I/O thread; return its result or raise its error.
+        """Run `action` in the I/O thread; return its result or raise its error. `what` is it, for
+        messages.
 
         Raises KafkaTimeoutError a little after the deadline; the action may still run.
         """
@@ -161,20 +165,20 @@ class ProducerThread:
             with buffer.lock:
                 buffer.flushes -= 1
         if not done and deadline is not None:
-            left = [records for records in waited_for if not records.all_done]
-            if not left:
+            undelivered = [records for records in waited_for if not records.all_done]
+            if not undelivered:
                 raise KafkaTimeoutError(
                     "flush: all records are delivered or failed, but callbacks have not all run "
                     f"after {deadline.text}"
                 )
             raise KafkaTimeoutError(
                 f"flush: not delivered after {deadline.text}: "
-                f"{self._undelivered_text(left)}{self.failure_text()}"
+                f"{self._undelivered_text(undelivered)}{self.failure_text()}"
             )
 
     def failure_text(self) -> str:
-        """Why records are not delivered, to end a message with; "" if that is not known. From any
-        thread."""
+        """Return why records are not delivered, as the end of a message; "" if that is not known.
+        From any thread."""
         errors = [*self._lookup.errors(), *self.sender.errors(), self.cluster.failing]
         texts = {str(error) for error in errors if error is not None}
         # A text that is part of another says nothing new.
@@ -188,7 +192,7 @@ class ProducerThread:
         return ""
 
     def _undelivered_text(self, record_sets: Sequence[TopicRecords]) -> str:
-        """How many records are not delivered, and where they are."""
+        """Return how many records are not delivered, and to which partitions, for a message."""
         counts: dict[str, int] = {}
         for records in record_sets:
             counts[records.topic] = counts.get(records.topic, 0) + records.unfinished_count
@@ -225,6 +229,7 @@ class ProducerThread:
 
     @property
     def has_undelivered(self) -> bool:
+        """Whether a record has no outcome yet."""
         return not all(records.all_done for records in list(self._buffer.unfinished))
 
     def join(self, timeout_s: float) -> bool:
@@ -235,9 +240,10 @@ class ProducerThread:
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Run the thread until it may end; an error here is a bug, and fails all records."""
         reason = ""
         try:
-            while not self._finished():
+            while not self._is_finished():
                 self._run_once()
             if self._options.acks == 0:
                 self.sender.barrier()
@@ -247,7 +253,8 @@ class ProducerThread:
         finally:
             self._end(reason or self._stop_reason)
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
+        """Whether the thread may end: after `stop`, if all is delivered or its deadline is over."""
         if self._stop_deadline is None or self._commands:
             return False
         return self._stop_deadline.expired or not self._buffer.unfinished
@@ -278,9 +285,11 @@ class ProducerThread:
         self._report()
 
     def _sleep_s(self) -> float:
+        """Return how long the sender may wait for answers: until the next batch closes, the next
+        lookup is due, records without metadata expire, or the deadline of `stop`."""
         now_s = time.monotonic()
         limits = [MAX_SLEEP_S]
-        open_s = self._buffer.sleep_s(lambda: bool(self._commands))
+        open_s = self._buffer.begin_sleep(lambda: bool(self._commands))
         if open_s is not None:
             limits.append(open_s)
         moments_s = [
@@ -298,6 +307,7 @@ class ProducerThread:
         return max(0.0, min(limits))
 
     def _run_command(self, action: Callable[[], Any], future: Future[Any]) -> None:
+        """Run an action of `call`, and give its result or error to the caller."""
         try:
             result = action()
         except BaseException as error:
@@ -308,6 +318,7 @@ class ProducerThread:
             future.set_result(result)
 
     def _enqueue(self, records: TopicRecords) -> None:
+        """Queue records of the buffer for `_assign_partitions`."""
         self._taken.add(records)
         self._without_partition.setdefault(records.topic, deque()).append(records)
 
@@ -318,31 +329,33 @@ class ProducerThread:
         self._notifier.notify()
         finished = [records for records in self._taken if records.all_done]
         self._taken.difference_update(finished)
-        waiting = sum(
+        waiting_bytes = sum(
             records.size_bytes
             for record_sets in self._without_partition.values()
             for records in record_sets
         )
         self._buffer.free(
-            waiting + self._accumulator.pending_bytes + self.sender.queued_bytes, finished
+            waiting_bytes + self._accumulator.pending_bytes + self.sender.queued_bytes, finished
         )
 
     # --- records to batches ---------------------------------------------------------------------
 
     def _assign_partitions(self) -> None:
-        known = self.cluster.partition_count
-        doubtful = self.cluster.is_stale
-        unknown = [
-            name for name in self._without_partition if known(name) is None or doubtful(name)
+        """Look up topics that are unknown or whose metadata is stale. Append the records of known
+        topics to batches; fail those of missing topics, and those that have waited for too long."""
+        partition_count = self.cluster.partition_count
+        to_look_up = [
+            name
+            for name in self._without_partition
+            if partition_count(name) is None or self.cluster.is_stale(name)
         ]
-        if unknown:
-            for topic, error in self._lookup.request_metadata(
-                unknown, self._lookup_ms(unknown)
-            ).items():
+        if to_look_up:
+            final_errors = self._lookup.request_metadata(to_look_up, self._lookup_ms(to_look_up))
+            for topic, error in final_errors.items():
                 for records in self._without_partition.pop(topic):
                     self._fail(records, error)
         for topic in list(self._without_partition):
-            if known(topic) is None:
+            if partition_count(topic) is None:
                 self._expire(topic)
                 continue
             for records in self._without_partition.pop(topic):
@@ -350,6 +363,7 @@ class ProducerThread:
 
     @property
     def _metadata_limit_ms(self) -> int:
+        """How long records may wait for their topic's metadata."""
         return min(self._options.max_block_ms, self._options.delivery_timeout_ms)
 
     def _lookup_ms(self, topics: Sequence[str]) -> float:
@@ -385,8 +399,8 @@ class ProducerThread:
         which costs less than columns of them."""
         if isinstance(records, AppendedRecords) and self._partitioner.is_small(records):
             tps = set()
-            for index, single in enumerate(self._partitioner.partition_each(records)):
-                partition, fields, size_bytes = single
+            for index, partitioned in enumerate(self._partitioner.partition_each(records)):
+                partition, fields, size_bytes = partitioned
                 tp = TopicPartition(records.topic, partition)
                 self._accumulator.append(
                     tp,
@@ -416,10 +430,12 @@ class ProducerThread:
                 )
                 low = high
             self._adapt_buffer(records.topic, found.tps)
-        for failure in records.errors():
-            self._on_failure(failure)
+        # The partitioner may have failed some of the records.
+        for error in records.errors():
+            self._on_failure(error)
 
     def _adapt_buffer(self, topic: str, tps: Collection[TopicPartition]) -> None:
+        """Tell the buffer when a batch of these partitions of a topic will be full."""
         fullest_bytes = max(map(self._accumulator.size_of, tps), default=0)
         self._buffer.adapt(topic, self._options.batch_size - fullest_bytes, len(tps))
 
@@ -430,6 +446,8 @@ class ProducerThread:
         slices: Sequence[RecordSlice],
         since_s: float,
     ) -> None:
+        """Queue closed batches at the sender; their records are in `slices`, in order. For the
+        accumulator, which calls it."""
         parts = split_slices(slices, [batch.record_count for batch in batches])
         callbacks = [RecordsCallback(tp, part, self._on_failure) for part in parts]
         self.sender.append(tp, batches, callbacks, since_s)
@@ -441,7 +459,7 @@ class ProducerThread:
         records.failed(records.pending_indexes(), self._on_failure(error))
 
     def fail_later(self, reason: KafkaError) -> None:
-        """Fail everything after this step of the sender."""
+        """Fail everything after this step of the sender, which is going through its batches."""
         self._fail_reason = self._fail_reason or reason
 
     def fail_unsent(self, reason: KafkaError) -> None:
@@ -458,11 +476,13 @@ class ProducerThread:
         self.sender.fail_all(str(reason), sent=False)
 
     def fail_all(self, reason: KafkaError) -> None:
+        """Fail all records that have no outcome."""
         self.fail_unsent(reason)
         self.sender.fail_all(str(reason))
 
     def await_answers(self, deadline: Deadline) -> bool:
-        """Wait until all requests are answered. Fails the rest, and returns False then."""
+        """Wait until all sent batches are acknowledged or have failed; return True. After the
+        deadline fail the rest, and return False."""
         while self.sender.has_unacknowledged and not deadline.expired:
             try:
                 self.sender.step(min(MAX_SLEEP_S, deadline.remaining_s()))
@@ -475,40 +495,43 @@ class ProducerThread:
         return is_complete
 
     def _end(self, reason: str) -> None:
+        """Refuse records and commands, fail what has no outcome because of `reason`, and free the
+        connections."""
         error = KafkaError(reason)
         with self._buffer.lock:
             self._buffer.refuse(lambda: KafkaError("the producer is closed"))
             # Before the callbacks, which may take long.
             self._ended = True
-            waiting = list(self._commands)
+            commands = list(self._commands)
             self._commands.clear()
-        for _, future in waiting:
+        for _, future in commands:
             future.set_exception(KafkaError("the producer is closed"))
-        lost = sum(records.left for records in self._taken)
+        lost_count = sum(records.pending_count for records in self._taken)
         try:
             for records in self._buffer.take():
-                lost += records.left
+                lost_count += records.pending_count
                 self._enqueue(records)
             self.fail_all(error)
         finally:
             # In case of a bug: no caller may wait forever.
             for records in self._taken:
                 records.failed(records.pending_indexes(), error)
-            if lost:
-                log.warning("%s not delivered: %s", counted(lost, "record"), reason)
+            if lost_count:
+                log.warning("%s not delivered: %s", counted(lost_count, "record"), reason)
             self._report()
             self.cluster.close()
             self._buffer.close()
 
 
 def close_unclosed(thread: ProducerThread, process_id: int) -> None:
-    """An unclosed producer was garbage-collected: its thread delivers what it can, and logs what it
-    could not."""
+    """End the thread of a producer that was garbage-collected, or that the interpreter leaves,
+    unclosed: it delivers what it can within CLOSE_IN_ERROR_S, and logs what it could not."""
     if os.getpid() == process_id:
         thread.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
 
 
 def _end_all() -> None:
+    """At the end of the interpreter: end all threads."""
     running = [thread for thread in _running_threads if thread.is_alive]
     for thread in running:
         close_unclosed(thread, os.getpid())

@@ -116,6 +116,7 @@ class ProducerBatch:
 
 
 def records_in(batches: Iterable[ProducerBatch]) -> int:
+    """Return the number of records in these batches."""
     return sum(batch.encoded.record_count for batch in batches)
 
 
@@ -130,6 +131,7 @@ class State(enum.Enum):
 class Event(enum.Enum):
     ATTEMPT_FAILED = enum.auto()
     ALL_ANSWERED = enum.auto()
+    """No batch is in flight any more."""
     SEQUENCE_LOST = enum.auto()
     """A batch with a sequence number failed for good."""
     PRODUCER_ID_RESET = enum.auto()
@@ -181,9 +183,9 @@ class PartitionQueue:
         self.state = State.SENDING
         self._last_offset = -1  # of the acknowledged batches
         self._topic_id: bytes | None = None
-        self._failed_in_flight = 0
+        self._failed_in_flight = 0  # batches that failed in flight: their answers are still to come
         self._next_sequence = 0
-        self._state_known_until_s = 0.0
+        self._state_known_until_s = 0.0  # see PRODUCER_STATE_S
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -209,6 +211,7 @@ class PartitionQueue:
 
     @property
     def has_unsent(self) -> bool:
+        """Whether a batch is not in flight."""
         return len(self.batches) > self.in_flight - self._failed_in_flight
 
     @property
@@ -294,6 +297,7 @@ class PartitionQueue:
         is_retrying = False
         for batch in self.batches:
             if not batch.in_flight:
+                # Nothing new while a batch is being sent again.
                 return None if is_retrying and not batch.attempts else batch
             is_retrying = is_retrying or batch.attempts > 1
         return None
@@ -306,13 +310,14 @@ class PartitionQueue:
             self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
 
     def sent(self, batch: ProducerBatch, node_id: int) -> None:
+        """The batch goes out to this broker now."""
         self.node_id = node_id
         batch.in_flight = True
         batch.attempts += 1
         self.in_flight += 1
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Whether every earlier batch has been acknowledged."""
+        """Whether this is the first batch, and every earlier one was acknowledged."""
         return bool(self.batches) and self.batches[0] is batch and self.state is not State.GAP
 
     def was_sent_to_former_topic(self, batch: ProducerBatch) -> bool:
@@ -323,6 +328,7 @@ class PartitionQueue:
     # --- outcomes ---------------------------------------------------------------------------------
 
     def _answered(self, batch: ProducerBatch) -> None:
+        """The batch is not in flight any more."""
         batch.in_flight = False
         self.in_flight -= 1
         if batch.has_failed:
@@ -395,8 +401,8 @@ class PartitionQueue:
         return [other for other in self.batches if other.is_unresolved and other is not batch]
 
     def fits_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:
-        """Whether these can be in the log in front of a batch at `base_offset`, behind the
-        acknowledged ones; True where an offset is not known."""
+        """Whether there is room in the log for the batches `earlier`, between the acknowledged ones
+        and a batch at `base_offset`; True where an offset is not known."""
         if base_offset < 0 or self._last_offset < 0:
             return True
         return base_offset - self._last_offset > records_in(earlier)

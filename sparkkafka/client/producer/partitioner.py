@@ -42,9 +42,10 @@ STICKY_BYTES = 2**20
 STICKY_BATCHES = 8
 MIN_STICKY_BYTES = 2**14
 STICKY_RECORD_BYTES = 16  # stand for a record's own fields, so that tombstones count as well
-"""Rows without key and partition go to one partition up to so many bytes, then to the next: rows
-that are encoded together cost less. Partitions with small batches (batch.size) take turns earlier,
-so that little data is spread as well."""
+"""Rows without key and partition go to one partition until it has got STICKY_BYTES, then to the
+next: rows that are encoded together cost less. If batch.size is small, the next partition's turn
+comes after STICKY_BATCHES batches, so that little data is spread as well, but not before
+MIN_STICKY_BYTES."""
 
 
 class PartitionedRecords(NamedTuple):
@@ -85,7 +86,7 @@ class Partitioner:
         self._sticky_bytes = max(1, sticky_bytes)
         self._pick = pick
         self._sticky_used_bytes: dict[str, int] = {}
-        self._start: dict[str, int] = {}
+        self._first_partitions: dict[str, int] = {}
         self._round_robin_counts: dict[str, int] = {}
         self._seen_rows = 0
 
@@ -96,7 +97,7 @@ class Partitioner:
         partition_counts: Callable[[list[str]], Mapping[str, int]],
         newest_count: Callable[[str], int | None],
     ) -> Partitioner:
-        """A partitioner by the settings of a producer."""
+        """Return a partitioner for the settings of a producer."""
         usual_bytes = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
         return cls(
             partition_counts,
@@ -149,19 +150,21 @@ class Partitioner:
         rows: InputRows,
         timestamps_ms: NDArray[np.int64],
     ) -> PartitionedRecords:
+        """Choose the partitions that rows do not name, and sort the rows by partition.
+        `topic_of_row` has each row's index in `topics` (None: there is one topic)."""
         if topic_of_row is None and partitions is None and self._has_no_rule(rows.keys):
             return self._partition_sticky(topics[0], rows, timestamps_ms)
         if partitions is None:
             partitions = np.full(rows.length, NO_PARTITION, np.int64)
         for code, name in enumerate(topics):
-            here = topic_of_row == code if topic_of_row is not None else None
-            self._choose(name, here, partitions, rows)
+            is_of_topic = topic_of_row == code if topic_of_row is not None else None
+            self._choose(name, is_of_topic, partitions, rows)
         return self._sort(topics, topic_of_row, partitions, rows, timestamps_ms)
 
     # --- checks ---
 
     def _topics(self, rows: InputRows, first_row: int) -> tuple[list[str], np.ndarray | None]:
-        """Distinct topics, and each row's index into them (None: there is one topic)."""
+        """Return the distinct topics, and each row's index into them (None: there is one topic)."""
         if rows.topics is None:
             return [rows.fixed_topic or ""], None
         if rows.topics.null_count:
@@ -189,6 +192,7 @@ class Partitioner:
         self._request_counts(missing)
 
     def _request_counts(self, names: list[str]) -> None:
+        """Look up the numbers of partitions of these topics."""
         if names:
             self._counts.update(self._partition_counts(names))
 
@@ -200,6 +204,7 @@ class Partitioner:
         is_named: np.ndarray,
         first_row: int,
     ) -> None:
+        """Raise EncodeError if a row names (`is_named`) a partition that does not exist."""
         for again in (False, True):
             counts = np.array([self._counts[name] for name in topics], np.int64)
             limit = counts[0] if topic_of_row is None else counts[topic_of_row]
@@ -226,7 +231,7 @@ class Partitioner:
         return self._rule is None or (_all_null(keys) and not self._rule.null_is_empty)
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
-        """Choose the partition of one record of a topic with so many partitions."""
+        """Choose the partition of one record of a topic that has `count` partitions."""
         if self._rule is not None:
             partition = self._rule.partition(key, count)
             if partition != NO_PARTITION:
@@ -241,70 +246,75 @@ class Partitioner:
         return (first + used_bytes // self._sticky_bytes) % count
 
     def _choose(
-        self, name: str, here: np.ndarray | None, partitions: np.ndarray, rows: InputRows
+        self, name: str, is_of_topic: np.ndarray | None, partitions: np.ndarray, rows: InputRows
     ) -> None:
-        """Choose partitions for one topic's rows without one: by key, or in turn."""
+        """Choose partitions for rows of topic `name` that have none yet (they are below 0 in
+        `partitions`): by key, or in turn. `is_of_topic` marks the topic's rows; None: all are."""
         count = self._counts[name]
-        open_rows = partitions < 0 if here is None else here & (partitions < 0)
-        if not open_rows.any():
+        needs_choice = partitions < 0 if is_of_topic is None else is_of_topic & (partitions < 0)
+        if not needs_choice.any():
             return
         if self._rule is not None:
             if rows.keys is None:
-                partitions[open_rows] = self._rule.partition(None, count)
-            elif open_rows.all():
+                partitions[needs_choice] = self._rule.partition(None, count)
+            elif needs_choice.all():
                 partitions[:] = self._rule.partitions(rows.keys, count)
             else:
-                keys = rows.keys.take(from_numpy(np.flatnonzero(open_rows)))
-                partitions[open_rows] = self._rule.partitions(keys, count)
-            open_rows &= partitions < 0
-        at = np.flatnonzero(open_rows)
-        if len(at) and self._is_round_robin:
-            partitions[at] = self._partitions_in_turn(name, count, len(at))
-        elif len(at):
+                keys = rows.keys.take(from_numpy(np.flatnonzero(needs_choice)))
+                partitions[needs_choice] = self._rule.partitions(keys, count)
+            needs_choice &= partitions < 0
+        indexes = np.flatnonzero(needs_choice)
+        if len(indexes) and self._is_round_robin:
+            partitions[indexes] = self._partitions_in_turn(name, count, len(indexes))
+        elif len(indexes):
             lengths = or_zero(pc.binary_length(rows.values))
-            partitions[at] = self._sticky(name, count, lengths[at])
+            partitions[indexes] = self._sticky_partitions(name, count, lengths[indexes])
 
     def _partitions_in_turn(self, name: str, count: int, rows: int) -> np.ndarray:
-        """Partitions in turn, one for each row."""
+        """Return the partitions of the next `rows` rows of a topic, by round-robin."""
         first = self._first_partition(name, count) + self._round_robin_counts.get(name, 0)
         self._round_robin_counts[name] = self._round_robin_counts.get(name, 0) + rows
         return np.arange(first, first + rows) % count
 
-    def _sticky(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
-        """Partitions of rows without key and partition."""
-        ends = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=ends[1:])
-        starts = self._sticky_starts(name, count, ends)
-        return (self._start[name] + starts // self._sticky_bytes) % count
+    def _sticky_partitions(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
+        """Return the sticky partitions of the next rows of a topic, whose values have these
+        lengths."""
+        offsets = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        starts = self._sticky_starts(name, count, offsets)
+        return (self._first_partitions[name] + starts // self._sticky_bytes) % count
 
     def _first_partition(self, name: str, count: int) -> int:
-        """The partition of a topic's first row without key and partition."""
-        if name not in self._start:
-            self._start[name] = self._pick(count)
-        return self._start[name]
+        """Return the partition of a topic's first row without key and partition, which is
+        random."""
+        if name not in self._first_partitions:
+            self._first_partitions[name] = self._pick(count)
+        return self._first_partitions[name]
 
-    def _sticky_starts(self, name: str, count: int, ends: np.ndarray) -> np.ndarray:
-        """Bytes of the topic before each row; `ends` are the rows' offsets."""
+    def _sticky_starts(self, name: str, count: int, offsets: np.ndarray) -> np.ndarray:
+        """Return how many bytes of the topic, of rows without key and partition, come before each
+        of the next rows, and count these rows. `offsets` are Arrow's of their values."""
         self._first_partition(name, count)
-        starts = ends + np.arange(0, STICKY_RECORD_BYTES * len(ends), STICKY_RECORD_BYTES)
-        starts += self._sticky_used_bytes.get(name, 0) - int(ends[0])
+        starts = offsets + np.arange(0, STICKY_RECORD_BYTES * len(offsets), STICKY_RECORD_BYTES)
+        starts += self._sticky_used_bytes.get(name, 0) - int(offsets[0])
         self._sticky_used_bytes[name] = int(starts[-1])
         return starts[:-1]
 
     def _partition_sticky(
         self, name: str, rows: InputRows, timestamps_ms: np.ndarray
     ) -> PartitionedRecords:
-        """As `_choose` and `_sort` for rows without key and partition, in a few steps for all
-        rows."""
+        """As `_choose` and `_sort`, for rows that all lack key and partition: faster, since they
+        stay in their order."""
         count = self._counts[name]
         starts = self._sticky_starts(name, count, blob_offsets(rows.values).astype(np.int64))
-        first = int(starts[0]) // self._sticky_bytes
-        steps = range(first + 1, int(starts[-1]) // self._sticky_bytes + 1) if count > 1 else ()
-        cuts = np.searchsorted(starts, np.array(steps, np.int64) * self._sticky_bytes).tolist()
+        # A partition's turn lasts for `sticky_bytes`; `cuts` are the rows with which others begin.
+        first_turn, last_turn = (int(starts[row]) // self._sticky_bytes for row in (0, -1))
+        turns = range(first_turn + 1, last_turn + 1) if count > 1 else ()
+        cuts = np.searchsorted(starts, np.array(turns, np.int64) * self._sticky_bytes).tolist()
         tps, ends = [], []
-        for step, (start, end) in enumerate(pairwise([0, *cuts, rows.length])):
+        for turn, (start, end) in enumerate(pairwise([0, *cuts, rows.length]), first_turn):
             if start < end:  # a row can be larger than what a partition gets in one go
-                partition = (self._start[name] + first + step) % count
+                partition = (self._first_partitions[name] + turn) % count
                 tps.append(TopicPartition(name, partition))
                 ends.append(end)
         return PartitionedRecords(rows.columns(timestamps_ms), tps, ends, range(rows.length))
@@ -319,9 +329,11 @@ class Partitioner:
         rows: InputRows,
         timestamps_ms: np.ndarray,
     ) -> PartitionedRecords:
+        """Sort rows by topic and partition; rows of one partition stay in order. Each row has its
+        partition in `partitions`, and its topic's index in `topic_of_row` (None: there is one)."""
         order: NDArray[np.int64] | range = range(rows.length)
         targets = partitions
-        span = int(partitions.max()) + 1
+        span = int(partitions.max()) + 1  # target = topic's index * span + partition
         if topic_of_row is not None:
             targets = topic_of_row.astype(np.int64) * span + partitions
         cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
@@ -374,14 +386,15 @@ class RecordPartitioner:
         )
 
     def partition_records(self, records: TopicRecords) -> PartitionedRecords | None:
-        """Return the records by partition, None if all failed; `rows` are their indexes. The
-        metadata must have the topic."""
+        """Choose the partitions; return the records by partition, with their indexes as `rows`.
+        Those that cannot be written have failed then; None: all have. The metadata must have the
+        topic."""
         rows, times_ms, partitions = records.take_rows()
         kept: NDArray[np.int64] | None = None
         if self._callable is not None:
             partitions = self._call_partitioner(records, rows, partitions)
         if partitions is not None:
-            self._check(records, partitions)
+            self._fail_missing_partitions(records, partitions)
             if (partitions == _FAILED_PARTITION).any():
                 kept = np.flatnonzero(partitions != _FAILED_PARTITION)
                 rows, partitions, times_ms = rows.take(kept), partitions[kept], times_ms[kept]
@@ -390,9 +403,10 @@ class RecordPartitioner:
         partitioned = self._partitioner.partition_checked_rows(rows, partitions, times_ms)
         if kept is None:
             return partitioned
+        # The rows are indexes of the kept records: return those of all records.
         indexes = partitioned.rows
-        at = slice(indexes.start, indexes.stop) if isinstance(indexes, range) else indexes
-        return partitioned._replace(rows=kept[at])
+        selector = slice(indexes.start, indexes.stop) if isinstance(indexes, range) else indexes
+        return partitioned._replace(rows=kept[selector])
 
     def is_small(self, records: AppendedRecords) -> bool:
         """Whether `partition_each` takes these: they are few, and their partitions exist."""
@@ -413,6 +427,7 @@ class RecordPartitioner:
             yield partition, fields, size_bytes
 
     def _count(self, topic: str) -> int:
+        """Return the number of partitions of a topic that the metadata has."""
         count = self._cluster.partition_count(topic)
         if count is None:
             raise RuntimeError(f"partitioning for topic {topic} before it is known")
@@ -421,7 +436,8 @@ class RecordPartitioner:
     def _call_partitioner(
         self, records: TopicRecords, rows: InputRows, partitions: NDArray[np.int64] | None
     ) -> NDArray[np.int64]:
-        """Call the user's callable for each record without a partition."""
+        """Call the user's callable for each record without a partition, and return the partitions
+        of all. A record for which the callable fails has failed, and has _FAILED_PARTITION."""
         partitioner, topic = self._callable, records.topic
         if partitions is None:
             partitions = np.full(rows.length, NO_PARTITION, np.int64)
@@ -449,11 +465,14 @@ class RecordPartitioner:
             records.failed(range(index, index + 1), error)
         return partitions
 
-    def _check(self, records: TopicRecords, partitions: NDArray[np.int64]) -> None:
-        """Fail records for partitions that do not exist, after another lookup."""
+    def _fail_missing_partitions(
+        self, records: TopicRecords, partitions: NDArray[np.int64]
+    ) -> None:
+        """Fail records for partitions that do not exist, even after another lookup, and set theirs
+        to _FAILED_PARTITION."""
         topic = records.topic
         if int(partitions.max()) >= self._count(topic):
-            with contextlib.suppress(KafkaError):  # then what is known counts
+            with contextlib.suppress(KafkaError):  # the number that is known counts then
                 self._cluster.request_metadata([topic], Deadline(_PARTITION_LOOKUP_MS))
         count = self._cluster.partition_count(topic)
         if count is None:

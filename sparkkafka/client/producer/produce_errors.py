@@ -90,7 +90,7 @@ def judge(
     attempts_left: bool,
     transactional: bool = False,
 ) -> Verdict:
-    """The verdict on one answer.
+    """Return the verdict on a batch for which the broker's answer has this error code.
 
     `is_head`: every earlier batch of the partition is acknowledged, or not worth waiting for.
     `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: `retries` allows
@@ -124,7 +124,8 @@ def produce_error(
     perhaps: bool,
     kind: type[ProduceError] = ProduceError,
 ) -> ProduceError:
-    """The error for records of a partition; `perhaps`: they may be written."""
+    """Return the error of this class (`kind`) for records of a partition; `perhaps`: they may be
+    written."""
     written = Written.UNKNOWN if perhaps else Written.NO
     return kind(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
 
@@ -136,7 +137,8 @@ def too_large(
     options: ProducerOptions,
     prefix: str = "",
 ) -> ProduceError:
-    """The error of a record too large for a request or the buffer; `prefix` is that of settings."""
+    """Return the error of a record that is too large for a request or the buffer. `prefix` stands
+    before names of settings: "kafka." in Spark."""
     limit = (
         f"{prefix}max.request.size={options.max_request_size} allows; raise it (and "
         "max.message.bytes of the topic), or send smaller records"
@@ -159,7 +161,7 @@ def batch_error(
     *,
     kind: type[ProduceError] = ProduceError,
 ) -> ProduceError:
-    """The error for a batch that cannot be delivered."""
+    """Return the error, of this class (`kind`), for a batch that cannot be delivered."""
     if queue.last_error is not None and str(queue.last_error) not in text:
         text += f"; the last failure: {queue.last_error}"
     text += f"; records in this batch: {batch.encoded.record_count}"
@@ -169,8 +171,8 @@ def batch_error(
 def refusal_text(
     batch: ProducerBatch, error: BrokerError, options: ProducerOptions, prefix: str, facts: str
 ) -> str:
-    """The message of a final refusal. `prefix` is that of settings, `facts` are what else is known
-    about the reason."""
+    """Return the message for a batch that a broker refused for good. `prefix` stands before names
+    of settings; `facts` is what `refusal_facts` returned."""
     text = str(error)
     if error.code in TOO_LARGE and batch.encoded.record_count > 1:
         text += (
@@ -198,14 +200,14 @@ def refusal_text(
 
 
 def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, code: int) -> str:
-    """What to add to the broker's message, "" for nothing.
+    """Return what to add to the broker's message about a refused batch, "" for nothing.
 
-    Asks for the topic's settings where they matter, and says so if the user may not see them.
+    Looks up the topic's settings where they matter, and says so if the user may not see them.
     """
     if code in TOO_LARGE and batch.encoded.record_count == 1:
         return (
             f": one record of {batch.size_bytes} bytes, sent as a batch of {batch.wire_bytes}, is "
-            f"above {_settings(cluster, tp, SIZE_SETTINGS)}; raise that, compress "
+            f"above {_settings_text(cluster, tp, SIZE_SETTINGS)}; raise that, compress "
             f"({cluster.options.prefix}compression.type), or write smaller records"
         )
     if code == ErrorCode.INVALID_TIMESTAMP:
@@ -213,15 +215,15 @@ def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, co
         return (
             f": the batch begins at timestamp {encoded.base_timestamp} ms, its latest is "
             f"{encoded.max_timestamp} ms, and the topic takes what keeps to "
-            f"{_settings(cluster, tp, TIME_SETTINGS)}; change that, or drop the "
+            f"{_settings_text(cluster, tp, TIME_SETTINGS)}; change that, or drop the "
             f"{'column ' if cluster.options.prefix else ''}timestamp to write with the time of "
             "writing"
         )
     return ""
 
 
-def _settings(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...]) -> str:
-    """`name=value, name=value` as the topic has them."""
+def _settings_text(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...]) -> str:
+    """Return the topic's settings of these names, for a message: name=value, name=value."""
     try:
         found = topic_configs(cluster, tp.topic, names, deadline=Deadline(SETTINGS_LOOKUP_MS))
     except KafkaError as error:

@@ -182,7 +182,7 @@ class Producer(NotPickled):
             if timestamp_ms is not None:
                 timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
         if size > self._max_record_bytes:
-            self._too_large(topic, partition, size)
+            self._raise_too_large(topic, partition, size)
         buffer = self._buffer
         with self._lock:
             if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
@@ -220,16 +220,22 @@ class Producer(NotPickled):
         return Delivery(records, index)
 
     def _open_records(self, topic: str) -> Any:
+        """Return new records of a topic that has none to append to. Raises OptionError for a name
+        that no topic can have."""
         return self._buffer.open_records(checked_topic(topic))
 
     def _wait_for_memory(self, size_bytes: int) -> None:
+        """Wait until `size_bytes` fit into buffer.memory, with the lock. Raises KafkaTimeoutError:
+        then an open transaction can only be aborted, since it lacks a record."""
         try:
             self._buffer.wait_for_memory(size_bytes, self._io_thread.failure_text)
         except KafkaTimeoutError as error:
             self._record_lost(error)
             raise
 
-    def _too_large(self, topic: str, partition: int | None, size_bytes: int) -> None:
+    def _raise_too_large(self, topic: str, partition: int | None, size_bytes: int) -> None:
+        """Raise the error of a record that is too large; an open transaction can only be
+        aborted."""
         error = too_large(topic, partition, size_bytes + HEADER_BYTES, self._settings.producer)
         with self._lock:
             self._record_lost(error)
@@ -289,15 +295,16 @@ class Producer(NotPickled):
             )
         )
 
-    def _queue(self, queued: Sequence[TopicRecords]) -> TableDelivery:
-        for records in queued:
+    def _queue(self, parts: Sequence[TopicRecords]) -> TableDelivery:
+        """Queue these parts of a table or series, in order; return the handle for all of them."""
+        for records in parts:
             with self._lock:
                 if self._buffer.used_bytes + self._buffer.io_bytes + records.size_bytes > (
                     self._limit_bytes
                 ):
                     self._wait_for_memory(records.size_bytes)
                 self._buffer.add(records)
-        return TableDelivery(self._notifier, list(queued))
+        return TableDelivery(self._notifier, list(parts))
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send all queued records without lingering, and wait until each is delivered or failed
@@ -412,6 +419,8 @@ class Producer(NotPickled):
         manager.send_offsets(offsets, group, timeout_s)
 
     def _transactions_for(self, name: str) -> TransactionManager:
+        """Return what runs the method of this name. Raises KafkaError after close or a fork,
+        TransactionError without a transactional.id."""
         self._check_process()
         if self._closed:
             raise KafkaError(f"{name}: the producer is closed")
@@ -420,7 +429,8 @@ class Producer(NotPickled):
         return self._transactions
 
     def _record_failed(self, error: KafkaError) -> KafkaError:
-        """In the I/O thread, when records fail; the error that their handles raise."""
+        """Note that records have failed with this error, in the I/O thread. Return the error that
+        their handles raise."""
         if self._transactions is None:
             return error
         with self._lock:
@@ -428,7 +438,7 @@ class Producer(NotPickled):
             return self._transactions.error_of_record(error)
 
     def _record_lost(self, error: KafkaError) -> None:
-        """With the lock."""
+        """Note, with the lock, that a record of an open transaction could not be queued."""
         if self._transactions is not None:
             self._transactions.record_failed(error)
 
@@ -482,17 +492,19 @@ class Producer(NotPickled):
         self._notifier.raise_failures()
 
     def _check_process(self) -> None:
+        """Raise KafkaError in the child of a fork."""
         if os.getpid() != self._process_id:
-            raise _forked()
+            raise _fork_error()
 
     def _after_fork(self) -> None:
+        """In the child of a fork: refuse records."""
         self._buffer.set_forked()
         self._lock = self._buffer.lock
         with self._lock:
-            self._buffer.refuse(_forked)
+            self._buffer.refuse(_fork_error)
 
 
-def _forked() -> KafkaError:
+def _fork_error() -> KafkaError:
     return KafkaError(
         "this producer was made before a fork, and its thread is in the parent process: make a "
         "producer in each process"
@@ -500,19 +512,21 @@ def _forked() -> KafkaError:
 
 
 def _weakly(method: Callable[[KafkaError], KafkaError]) -> Callable[[KafkaError], KafkaError]:
-    """The method without a reference to its object: the thread must not keep a Producer alive."""
-    found = weakref.WeakMethod(method)
+    """Return a function that calls the method while its object lives, and then returns the error as
+    it is: the thread must not keep a Producer alive."""
+    weak_method = weakref.WeakMethod(method)
 
     def call(error: KafkaError) -> KafkaError:
-        alive = found()
-        return error if alive is None else alive(error)
+        live_method = weak_method()
+        return error if live_method is None else live_method(error)
 
     return call
 
 
-def _fork_all() -> None:
+def _refuse_after_fork() -> None:
+    """In the child of a fork: let all producers refuse records."""
     for producer in list(_producers):
         producer._after_fork()
 
 
-os.register_at_fork(after_in_child=_fork_all)
+os.register_at_fork(after_in_child=_refuse_after_fork)

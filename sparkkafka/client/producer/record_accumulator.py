@@ -128,12 +128,12 @@ class RecordAccumulator(Generic[Owner]):
             self._full.append(self._open.pop(tp))
 
     def size_of(self, tp: TopicPartition) -> int:
-        """Bytes in the open batch of a partition."""
+        """Return the bytes in the open batch of a partition; 0 without one."""
         batch = self._open.get(tp)
         return batch.size_bytes if batch is not None else 0
 
     def record_counts(self) -> Iterator[tuple[TopicPartition, int]]:
-        """The number of records in the open batch of each partition."""
+        """Yield the number of records in the open batch of each partition."""
         for tp, batch in self._open.items():
             yield tp, batch.record_count
 
@@ -154,6 +154,7 @@ class RecordAccumulator(Generic[Owner]):
         self._close(due)
 
     def close_all(self) -> None:
+        """Close all batches."""
         due = list(self._open.values())
         self._open.clear()
         self._lingering.clear()
@@ -169,6 +170,8 @@ class RecordAccumulator(Generic[Owner]):
         return dropped
 
     def _skip_closed(self) -> None:
+        """Drop closed batches from the top of the heap `_lingering`, so that an open one is
+        there."""
         while self._lingering:
             batch = self._lingering[0][2]
             if self._open.get(batch.tp) is batch:
@@ -176,15 +179,17 @@ class RecordAccumulator(Generic[Owner]):
             heapq.heappop(self._lingering)
 
     def _close(self, due: list[_OpenBatch[Owner]]) -> None:
-        """Encode the full batches, then those that are due."""
+        """Encode the full batches, then those that are `due`, and hand them on: in groups of
+        _GROUP_BYTES, large batches on their own."""
         if not (due or self._full):
             return
-        waiting, self._full = [*self._full, *due], []
+        closed, self._full = [*self._full, *due], []
         group: list[_OpenBatch[Owner]] = []
         group_bytes = 0
-        for batch in waiting:
+        for batch in closed:
             if group and batch.size_bytes >= _OWN_GROUP_BYTES:
-                self._encode(group)  # first: a partition can be there twice, in its order
+                # The group first: it may have an earlier batch of the same partition.
+                self._encode(group)
                 group, group_bytes = [], 0
             group.append(batch)
             group_bytes += batch.size_bytes
@@ -195,6 +200,8 @@ class RecordAccumulator(Generic[Owner]):
             self._encode(group)
 
     def _encode(self, group: list[_OpenBatch[Owner]]) -> None:
+        """Encode closed batches together, and hand each to `on_closed`: few single records one by
+        one, all others as columns."""
         self.pending_bytes -= sum(batch.size_bytes for batch in group)
         if len(group) == 1 and len(group[0].records) <= MAX_SCALAR_RECORDS:
             batch = group[0]
@@ -221,17 +228,17 @@ class RecordAccumulator(Generic[Owner]):
 
 
 def _as_ranges(records: list[RowRange | RecordFields]) -> Iterator[RowRange]:
-    """The same records in the same order, single ones as rows of columns."""
-    for is_rows, some in itertools.groupby(records, lambda item: isinstance(item, RowRange)):
+    """Yield the same records in the same order, single ones as rows of columns."""
+    for is_rows, group in itertools.groupby(records, lambda rows: isinstance(rows, RowRange)):
         if is_rows:
-            yield from some  # type: ignore[misc]
+            yield from group  # type: ignore[misc]
         else:
-            columns = record_columns(list(some))  # type: ignore[arg-type]
+            columns = record_columns(list(group))  # type: ignore[arg-type]
             yield RowRange(columns, 0, len(columns.timestamps_ms))
 
 
 def record_columns(records: list[RecordFields]) -> RecordColumns:
-    """The records as columns."""
+    """Return single records as columns."""
     headers = {index: record.headers for index, record in enumerate(records) if record.headers}
     return RecordColumns(
         keys=binary_array([record.key for record in records]),
@@ -242,7 +249,8 @@ def record_columns(records: list[RecordFields]) -> RecordColumns:
 
 
 def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
-    """The records in order. A column that some lack is filled with nulls."""
+    """Return the records of all parts, in order, as one. A column that only some parts have is null
+    in the others; one that none has is None."""
     if len(parts) == 1:
         return parts[0]
     lengths = [len(part.timestamps_ms) for part in parts]

@@ -59,9 +59,11 @@ class SendBuffer:
         self.io_bytes = 0
         """Of records that it has taken; only the I/O thread sets this."""
         self.flushes = 0
+        """The number of callers that wait for the delivery of all records."""
+        self.waiting_threads = 0
+        """The number of callers that wait for memory."""
         self.may_linger = True
         """Whether no caller waited for delivery or memory when the I/O thread last took records."""
-        self._blocked = 0
         self.is_sleeping = False
         self._is_woken = False
         self._refusal: Callable[[], KafkaError] | None = None
@@ -95,6 +97,7 @@ class SendBuffer:
         return self._full_bytes.get(topic, self._many_partitions_bytes)
 
     def close_full(self, topic: str, records: AppendedRecords) -> None:
+        """Make a topic's open records ready: they have `full_bytes`."""
         self.ready.append(records)
         del self.open[topic]
         self.wake()
@@ -125,7 +128,7 @@ class SendBuffer:
         if threading.current_thread() is self._notifier.io_thread:
             hint = "; a callback cannot wait for it, since it runs in the thread that sends"
         since_s, timed_out = time.monotonic(), False
-        self._blocked += 1
+        self.waiting_threads += 1
         try:
             while (used := self.held_bytes()) and used + size_bytes > self.limit_bytes:
                 self.wake()
@@ -142,7 +145,7 @@ class SendBuffer:
             timed_out = True
             raise
         finally:
-            self._blocked -= 1
+            self.waiting_threads -= 1
             self._metrics.waited_for_memory(since_s, timed_out=timed_out)
 
     def held_bytes(self) -> int:
@@ -157,13 +160,15 @@ class SendBuffer:
         )
 
     def wake(self) -> None:
+        """Wake the I/O thread if it sleeps."""
         if self.is_sleeping:
             self.is_sleeping = False
             self._is_woken = True
             self._waker.wake()
 
     def set_forked(self) -> None:
-        """In the child of a fork there is no I/O thread, and none that releases the lock."""
+        """Replace the lock in the child of a fork, which has no I/O thread and no thread that would
+        release the old one. Drop open records."""
         self.lock = threading.Lock()
         self._memory_freed = threading.Condition(self.lock)
         self.open.clear()
@@ -176,14 +181,9 @@ class SendBuffer:
         """Readable when there is work for the thread."""
         return self._waker.fileno()
 
-    @property
-    def waiting_threads(self) -> int:
-        """The number of callers that wait for memory."""
-        return self._blocked
-
     def take(self) -> list[TopicRecords]:
         """Take all records. Their bytes are the I/O thread's from here on."""
-        self.may_linger = not (self._blocked or self.flushes)
+        self.may_linger = not (self.waiting_threads or self.flushes)
         if not (self.open or self.ready):
             return []
         with self.lock:
@@ -217,13 +217,14 @@ class SendBuffer:
                 records.full_bytes = full_bytes
                 records.wake_bytes = min(wake_bytes, full_bytes)
 
-    def sleep_s(self, has_commands: Callable[[], bool]) -> float | None:
-        """How long nothing is due, None for ever; the I/O thread sleeps from here on."""
+    def begin_sleep(self, has_commands: Callable[[], bool]) -> float | None:
+        """Return for how many seconds there is nothing to take; None: until `wake`. The I/O thread
+        counts as sleeping from here on, unless there is something now (0)."""
         with self.lock:
             if (
                 self.ready
                 or has_commands()
-                or ((self._blocked or self.flushes) and (self.may_linger or self.open))
+                or ((self.waiting_threads or self.flushes) and (self.may_linger or self.open))
                 or any(records.size_bytes >= records.wake_bytes for records in self.open.values())
             ):
                 return 0.0
@@ -237,14 +238,16 @@ class SendBuffer:
             return max(0.0, oldest_s + self._linger_s - time.monotonic())
 
     def free(self, io_bytes: int, finished: list[TopicRecords]) -> None:
-        """The I/O thread holds `io_bytes` now, and these records have their outcomes."""
+        """Free the memory of `finished` records, whose outcomes are set; the I/O thread still holds
+        `io_bytes`."""
         with self.lock:
             self.io_bytes = io_bytes
             self.unfinished.difference_update(finished)
-            if self._blocked:
+            if self.waiting_threads:
                 self._memory_freed.notify_all()
 
     def close(self) -> None:
+        """Free the descriptors; the I/O thread has ended."""
         with self.lock:
             self._waker.close()
             self.is_sleeping = False

@@ -160,8 +160,8 @@ class Sender:
         self._next_producer_id_s = 0.0  # monotonic
         self._expiring_since_s: float | None = None  # the first batch expired after the last answer
         self._refusal_facts_s = -math.inf
-        self._left_s = time.monotonic()
-        self._lookup_s = 0.0
+        self._step_end_s = time.monotonic()  # of the last `step`
+        self._lookup_s = 0.0  # see `add_lookup_time`
 
     # --- queues -----------------------------------------------------------------------------------
 
@@ -172,8 +172,8 @@ class Sender:
         callbacks: Iterable[BatchCallback],
         created_s: float | None = None,
     ) -> None:
-        """Queue batches of one partition; delivery.timeout.ms counts from `created_s` (monotonic),
-        now by default."""
+        """Queue batches of one partition, each with the next of `callbacks`, of which there may be
+        more. delivery.timeout.ms counts from `created_s` (monotonic), now by default."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
@@ -221,7 +221,7 @@ class Sender:
 
         Raises what the callback of a batch raises, and errors of the transaction.
         """
-        away_s = time.monotonic() - self._left_s
+        away_s = time.monotonic() - self._step_end_s
         if away_s > AWAY_S:
             self._resume_after(max(0.0, away_s - self._lookup_s))
         self._lookup_s = 0.0
@@ -233,16 +233,16 @@ class Sender:
             wait_s = 0.0  # the caller may wait for an outcome that came just now
         for node_id in self._readable(self._wait_s(wait_s) if wait_s > 0 else 0.0):
             self._take_answer(node_id)
-        self._left_s = time.monotonic()
+        self._step_end_s = time.monotonic()
 
     def add_lookup_time(self, seconds: float) -> None:
-        """The caller has spent this time on requests of its own, such as metadata: it counts as
-        delivery.timeout.ms."""
+        """Count time that the caller has spent on requests of its own, such as metadata, as part of
+        delivery.timeout.ms. Other time between two steps does not count if it is long."""
         self._lookup_s += seconds
 
     def _resume_after(self, away_s: float) -> None:
-        """The caller was away for long, preparing its next rows: read the answers first. This time
-        does not count as delivery.timeout.ms."""
+        """Read the answers that came while the caller prepared its next rows, for `away_s`: that
+        time does not count as part of delivery.timeout.ms."""
         while nodes := self._readable(0.0):
             for node_id in nodes:
                 self._take_answer(node_id)
@@ -281,6 +281,8 @@ class Sender:
                 log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
 
     def close_connections(self) -> None:
+        """Close the connections with an answer still to come: nothing sent over them may arrive
+        after the end of the transaction."""
         for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
             connection = self._cluster.connections.find_open(node_id)
             if connection is not None:
@@ -293,19 +295,23 @@ class Sender:
     # --- what is sent when ------------------------------------------------------------------------
 
     def _send_ready(self) -> None:
+        """Send batches until none is ready, or until no leader takes one."""
         while by_leader := self._ready():
-            progress = False
+            is_sent = False
             if self._transaction is not None and not self._add_to_transaction(
                 self._transaction, by_leader
             ):
                 return
             for node_id, batches in by_leader.items():
                 if self._can_send(node_id):
-                    progress = self._send_request(node_id, batches) or progress
-            if not progress:
+                    is_sent = self._send_request(node_id, batches) or is_sent
+            if not is_sent:
                 return
 
     def _can_send(self, node_id: int) -> bool:
+        """Whether a broker may get another request: fewer than
+        max.in.flight.requests.per.connection wait for answers, and the last one is sent
+        completely."""
         if len(self._sent.get(node_id, ())) >= self._options.max_in_flight:
             return False
         connection = self._cluster.connections.find_open(node_id)
@@ -337,8 +343,10 @@ class Sender:
             return {}
         leaders = [self._cluster.known_leader(queue.tp) for queue in waiting]
         if None in leaders:
-            unknown = [queue for queue, at in zip(waiting, leaders, strict=True) if at is None]
-            for queue, error in self._lookup.leaders(unknown, self.attempt_ms):
+            unknown = [
+                queue for queue, leader in zip(waiting, leaders, strict=True) if leader is None
+            ]
+            for queue, error in self._lookup.look_up_leaders(unknown, self.attempt_ms):
                 self.fail_partition(queue, str(error), error)
             leaders = [self._cluster.known_leader(queue.tp) for queue in waiting]
         by_leader: dict[int, list[QueuedBatch]] = {}
@@ -363,7 +371,8 @@ class Sender:
         return by_leader
 
     def _wait_s(self, max_wait_s: float) -> float:
-        """How long there is nothing to do unless an answer comes."""
+        """Return for how many seconds, `max_wait_s` at most, there is nothing to do unless an
+        answer comes."""
         now_s = time.monotonic()
         until_s = min(now_s + max_wait_s, self._next_expiry_s)
         for sent in self._sent.values():
@@ -401,6 +410,11 @@ class Sender:
             self._producer_id = None
 
     def _assign_producer_id(self, queue: PartitionQueue) -> bool:
+        """Give a partition the producer id; request it if there is none. Return False if there is
+        no answer, or if it is refused and the batches have failed.
+
+        Batches that may be written under a former id fail: the broker would not recognise them.
+        """
         for doubtful in [batch for batch in queue.batches if batch.maybe_written]:
             text = (
                 "the broker forgot this producer while an answer was missing, so it is not known "
@@ -449,7 +463,8 @@ class Sender:
     # --- requests -------------------------------------------------------------------------------
 
     def _send_request(self, node_id: int, ready: list[QueuedBatch]) -> bool:
-        """Send one Produce request with as many of these batches as fit into max.request.size."""
+        """Send one Produce request with as many of these batches as fit into max.request.size.
+        Return False if it was not sent: the batches wait, or have failed."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         queues = [queue for queue, _ in ready]
         connection = self._connection(node_id, deadline, queues)
@@ -458,13 +473,13 @@ class Sender:
         chosen: list[QueuedBatch] = []
         total = 0
         for queue, batch in ready:
-            self._build(queue, batch)
+            self._build_wire(queue, batch)
             if chosen and total + batch.wire_bytes > self._options.max_request_size:
                 break
             chosen.append(QueuedBatch(queue, batch))
             total += batch.wire_bytes
         acks = self._acks(node_id, chosen)
-        request = self._request(chosen, acks)
+        request = self._produce_request(chosen, acks)
         for queue, batch in chosen:
             queue.sent(batch, node_id)
         self.metrics.requests += 1
@@ -501,8 +516,8 @@ class Sender:
     def _connection(
         self, node_id: int, deadline: Deadline, queues: list[PartitionQueue]
     ) -> Connection | None:
-        """The connection to send batches of these partitions over; None if connecting failed, or
-        their batches failed."""
+        """Return the connection for batches of these partitions. None: connecting failed, and they
+        wait, or the broker is too old for the codec, and they have failed."""
         try:
             if self._sent.get(node_id) and self._cluster.connections.find_open(node_id) is None:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
@@ -525,8 +540,8 @@ class Sender:
             self.fail_partition(queue, str(too_old), too_old)
         return None
 
-    def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Make the batch's bytes, once, at its first send."""
+    def _build_wire(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Set the batch's bytes and sequence numbers, once, at its first send."""
         if batch.wire is None:
             if self._options.enable_idempotence:
                 queue.assign_sequence(batch)
@@ -544,13 +559,15 @@ class Sender:
             )
 
     def _acks(self, node_id: int, chosen: Iterable[QueuedBatch]) -> int:
-        """With acks=0 a leader answers the first batch of each partition all the same: one that is
-        not ready yet (of a new topic, or just elected) refuses it, and acks=0 would hide that."""
+        """Return the acks of a request with these batches. With acks=0 it is 1 for the first batch
+        that a leader gets of a partition: a leader that is not ready yet (of a new topic, or just
+        elected) refuses it, and acks=0 would hide that."""
         if self._options.acks:
             return self._options.acks
         return 0 if all(queue.proven_node_id == node_id for queue, _ in chosen) else 1
 
-    def _request(self, chosen: Iterable[QueuedBatch], acks: int) -> ProduceRequest:
+    def _produce_request(self, chosen: Iterable[QueuedBatch], acks: int) -> ProduceRequest:
+        """Return the Produce request for these batches."""
         topics: dict[str, list[PartitionProduceData]] = {}
         for queue, batch in chosen:
             topics.setdefault(queue.tp.topic, []).append(
@@ -571,37 +588,39 @@ class Sender:
     # --- answers --------------------------------------------------------------------------------
 
     def _readable(self, wait_s: float) -> list[int]:
-        """Brokers with an answer arriving, ready for the rest of a half-sent request, or whose
-        connection or deadline has ended."""
+        """Wait at most `wait_s` for brokers with an answer, or that are ready for the rest of a
+        half-sent request; return them. Those whose connection or deadline has ended are returned
+        without a wait."""
         sockets: dict[int, int] = {}
         events: dict[int, int] = {}
         wake_fd = self._wake_fd
-        over: list[int] = []
-        here: list[int] = []
+        ended: list[int] = []
+        has_input: list[int] = []  # read from the socket already
         for node_id, sent in self._sent.items():
             if not sent:
                 continue
             connection = self._cluster.connections.find_open(node_id)
             if connection is None or sent[0].deadline.expired:
-                over.append(node_id)
+                ended.append(node_id)
             elif connection.has_input:
-                here.append(node_id)
+                has_input.append(node_id)
             else:
                 sockets[connection.fileno()] = node_id
                 events[connection.fileno()] = select.POLLIN | connection.has_unsent * select.POLLOUT
-        if over or not (sockets or (wake_fd is not None and wait_s > 0)):
-            if not over and not here and wait_s > 0:
+        if ended or not (sockets or (wake_fd is not None and wait_s > 0)):
+            if not ended and not has_input and wait_s > 0:
                 time.sleep(wait_s)
-            return over + here
+            return ended + has_input
         poll = select.poll()
         for descriptor in sockets:
             poll.register(descriptor, events[descriptor])
         if wake_fd is not None:
             poll.register(wake_fd, select.POLLIN)
-        ready = (descriptor for descriptor, _ in poll.poll(0 if here else wait_s * 1000))
-        return here + [sockets[descriptor] for descriptor in ready if descriptor in sockets]
+        ready = (descriptor for descriptor, _ in poll.poll(0 if has_input else wait_s * 1000))
+        return has_input + [sockets[descriptor] for descriptor in ready if descriptor in sockets]
 
     def _take_answer(self, node_id: int) -> None:
+        """Read the next answer of a broker, if all of it is here, and act on it."""
         try:
             answer = self._receive(node_id)
         except KafkaError as error:
@@ -610,7 +629,7 @@ class Sender:
         if answer is not None:
             connection, response = answer
             sent = self._sent[node_id].popleft()
-            self._answered(sent.batches, response, f"Produce @ {connection}")
+            self._process_answer(sent.batches, response, f"Produce @ {connection}")
 
     def _receive(self, node_id: int) -> tuple[Connection, ProduceResponse] | None:
         """Return the next answer of a broker, None if not all of it is here. Raises KafkaError."""
@@ -640,8 +659,9 @@ class Sender:
     def _broker_lost(
         self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
     ) -> None:
-        """The connection broke: batches sent over it may be written, batches of `queues` could not
-        be sent. All fail if `error` is final (a port that is not Kafka's)."""
+        """Retry later what was sent over a connection that broke, and may be written, and batches
+        of `queues`, which could not be sent. All fail if `error` is final (a port that is not
+        Kafka's)."""
         requests = self._sent.pop(node_id, ())
         sizes = (sum(batch.wire_bytes for _, batch in row.batches) for row in requests)
         largest_bytes = max(sizes, default=0)
@@ -675,9 +695,11 @@ class Sender:
 
     # --- what answers do ---------------------------------------------------------------------
 
-    def _answered(self, sent: Iterable[QueuedBatch], response: ProduceResponse, where: str) -> None:
-        """Process the answer to a request with these batches. Raises what a callback raises, at
-        the end."""
+    def _process_answer(
+        self, sent: Iterable[QueuedBatch], response: ProduceResponse, where: str
+    ) -> None:
+        """Act on the answer to a request with these batches; `where` is for messages. Raises what a
+        callback raises, at the end."""
         answers = {
             (topic.name, row.index): row
             for topic in response.responses
@@ -717,7 +739,7 @@ class Sender:
             refusal = BrokerError(code, f"{where} for {queue.tp}", message, prefix=self._prefix)
             records = [] if row is None else row.record_errors
             try:
-                self._refused(
+                self._carry_out(
                     queue,
                     batch,
                     verdict,
@@ -730,8 +752,8 @@ class Sender:
             raise failure
 
     def _recover_out_of_order(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
-        """Whether a batch stays queued, or has failed as possibly written, though the broker
-        refused it as out of order."""
+        """Decide about a batch that the broker refused as out of order: keep it queued, or fail it
+        as possibly written, and return True. Return False: the refusal is judged like any other."""
         if not (queue.has_unresolved or queue.is_head(batch)):
             return False
         self._refresh_topic_id(queue)
@@ -758,8 +780,8 @@ class Sender:
         return True
 
     def _leave_former_topic(self, queue: PartitionQueue) -> None:
-        """The topic was recreated: what was sent to the former one, and may be written there,
-        fails; what it refused is sent to the new one."""
+        """Move a partition's batches to the topic that was recreated: what was sent to the former
+        one, and may be written there, fails; what it refused is sent to the new one."""
         refused = []
         for batch in list(queue.batches):
             if batch.in_flight or not queue.was_sent_to_former_topic(batch):
@@ -787,8 +809,9 @@ class Sender:
                 batch.topic_id = queue.topic_id
 
     def _resolve(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int) -> None:
-        """This batch is in the log, at this offset if it is not -1: so are the unresolved ones
-        before it, if the log is the one that they were sent to (topic ids: Kafka 2.8+)."""
+        """Acknowledge the unresolved batches before a batch that is in the log (at `base_offset`,
+        if it is not -1): they are there too, if it is the log that they were sent to (topic ids:
+        Kafka 2.8+). Otherwise they fail."""
         unresolved = queue.unresolved_before(batch)
         if not unresolved:
             return
@@ -801,7 +824,7 @@ class Sender:
                 self._fail(queue, earlier, text, queue.last_error)
 
     def _refresh_topic_id(self, queue: PartitionQueue) -> bool:
-        """Look the topic up again; whether its id is known."""
+        """Look up the topic's id again. Return whether it is known."""
         topic = queue.tp.topic
         try:
             self._cluster.request_metadata([topic], Deadline(TOPIC_ID_LOOKUP_MS))
@@ -818,7 +841,7 @@ class Sender:
         base_offset: int = -1,
         log_append_time_ms: int = -1,
     ) -> None:
-        """A batch is written; -1 for what the broker did not return."""
+        """Report that a batch is written, and remove it; -1 is what the broker did not return."""
         if base_offset + batch.encoded.record_count > LAST_OFFSET:
             base_offset = -1  # no log is that long: the offset is wrong
         self._expiring_since_s = None
@@ -829,11 +852,12 @@ class Sender:
         batch.callback.acknowledged(base_offset, log_append_time_ms)
 
     def _remove(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Stop counting a batch that has left its queue."""
         self.queued_bytes -= batch.size_bytes
         if not queue.batches:
             self._busy.pop(queue.tp, None)
 
-    def _refused(
+    def _carry_out(
         self,
         queue: PartitionQueue,
         batch: ProducerBatch,
@@ -896,7 +920,7 @@ class Sender:
         return max(least_ms, (self._next_expiry_s - now_s) * 1000)
 
     def expire(self) -> None:
-        """delivery.timeout.ms bounds a batch's life, in flight or not (KIP-91)."""
+        """Fail the batches that are older than delivery.timeout.ms, in flight or not (KIP-91)."""
         limit_s = self._options.delivery_timeout_ms / 1000
         now_s = time.monotonic()
         for queue in list(self._busy.values()):
@@ -933,6 +957,8 @@ class Sender:
         cause: KafkaError | None,
         record_messages: Mapping[int, str | None] | None = None,
     ) -> None:
+        """Report that a batch failed with this error, and remove it. Raises what its callback
+        raises."""
         error.__cause__ = cause
         log.info("%s", error)
         self._outcome_count += 1
@@ -968,6 +994,7 @@ class Sender:
 
 
 def _sent_batch(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> SentBatch:
+    """Return what the metrics count of a batch that is sent now."""
     return SentBatch(
         queue.tp.topic,
         batch.encoded.record_count,
@@ -979,4 +1006,5 @@ def _sent_batch(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> Se
 
 
 def _id_text(topic_id: bytes | None) -> str:
+    """Return a topic's id as Kafka's tools show it."""
     return str(uuid.UUID(bytes=topic_id)) if topic_id else "unknown"

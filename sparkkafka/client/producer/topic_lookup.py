@@ -63,11 +63,12 @@ class TopicLookup:
     def request_metadata(
         self, names: Iterable[str], within_ms: float = math.inf
     ) -> dict[str, KafkaError]:
-        """One request for metadata, if it is due, that waits `within_ms` at most. Returns the
-        topics with a final error.
+        """Request the metadata of the topics whose lookup is due, in one request of at most
+        `within_ms`. Return the topics with a final error.
 
-        UnknownTopicError if it stays unknown for as long as `Cluster.believed_missing` says,
-        BrokerError for what does not pass (not authorised).
+        That is UnknownTopicError for a topic that stays unknown for as long as
+        `Cluster.believed_missing` says, BrokerError for an error that does not pass (not
+        authorised).
         """
         now_s = time.monotonic()
         due = []
@@ -108,10 +109,11 @@ class TopicLookup:
 
     def next_lookup_s(self, names: Iterable[str]) -> float | None:
         """When the next lookup of one of these is due (monotonic seconds), None for never."""
-        rows = (self._missing.get(name) for name in names)
-        return min((row.next_s for row in rows if row is not None), default=None)
+        entries = (self._missing.get(name) for name in names)
+        return min((missing.next_s for missing in entries if missing is not None), default=None)
 
     def last_error(self, topic: str) -> KafkaError | None:
+        """Return why the last lookup did not find a topic; None if it did."""
         missing = self._missing.get(topic)
         return missing.error if missing else None
 
@@ -120,9 +122,10 @@ class TopicLookup:
         return [missing.error for missing in list(self._missing.values()) if missing.error]
 
     def stop_lookup(self, topic: str) -> None:
+        """Forget a topic: nothing waits for it any more."""
         self._missing.pop(topic, None)
 
-    def leaders(
+    def look_up_leaders(
         self, queues: Iterable[PartitionQueue], within_ms: float
     ) -> Iterator[tuple[PartitionQueue, KafkaError]]:
         """Look up the leaders of partitions that have no known leader, as `request_metadata` does.
@@ -148,12 +151,14 @@ class TopicLookup:
             self._cluster.mark_stale(topic)
 
     def _believed_missing(self, unknown: list[str], deadline: Deadline) -> list[str]:
+        """Return those of the topics, which the brokers do not know, that are certainly missing."""
         since_s = {name: self._missing[name].since_s for name in unknown}
         latest_s = time.monotonic() - self._grace_ms / 1000
         overdue = [name for name, at_s in since_s.items() if at_s <= latest_s]
         return overdue or self._cluster.believed_missing(since_s, deadline)
 
     def _retry_later(self, name: str, error: KafkaError) -> None:
+        """Schedule the next lookup of a topic, and keep the reason."""
         missing = self._missing[name]
         missing.error = error
         now_s = time.monotonic()
@@ -163,5 +168,6 @@ class TopicLookup:
             log.warning("metadata of topic %s: still trying: %s", name, error)
 
     def _give_up(self, name: str, error: KafkaError) -> KafkaError:
+        """Forget a topic, and return its final error."""
         self._missing.pop(name, None)
         return error

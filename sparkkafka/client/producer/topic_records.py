@@ -59,9 +59,10 @@ class TopicRecords(RecordFutures):
     @property
     def unfinished_count(self) -> int:
         """The number of records without an outcome."""
-        return self._length() if self.left < 0 else self.left
+        return self._length() if self.pending_count < 0 else self.pending_count
 
     def _length(self) -> int:
+        """Return the number of records so far."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -107,7 +108,7 @@ class AppendedRecords(TopicRecords):
         return len(self.values)
 
     def remove_from(self, index: int, size_bytes: int) -> None:
-        """Remove what there is of the last record, at `index`."""
+        """Remove what was stored of the last record, at `index`; the others have `size_bytes`."""
         del self.values[index:], self.keys[index:], self.times_s[index:]
         for fields in (self.headers, self.partitions, self.explicit_times_ms):
             fields.pop(index, None)
@@ -161,6 +162,7 @@ class AppendedRecords(TopicRecords):
 
 
 def _set_items(target: NDArray[np.int64], items: Mapping[int, int]) -> None:
+    """Set target[index] = value for each index and value of `items`."""
     target[np.fromiter(items.keys(), np.int64, len(items))] = np.fromiter(
         items.values(), np.int64, len(items)
     )
@@ -262,7 +264,7 @@ class _Series:
         return size
 
     def numbers_by_topic(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """The numbers of each topic's records, in their order."""
+        """Yield each topic with the numbers of its records, in their order."""
         count = len(self.values)
         if not self.topics:
             if count and self.topic is not None:
@@ -277,7 +279,7 @@ class _Series:
     def records(
         self, topic: str, notifier: OutcomeNotifier, numbers: NDArray[np.int64], size_bytes: int
     ) -> AppendedRecords:
-        """The records of these numbers, which have one topic."""
+        """Return the records of these numbers, which have this topic and these bytes in all."""
         records = AppendedRecords(topic, notifier)
         records.numbers = numbers
         records.size_bytes = size_bytes
@@ -301,7 +303,8 @@ class _Series:
 
 
 def _by_index(fields: Mapping[int, Any], numbers: Sequence[int]) -> dict[int, Any]:
-    """Fields of some records of the series, by their index in `numbers`."""
+    """Return the fields of the records of these numbers, by the index in `numbers` instead of the
+    record's number."""
     if not fields:
         return {}
     return {index: fields[number] for index, number in enumerate(numbers) if number in fields}
@@ -315,7 +318,8 @@ def series_records(
     options: ProducerOptions,
     max_bytes: Callable[[str], int],
 ) -> list[AppendedRecords]:
-    """Records of one topic each and about `max_bytes(topic)`, after a check of the whole series.
+    """Check the whole series, then return it in parts of one topic and about `max_bytes(topic)`
+    each.
 
     `topic` and `partition` are for records that name none. Raises OptionError, ProduceError for a
     record that is too large.
@@ -345,7 +349,8 @@ def series_records(
 
 
 def _split_by_size(sizes: np.ndarray, max_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Cut records into parts of `max_bytes`, of at least one record: start, end, and bytes."""
+    """Cut records of these sizes into parts of up to `max_bytes`, or one larger record. Yield each
+    part's start, end and bytes."""
     ends = np.cumsum(sizes)
     first, before = 0, 0
     while first < len(sizes):
@@ -368,7 +373,7 @@ def table_records(
     notifier: OutcomeNotifier,
     options: ProducerOptions,
 ) -> list[TableRecords]:
-    """Rows of one topic each, after a check of all rows. Raises OptionError for columns,
+    """Check all rows, then return them in parts of one topic each. Raises OptionError for columns,
     EncodeError and ProduceError for rows."""
     if not isinstance(table, pa.Table | pa.RecordBatch):
         raise OptionError(
@@ -385,25 +390,28 @@ def table_records(
             rows = InputRows.of(part, columns)
             check_headers(rows, first_row, "the table")
             times_ms = row_times_ms(rows, now_ms, first_row, "the table")
-            partitions = _partitions(rows, first_row)
+            partitions = _checked_partitions(rows, first_row)
             _check_row_sizes(rows, first_row, options)
             last_row = first_row + part.num_rows
-            for name, at in _rows_by_topic(rows, first_row):
+            for name, indexes in _rows_by_topic(rows, first_row):
                 records = TableRecords(
                     notifier,
-                    (rows if at is None else rows.take(at))._replace(
+                    (rows if indexes is None else rows.take(indexes))._replace(
                         topics=None, fixed_topic=name, partitions=None, timestamps=None
                     ),
-                    np.array(times_ms if at is None else times_ms[at]),
-                    partitions if partitions is None or at is None else partitions[at],
+                    np.array(times_ms if indexes is None else times_ms[indexes]),
+                    partitions if partitions is None or indexes is None else partitions[indexes],
                 )
-                records.numbers = range(first_row, last_row) if at is None else first_row + at
+                records.numbers = (
+                    range(first_row, last_row) if indexes is None else first_row + indexes
+                )
                 found.append(records)
             first_row = last_row
     return found
 
 
 def _table_parts(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into slices of equal length and about `max_bytes` or less."""
     if not batch.num_rows:
         return
     count = max(1, min(batch.num_rows, -(-batch.nbytes // max_bytes)))
@@ -415,7 +423,8 @@ def _table_parts(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBat
 def _rows_by_topic(
     rows: InputRows, first_row: int
 ) -> Iterator[tuple[str, NDArray[np.int64] | None]]:
-    """Each topic and its rows, None for all rows."""
+    """Yield each topic and the indexes of its rows (None: all rows). Raises EncodeError for a row
+    without a topic."""
     if rows.topics is None:
         yield rows.fixed_topic or "", None
         return
@@ -439,7 +448,9 @@ def _rows_by_topic(
         yield name, np.flatnonzero(codes == code)
 
 
-def _partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | None:
+def _checked_partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | None:
+    """Return the partition that each row names, or NO_PARTITION; None if there is no such column.
+    Raises EncodeError for a negative one."""
     if rows.partitions is None:
         return None
     partitions = to_numpy(rows.partitions).astype(np.int64)
@@ -456,8 +467,10 @@ def _partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | None:
 
 
 def _check_row_sizes(rows: InputRows, first_row: int, options: ProducerOptions) -> None:
+    """Raise ProduceError for a row that is larger than max.request.size or buffer.memory."""
     limit = min(options.max_request_size, options.buffer_memory) - HEADER_BYTES
-    if size_estimate(rows.records)[1] <= limit:
+    _, largest_bytes = size_estimate(rows.records)
+    if largest_bytes <= limit:
         return
     sizes = record_sizes(rows.records)
     row = int(sizes.argmax())
@@ -469,14 +482,15 @@ def _check_row_sizes(rows: InputRows, first_row: int, options: ProducerOptions) 
 
 
 def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
-    """The positions of the columns. Raises OptionError."""
+    """Return the positions of the columns. Raises OptionError."""
 
     def is_usable(name: str, position: int) -> bool:
+        """Whether a column counts: one of nulls does not. Raises OptionError for a wrong type."""
         kind = schema.field(position).type
         if kind == pa.null() and name not in ("value", "topic"):
             return False  # nothing is in it, as pandas leaves a column of None
-        is_good, types = _KINDS[name]
-        if not is_good(kind.value_type if pa.types.is_dictionary(kind) else kind):
+        is_right, types = _COLUMN_TYPES[name]
+        if not is_right(kind.value_type if pa.types.is_dictionary(kind) else kind):
             raise OptionError(f"column {name} is {kind}, it must be {types}: cast it")
         return True
 
@@ -497,6 +511,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_headers(kind: pa.DataType) -> bool:
+    """Whether the type is that of a column `headers`: see its row of `_COLUMN_TYPES`."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
     inner = kind.value_type
@@ -510,7 +525,8 @@ def _is_headers(kind: pa.DataType) -> bool:
     )
 
 
-_KINDS: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
+# By column: whether a type is right, and the right types in words.
+_COLUMN_TYPES: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "value": (_is_bytes, "binary or string"),
     "key": (_is_bytes, "binary or string"),
     "headers": (_is_headers, "a list of structs of key: string, value: binary"),

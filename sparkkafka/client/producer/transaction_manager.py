@@ -106,6 +106,7 @@ class TransactionManager:
     # --- the user's calls -------------------------------------------------------------------------
 
     def init(self, timeout_s: float | None) -> None:
+        """Do `Producer.init_transactions`."""
         name = "init_transactions"
         with self._buffer.lock:
             if self.state is not State.UNINITIALIZED:
@@ -115,6 +116,7 @@ class TransactionManager:
         self._transition(State.READY)
 
     def begin(self) -> None:
+        """Do `Producer.begin_transaction`."""
         name = "begin_transaction"
         with self._buffer.lock:
             self._require_state({State.READY}, name)
@@ -129,6 +131,7 @@ class TransactionManager:
         self._transition(State.IN_TRANSACTION)
 
     def commit(self, timeout_s: float | None) -> None:
+        """Do `Producer.commit_transaction`."""
         name = "commit_transaction"
         delivered_by = deadline_of(timeout_s)
         with self._buffer.lock:
@@ -147,16 +150,19 @@ class TransactionManager:
             self._require_state({State.COMMITTING_TRANSACTION}, name)
         deadline = self._deadline(timeout_s)
 
-        def failed(error: KafkaError) -> State | None:
+        def state_after(error: KafkaError) -> State | None:
             if isinstance(error, KafkaTimeoutError):
                 return None
             is_certain = getattr(error, "code", None) in _NOT_COMMITTED
             return State.ABORTABLE_ERROR if is_certain else State.FATAL_ERROR
 
-        self._call(lambda: self._end(deadline, commit=True, clean=True), deadline, name, failed)
+        self._call(
+            lambda: self._end(deadline, commit=True, clean=True), deadline, name, state_after
+        )
         self._transition(State.READY)
 
     def abort(self, timeout_s: float | None) -> None:
+        """Do `Producer.abort_transaction`."""
         name = "abort_transaction"
         deadline = self._deadline(timeout_s)
         with self._buffer.lock:
@@ -173,8 +179,9 @@ class TransactionManager:
         self._transition(State.READY)
 
     def _abort(self, deadline: Deadline) -> None:
-        """In the I/O thread. Waits for batches in flight: before Kafka 3.6, a batch that arrives
-        after the end begins a transaction that nobody ends."""
+        """Fail what is not sent, and end the transaction, in the I/O thread. This waits for batches
+        in flight: before Kafka 3.6, a batch that arrives after the end begins a transaction that
+        nobody ends."""
         thread = self._thread
         thread.fail_unsent(TransactionError("the transaction was aborted"))
         request_ms = self._settings.client.request_timeout_ms
@@ -183,7 +190,7 @@ class TransactionManager:
         self._end(deadline, commit=False, clean=clean)
 
     def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
-        """In the I/O thread."""
+        """End the transaction, in the I/O thread: see `ProducerTransactions.end`."""
         if self._transaction.end(deadline, commit=commit, clean=clean):
             self._thread.sender.reset_producer_ids()
 
@@ -193,6 +200,7 @@ class TransactionManager:
         group: GroupIdentity | str,
         timeout_s: float | None,
     ) -> None:
+        """Do `Producer.send_offsets_to_transaction`."""
         name = "send_offsets_to_transaction"
         identity = _group_identity(group)
         stored = _stored_offsets(offsets)
@@ -202,7 +210,7 @@ class TransactionManager:
             return
         deadline = self._deadline(timeout_s)
 
-        def failed(error: KafkaError) -> State:
+        def state_after(error: KafkaError) -> State:
             # A broker that is too old for these offsets can still abort.
             lost = _is_final(error) and not isinstance(error, UnsupportedVersionError)
             return State.FATAL_ERROR if lost else State.ABORTABLE_ERROR
@@ -211,11 +219,12 @@ class TransactionManager:
             lambda: self._transaction.commit_offsets(stored, identity, deadline),
             deadline,
             name,
-            failed,
+            state_after,
         )
 
     @property
     def must_abort(self) -> bool:
+        """Whether a transaction is open that `close` must abort."""
         return self.state in (
             State.IN_TRANSACTION,
             State.ABORTABLE_ERROR,
@@ -245,7 +254,7 @@ class TransactionManager:
     # --- records that fail; with the buffer's lock ----------------------------------------------
 
     def record_failed(self, error: KafkaError) -> None:
-        """A record of an open transaction is lost, so it must not be committed."""
+        """Note that a record failed: its transaction must not be committed any more."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING_TRANSACTION):
             return
         reported = self._as_fenced(error)
@@ -267,26 +276,28 @@ class TransactionManager:
         action: Callable[[], None],
         deadline: Deadline,
         name: str,
-        failed: Callable[[KafkaError], State | None],
+        state_after: Callable[[KafkaError], State | None],
     ) -> None:
-        """Run `action` in the I/O thread. `failed` returns the state that an error leads to, None
-        for no other. Raises the error."""
+        """Run `action` in the I/O thread. `state_after` returns the state that an error leads
+        to, None for no other. Raises the error."""
         try:
             self._thread.call(action, deadline, name)
         except KafkaError as error:
             reported = self._as_fenced(error)
-            state = failed(error)
+            state = state_after(error)
             if state is not None:
                 self._transition(state, reported)
             raise reported from error.__cause__
 
     def _transition(self, to: State, reason: KafkaError | None = None) -> None:
+        """Go to another state; `reason` is the error that led there. Takes the buffer's lock."""
         with self._buffer.lock:
             if self.state is not to:
                 self._set_state(to, reason)
 
     def _set_state(self, to: State, reason: KafkaError | None = None) -> None:
-        """With the buffer's lock."""
+        """Go to a state, with the buffer's lock. Raises TransactionError if none leads there from
+        the current one."""
         if to not in TRANSITIONS[self.state]:
             raise TransactionError(f"from {self.state.name} to {to.name}: {self.state.value}")
         self.state = to
@@ -310,8 +321,8 @@ class TransactionManager:
         self._buffer.refuse(refusal)
 
     def _require_state(self, states: Iterable[State], doing: str) -> None:
-        """Raise TransactionError in another state, caused by the reason; or the reason itself if it
-        is ProducerFencedError."""
+        """Raise TransactionError in any other state, caused by the error that led there; that error
+        itself if it is ProducerFencedError. `doing` is the call, for the message."""
         if self.state in states:
             return
         reason = self._reason
@@ -325,7 +336,7 @@ class TransactionManager:
         raise TransactionError(text) from reason
 
     def _as_fenced(self, error: KafkaError) -> KafkaError:
-        """ProducerFencedError for codes that mean it; else the same error."""
+        """Return ProducerFencedError for an error whose code means it; else the same error."""
         code = getattr(error, "code", None)
         if code not in FENCED or isinstance(error, ProducerFencedError):
             return error
@@ -344,6 +355,7 @@ class TransactionManager:
         return fenced
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
+        """Return the deadline of a call: max.block.ms without `timeout_s`."""
         return deadline_of(timeout_s) or Deadline(self._settings.producer.max_block_ms)
 
 
@@ -355,6 +367,8 @@ def _is_final(error: KafkaError) -> bool:
 
 
 def _fatal_if_final(error: KafkaError) -> State | None:
+    """Return FATAL_ERROR for an error after which a producer cannot continue; None: the state
+    stays."""
     return State.FATAL_ERROR if _is_final(error) else None
 
 
@@ -370,6 +384,7 @@ class _Outsider:
 
 
 def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
+    """Check the argument `group`; a group's name stands for no member of it. Raises OptionError."""
     if isinstance(group, str):
         group = _Outsider(group)
     if not getattr(group, "group_id", ""):
@@ -380,6 +395,7 @@ def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
 
 
 def _stored_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Check the argument `offsets`, and return what is committed for each. Raises OptionError."""
     if not isinstance(offsets, Mapping):
         raise OptionError(
             "offsets must be a mapping of TopicPartition to the next offset to read, got "
@@ -394,6 +410,7 @@ def _stored_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def _stored_offset(tp: Any, value: Any) -> OffsetAndMetadata:
+    """Convert a number, or an object with a field `offset`. Raises OptionError."""
     offset = offset_number(getattr(value, "offset", value))
     if isinstance(value, bool) or offset is None:
         name = "-".join(map(str, tp))

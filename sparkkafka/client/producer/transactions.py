@@ -181,7 +181,8 @@ _OFFSET_HINTS: Mapping[int, str] = {
 
 
 def with_hint(error: KafkaError, prefix: str, hints: Mapping[int, str] = HINTS) -> KafkaError:
-    """The same error with the hint for its code; `prefix` is that of the settings' names."""
+    """Return the error with the hint for its code instead of its message, if there is one. `prefix`
+    stands before names of settings: "kafka." in Spark."""
     if isinstance(error, BrokerError) and error.code in hints:
         return BrokerError(error.code, error.where, hints[error.code].format(prefix=prefix))
     return error
@@ -225,6 +226,8 @@ class _RequestEach(ApiHandler[str, Any]):
 def _call_each(
     cluster: Cluster, handler: _RequestEach, keys: Iterable[str], deadline: Deadline, what: str
 ) -> dict[str, Any | KafkaError]:
+    """Send the handler's request for each transactional id (`keys`) to its coordinator. Return each
+    response or error; `what` is for messages."""
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
     results = call_each(cluster, keys, handler, lookup, deadline, what)
     return {**results.values_by_item, **results.errors}
@@ -277,8 +280,9 @@ def end_transactions(
 ) -> dict[str, KafkaError | None]:
     """Commit, or abort, transactions. To do it again changes nothing.
 
-    By transactional id: None if that is how it ended; a BrokerError with a code of `GONE` if it
-    ended otherwise or has another owner; another error if that is not known.
+    Return, by transactional id, None if the transaction has ended like that; a BrokerError with a
+    code of `GONE` if it has ended otherwise or has another owner; another error if its end is not
+    known.
     """
     requests = {row.transactional_id: _end_request(row, commit) for row in transactions}
     if not requests:
@@ -289,10 +293,14 @@ def end_transactions(
 
 
 def _errors(answers: Mapping[str, Any | KafkaError]) -> dict[str, KafkaError | None]:
-    return {key: row if isinstance(row, KafkaError) else None for key, row in answers.items()}
+    """Return the errors of `_call_each`, None in place of a response."""
+    return {
+        key: answer if isinstance(answer, KafkaError) else None for key, answer in answers.items()
+    }
 
 
 def _end_request(transaction: Transaction, commit: bool) -> EndTxnRequest:
+    """Return the request that commits, or aborts, a transaction."""
     return EndTxnRequest(
         transactional_id=transaction.transactional_id,
         producer_id=transaction.producer_id,
@@ -345,6 +353,9 @@ def add_partitions(
 
 
 class _AddPartitions(_RequestEach):
+    """Adds partitions to transactions. If some are refused, the transaction's error is that of one
+    code, a final one if there is one, with all partitions that have it."""
+
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         refused: dict[int, list[TopicPartition]] = {}
         for topic in response.results_by_topic_v3_and_below:
@@ -367,9 +378,10 @@ def add_partitions_each(
     deadline: Deadline,
     hints: Mapping[int, str] = HINTS,
 ) -> dict[str, KafkaError | None]:
-    """`add_partitions` for several transactions; the error of each by transactional id, or None.
+    """Do `add_partitions` for several transactions. Return the error of each by transactional id,
+    None for success.
 
-    Of partitions that are part of it already, nothing changes: the answer then shows whether the
+    Partitions that are part of the transaction already stay so: the answer then shows whether the
     transaction is still open and its writer still the owner.
     """
     requests = {
@@ -392,6 +404,9 @@ def add_partitions_each(
 
 
 class _CommitOffsetsInTransaction(OffsetsHandler):
+    """Commits offsets of a group in a transaction; `member` None: for no member of the group.
+    `explain` returns the error to raise for one of a broker."""
+
     request_type = TxnOffsetCommitRequest
     backoff_ms = BUSY_BACKOFF_MS
 
@@ -453,6 +468,7 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
 
 
 def _is_nobody(member: GroupIdentity) -> bool:
+    """Whether this is no member, but only a group's name."""
     return member.generation_id == NO_GENERATION and member.member_id == NO_MEMBER_ID
 
 
@@ -532,7 +548,8 @@ class SenderTransaction(ABC):
         self.transactional_id = transactional_id
         self.identity: Transaction | None = None
         self.partitions: set[TopicPartition] = set()
-        self._has_parts = False  # or may have: an answer was lost
+        # Whether it has partitions or groups; also if it may have them, since an answer was lost.
+        self._has_parts = False
 
     @property
     def produce_version(self) -> int | None:
@@ -541,11 +558,11 @@ class SenderTransaction(ABC):
 
     @abstractmethod
     def begin(self, within_ms: float = math.inf) -> Transaction:
-        """The identity to write with."""
+        """Return the producer id and epoch to write with."""
 
     def add(self, partitions: Iterable[TopicPartition], within_ms: float = math.inf) -> None:
-        """Make partitions part of the transaction, those that are not yet. Raises BrokerError (not
-        authorised, fenced), KafkaTimeoutError."""
+        """Make those of the partitions that are not yet part of the transaction part of it. Raises
+        BrokerError (not authorised, fenced), KafkaTimeoutError."""
         new = set(partitions) - self.partitions
         if new:
             deadline = Deadline(min(self._attempt_ms, within_ms))
@@ -559,6 +576,7 @@ class SenderTransaction(ABC):
     def _take_over(
         self, timeout_ms: int, deadline: Deadline, owner: Transaction | None = None
     ) -> Transaction:
+        """Take over the transactional id, as `init_transactions`; raise its error."""
         tid = self.transactional_id
         found = init_transactions(
             self._cluster, [tid], timeout_ms, deadline, owner=owner, hints=self._hints
@@ -624,8 +642,8 @@ class SingleTransaction(SenderTransaction):
         return self.identity
 
     def _abort(self) -> None:
-        """By taking the id over again: all brokers then refuse late batches. (EndTxn keeps the
-        epoch, and before Kafka 3.6 a late batch would open a transaction that nobody ends.)"""
+        """Abort by taking the id over again: all brokers then refuse late batches. (EndTxn keeps
+        the epoch, and before Kafka 3.6 a late batch would open a transaction that nobody ends.)"""
         try:
             self._take_over(self._timeout_ms or 0, Deadline(ABORT_TIMEOUT_MS))
         except KafkaError as error:
@@ -655,10 +673,11 @@ class ProducerTransactions(SenderTransaction):
         super().__init__(options, transactional_id, attempt_ms, close_signal=close_signal)
         self._timeout_ms = timeout_ms
         self._second_protocol = False
-        self._answer_lost = False
-        self._has_gaps = False
+        self._answer_lost = False  # of an end that was sent again
+        self._has_gaps = False  # in the sequence numbers
 
     def close(self) -> None:
+        """Close the connections."""
         self._cluster.close()
 
     @property
@@ -666,6 +685,7 @@ class ProducerTransactions(SenderTransaction):
         return PRODUCE_VERSION if self._second_protocol else None
 
     def begin(self, within_ms: float = math.inf) -> Transaction:
+        """Return the producer id and epoch that `init` or the last end gave."""
         if self.identity is None:
             raise TransactionError("write: init_transactions was not called")
         return self.identity
@@ -681,6 +701,8 @@ class ProducerTransactions(SenderTransaction):
         )
 
     def _brokers_have_second_protocol(self, deadline: Deadline) -> bool:
+        """Whether the cluster has finalized transaction.version 2, and the coordinator the versions
+        that go with it."""
         tid = self.transactional_id
         node_id = self._cluster.coordinators.get((FOR_TRANSACTION, tid))
         if node_id is None:
@@ -696,7 +718,7 @@ class ProducerTransactions(SenderTransaction):
         )
 
     def end(self, deadline: Deadline, *, commit: bool, clean: bool) -> bool:
-        """End the transaction; True if the identity changed.
+        """End the transaction. Return whether the producer id or epoch has changed.
 
         `clean`: every record was acknowledged, or never sent. Raises KafkaTimeoutError if the
         outcome is not known: then only the same may be tried again.
@@ -719,7 +741,7 @@ class ProducerTransactions(SenderTransaction):
         return self._has_gaps or self._answer_lost
 
     def next_epoch(self, deadline: Deadline) -> bool:
-        """Get the next epoch (KIP-360); True if the identity changed.
+        """Get the next epoch (KIP-360). Return whether the producer id or epoch has changed.
 
         Raises UnsupportedVersionError if the brokers cannot give it and it has to be, BrokerError,
         KafkaTimeoutError.
@@ -737,7 +759,9 @@ class ProducerTransactions(SenderTransaction):
         return self.identity != before
 
     def _end(self, transaction: Transaction, deadline: Deadline, *, commit: bool) -> None:
-        def note(error: KafkaError) -> None:
+        """Send EndTxn until its answer is known; note whether an answer was lost."""
+
+        def note_lost_answer(error: KafkaError) -> None:
             self._answer_lost = self._answer_lost or not isinstance(error, BrokerError)
 
         try:
@@ -747,7 +771,7 @@ class ProducerTransactions(SenderTransaction):
                 commit=commit,
                 deadline=deadline,
                 version=END_VERSION if self._second_protocol else None,
-                on_retry=note,
+                on_retry=note_lost_answer,
             )
         except BrokerError as error:
             # The coordinator has no partitions: the requests that added them did not arrive.
@@ -761,7 +785,7 @@ class ProducerTransactions(SenderTransaction):
         group: GroupIdentity,
         deadline: Deadline,
     ) -> None:
-        """Offsets of a group count once the transaction is committed. Raises BrokerError."""
+        """Make offsets of a group part of the transaction. Raises as `commit_offsets_in`."""
         self._has_parts = True
         commit_offsets_in(
             self._cluster,
@@ -775,8 +799,8 @@ class ProducerTransactions(SenderTransaction):
 
 
 def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
-    """The largest transaction timeout that a broker allows; its default if this user may not see
-    settings of brokers. Raises KafkaTimeoutError."""
+    """Return the largest transaction timeout that a broker allows, or Kafka's default for it if
+    this user may not see settings of brokers. Raises KafkaTimeoutError."""
     try:
         configs = broker_configs(cluster, node_id, [MAX_TIMEOUT_CONFIG], deadline=deadline)
     except BrokerError as error:

@@ -595,7 +595,7 @@ def test_a_full_buffer_blocks_until_there_is_room(fake_cluster: FakeCluster) -> 
         thread = threading.Thread(target=fill)
         thread.start()
         fake_cluster.wait_for_requests("Produce")
-        wait_until(lambda: producer._buffer._blocked > 0)
+        wait_until(lambda: producer._buffer.waiting_threads > 0)
         assert len(sent) < 100
         hold.set()
         thread.join(WAIT_S)
