@@ -226,10 +226,10 @@ def _format_options(parsed: _Arguments, session: Session) -> dict[str, str]:
     """Translate -s avro, -s key=avro and -r URL. kcat's pack strings are not supported."""
     options: dict[str, str] = {}
     for text in parsed.values.get("-s", []):
-        only, equals, name = text.rpartition("=")
-        if name != "avro" or only not in ("", "key", "value"):
+        named_column, equals, name = text.rpartition("=")
+        if name != "avro" or named_column not in ("", "key", "value"):
             raise OptionError(f"-s is avro, key=avro or value=avro, got {text!r}")
-        for column in (only,) if equals else ("key", "value"):
+        for column in (named_column,) if equals else ("key", "value"):
             options[f"{column}Format"] = name
     url = parsed.last("-r")
     if url is not None and not options:

@@ -190,10 +190,10 @@ def read(
     if on_bad == "skip" and not options:
         raise OptionError("--on-bad skip is for --value-format and --key-format: give one")
     if start is not None:
-        first = parse_bound(start, "--from")
+        start_bound = parse_bound(start, "--from")
     else:
-        first = Bound("earliest" if group is None else "committed")
-    if group is not None and first.kind != "committed":
+        start_bound = Bound("earliest" if group is None else "committed")
+    if group is not None and start_bound.kind != "committed":
         raise OptionError("--group and --from exclude each other: a group says where to begin")
     end = parse_bound(until, "--until") if until is not None else None
     if at_end or (output is not None and end is None and count is None and seconds is None):
@@ -203,7 +203,7 @@ def read(
         ReadPlan(
             topic=topic,
             partitions=None if partitions is None else parse_partitions(partitions, "--partitions"),
-            start=first,
+            start=start_bound,
             until=end,
             count=count,
             seconds=seconds,

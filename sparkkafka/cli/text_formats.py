@@ -341,6 +341,7 @@ def json_format(
 
 def _timestamp_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
     """Yield the type and the timestamp of each line; empty for a record without a timestamp."""
+    # By timestamp_type; -1 is a record without a timestamp.
     labels = {0: b',"tstype":"create","ts":', 1: b',"tstype":"logappend","ts":'}
     types = to_numpy(batch.column("timestamp_type"))
     first = int(types[0])

@@ -283,11 +283,20 @@ class Encoding(ExitStack):
                 batch = set_column(batch, "headers", headers)
         return batch
 
-    def _codecs(self, column: ColumnFormat, kind: pa.DataType) -> tuple[Any, ColumnEncoder | None]:
-        """Return a decoder of JSON texts (None: the column is typed already), and an encoder (None:
-        the texts are only checked, and stay as they are)."""
-        if str(kind) not in ("string", "large_string", "string_view", "binary", "large_binary"):
-            plan = encode_plan(self._formats, column, self._topic, kind, self._registry)
+    def _codecs(
+        self, column: ColumnFormat, input_type: pa.DataType
+    ) -> tuple[Any, ColumnEncoder | None]:
+        """Return what encodes a column that the input has with this type: a decoder of JSON texts
+        (None: the column is typed already), and an encoder (None: the texts are only checked, and
+        stay as they are)."""
+        if str(input_type) not in (
+            "string",
+            "large_string",
+            "string_view",
+            "binary",
+            "large_binary",
+        ):
+            plan = encode_plan(self._formats, column, self._topic, input_type, self._registry)
             return None, ColumnEncoder(plan)
         if column.schema is None and self._registry is None:
             return _JsonChecker(), None  # any other format without a schema is an OptionError

@@ -428,17 +428,17 @@ class RecordsCallback:
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
         reported = self._on_failure(error)
-        first = 0
+        slice_start = 0
         for records, indexes in self._slices:
             messages = {
-                int(indexes[index - first]): message
+                int(indexes[index - slice_start]): message
                 for index, message in record_messages.items()
-                if first <= index < first + len(indexes)
+                if slice_start <= index < slice_start + len(indexes)
             }
             if record_messages and not messages:
                 messages = {-1: None}  # the reason is in records of another slice
             records.failed(indexes, reported, messages, partition=self._tp.partition)
-            first += len(indexes)
+            slice_start += len(indexes)
 
     def split(self, counts: Sequence[int]) -> list[RecordsCallback]:
         return [
@@ -581,20 +581,20 @@ class TableDelivery:
 
     def written(self) -> dict[TopicPartition, WrittenRange]:
         """What is written by now. Offsets are -1 if the broker did not return them."""
-        found: dict[TopicPartition, WrittenRange] = {}
+        ranges: dict[TopicPartition, WrittenRange] = {}
         for part in self._parts:
             partitions, offsets = part.offsets()
-            for number in np.unique(partitions[offsets > PENDING]).tolist():
-                rows = offsets[(partitions == number) & (offsets > PENDING)]
-                tp = TopicPartition(part.topic, number)
-                new = WrittenRange(int(rows.min()), int(rows.max()), len(rows))
-                old = found.get(tp, new._replace(record_count=0))
-                found[tp] = WrittenRange(
+            for partition in np.unique(partitions[offsets > PENDING]).tolist():
+                written = offsets[(partitions == partition) & (offsets > PENDING)]
+                tp = TopicPartition(part.topic, partition)
+                new = WrittenRange(int(written.min()), int(written.max()), len(written))
+                old = ranges.get(tp, new._replace(record_count=0))
+                ranges[tp] = WrittenRange(
                     min(old.first_offset, new.first_offset),
                     max(old.last_offset, new.last_offset),
                     old.record_count + new.record_count,
                 )
-        return found
+        return ranges
 
     def add_callback(self, callback: Callable[[TableDelivery], object]) -> None:
         """As `Delivery.add_callback`, once all records are done."""

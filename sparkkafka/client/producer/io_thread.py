@@ -399,8 +399,8 @@ class ProducerThread:
         which costs less than columns of them."""
         if isinstance(records, AppendedRecords) and self._partitioner.is_small(records):
             tps = set()
-            for index, partitioned in enumerate(self._partitioner.partition_each(records)):
-                partition, fields, size_bytes = partitioned
+            records_in_order = self._partitioner.partition_each(records)
+            for index, (partition, fields, size_bytes) in enumerate(records_in_order):
                 tp = TopicPartition(records.topic, partition)
                 self._accumulator.append(
                     tp,
@@ -413,23 +413,27 @@ class ProducerThread:
             self._adapt_buffer(records.topic, tps)
             return
         try:
-            found = self._partitioner.partition_records(records)
-            sizes = [] if found is None else run_sizes(found.columns, found.run_ends)
+            partitioned = self._partitioner.partition_records(records)
+            sizes = (
+                [] if partitioned is None else run_sizes(partitioned.columns, partitioned.run_ends)
+            )
         except KafkaError as error:
             self._fail(records, error)
             return
-        if found is not None:
+        if partitioned is not None:
             low = 0
-            for tp, high, size_bytes in zip(found.tps, found.run_ends, sizes, strict=True):
+            for tp, high, size_bytes in zip(
+                partitioned.tps, partitioned.run_ends, sizes, strict=True
+            ):
                 self._accumulator.append(
                     tp,
-                    RowRange(found.columns, low, high),
-                    RecordSlice(records, found.rows[low:high]),
+                    RowRange(partitioned.columns, low, high),
+                    RecordSlice(records, partitioned.rows[low:high]),
                     size_bytes=size_bytes,
                     since_s=records.since_s,
                 )
                 low = high
-            self._adapt_buffer(records.topic, found.tps)
+            self._adapt_buffer(records.topic, partitioned.tps)
         # The partitioner may have failed some of the records.
         for error in records.errors():
             self._on_failure(error)

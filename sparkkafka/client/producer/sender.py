@@ -231,7 +231,7 @@ class Sender:
         wait_s = max_wait_s() if callable(max_wait_s) else max_wait_s
         if outcome_count != self._outcome_count:
             wait_s = 0.0  # the caller may wait for an outcome that came just now
-        for node_id in self._readable(self._wait_s(wait_s) if wait_s > 0 else 0.0):
+        for node_id in self._poll_brokers(self._wait_s(wait_s) if wait_s > 0 else 0.0):
             self._take_answer(node_id)
         self._step_end_s = time.monotonic()
 
@@ -243,7 +243,7 @@ class Sender:
     def _resume_after(self, away_s: float) -> None:
         """Read the answers that came while the caller prepared its next rows, for `away_s`: that
         time does not count as part of delivery.timeout.ms."""
-        while nodes := self._readable(0.0):
+        while nodes := self._poll_brokers(0.0):
             for node_id in nodes:
                 self._take_answer(node_id)
         now_s = time.monotonic()
@@ -266,7 +266,7 @@ class Sender:
         """
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         while self.has_in_flight and not deadline.expired:  # of first batches: see `_acks`
-            nodes = self._readable(0.0)
+            nodes = self._poll_brokers(0.0)
             for node_id in nodes:
                 self._take_answer(node_id)
             if not nodes:
@@ -290,13 +290,13 @@ class Sender:
             error = KafkaConnectionError(
                 f"broker {node_id}: the connection was closed, since the transaction ends"
             )
-            self._broker_lost(node_id, error)
+            self._on_connection_lost(node_id, error)
 
     # --- what is sent when ------------------------------------------------------------------------
 
     def _send_ready(self) -> None:
         """Send batches until none is ready, or until no leader takes one."""
-        while by_leader := self._ready():
+        while by_leader := self._ready_batches():
             is_sent = False
             if self._transaction is not None and not self._add_to_transaction(
                 self._transaction, by_leader
@@ -331,7 +331,7 @@ class Sender:
             return False
         return True
 
-    def _ready(self) -> dict[int, list[QueuedBatch]]:
+    def _ready_batches(self) -> dict[int, list[QueuedBatch]]:
         """Return the batches that could be sent now by leader: at most one of a partition."""
         now_s = time.monotonic()
         waiting = [
@@ -501,7 +501,7 @@ class Sender:
                     queue.attempt_failed(batch, maybe_written=False)
                     self._fail(queue, batch, str(error), error)
             else:
-                self._broker_lost(node_id, error, queues)
+                self._on_connection_lost(node_id, error, queues)
             return False
         self.metrics.retries += sum(batch.attempts > 1 for _, batch in chosen)
         if self._send_metrics is not None:
@@ -528,7 +528,7 @@ class Sender:
                 limit_ms = min(limit_ms, BUSY_CONNECT_MS)
             connection = self._cluster.connection(node_id, deadline.sooner(limit_ms))
         except KafkaError as error:
-            self._broker_lost(node_id, error, queues)
+            self._on_connection_lost(node_id, error, queues)
             return None
         if self._codec != Codec.ZSTD or connection.supports(ProduceRequest, ZSTD_PRODUCE_VERSION):
             return connection
@@ -587,7 +587,7 @@ class Sender:
 
     # --- answers --------------------------------------------------------------------------------
 
-    def _readable(self, wait_s: float) -> list[int]:
+    def _poll_brokers(self, wait_s: float) -> list[int]:
         """Wait at most `wait_s` for brokers with an answer, or that are ready for the rest of a
         half-sent request; return them. Those whose connection or deadline has ended are returned
         without a wait."""
@@ -624,7 +624,7 @@ class Sender:
         try:
             answer = self._receive(node_id)
         except KafkaError as error:
-            self._broker_lost(node_id, error)
+            self._on_connection_lost(node_id, error)
             return
         if answer is not None:
             connection, response = answer
@@ -656,7 +656,7 @@ class Sender:
             self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
         return connection, response
 
-    def _broker_lost(
+    def _on_connection_lost(
         self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
     ) -> None:
         """Retry later what was sent over a connection that broke, and may be written, and batches

@@ -383,7 +383,7 @@ def table_records(
     columns = table_columns(table.schema, topic)
     now_ms = time.time_ns() // 1_000_000
     max_bytes = max(1, min(_PART_BYTES, options.buffer_memory // 4))
-    found: list[TableRecords] = []
+    parts: list[TableRecords] = []
     first_row = 0
     for batch in [table] if isinstance(table, pa.RecordBatch) else table.to_batches():
         for part in _table_parts(batch, max_bytes):
@@ -405,9 +405,9 @@ def table_records(
                 records.numbers = (
                     range(first_row, last_row) if indexes is None else first_row + indexes
                 )
-                found.append(records)
+                parts.append(records)
             first_row = last_row
-    return found
+    return parts
 
 
 def _table_parts(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:

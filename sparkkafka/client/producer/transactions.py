@@ -249,13 +249,15 @@ def init_transactions(
     which begins with its first partition, or the error that is final for this id. With an `owner`
     only that one gets the next epoch (KIP-360, Kafka 2.5). `hints` are added to errors by code.
     """
-    known = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if owner is None else owner[1:]
+    producer_id, producer_epoch = (
+        (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if owner is None else owner[1:]
+    )
     requests = {
         key: InitProducerIdRequest(
             transactional_id=key,
             transaction_timeout_ms=timeout_ms,
-            producer_id=known[0],
-            producer_epoch=known[1],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
         )
         for key in transactional_ids
     }
