@@ -620,8 +620,8 @@ def _settings_problems(
                 "unclean.leader.election.enable=true: acknowledged records may be lost when a "
                 "broker dies; set it to false"
             )
-    is_deleted = "delete" in settings.get("cleanup.policy", "")
-    if topic.name in job.reads and job.trigger_s is not None and is_deleted:
+    deletes_records = "delete" in settings.get("cleanup.policy", "")
+    if topic.name in job.reads and job.trigger_s is not None and deletes_records:
         retention_ms = int(settings.get("retention.ms", -1))
         if 0 <= retention_ms < job.trigger_s * 1000:
             yield (

@@ -375,8 +375,8 @@ def _change_documents(changes: Iterable[PartitionChange]) -> list[dict[str, Any]
 
 
 def _changed_settings(old: Plan, new: Plan) -> dict[str, dict[str, Any]]:
-    """Return the values before and after of those that differ: of the settings of Spark that a
-    checkpoint keeps, and of the watermark."""
+    """Return the values before and after, by name, of each setting of Spark that the checkpoint
+    keeps, and of the watermark, if they differ."""
     before, after = (
         {
             **(

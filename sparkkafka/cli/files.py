@@ -58,18 +58,17 @@ class FileSink:
     """Writes batches of a `TopicReader` to a file; use it under `with`. The file appears when the
     block ends without an exception; after one nothing of it is left.
 
-    The columns are topic, partition, offset, timestamp, timestamp_type, key, value and headers. In
-    CSV keys and values are text, and headers a JSON array. Raises OSError, OptionError; DecodeError
-    for bytes that CSV cannot represent.
-    """
+    The columns are topic, partition, offset, timestamp, timestamp_type, key, value and headers;
+    `types` are those of decoded keys and values. In CSV keys and values are text, and headers a
+    JSON array. Raises OSError, OptionError; DecodeError for bytes that CSV cannot represent."""
 
     def __init__(self, path: Path, types: dict[str, pa.DataType]) -> None:
         self.path = Path(os.path.realpath(path))  # the target of a link is replaced, not the link
-        self._kind = file_kind(path, "--output")
+        self._file_kind = file_kind(path, "--output")
         fields = [RECORD_SCHEMA.field(name) for name in COLUMNS]
-        types = {name: _nullable(kind) for name, kind in types.items()}
+        types = {name: _nullable(data_type) for name, data_type in types.items()}
         self._schema = pa.schema([pa.field(f.name, types.get(f.name, f.type)) for f in fields])
-        if self._kind == CSV:
+        if self._file_kind == CSV:
             self._schema = _csv_schema(self._schema)
         self._temporary_path = self.path.with_name(f".{self.path.name}.{os.urandom(4).hex()}.part")
         self._file: IO[bytes] | None = None
@@ -81,7 +80,7 @@ class FileSink:
         try:
             # "x": in a folder that others may write, a link of this name may lead to any file.
             self._file = self._temporary_path.open("xb")
-            self._writer = _open_writer(self._kind, self._file, self._schema)
+            self._writer = _open_writer(self._file_kind, self._file, self._schema)
         except BaseException as error:  # also for the exception of a signal
             self._remove()
             if isinstance(error, OSError):
@@ -107,7 +106,7 @@ class FileSink:
     def write(self, batch: pa.RecordBatch) -> None:
         """Add the rows. Raises as the class says."""
         rows = batch.select(list(COLUMNS))
-        rows = (_to_csv_rows if self._kind == CSV else _to_typed_rows)(rows, self._schema)
+        rows = (_to_csv_rows if self._file_kind == CSV else _to_typed_rows)(rows, self._schema)
         self._buffered.append(rows)
         self._buffered_bytes += rows.nbytes
         if self._buffered_bytes >= _GROUP_BYTES:
@@ -159,20 +158,22 @@ def _open_writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
     return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(quoting_style="all_valid"))
 
 
-def _nullable(kind: pa.DataType) -> pa.DataType:
+def _nullable(data_type: pa.DataType) -> pa.DataType:
     """Return the type with nullable fields, as Spark writes it: the fields of a null struct are
     null."""
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(data_type):
         return pa.struct(
-            [field.with_type(_nullable(field.type)).with_nullable(True) for field in kind]
+            [field.with_type(_nullable(field.type)).with_nullable(True) for field in data_type]
         )
-    if pa.types.is_list(kind):
-        field = kind.value_field
+    if pa.types.is_list(data_type):
+        field = data_type.value_field
         return pa.list_(field.with_type(_nullable(field.type)).with_nullable(True))
-    if pa.types.is_map(kind):
-        field = kind.item_field
-        return pa.map_(kind.key_field, field.with_type(_nullable(field.type)).with_nullable(True))
-    return kind
+    if pa.types.is_map(data_type):
+        field = data_type.item_field
+        return pa.map_(
+            data_type.key_field, field.with_type(_nullable(field.type)).with_nullable(True)
+        )
+    return data_type
 
 
 def _to_typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -67,7 +67,7 @@ def list_groups(
     rows = [
         {"group": row.group_id, "state": row.state, "type": row.type, "simple": row.is_simple}
         for row in found
-        if row.protocol_type in ("", "consumer", "share")
+        if row.protocol_type in ("", "consumer", "share")  # "": it only has offsets
     ]
     if as_json:
         print_json(rows)

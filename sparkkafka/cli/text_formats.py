@@ -158,7 +158,8 @@ def _time_ms(batch: pa.RecordBatch) -> pa.Array:
 def text_format(
     delimiter: bytes = b"\n", key_delimiter: bytes | None = None, nulls: Nulls = Nulls()
 ) -> Format:
-    """Values, each followed by a delimiter; with `key_delimiter` the key and this come first."""
+    """Return the format of --format text: the value and a delimiter; with `key_delimiter` the key
+    and this come first."""
     fields = [("s", b""), ("", delimiter)]
     if key_delimiter is not None:
         fields = [("k", b""), ("", key_delimiter), *fields]
@@ -167,8 +168,9 @@ def text_format(
 
 
 def template_format(template: str, nulls: Nulls = Nulls()) -> Format:
-    """kcat's -f: %t topic, %p partition, %o offset, %k key, %s value, %h headers, %T timestamp in
-    ms, %K and %S lengths (-1 for null), %R the value's length as four bytes, %% a percent sign.
+    """Return the format of kcat's -f: %t topic, %p partition, %o offset, %k key, %s value, %h
+    headers, %T timestamp in ms, %K and %S lengths (-1 for null), %R the value's length as four
+    bytes, %% a percent sign.
 
     Raises OptionError for another letter.
     """
@@ -312,8 +314,8 @@ def _flat_headers(headers: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
 def json_format(
     leaders: Mapping[int, int] | None = None, json_columns: frozenset[str] = frozenset()
 ) -> Format:
-    """kcat's -J. `leaders`: the broker of each partition. `json_columns`: keys or values that are
-    already JSON, and stay as they are."""
+    """Return the format of kcat's -J. `leaders`: the broker of each partition. `json_columns`: keys
+    or values that are already JSON, and stay as they are."""
 
     def line_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
         partition = _partition(batch)
@@ -411,7 +413,7 @@ def escape(column: pa.Array) -> pa.Array:
     # The backslash comes first, since the other escapes add backslashes.
     for code in sorted(np.unique(special).tolist(), key=lambda code: code != ord("\\")):
         text = text.replace(bytes([code]), _SHORT_ESCAPES.get(code, b"\\u%04X" % code))
-    growth = np.zeros(len(indexes) + 1, np.int64)
+    growth = np.zeros(len(indexes) + 1, np.int64)  # bytes that the first n escapes add
     is_short = np.isin(special, list(_SHORT_ESCAPES))
     np.cumsum(np.where(is_short, 1, 5), out=growth[1:])  # \n adds a byte, \u0000 five
     starts = offsets - offsets[0]

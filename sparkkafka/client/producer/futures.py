@@ -455,7 +455,7 @@ def split_slices(
     if len(counts) == 1:
         yield list(slices)
         return
-    begin = 0
+    begin = 0  # records before it are split already
     remaining = list(reversed(slices))
     for end in itertools.accumulate(counts):
         part: list[RecordSlice] = []
@@ -467,7 +467,7 @@ def split_slices(
                 remaining.append(RecordSlice(records, indexes[size:]))
             begin += size
         yield part
-    if begin != sum(len(part.indexes) for part in slices):
+    if begin != sum(len(record_slice.indexes) for record_slice in slices):
         raise RuntimeError("the batches have other records than their slices")
 
 

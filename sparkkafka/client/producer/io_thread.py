@@ -289,9 +289,9 @@ class ProducerThread:
         lookup is due, records without metadata expire, or the deadline of `stop`."""
         now_s = time.monotonic()
         limits = [MAX_SLEEP_S]
-        open_s = self._buffer.begin_sleep(lambda: bool(self._commands))
-        if open_s is not None:
-            limits.append(open_s)
+        buffer_s = self._buffer.begin_sleep(lambda: bool(self._commands))
+        if buffer_s is not None:
+            limits.append(buffer_s)
         moments_s = [
             self._accumulator.next_close_s(),
             self._lookup.next_lookup_s(self._without_partition),
@@ -301,7 +301,7 @@ class ProducerThread:
                 record_sets[0].since_s for record_sets in self._without_partition.values()
             )
             moments_s.append(oldest_s + self._metadata_limit_ms / 1000)
-        limits += [at_s - now_s for at_s in moments_s if at_s is not None]
+        limits += [moment_s - now_s for moment_s in moments_s if moment_s is not None]
         if self._stop_deadline is not None:
             limits.append(self._stop_deadline.remaining_s() if self._buffer.unfinished else 0.0)
         return max(0.0, min(limits))
@@ -471,8 +471,8 @@ class ProducerThread:
         self._fail_reason = None
         for records in self._buffer.take():
             self._enqueue(records)
-        for records_of_partition in self._accumulator.drop_all():
-            records_of_partition.records.failed(records_of_partition.indexes, reason)
+        for record_slice in self._accumulator.drop_all():
+            record_slice.records.failed(record_slice.indexes, reason)
         for record_sets in self._without_partition.values():
             for records in record_sets:
                 records.failed(records.pending_indexes(), reason)
