@@ -206,8 +206,8 @@ def _next_start_document(checkpoint: Checkpoint) -> dict[str, Any]:
         "kind": start.kind,
         "batch": start.batch_id,
         "partitions": [
-            {"source": name, **tp._asdict(), "offset": offset}
-            for name, offsets in offsets_of_next_batch(checkpoint, start).items()
+            {"source": source, **tp._asdict(), "offset": offset}
+            for source, offsets in offsets_of_next_batch(checkpoint, start).items()
             for tp, offset in offsets.items()
         ],
     }

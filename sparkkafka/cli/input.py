@@ -234,7 +234,7 @@ def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
     one, because values are no strings or because something is wrong."""
     import pyarrow.json as arrow_json
 
-    if b'"value"' in text:
+    if b'"value"' in text:  # it may stand for the payload
         return None
     try:
         table = arrow_json.read_json(
@@ -251,7 +251,7 @@ def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
         return None
     columns = {name: table.column(name).combine_chunks() for name in _JSON_FIELDS}
     headers, times = columns["headers"], columns["ts"]
-    # A null may be a missing field, which only parsing by rows tells apart.
+    # Rows with headers are parsed one by one, and a null payload, since it may be a missing one.
     if headers.null_count != len(headers) or columns["payload"].null_count:
         return None
     if any((or_zero(columns[name]) < 0).any() for name in ("partition", "ts")):
@@ -388,8 +388,8 @@ NO_VALUE_COLUMNS: Final = frozenset(
 
 
 def with_value(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with a column value; if a file has none, it is a struct of all other
-    columns."""
+    """Return a batch with a column value; if the file has none, a struct of all columns but
+    NO_VALUE_COLUMNS becomes the value. Raises OptionError if there is no such column either."""
     if "value" in batch.schema.names:
         return batch
     fields = [name for name in batch.schema.names if name not in NO_VALUE_COLUMNS]

@@ -153,6 +153,7 @@ class ProducerThread:
         """
         buffer = self._buffer
         with buffer.lock:
+            # Ctrl-C may have left some of these out: see `SendBuffer`.
             buffer.unfinished.update(buffer.open.values(), buffer.ready)
             waited_for = list(buffer.unfinished)
             buffer.flushes += 1

@@ -477,8 +477,8 @@ class RecordPartitioner:
         count = self._cluster.partition_count(topic)
         if count is None:
             return
-        for number in np.unique(partitions[partitions >= count]).tolist():
-            indexes = np.flatnonzero(partitions == number)
+        for partition in np.unique(partitions[partitions >= count]).tolist():
+            indexes = np.flatnonzero(partitions == partition)
             partitions[indexes] = _FAILED_PARTITION
-            error = unknown_partition_error(TopicPartition(topic, number), count)
-            records.failed(indexes, error, partition=number)
+            error = unknown_partition_error(TopicPartition(topic, partition), count)
+            records.failed(indexes, error, partition=partition)

@@ -102,7 +102,9 @@ class RecordAccumulator(Generic[Owner]):
         size_bytes: int,
         since_s: float | None = None,
     ) -> None:
-        """Append records of a partition; `size_bytes` is what they take encoded, not too low.
+        """Append records of a partition; `size_bytes` is what they take encoded, not too low. The
+        `owner` comes back with their batch, which lingers from `since_s` (monotonic), now by
+        default.
 
         Encodes nothing before one of the methods `close_…`: batches that are encoded together cost
         less.

@@ -332,7 +332,11 @@ class Sender:
         return True
 
     def _ready_batches(self) -> dict[int, list[QueuedBatch]]:
-        """Return the batches that could be sent now by leader: at most one of a partition."""
+        """Return the batches that could be sent now by leader: at most one of a partition.
+
+        Leaders and producer ids that are not known are looked up; batches for which that fails for
+        good have failed then.
+        """
         now_s = time.monotonic()
         waiting = [
             queue
@@ -351,7 +355,7 @@ class Sender:
             leaders = [self._cluster.known_leader(queue.tp) for queue in waiting]
         by_leader: dict[int, list[QueuedBatch]] = {}
         for queue, leader in zip(waiting, leaders, strict=True):
-            if leader is None or queue.not_before_s > now_s:
+            if leader is None or queue.not_before_s > now_s:  # the lookups may delay it
                 continue
             if self._options.acks == 0 and queue.in_flight:  # an answer is awaited: see `_acks`
                 continue
@@ -663,7 +667,7 @@ class Sender:
         of `queues`, which could not be sent. All fail if `error` is final (a port that is not
         Kafka's)."""
         requests = self._sent.pop(node_id, ())
-        sizes = (sum(batch.wire_bytes for _, batch in row.batches) for row in requests)
+        sizes = (sum(batch.wire_bytes for _, batch in request.batches) for request in requests)
         largest_bytes = max(sizes, default=0)
         is_closed = isinstance(error, KafkaConnectionError) and error.retriable
         if is_closed and largest_bytes >= LARGE_REQUEST_BYTES:
