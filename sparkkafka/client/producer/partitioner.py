@@ -205,13 +205,13 @@ class Partitioner:
         first_row: int,
     ) -> None:
         """Raise EncodeError if a row names (`is_named`) a partition that does not exist."""
-        for again in (False, True):
+        for is_second_try in (False, True):
             counts = np.array([self._counts[name] for name in topics], np.int64)
             limit = counts[0] if topic_of_row is None else counts[topic_of_row]
             bad = is_named & ((partitions < 0) | (partitions >= limit))
             if not bad.any():
                 return
-            if not again:
+            if not is_second_try:
                 # Partitions may have been added since the last request.
                 self._request_counts(topics)
         row = int(np.argmax(bad))
