@@ -158,7 +158,7 @@ def _result_or_none(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
 def _batch_documents(
     checkpoint: Checkpoint, count: int, errors: list[KafkaError]
 ) -> list[dict[str, Any]]:
-    """Describe the last planned batches. A batch that cannot be read adds an error."""
+    """Describe the last planned batches. A batch that cannot be read adds to `errors`."""
     finished = set(checkpoint.committed)
     plans: dict[int, Plan | None] = {
         batch_id: _result_or_none(partial(checkpoint.plan, batch_id), errors)
@@ -582,8 +582,8 @@ def _reset_target(
 
 
 def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
-    """Print what a reset has changed. `backup` is the folder of the old files; None: the plan was
-    not executed."""
+    """Print what a reset has changed, or would change. `backup` is the folder of the old files;
+    None: the plan was not executed."""
     if as_json:
         print_json(
             {

@@ -120,7 +120,7 @@ class OutcomeNotifier:
 
     def wait(self, done: Callable[[], bool], deadline: Deadline | None, what: str) -> bool:
         """Wait until `done` returns True; return False after the deadline. Raises KafkaError, which
-        begins with `what`, in the I/O thread, which would wait for itself."""
+        begins with `what`, in the I/O thread, which would wait for itself, and after a fork."""
         if done():
             return True
         if os.getpid() != self._process_id:

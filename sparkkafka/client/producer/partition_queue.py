@@ -176,8 +176,9 @@ class PartitionQueue:
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.batches: deque[ProducerBatch] = deque()
-        self.in_flight = 0
+        self.in_flight = 0  # batches
         self.node_id: int | None = None
+        """The broker to which the last batch was sent: all in flight were."""
         self.proven_node_id: int | None = None
         """The leader that took the last batch."""
         self.state = State.SENDING
