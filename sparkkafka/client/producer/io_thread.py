@@ -436,8 +436,8 @@ class ProducerThread:
                 low = high
             self._adapt_buffer(records.topic, partitioned.tps)
         # The partitioner may have failed some of the records.
-        for error in records.errors():
-            self._on_failure(error)
+        for failure in records.errors():
+            self._on_failure(failure)
 
     def _adapt_buffer(self, topic: str, tps: Collection[TopicPartition]) -> None:
         """Tell the buffer when a batch of these partitions of a topic will be full."""
