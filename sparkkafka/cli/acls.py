@@ -31,7 +31,7 @@ from sparkkafka.client.admin.acls import (
     checked_binding,
 )
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.arguments import checked_choice, plain_name
+from sparkkafka.client.arguments import checked_choice, normalized_name
 from sparkkafka.errors import KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
@@ -154,9 +154,9 @@ class FilterOptions:
 def kafka_name(text: str, known: Iterable[str], option: str) -> str:
     """Return the name as Kafka spells it: describe-configs and DescribeConfigs are
     DESCRIBE_CONFIGS. Raises OptionError for a name that is not `known`."""
-    by_plain_name = {plain_name(name): name for name in known}
-    name = by_plain_name.get(plain_name(text), text)
-    return checked_choice(name, by_plain_name.values(), option)
+    by_normalized_name = {normalized_name(name): name for name in known}
+    name = by_normalized_name.get(normalized_name(text), text)
+    return checked_choice(name, by_normalized_name.values(), option)
 
 
 @app.callback()

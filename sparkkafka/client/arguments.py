@@ -1,5 +1,9 @@
 """Checks arguments of the library's calls; errors say what is wrong with them. Also maps the
-columns of a table to the fields of a record."""
+columns of a table to the fields of a record.
+
+A `checked_…` function returns its value, converted to the type that it returns if need be, or
+raises OptionError. `what` is the name of the argument in the error.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ class NotPickled:
 
 
 def checked_name(value: str, what: str) -> str:
-    """Return a name that is text. Raises OptionError for anything else."""
+    """Return a name, which must be a str. Raises OptionError for anything else."""
     if not isinstance(value, str):
         raise OptionError(f"{what} is a name as text, got {value!r}")
     return value
@@ -50,17 +54,19 @@ def checked_choice(value: str, allowed: Iterable[str], what: str) -> str:
         return value
     from difflib import get_close_matches  # not above: it is rarely needed
 
-    by_plain_name = {plain_name(name): name for name in known}
+    by_normalized_name = {normalized_name(name): name for name in known}
     near = (
-        get_close_matches(plain_name(value), by_plain_name, n=1) if isinstance(value, str) else []
+        get_close_matches(normalized_name(value), by_normalized_name, n=1)
+        if isinstance(value, str)
+        else []
     )
-    hint = f": did you mean {by_plain_name[near[0]]!r}?" if near else ""
+    hint = f": did you mean {by_normalized_name[near[0]]!r}?" if near else ""
     raise OptionError(f"{what} must be one of {', '.join(known)}, got {value!r}{hint}")
 
 
-def plain_name(name: str) -> str:
-    """Return a name without case, underscores and dashes, to compare DescribeConfigs with
-    describe-configs."""
+def normalized_name(name: str) -> str:
+    """Return a name in lower case without underscores and dashes, to compare DescribeConfigs
+    with describe-configs."""
     return name.lower().replace("_", "").replace("-", "")
 
 
@@ -94,7 +100,7 @@ def checked_int(value: int, what: str) -> int:
     raise OptionError(f"{what} is a whole number, got {value!r}")
 
 
-def without_point(value: Any) -> Any:
+def whole_float_as_int(value: Any) -> Any:
     """Return a float that is a whole number (as NumPy and pandas make them) as int, all else
     unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -108,8 +114,8 @@ def checked_ints(value: Iterable[int], what: str) -> list[int]:
 
 
 def checked_list(value: Iterable[T], kind: type[T], what: str, example: str) -> list[T]:
-    """Return a list of objects. A single one is an error: if it is a tuple, its fields would be the
-    objects."""
+    """Return a list of objects of the type `kind`. A single one is an error: if it is a tuple, its
+    fields would be the objects. `example` is code that makes one, for the error."""
     if isinstance(value, kind):
         raise OptionError(f"{what} is a list: write [{example}], not {example}")
     if not _is_list(value):
@@ -118,7 +124,7 @@ def checked_list(value: Iterable[T], kind: type[T], what: str, example: str) -> 
 
 
 def checked_mapping(value: Mapping[Any, T], what: str, example: str) -> Mapping[Any, T]:
-    """Return a mapping. Raises OptionError for anything else."""
+    """Return a mapping. Raises OptionError for anything else; `example` is an item of it."""
     if not isinstance(value, Mapping):
         raise OptionError(f"{what} is a dict such as {{{example}}}, got {value!r}")
     return value
@@ -139,7 +145,8 @@ def checked_function(value: Callable[..., T] | None, what: str) -> Callable[...,
 
 
 def checked_partition(value: TopicPartition, what: str) -> TopicPartition:
-    """Return a partition, also of a plain (topic, number). Raises OptionError for anything else."""
+    """Return a TopicPartition, also for a (topic, number) tuple. Raises OptionError for anything
+    else."""
     match value:
         case (str(topic), number):
             found = checked_int(number, f"{what}: the partition of topic {topic}")
@@ -153,19 +160,19 @@ def checked_partition(value: TopicPartition, what: str) -> TopicPartition:
 
 def checked_partitions(value: Iterable[TopicPartition], what: str) -> list[TopicPartition]:
     """Return a list of partitions. Raises OptionError for anything else."""
-    rows = checked_list(value, TopicPartition, what, 'TopicPartition("orders", 0)')
-    return [checked_partition(row, what) for row in rows]
+    partitions = checked_list(value, TopicPartition, what, 'TopicPartition("orders", 0)')
+    return [checked_partition(partition, what) for partition in partitions]
 
 
 def offset_to_commit(
     tp: TopicPartition, value: int | OffsetAndMetadata, what: str
 ) -> OffsetAndMetadata:
-    """Return an offset to commit, also of a whole number (int or float).
+    """Return an offset to commit, also for a whole number (int or float).
 
     Raises OptionError, also for a negative offset: only `seek` accepts -1 and -2.
     """
     row = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-    offset = offset_number(without_point(row.offset))
+    offset = offset_number(whole_float_as_int(row.offset))
     if offset is None:
         raise OptionError(
             f"{what}: cannot commit offset {row.offset!r} of {tp}; give a whole number, at least 0"
@@ -203,11 +210,12 @@ def setting_text(value: Any, where: str) -> str:
 # --- records ------------------------------------------------------------------------------------
 
 HEADER_PAIRS = "(key, value) pairs: a str, and bytes or a str (sent as UTF-8) or None"
-HEADER_LENGTHS_BYTES = 10  # limit of the bytes of a header's two lengths
+HEADER_LENGTHS_BYTES = 10  # the most that the varint lengths of a header's key and value take
 
 
 def as_bytes(name: str, value: Any) -> bytes:
-    """Return the bytes to send. Raises OptionError for anything but text or bytes."""
+    """Return the bytes to send, of text its UTF-8. Raises OptionError, which calls the value
+    `name`, for anything but text or bytes."""
     if isinstance(value, str):
         try:
             return value.encode()
@@ -262,7 +270,8 @@ def checked_number(name: str, value: Any, limit: int) -> int:
 @dataclass(frozen=True)
 class InputColumns:
     """The positions of a record's columns in a table, None for a missing one. (If a table has a
-    name twice, the first counts.)"""
+    name twice, the first counts.) `fixed_topic` is the topic of all records; if it is None, the
+    column `topic` has the topics."""
 
     value: int
     key: int | None = None
@@ -286,26 +295,26 @@ def find_columns(
     order of the checks. With a `topic` the column topic is ignored, whatever its type.
     """
     positions: dict[str, int] = {}
-    for number, name in enumerate(names):
-        positions.setdefault(name, number)
+    for position, name in enumerate(names):
+        positions.setdefault(name, position)
 
     def find(name: str) -> int | None:
-        position = positions.get(name)
-        return position if position is not None and fits(name, position) else None
+        found = positions.get(name)
+        return found if found is not None and fits(name, found) else None
 
-    found: dict[str, int] = {}
+    required: dict[str, int] = {}
     for name, message in missing.items():
         if name == "topic" and topic is not None:
             continue
-        at = find(name)
-        if at is None:
+        required_position = find(name)
+        if required_position is None:
             raise OptionError(message)
-        found[name] = at
+        required[name] = required_position
     return InputColumns(
-        value=found["value"],
+        value=required["value"],
         key=find("key"),
         headers=find("headers"),
-        topic=found.get("topic"),
+        topic=required.get("topic"),
         partition=find("partition"),
         timestamp=find("timestamp"),
         fixed_topic=topic,

@@ -74,8 +74,8 @@ class Deadline:
         remaining_ms = self.remaining_s() * 1000.0
         return self if remaining_ms <= limit_ms else Deadline(limit_ms, self.close_signal)
 
-    def until(self, close_signal: CloseSignal | None) -> Deadline:
-        """Return this deadline, ended earlier if the signal says so."""
+    def with_close_signal(self, close_signal: CloseSignal | None) -> Deadline:
+        """Return this deadline, which the signal may end earlier."""
         if close_signal is None or self.close_signal is close_signal:
             return self
         other = Deadline(self.total_ms, close_signal)
@@ -84,7 +84,7 @@ class Deadline:
 
 
 def seconds_of(timeout_s: float, what: str = "timeout_s") -> float:
-    """Check a user's argument of this name; at most MAX_WAIT_S is returned. Raises OptionError."""
+    """Return a user's timeout, at most MAX_WAIT_S. Raises OptionError, which calls it `what`."""
     # This also excludes NaN.
     if isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return min(timeout_s, MAX_WAIT_S)
@@ -104,19 +104,19 @@ class CloseSignal:
 
     def __init__(self) -> None:
         self.at_s = math.inf
-        self._known = threading.Event()
+        self._is_set = threading.Event()
         self._lock = threading.Lock()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def close_in(self, remaining_s: float) -> None:
         """Let all waits end in this many seconds, or sooner."""
         self.at_s = min(self.at_s, time.monotonic() + remaining_s)
-        self._known.set()
+        self._is_set.set()
 
     def pause(self, wait_s: float) -> None:
         """Sleep, at most until the time that is set."""
         until_s = time.monotonic() + wait_s
-        if self._known.wait(wait_s):
+        if self._is_set.wait(wait_s):
             time.sleep(max(0.0, min(until_s, self.at_s) - time.monotonic()))
 
     def watch(self, sock: socket.socket) -> None:
@@ -173,15 +173,17 @@ class Waker:
         """Wait until `wake`, or until a connection has input; return the connections that have."""
         poll = select.poll()
         poll.register(self, select.POLLIN)
-        awaited = {row.fileno(): row for row in connections if row.is_open}
+        awaited = {
+            connection.fileno(): connection for connection in connections if connection.is_open
+        }
         for descriptor in awaited:
             poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, row in awaited.items() if row.has_input}
+        ready = {descriptor for descriptor, connection in awaited.items() if connection.has_input}
         wait_ms = 0.0 if ready else max(0.0, wait_s) * 1000
         ready.update(descriptor for descriptor, _ in poll.poll(wait_ms))
         if self.fileno() in ready:
             self.drain()
-        return [row for descriptor, row in awaited.items() if descriptor in ready]
+        return [connection for descriptor, connection in awaited.items() if descriptor in ready]
 
     def drain(self) -> None:
         """Drop earlier calls of `wake`, so that only a later one ends the next wait."""
@@ -220,7 +222,8 @@ def has_given_up(error: KafkaError) -> bool:
 
 
 class Retry:
-    """Retries one operation until its deadline.
+    """Retries one operation until its deadline. `what` names the operation in messages, `on_retry`
+    is called before each wait for another attempt.
 
     >>> retry = Retry(deadline, options.backoff(), "list offsets")     # doctest: +SKIP
     >>> while True:

@@ -72,19 +72,19 @@ def list_lags(
     """Look up the lag of each partition, in order; a partition's error stands in its row.
     `timeout_s` is for each of two calls."""
     partitions = sorted(committed)
-    first, last = (
+    earliest, latest = (
         admin.list_offsets(dict.fromkeys(partitions, spec), timeout_s=timeout_s)
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
     )
     lags = []
     for tp in partitions:
-        error = first.errors.get(tp) or last.errors.get(tp)
+        error = earliest.errors.get(tp) or latest.errors.get(tp)
         lags.append(
             PartitionLag(
                 partition=tp,
                 committed=committed[tp],
-                earliest=None if error else first[tp].offset,
-                latest=None if error else last[tp].offset,
+                earliest=None if error else earliest[tp].offset,
+                latest=None if error else latest[tp].offset,
                 error=error,
             )
         )
@@ -99,15 +99,15 @@ class AgeReader:
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        own = {
+        fixed = {
             "enable.auto.commit": "false",
             "auto.offset.reset": "earliest",
             "max.partition.fetch.bytes": "65536",  # one batch of each partition is enough
         }
         group = ("group.id", "group.instance.id", "group.protocol", "group.remote.assignor")
-        replaced = {*own, *group}
+        replaced = {*fixed, *group}
         others = {key: value for key, value in settings.items() if key.lower() not in replaced}
-        self._settings = others | own
+        self._settings = others | fixed
         self._consumer: Consumer | None = None
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class AgeReader:
         self, starts: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, int]:
         """Return the timestamp in ms of the first record at or after each offset, if it comes in
-        time and has one (-1: it has none)."""
+        time and has a timestamp (-1 in a record stands for none)."""
         if not starts:
             return {}
         # Not at the top: it loads Arrow, which offsets do not need.
@@ -150,7 +150,7 @@ class AgeReader:
         consumer = self._consumer
         timestamps_ms: dict[TopicPartition, int] = {}
         consumer.assign(starts)
-        consumer.resume(list(starts))
+        consumer.resume(list(starts))  # an earlier call has paused them
         while len(timestamps_ms) < len(starts) and not deadline.expired:
             table = consumer.poll_arrow(deadline.remaining_s())
             if not table.num_rows:
@@ -158,10 +158,10 @@ class AgeReader:
             rows = table.select(["topic", "partition", "timestamp"])
             rows = rows.set_column(2, "timestamp", rows["timestamp"].cast("int64"))  # microseconds
             groups = rows.group_by(["topic", "partition"], use_threads=False)
-            read = []
+            answered = []
             for row in groups.aggregate([("timestamp", "first")]).to_pylist():
                 tp = TopicPartition(row["topic"], row["partition"])
-                read.append(tp)
+                answered.append(tp)
                 timestamps_ms.setdefault(tp, row["timestamp_first"] // 1000)
-            consumer.pause(read)
-        return {tp: at_ms for tp, at_ms in timestamps_ms.items() if at_ms >= 0}
+            consumer.pause(answered)  # one record of each is enough
+        return {tp: time_ms for tp, time_ms in timestamps_ms.items() if time_ms >= 0}

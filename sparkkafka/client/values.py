@@ -16,8 +16,7 @@ T = TypeVar("T")
 MAX_NAME_BYTES = 32_767
 """Limit of a string in a request; brokers allow much shorter names."""
 
-
-SHOWN_NAME = 40  # characters of an invalid name in its error
+SHOWN_NAME_CHARS = 40  # characters of an invalid name in its error
 
 
 Address = tuple[str, int]
@@ -41,7 +40,8 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
-    """Yield the rows of an answer, each with its partition."""
+    """Yield the rows of an answer, whose `topics` have a `name` and `partitions`, each with its
+    partition."""
     for topic in topics:
         for row in topic.partitions:
             yield TopicPartition(topic.name, row.partition_index), row
@@ -65,7 +65,7 @@ def checked_topic(name: Any) -> str:
         if size_bytes <= MAX_NAME_BYTES:
             return name
         why = f"it takes {size_bytes} bytes"
-    shown = repr(name if len(name) <= SHOWN_NAME else name[:SHOWN_NAME] + "…")
+    shown = repr(name if len(name) <= SHOWN_NAME_CHARS else name[:SHOWN_NAME_CHARS] + "…")
     raise OptionError(
         f"{shown} is not a valid topic name: {why}; names have 1 to 249 characters of "
         "a-z A-Z 0-9 . _ -"
@@ -115,7 +115,8 @@ class Broker(NamedTuple):
 
 
 def some_topics(names: Iterable[str] | None, limit: int = 5) -> str:
-    """Name topics in a message: "topic a", "topics a, b and 7 more"."""
+    """Name the topics of a metadata request in a message: "topic a", "topics a, b and 7 more".
+    None requests all topics, an empty list only the brokers."""
     if names is None:
         return "all topics"
     listed = list(names)

@@ -144,7 +144,7 @@ class Cluster:
         def count() -> None:
             self.retries += 1
 
-        deadline = deadline.until(self.close_signal)
+        deadline = deadline.with_close_signal(self.close_signal)
         return Retry(deadline, backoff or self.backoff(), what, on_retry=count)
 
     # --- connections ----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from sparkkafka.client.arguments import (
     checked_mapping,
     checked_partition,
     offset_to_commit,
-    without_point,
+    whole_float_as_int,
 )
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import PartitionInfo, TopicMetadata
@@ -388,7 +388,7 @@ class Consumer(NotPickled):
             for key, time_ms in checked_mapping(times_ms, "times_ms", example).items():
                 tp = _partition(key, "times_ms")
                 what = f"times_ms: the time of {tp}, in milliseconds,"
-                lookups[tp] = checked_int(without_point(time_ms), what)
+                lookups[tp] = checked_int(whole_float_as_int(time_ms), what)
                 if not 0 <= lookups[tp] < 1 << 63:
                     raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
             found = self._listed(lookups, self._deadline(timeout_s))

@@ -225,7 +225,9 @@ class AsyncCommits:
                 row = self._queue[0]
             error: Exception | None = None
             try:
-                row.commit(self._cluster, row.offsets, row.deadline.until(self._close_signal))
+                row.commit(
+                    self._cluster, row.offsets, row.deadline.with_close_signal(self._close_signal)
+                )
             except KafkaError as failure:
                 error = failure
             except Exception as bug:

@@ -111,7 +111,7 @@ class ConnectionPool:
         """
         self._reconnect_backoff.check_refusal()
         try:
-            deadline = deadline.until(self._close_signal)
+            deadline = deadline.with_close_signal(self._close_signal)
             return Connection.open(host, port, self.options, deadline, self._metrics)
         except AuthenticationError as error:
             self._reconnect_backoff.on_refusal(str(error))
