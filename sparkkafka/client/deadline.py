@@ -104,19 +104,19 @@ class CloseSignal:
 
     def __init__(self) -> None:
         self.at_s = math.inf
-        self._is_set = threading.Event()
+        self._time_is_set = threading.Event()
         self._lock = threading.Lock()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def close_in(self, remaining_s: float) -> None:
         """Let all waits end in this many seconds, or sooner."""
         self.at_s = min(self.at_s, time.monotonic() + remaining_s)
-        self._is_set.set()
+        self._time_is_set.set()
 
     def pause(self, wait_s: float) -> None:
         """Sleep, at most until the time that is set."""
         until_s = time.monotonic() + wait_s
-        if self._is_set.wait(wait_s):
+        if self._time_is_set.wait(wait_s):
             time.sleep(max(0.0, min(until_s, self.at_s) - time.monotonic()))
 
     def watch(self, sock: socket.socket) -> None:

@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class AutoOffsetReset:
-    """Sets the position of partitions without one, and of those whose leader does not have it."""
+    """Sets the position of partitions without one, and of those whose leader does not have it.
+
+    With auto.offset.reset=none `PartitionState.error` is set instead, which poll raises.
+    """
 
     def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
         self._options = options
@@ -32,13 +35,13 @@ class AutoOffsetReset:
         auto.offset.reset. Raises as `fetch_committed_with_metadata`."""
         pending = list(states)
         group_id = self._options.group_id
-        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        committed_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         if group_id is not None:
-            found = fetch_committed_with_metadata(
+            committed_offsets = fetch_committed_with_metadata(
                 self._cluster, group_id, [state.tp for state in pending], deadline=deadline
             )
         for state in pending:
-            committed = found.get(state.tp)
+            committed = committed_offsets.get(state.tp)
             if committed is not None:
                 log.debug("%s: group %r is at offset %d", state.tp, group_id, committed.offset)
                 epoch = committed.leader_epoch
@@ -80,7 +83,8 @@ class AutoOffsetReset:
     def _reset_truncated(
         self, state: PartitionState, diverging: EpochEnd, position: int, *, has_policy: bool
     ) -> None:
-        """Continue where the two logs diverge, as Java does with any policy but `none`."""
+        """Continue where the leader's log diverges from what was read, as Java does with any policy
+        but `none`, with which poll raises LogTruncationError."""
         end_offset = min(diverging.end_offset, position)
         what = diverging.lost_before(position)
         if not has_policy:
@@ -105,9 +109,11 @@ class AutoOffsetReset:
             return EARLIEST
         if policy == "latest":
             return LATEST
+        # by_duration:P1D (KIP-1106)
         return max(0, int(time.time() * 1000) - parse_duration_ms(policy.partition(":")[2]))
 
     def _no_offset(self, tp: TopicPartition, what: str, deadline: Deadline) -> NoOffsetError:
+        """Return the error of auto.offset.reset=none: `what`, and the offsets that the log has."""
         try:
             first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
             log_text = f"the log has offsets [{first[tp]}, {end[tp]})"

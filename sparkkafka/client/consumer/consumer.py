@@ -251,14 +251,14 @@ class Consumer(NotPickled):
             deadline = self._deadline(timeout_s)
             chosen = [state.tp for state in self._states(partitions)]
             positions = {tp: self.position(tp, deadline.remaining_s()) for tp in chosen}
-            ends = self._listed(dict.fromkeys(chosen, LATEST), deadline)
+            ends = self._list_offsets(dict.fromkeys(chosen, LATEST), deadline)
             return {
                 tp: LagInfo(positions[tp], ends[tp].offset, max(0, ends[tp].offset - positions[tp]))
                 for tp in chosen
             }
 
     def _states(self, partitions: Iterable[TopicPartition] | None) -> list[PartitionState]:
-        """The states of these partitions; of all assigned ones, if there are none."""
+        """The states of these partitions; of all assigned ones for None or an empty list."""
         named = [] if partitions is None else _partitions(partitions)
         return [self._subscription.state(tp) for tp in named] or list(self._subscription)
 
@@ -342,7 +342,7 @@ class Consumer(NotPickled):
         """The offset of the first record of each partition, assigned or not."""
         with self._guard:
             lookups = dict.fromkeys(_partitions(partitions), EARLIEST)
-            found = self._listed(lookups, self._deadline(timeout_s))
+            found = self._list_offsets(lookups, self._deadline(timeout_s))
             return {tp: found[tp].offset for tp in lookups}
 
     def end_offsets(
@@ -352,12 +352,13 @@ class Consumer(NotPickled):
         isolation.level=read_committed the last stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)
-            listed = self._listed(dict.fromkeys(_partitions(partitions), LATEST), deadline)
-            return self._confirmed({tp: row.offset for tp, row in listed.items()}, deadline)
+            listed = self._list_offsets(dict.fromkeys(_partitions(partitions), LATEST), deadline)
+            return self._confirm_ends({tp: row.offset for tp, row in listed.items()}, deadline)
 
-    def _confirmed(
+    def _confirm_ends(
         self, latest: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, int]:
+        """Return these ends, or later ones: some brokers list ends that are too early."""
         isolation = self._options.fetch.isolation_level
         return confirmed_ends(self._cluster, latest, isolation_level=isolation, deadline=deadline)
 
@@ -374,7 +375,7 @@ class Consumer(NotPickled):
             first, end = earliest_and_latest(
                 self._cluster, chosen, isolation_level=isolation, deadline=deadline
             )
-            end = self._confirmed(end, deadline)
+            end = self._confirm_ends(end, deadline)
             return {tp: OffsetRange(first[tp], end[tp]) for tp in chosen}
 
     def offsets_for_times(
@@ -391,12 +392,13 @@ class Consumer(NotPickled):
                 lookups[tp] = checked_int(whole_float_as_int(time_ms), what)
                 if not 0 <= lookups[tp] < 1 << 63:
                     raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
-            found = self._listed(lookups, self._deadline(timeout_s))
+            found = self._list_offsets(lookups, self._deadline(timeout_s))
             return {tp: None if found[tp].offset == NO_OFFSET else found[tp] for tp in lookups}
 
-    def _listed(
+    def _list_offsets(
         self, lookups: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, ListedOffset]:
+        """Look up a timestamp (EARLIEST, LATEST, or milliseconds) in each partition."""
         isolation = self._options.fetch.isolation_level
         return list_offsets(self._cluster, lookups, isolation_level=isolation, deadline=deadline)
 
@@ -404,15 +406,15 @@ class Consumer(NotPickled):
         """A topic's partitions and their leaders. Raises UnknownTopicError."""
         with self._guard:
             found = self._cluster.topics([checked_topic(topic)], self._deadline(timeout_s))
-            return self._infos(found[topic])
+            return self._partition_infos(found[topic])
 
     def list_topics(self, timeout_s: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this user may see, by name."""
         with self._guard:
             found = self._cluster.all_topics(self._deadline(timeout_s))
-            return {name: self._infos(topic) for name, topic in sorted(found.items())}
+            return {name: self._partition_infos(topic) for name, topic in sorted(found.items())}
 
-    def _infos(self, topic: TopicMetadata) -> list[PartitionInfo]:
+    def _partition_infos(self, topic: TopicMetadata) -> list[PartitionInfo]:
         brokers = self._cluster.brokers
         return [
             PartitionInfo(topic.name, number, brokers.get(row.leader))
@@ -441,12 +443,13 @@ class Consumer(NotPickled):
 
     def _close(self, timeout_s: float, *, commit: bool) -> None:
         """Close all parts, even if leaving the group fails. `commit`: first commit positions."""
-        if self._guard.is_over:
+        if self._guard.is_unusable:
             return
         with self._guard:
             if self._is_closing:
                 return
-            self._is_closing = True  # callbacks may still use the consumer
+            # Callbacks may still use the consumer, so it is not closed yet.
+            self._is_closing = True
             try:
                 self._coordinator.close(Deadline(timeout_s * 1000), commit=commit)
             finally:
@@ -456,12 +459,14 @@ class Consumer(NotPickled):
                 self._cluster.close()
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
+        """Return the deadline of a call; None: default.api.timeout.ms."""
         return deadline_of(timeout_s) or self._cluster.deadline()
 
 
 def _partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
-    rows = checked_list(value, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
-    return [_partition(row, "partitions") for row in rows]
+    """Return a list of partitions whose topics a request can hold. Raises OptionError."""
+    listed = checked_list(value, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
+    return [_partition(partition, "partitions") for partition in listed]
 
 
 def _partition(value: TopicPartition, what: str) -> TopicPartition:
@@ -484,14 +489,15 @@ class SingleThreadGuard:
         self.is_closed = False
 
     @property
-    def is_over(self) -> bool:
-        """Closed, or a copy in a forked process, whose connections are the parent's."""
+    def is_unusable(self) -> bool:
+        """Whether the client is closed, or is a copy in a forked process, whose connections are
+        the parent's: no method may use it."""
         return self.is_closed or os.getpid() != self._process_id
 
     def __enter__(self) -> None:
         if self.is_closed:
             raise ConsumerStateError(f"this {self._what} is closed")
-        if self.is_over:
+        if self.is_unusable:
             raise ConsumerStateError(
                 f"this {self._what} was made before a fork, and its connections are the parent "
                 f"process's: make a {self._what} in each process"

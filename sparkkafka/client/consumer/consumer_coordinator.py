@@ -85,9 +85,11 @@ class ConsumerCoordinator:
         self._subscription = subscription
         self._member: GroupMember[Any] | None = None
         self._next_lookup_s = 0.0
+        """The monotonic time of the next lookup of subscribed topics that are missing."""
         self._has_looked_up_topics = False
         self._pattern: re.Pattern[str] | None = None
         self._last_match_s = 0.0
+        """When topics were last matched with the pattern (monotonic); 0: not yet."""
         self._is_assigned_by_user = False
         self._has_left = False
         """It was a member until `unsubscribe`."""
@@ -97,8 +99,10 @@ class ConsumerCoordinator:
         self._on_revoked: Callback | None = None
         self._on_lost: Callback | None = None
         self._callback_depth = 0
+        """Above 0 while a callback of the user runs."""
         self._is_leaving = False
         self._being_revoked: frozenset[TopicPartition] = frozenset()
+        """The partitions that a running on_revoked or on_lost has got."""
         self.topics: frozenset[str] = frozenset()
 
     # --- subscription -----------------------------------------------------------------------
@@ -170,6 +174,8 @@ class ConsumerCoordinator:
             self.topics = frozenset()
 
     def _set_topics(self, topics: frozenset[str]) -> None:
+        """Subscribe the member to these topics. Missing ones are looked up immediately if that
+        creates them, else after the time in which brokers learn of a new topic."""
         self.topics = topics
         creates = self._options.client.allow_auto_create_topics
         self._next_lookup_s = time.monotonic() + (0.0 if creates else UNKNOWN_TOPIC_GRACE_MS / 1000)
@@ -278,7 +284,7 @@ class ConsumerCoordinator:
     def _call_and_unassign(
         self, callback: Callback | None, partitions: frozenset[TopicPartition]
     ) -> None:
-        """Call the user, and drop the partitions even if that fails."""
+        """Call the user's callback, and drop the partitions even if that fails."""
         member, self._being_revoked = self._member, partitions
         try:
             self._call(callback, partitions)
@@ -346,7 +352,8 @@ class ConsumerCoordinator:
     def committed(
         self, partitions: list[TopicPartition], deadline: Deadline
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Raises OptionError without a group.id."""
+        """Return the committed offset of each partition, None if there is none. Raises OptionError
+        without a group.id."""
         group_id = self.need_group("committed")
         found = fetch_committed_with_metadata(
             self._cluster, group_id, partitions, deadline=deadline
@@ -402,11 +409,11 @@ class ConsumerCoordinator:
 
     def _leave(self, deadline: Deadline, *, commit: bool) -> None:
         """Commit, call on_revoked, leave the group."""
-        if self._is_leaving:  # a callback leaves, too
+        if self._is_leaving:  # a callback of this very call unsubscribes or closes
             return
         self._is_leaving = True
         member, owned = self._member, self._subscription.partitions
-        # If a callback leaves, it has these already.
+        # If on_revoked unsubscribes or closes, it has just got `_being_revoked`.
         not_notified = owned - self._being_revoked
         try:
             self._finish_async_commits(deadline, "at the end")
@@ -416,7 +423,7 @@ class ConsumerCoordinator:
                 self._call(self._on_revoked, not_notified)
         finally:
             try:
-                self._finish_async_commits(deadline, "at the end")  # of on_revoked
+                self._finish_async_commits(deadline, "at the end")  # those that on_revoked made
             finally:
                 self._is_leaving = False
                 self._member = None
@@ -430,7 +437,8 @@ class ConsumerCoordinator:
         *,
         even_if_none: bool = False,
     ) -> None:
-        """Call the user. A `poll` inside the callback does nothing in the group."""
+        """Call the user's callback; `even_if_none`: also with an empty list. A `poll` inside the
+        callback does nothing in the group."""
         if callback is None or not (partitions or even_if_none):
             return
         self._callback_depth += 1
@@ -459,15 +467,17 @@ def make_member(
 def _commit_without_member(
     group_id: str, cluster: Cluster, offsets: Offsets, deadline: Deadline
 ) -> None:
+    """A `Commit` of a consumer that assigns its partitions itself."""
     commit_group_offsets(cluster, group_id, offsets, deadline=deadline)
 
 
 def _fail(error: KafkaError, *_: Any) -> None:
+    """A `Commit` that cannot be made, so that its callback gets the error."""
     raise error
 
 
 def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
-    """Return a pattern for whole names, or names. Raises OptionError."""
+    """Return a pattern for whole names and no names, or None and the names. Raises OptionError."""
     if isinstance(topics, re.Pattern):
         return topics, []
     names = [topics] if isinstance(topics, str) else checked_names(topics, "topics")
@@ -477,7 +487,8 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
         raise OptionError("subscribe needs topics; unsubscribe() ends a subscription")
     if not any(name.startswith("^") for name in names):
         return None, [checked_topic(name) for name in names]
-    # As in librdkafka: those that begin with ^ match the beginnings of names, others are names.
+    # As in librdkafka: text that begins with ^ is a pattern for the beginning of a name, other text
+    # is a name.
     parts = [f"{name}.*" if name.startswith("^") else re.escape(name) for name in names]
     try:
         return re.compile("|".join(f"(?:{part})" for part in parts)), []

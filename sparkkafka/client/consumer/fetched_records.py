@@ -43,18 +43,19 @@ class AnswerBuffer:
         self._buffer = buffer
         self._spare = spare
         self._metrics = metrics
-        self._records = self._column_bytes = 0
+        self._record_count = self._column_bytes = 0
         self._users = 1  # the fetcher, until it has passed on all partitions
 
     def retain(self) -> None:
+        """Keep the memory until one more `release`."""
         self._users += 1
 
     def release(self) -> None:
         self._users -= 1
         if not self._users:
             self._spare.append(self._buffer)
-            if self._metrics is not None and self._records:
-                self._metrics.answer_read(self._records, self._column_bytes)
+            if self._metrics is not None and self._record_count:
+                self._metrics.answer_read(self._record_count, self._column_bytes)
 
     @property
     def is_measured(self) -> bool:
@@ -63,7 +64,7 @@ class AnswerBuffer:
 
     def count_decoded(self, records: DecodedRecords) -> None:
         if self.is_measured:
-            self._records += len(records)
+            self._record_count += len(records)
             self._column_bytes += records.column_bytes
 
 
@@ -84,8 +85,8 @@ def take_batches(
     *,
     size_bytes: int | None = None,
 ) -> TakenBatches | None:
-    """Split one partition's records (the first `size_bytes`) into batches; return None if there is
-    not one whole batch.
+    """Split the records (the first `size_bytes`) of `partition`, its row in a Fetch answer, into
+    batches; return None if there is not one whole batch.
 
     The first batch may begin before the fetch offset, the last may end after `end_offset`;
     `decode_chunks` leaves those records out. Raises CorruptRecordError.
@@ -114,7 +115,8 @@ def take_batches(
 
 
 class FetchedRecords:
-    """Batches of `tp` to read from `start_offset`; `damage` is raised after the last of them.
+    """Batches of `tp` to read from `start_offset`. `damage` is the error of a damaged batch after
+    them, which `next_records` raises after their last record.
 
     `next_offset` is the offset after the last batch, visible or not, and `last_epoch` its leader
     epoch.
@@ -135,7 +137,7 @@ class FetchedRecords:
     ) -> None:
         self._tp = tp
         self._batches = batches
-        self._last_base = batches[-1].base_offset if batches else -1
+        self._last_base_offset = batches[-1].base_offset if batches else -1
         self._last_offset = batches[-1].last_offset if batches else -1
         self._next_to_decode = start_offset
         self._damage = damage
@@ -145,9 +147,12 @@ class FetchedRecords:
         self.last_epoch = last_epoch
         epochs = {batch.partition_leader_epoch for batch in batches}
         self._only_epoch = last_epoch if epochs == {last_epoch} else NO_LEADER_EPOCH
+        """The leader epoch of all batches, if they have only one."""
         self._decoding: Iterator[DecodedRecords] | None = self._decode()
-        self._ahead: DecodedRecords | CorruptRecordError | None = None
-        self.is_decoding_begun = False
+        """None once all records have been returned or dropped."""
+        self._decoded_ahead: DecodedRecords | CorruptRecordError | None = None
+        """What the next call of `next_records` returns or raises."""
+        self.has_begun_decoding = False
         self.is_measured = buffer.is_measured
         self._buffer: AnswerBuffer | None = buffer
         buffer.retain()
@@ -177,8 +182,8 @@ class FetchedRecords:
         """
         if self._decoding is None:
             return None
-        records = self._pull(deadline) if self._ahead is None else self._ahead
-        self._ahead = None
+        records = self._pull(deadline) if self._decoded_ahead is None else self._decoded_ahead
+        self._decoded_ahead = None
         if isinstance(records, CorruptRecordError):
             self.drop()
             raise records
@@ -187,14 +192,16 @@ class FetchedRecords:
         if records is not None and records.large is not None:
             return records  # not two large records in memory
         if records is not None and (
-            self._damage is not None or self._last_base < self._next_to_decode <= self._last_offset
+            self._damage is not None
+            or self._last_base_offset < self._next_to_decode <= self._last_offset
         ):
-            # Compaction may have removed the last records, so offsets do not show whether more
-            # follow. Decode ahead, so that no further poll is needed to move past the end.
+            # The next offset is in the last batch, but compaction may have removed its last
+            # records, so offsets do not show whether more follow. Decode ahead, so that no further
+            # poll is needed to move past the end.
             ahead = self._pull(deadline)
             is_last = ahead is None
             if isinstance(ahead, CorruptRecordError) or ahead:
-                self._ahead = ahead
+                self._decoded_ahead = ahead
         else:
             is_last = self._next_to_decode > self._last_offset
         if records is None or is_last:
@@ -203,7 +210,7 @@ class FetchedRecords:
 
     def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
         """Decode the next records: at least one step, even after the deadline."""
-        self.is_decoding_begun = True
+        self.has_begun_decoding = True
         if self._decoding is None:
             return None
         while True:
@@ -218,7 +225,7 @@ class FetchedRecords:
 
     def drop(self) -> None:
         """Drop the records that are left."""
-        self._decoding = self._ahead = None
+        self._decoding = self._decoded_ahead = None
         self._batches = []
         if self._buffer is not None:
             self._buffer.release()
@@ -284,7 +291,7 @@ def _find_damage(data: memoryview, error: CorruptRecordError) -> tuple[int, int 
         return start, None
     header = HEADER.unpack_from(data, start)
     base_offset, last_offset_delta = header[0], header[6]
-    if base_offset != error.offset or last_offset_delta < 0:
+    if base_offset != error.offset or last_offset_delta < 0:  # the header is damaged, too
         return start, None
     return start, base_offset + last_offset_delta + 1
 
@@ -300,20 +307,22 @@ def with_offsets(
 
 
 def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
-    """Return the error; if a batch is too large, with the setting that allows more."""
+    """Return the error; if a batch is too large, with the setting that allows more. `prefix` is
+    that of the caller's settings: "" or "kafka."."""
     if isinstance(error, BatchTooLargeError):
         error.reason += f" ({prefix}max.decompressed.batch.bytes: set it higher to read this)"
     return error
 
 
-def required_fetch_bytes(data: memoryview, before: int | None) -> int:
-    """Return the fetch size for the batch that begins with `data`.
+def required_fetch_bytes(data: memoryview, requested_bytes: int | None) -> int:
+    """Return the fetch size for the batch that begins with `data`, which is less than the batch.
 
     KIP-74 says that the first batch is always whole; not every broker complies. Raises
-    CorruptRecordError for an impossible size, or if the size `before` did not bring the batch.
+    CorruptRecordError for an impossible size, or if a fetch of `requested_bytes`, which an earlier
+    call returned (None: none did), has not brought the batch.
     """
     size = first_batch_size(data)
-    if size is None or size <= (before or 0) or not len(data) < size <= MAX_REQUIRED_BYTES:
+    if size is None or size <= (requested_bytes or 0) or not len(data) < size <= MAX_REQUIRED_BYTES:
         raise CorruptRecordError(
             f"{len(data)} bytes of records without one whole batch"
             + (f"; the first says it has {size} bytes" if size is not None else "")

@@ -92,7 +92,7 @@ class Fetcher:
         self._subscription = subscription
         self._for_task = for_task
         self._leaders: dict[int, LeaderConnection] = {}
-        self._lookup = LeaderLookup(cluster, subscription, for_task=for_task)
+        self._leader_lookup = LeaderLookup(cluster, subscription, for_task=for_task)
         self._waker = Waker()
         self.retries: Counter[TopicPartition] = Counter()
         """The number of requests of each partition that were repeated after an error."""
@@ -129,11 +129,11 @@ class Fetcher:
         ]
         if not needing:
             return
-        if deadline is not None and now_s >= self._lookup.not_before_s:
+        if deadline is not None and now_s >= self._leader_lookup.not_before_s:
             known = self._cluster.known_leader
             unknown = {row.tp.topic for row in needing if known(row.tp) is None}
             if unknown:
-                self._lookup.refresh(unknown, deadline)
+                self._leader_lookup.refresh(unknown, deadline)
         by_node: dict[int, list[PartitionState]] = {}
         for state in needing:
             node_id = self._node_of(state)
@@ -165,8 +165,8 @@ class Fetcher:
         return node_id is not None and (leader is None or not leader.requested)
 
     def _node_of(self, state: PartitionState) -> int | None:
-        """The broker to send requests to: the leader, or for records a replica that it named. None
-        if there is no leader now."""
+        """Return the id of the broker to send requests to: the leader, or for records a replica
+        that it named. None if there is no leader now."""
         replica = state.replica.node_id
         if replica is not None and state.fetch_offset is not None:
             if replica in self._cluster.brokers:
@@ -180,7 +180,7 @@ class Fetcher:
     ) -> None:
         """Send a ListOffsets for the partitions without an offset, else a Fetch of all."""
         for topic in {state.tp.topic for state in states}:
-            self._lookup.warn_if_recreated(topic)
+            self._leader_lookup.warn_if_recreated(topic)
         without_offset = [state for state in states if state.fetch_offset is None]
         request: FetchRequest | ListOffsetsRequest
         version = None
@@ -249,18 +249,19 @@ class Fetcher:
     ) -> list[PartitionState]:
         """Return the partitions whose kind of offset the broker knows; the others fail."""
         version = connection.choose_version(ListOffsetsRequest)
-        found = []
+        supported = []
         for state in states:
             why = unsupported_reason(LATEST if state.lookup is None else state.lookup, version)
             if why is None:
-                found.append(state)
+                supported.append(state)
             else:
                 error = UnsupportedVersionError(f"ListOffsets of {state.tp} @ {connection}: {why}")
                 self._subscription.fail(state, error)
-        return found
+        return supported
 
     def _receive_in_kernel(self, leader: LeaderConnection) -> None:
-        """Let the system receive this leader's answer while nobody reads it."""
+        """Let the operating system receive the answer to a Fetch while the user processes other
+        records."""
         if leader.is_fetch and leader.connection is not None:
             size_bytes = len(leader.requested) * self.options.max_partition_fetch_bytes
             leader.connection.receive_in_kernel(min(size_bytes, self.options.fetch_max_bytes))
@@ -304,6 +305,7 @@ class Fetcher:
         response: Any,
         buffer: AnswerBuffer,
     ) -> None:
+        """End the request in flight, and act on its answer."""
         requested = [(state, state.requested_offset) for state in leader.requested]
         leader.requested = []
         for state, _ in requested:
@@ -321,7 +323,11 @@ class Fetcher:
         response: Any,
         buffer: AnswerBuffer,
     ) -> None:
-        """Act on the answer for each requested partition: records, an offset, or an error."""
+        """Act on the answer for each requested partition: records, an offset, or an error.
+
+        `requested` has the offset of each, or the timestamp that was looked up. If nothing of the
+        answer changes the next request (`has_news`), that request may be sent later.
+        """
         now_s = time.monotonic()
         if self._metrics is not None and leader.is_fetch:
             self._metrics.throttled(response.throttle_time_ms)
@@ -351,9 +357,10 @@ class Fetcher:
             row = rows.get(tp)
             where = f"{name} of {tp} @ {connection}"
             if code or row is None:
-                left_out = None if code else "the answer leaves it out"
-                number = code or ErrorCode.UNKNOWN_SERVER_ERROR
-                error = BrokerError(number, where, left_out, prefix=prefix)
+                reason = None if code else "the answer leaves it out"
+                error = BrokerError(
+                    code or ErrorCode.UNKNOWN_SERVER_ERROR, where, reason, prefix=prefix
+                )
                 self._on_partition_error(leader, state, error)
             elif row.error_code:
                 error = BrokerError(row.error_code, where, prefix=prefix)
@@ -375,7 +382,7 @@ class Fetcher:
             state.seek(offset)
 
     def _take_records(self, state: PartitionState, row: Any, buffer: AnswerBuffer) -> bool:
-        """Buffer the records of a partition; return whether its answer has any news."""
+        """Buffer the records of a partition; return whether the answer changes its next request."""
         tp, offset = state.tp, state.fetch_offset or 0
         state.backoff.reset()
         bounds = LogBounds(row.log_start_offset, row.high_watermark, row.last_stable_offset)
@@ -485,6 +492,7 @@ class Fetcher:
         state.back_off()
 
     def _note_failure(self, state: PartitionState, error: KafkaError) -> None:
+        """Keep the error for a timeout's message, and count the retry that follows."""
         state.last_failure = error
         self.retries[state.tp] += 1
 
@@ -495,6 +503,6 @@ class Fetcher:
         times = [now_s + 1.0]
         times += [row.not_before_s for row in self._leaders.values() if not row.requested]
         times += [row.not_before_s for row in self._subscription if row.not_before_s > now_s]
-        if self._lookup.not_before_s > now_s:
-            times.append(self._lookup.not_before_s)
+        if self._leader_lookup.not_before_s > now_s:
+            times.append(self._leader_lookup.not_before_s)
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)

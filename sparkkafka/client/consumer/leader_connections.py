@@ -112,7 +112,7 @@ class LeaderConnection:
         self.backoff = backoff
         # After answers without news, for brokers that do not wait (fetch.max.wait.ms may be 0).
         self._idle_backoff = Backoff(10, 200)
-        self._buffer: FrameBuffer | None = None  # has a part of an answer
+        self._buffer: FrameBuffer | None = None  # with the first part of an incomplete answer
         self._spare_buffers: list[FrameBuffer] = []
 
     def open(
@@ -158,7 +158,7 @@ class LeaderConnection:
         connection = self.connection
         if connection is None:
             return None
-        begun_bytes = connection.begun_bytes
+        begun_bytes = connection.begun_bytes  # more may have arrived though the socket is not ready
         if is_ready or begun_bytes:
             if self._buffer is None:
                 self._buffer = self._spare_buffers.pop() if self._spare_buffers else FrameBuffer()
@@ -181,8 +181,8 @@ class LeaderConnection:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def pace(self, max_wait_ms: int, *, has_news: bool) -> None:
-        """Send the next request later, if the answer has no news and the broker did not wait
-        `max_wait_ms` for records."""
+        """Send the next request later, if the answer has no news (it changes nothing about the next
+        request) and the broker did not wait `max_wait_ms` for records."""
         now_s = time.monotonic()
         if has_news:
             self._idle_backoff.reset()
@@ -206,13 +206,17 @@ class LeaderLookup:
         self._backoff = cluster.backoff()
         self.not_before_s = 0.0
         self._unknown_since_s: dict[str, float] = {}
+        """Topics that brokers do not know, and since when (monotonic)."""
         self._nearest: dict[str, str] = {}
+        """The existing topic with the most similar name, for messages about an unknown one."""
         self._missing_since_s: dict[TopicPartition, float] = {}
+        """Partitions that do not exist in their topic, and since when (monotonic)."""
         self._topic_ids: dict[str, bytes] = {}
+        """The ids of topics when they were first looked up."""
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Request the metadata of these topics once. Raises errors that a retry cannot fix; the
-        next call retries the others."""
+        """Request the metadata of these topics once, and note why partitions without a leader wait.
+        Raises errors that a retry cannot fix; the next call retries the others."""
         names = sorted(topics)
         for name in names:
             self.warn_if_recreated(name)
@@ -254,7 +258,9 @@ class LeaderLookup:
                     state.last_failure = None
         for name, since_s in self._unknown_since_s.items():
             if (now_s - since_s) * 1000 >= self._cluster.grace_ms([name]):
-                self._unknown_since_s[name] = now_s  # all its partitions have the error now
+                # All its partitions have failed now. Once their errors are cleared, they wait as
+                # long again.
+                self._unknown_since_s[name] = now_s
         if failed or is_leaderless:
             self._back_off()
         else:

@@ -96,6 +96,7 @@ class PollLoop:
             self._exchange(deadline)
 
     def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
+        """Return what `collect` returns, None if that is nothing until the timeout."""
         if not self._coordinator.is_subscribed and not len(self._subscription):
             raise ConsumerStateError(
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
@@ -117,18 +118,18 @@ class PollLoop:
             if self._wakeup.is_set():
                 self._wakeup.clear()
                 raise WakeupError("poll was ended by wakeup()")
-            self._coordinator.poll(deadline, self._extended(deadline))
+            self._coordinator.poll(deadline, self._with_time_for_answer(deadline))
             if self._fetcher.is_closed:
                 raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
             self._set_positions(deadline)
-            found = collect(deadline)
-            if found:
+            collected = collect(deadline)
+            if collected:
                 try:
                     self._fetch_ahead()
                 except BaseException:
                     self._restore_positions()
                     raise
-                return found
+                return collected
             if has_received and deadline.expired:
                 return None
             self._exchange(deadline)
@@ -141,7 +142,7 @@ class PollLoop:
             return
         failure: KafkaError | None = None
         try:
-            self._offset_reset.set_positions(states, self._extended(deadline))
+            self._offset_reset.set_positions(states, self._with_time_for_answer(deadline))
             self._min_answer_ms = float(MIN_ANSWER_MS)
         except KafkaError as error:
             if not error.retriable:
@@ -155,7 +156,7 @@ class PollLoop:
             state.last_failure = failure or state.last_failure
             self._subscription.enqueue_if_ready(state)
 
-    def _extended(self, deadline: Deadline) -> Deadline:
+    def _with_time_for_answer(self, deadline: Deadline) -> Deadline:
         """Return the deadline, or a later one that leaves time for an answer."""
         if deadline.remaining_s() * 1000 >= self._min_answer_ms:
             return deadline
@@ -163,13 +164,14 @@ class PollLoop:
 
     def _exchange(self, deadline: Deadline) -> None:
         """Send requests to the leaders, and wait for an answer or the next step of the group."""
-        self._fetcher.send(self._extended(deadline))
+        self._fetcher.send(self._with_time_for_answer(deadline))
         self._fetcher.receive(
             min(deadline.remaining_s(), self._fetcher.next_step_s, self._coordinator.next_step_s)
         )
 
     def _fetch_ahead(self, *, is_draining: bool = False) -> None:
-        """Request the next records while the user processes these; the next poll raises errors."""
+        """Request the next records while the user processes these; the next poll raises errors.
+        `is_draining`: the caller takes all buffered records now."""
         now_s = time.monotonic()
         if not is_draining and not any(
             state.needs_request(now_s) and self._fetcher.can_request(state)
@@ -186,28 +188,30 @@ class PollLoop:
     # --- buffered records -------------------------------------------------------------------
 
     def _collect_records(self, deadline: Deadline) -> Records | None:
-        parts: list[TakenRows] = []
+        """Take buffered records, at most max.poll.records; return None if there are none."""
+        taken: list[TakenRows] = []
         max_records = self._options.max_poll_records
 
-        def take(state: PartitionState, count: int | None) -> int:
-            rows = state.take_rows(max_records if count is None else count, deadline)
+        def take(state: PartitionState, max_rows: int | None) -> int:
+            rows = state.take_rows(max_records if max_rows is None else max_rows, deadline)
             if rows is None:
                 return 0
-            parts.append(rows)
+            taken.append(rows)
             state.advance(rows.stop - rows.start)
             return rows.stop - rows.start
 
         self._take_in_turn(take, max_records, deadline)
-        return Records(parts) if parts else None
+        return Records(taken) if taken else None
 
     def _collect_batches(self, max_records: int | None, deadline: Deadline) -> list[pa.RecordBatch]:
+        """Take buffered records, at most `max_records` (None: all), as Arrow batches."""
         batches: list[pa.RecordBatch] = []
 
-        def take(state: PartitionState, count: int | None) -> int:
-            found = state.take_columns(count, deadline)
-            if found is None:
+        def take(state: PartitionState, max_rows: int | None) -> int:
+            taken = state.take_columns(max_rows, deadline)
+            if taken is None:
                 return 0
-            columns, next_offset = found
+            columns, next_offset = taken
             batches.append(to_arrow(state.tp, columns, next_offset))
             state.advance(len(columns))
             return len(columns)
@@ -226,31 +230,32 @@ class PollLoop:
         """Take records of ready partitions in turn: at most `max_records`, until the deadline, and
         up to a quarter of max.decompressed.batch.bytes, as the next record may take all of it.
 
-        `take(state, count)` takes up to `count` records and returns their number. An error is
-        raised if nothing was taken before it, else by the next poll.
+        `take(state, max_rows)` takes up to `max_rows` records (None: what was decoded together) and
+        returns their number. An error is raised if nothing was taken before it, else by the next
+        poll.
         """
-        left, has_some, is_over = max_records, False, False
+        remaining, has_taken, is_over = max_records, False, False
         budget_bytes = self._options.fetch.max_decompressed_batch_bytes / 4
         self._old_positions.clear()
         for state in self._subscription.ready():
             self._old_positions.append((state, state.position))
             try:
-                while (left is None or left > 0) and not is_over:
-                    count = take(state, left)
+                while (remaining is None or remaining > 0) and not is_over:
+                    count = take(state, remaining)
                     budget_bytes -= count * state.row_bytes
                     if not count:
                         self._raise_error_of(state)
                         break
-                    has_some = True
+                    has_taken = True
                     self._record_metrics(state, count)
-                    if left is not None:
-                        left -= count
+                    if remaining is not None:
+                        remaining -= count
                     is_over = budget_bytes <= 0 or deadline.expired
             except KafkaError as error:
                 if isinstance(error, CorruptRecordError):
                     error = _with_advice(error, state.tp, state.position or 0)
                 state.error = error
-                if has_some:
+                if has_taken:
                     self._subscription.enqueue_if_ready(state)
                     return
                 state.error = None
@@ -262,7 +267,7 @@ class PollLoop:
                 raise
             if state.is_between_answers:
                 self._subscription.end_turn(state)
-            if left == 0 or is_over or state.is_decoding:
+            if remaining == 0 or is_over or state.is_decoding:
                 return
 
     def _record_metrics(self, state: PartitionState, count: int) -> None:

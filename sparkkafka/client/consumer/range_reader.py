@@ -125,8 +125,8 @@ class RangeReader:
         self._poll_timeout_ms = poll_timeout_ms
         self._fail_on_data_loss = fail_on_data_loss
         self._settings = settings
-        self._states = SubscriptionState(cluster)
-        self._states.assign(ranges)
+        self._subscription = SubscriptionState(cluster)
+        self._subscription.assign(ranges)
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._open_ends: dict[TopicPartition, OpenEnds] = {}
@@ -136,7 +136,7 @@ class RangeReader:
             self._starts[tp] = planned.selection.start_offset
             self._ends[tp] = planned.selection.end_offset
             self._topic_ids[tp] = planned.topic_id
-            state = self._states.state(tp)
+            state = self._subscription.state(tp)
             state.seek(planned.selection.start_offset, epoch=planned.leader_epoch)
             state.selection = planned.selection
             if planned.open_ends != NO_OPEN_ENDS:
@@ -150,7 +150,7 @@ class RangeReader:
             max_bytes = min(options.fetch_max_bytes, options.max_partition_fetch_bytes)
             options = replace(options, fetch_max_bytes=max_bytes)
         self._options = options
-        self._fetcher = Fetcher(cluster, options, self._states, for_task=True)
+        self._fetcher = Fetcher(cluster, options, self._subscription, for_task=True)
         if any(ends.end for ends in self._open_ends.values()):
             # The broker of an empty partition would wait for records before it answers.
             self._fetcher.options = replace(options, fetch_max_wait_ms=0)
@@ -178,23 +178,23 @@ class RangeReader:
         """
         self._remove_finished()
         deadlines = self._new_deadlines()
-        while len(self._states):
-            before = self._states.positions()
+        while len(self._subscription):
+            old_positions = self._subscription.positions()
             self._fetcher.send(deadlines.poll_timeout)
-            self._check_recreated()
+            self._skip_recreated_topics()
             wait_s = min(self._fetcher.next_step_s, deadlines.poll_timeout.remaining_s())
-            self._fetcher.receive(0.0 if self._states.has_ready else wait_s)
+            self._fetcher.receive(0.0 if self._subscription.has_ready else wait_s)
             self._set_open_ends(deadlines.poll_timeout)
             # The brokers prepare the next answers while these are decoded.
             self._fetcher.send(None, is_draining=True)
-            for state in self._states.ready():
+            for state in self._subscription.ready():
                 while (records := self._next_records(state)) is not None:
                     yield state.tp, records
                     del records  # not in memory while the next ones are decoded
                 self._handle_error(state, deadlines.poll_timeout)
-                self._states.end_turn(state)
-            if self._states.positions() == before:
-                self._check_deadlines(deadlines)
+                self._subscription.end_turn(state)
+            if self._subscription.positions() == old_positions:
+                self._handle_no_progress(deadlines)
             else:
                 self._remove_finished()
                 deadlines = self._new_deadlines()
@@ -202,30 +202,31 @@ class RangeReader:
     def _next_records(self, state: PartitionState) -> DecodedRecords | None:
         """Take the next decoded records of a partition, None if there are none."""
         try:
-            found = state.take_columns(None, Deadline(math.inf))
+            taken = state.take_columns(None, Deadline(math.inf))
         except CorruptRecordError as error:
             raise with_setting(error, self._cluster.options.prefix).at(*state.tp) from error
-        if found is None:
+        if taken is None:
             return None
-        state.advance(len(found[0]))
-        return found[0]
+        records, _ = taken
+        state.advance(len(records))
+        return records
 
     def _remove_finished(self) -> None:
         """Stop reading the ranges whose end the position has reached."""
         unfinished = [
             state.tp
-            for state in self._states
-            if self._is_open(state.tp) or (state.position or 0) < self._ends[state.tp]
+            for state in self._subscription
+            if self._has_open_end(state.tp) or (state.position or 0) < self._ends[state.tp]
         ]
-        if len(unfinished) < len(self._states):
-            self._states.assign(unfinished)
+        if len(unfinished) < len(self._subscription):
+            self._subscription.assign(unfinished)
 
     # --- open ends --------------------------------------------------------------------------
 
     def _set_open_ends(self, deadline: Deadline) -> None:
         """Set the open ends of ranges to the offsets in the leaders' first answers."""
         for tp, ends in list(self._open_ends.items()):
-            state = self._states.state(tp)
+            state = self._subscription.state(tp)
             bounds = state.log_bounds
             if bounds is None:
                 continue
@@ -246,6 +247,8 @@ class RangeReader:
                 self._skip_rest(state, f"the log ends at {self._ends[tp]}")
 
     def _forget_open_ends(self, tp: TopicPartition) -> None:
+        """Keep the ends of a range as they are now. Once no end is open, brokers may wait for
+        records again before they answer."""
         self._open_ends.pop(tp, None)
         if not any(ends.end for ends in self._open_ends.values()):
             self._fetcher.options = self._options
@@ -267,16 +270,18 @@ class RangeReader:
         return max(end, listed[tp].offset)
 
     def _end_text(self, tp: TopicPartition) -> str:
-        return "latest" if self._is_open(tp) else str(self._ends[tp])
+        """Return the end of a range for messages."""
+        return "latest" if self._has_open_end(tp) else str(self._ends[tp])
 
-    def _is_open(self, tp: TopicPartition) -> bool:
+    def _has_open_end(self, tp: TopicPartition) -> bool:
+        """Whether the first answer, which sets the end, has not come yet."""
         return self._open_ends.get(tp, NO_OPEN_ENDS).end
 
     # --- no progress ------------------------------------------------------------------------
 
     def _new_deadlines(self) -> _ProgressDeadlines:
         """Begin a new wait for progress, and forget answers and failures before it."""
-        for state in self._states:
+        for state in self._subscription:
             state.last_failure = state.log_bounds = None
         timeout_ms, signal = self._poll_timeout_ms, self._cluster.close_signal
         return _ProgressDeadlines(
@@ -285,10 +290,11 @@ class RangeReader:
             Deadline(min(REPLICA_GRACE_MS, timeout_ms / 4)),
         )
 
-    def _check_deadlines(self, deadlines: _ProgressDeadlines) -> None:
-        """Leave replicas that lag, and skip offsets that are lost. Raises KafkaTimeoutError."""
+    def _handle_no_progress(self, deadlines: _ProgressDeadlines) -> None:
+        """Once its deadline has passed: leave a replica that lags, skip offsets that are lost, or
+        raise KafkaTimeoutError. Raises as `_skip_lost`."""
         is_late = deadlines.poll_timeout.expired
-        for state in list(self._states):
+        for state in list(self._subscription):
             bounds, position = state.log_bounds, state.position or 0
             if state.replica.node_id is not None and deadlines.lagging_replica.expired:
                 log.info("%s: back to the leader: no record from %d on", state.tp, position)
@@ -302,10 +308,10 @@ class RangeReader:
             elif is_late and isinstance(state.last_failure, UnknownTopicError):
                 self._skip_rest(state, f"the broker says: {state.last_failure}")
             elif is_late:
-                raise self._timeout(state, deadlines.poll_timeout) from state.last_failure
+                raise self._timeout_error(state, deadlines.poll_timeout) from state.last_failure
         self._remove_finished()
 
-    def _timeout(self, state: PartitionState, deadline: Deadline) -> KafkaTimeoutError:
+    def _timeout_error(self, state: PartitionState, deadline: Deadline) -> KafkaTimeoutError:
         """Return the error of a range without progress, with the reason if it is known."""
         tp, position, bounds = state.tp, state.position or 0, state.log_bounds
         if bounds is None:
@@ -330,9 +336,9 @@ class RangeReader:
 
     # --- data loss --------------------------------------------------------------------------
 
-    def _check_recreated(self) -> None:
-        """End the ranges of topics that were deleted and recreated."""
-        for state in self._states:
+    def _skip_recreated_topics(self) -> None:
+        """Skip the ranges of topics that were deleted and recreated. Raises as `_skip_lost`."""
+        for state in self._subscription:
             if self._cluster.was_recreated(state.tp.topic, self._topic_ids[state.tp]):
                 self._skip_rest(state, "the topic has been deleted and recreated")
 

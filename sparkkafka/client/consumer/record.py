@@ -38,7 +38,7 @@ RECORD_SCHEMA = pa.schema(
 )
 """Types of `Consumer.poll_arrow`: those of Spark's own Kafka source."""
 
-_HEADERS_AT_ONCE = 1 << 16  # more would take memory as lists beside the pairs made of them
+_HEADERS_AT_ONCE = 1 << 16  # headers that are lists of names and values at the same time
 _MAX_MS = (2**63 - 1) // 1000  # the latest time in microseconds
 
 Header = tuple[str, bytes | None]
@@ -74,7 +74,16 @@ class RecordBlock:
     gone before the next one is made, so that the garbage collector has no work.
     """
 
-    __slots__ = ("_headers", "_keys", "_length", "_offsets", "_times_ms", "_types", "_values", "tp")
+    __slots__ = (
+        "_headers",
+        "_keys",
+        "_length",
+        "_offsets",
+        "_timestamps_ms",
+        "_types",
+        "_values",
+        "tp",
+    )
 
     def __init__(self, tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> None:
         self.tp = tp
@@ -82,7 +91,7 @@ class RecordBlock:
         # One number more than rows: a row's next offset is the following number.
         self._offsets: list[int] = columns.offsets.tolist()
         self._offsets.append(next_offset)
-        self._times_ms = _numbers(_times_ms(columns))
+        self._timestamps_ms = _numbers(_timestamps_ms(columns))
         self._types = _numbers(columns.timestamp_types)
         # A large record has its bytes already.
         large = columns.large
@@ -99,7 +108,7 @@ class RecordBlock:
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Iterate over the rows from `start` to `stop`, at least one."""
-        columns = (self._times_ms, self._types, self._keys, self._values, self._headers)
+        columns = (self._timestamps_ms, self._types, self._keys, self._values, self._headers)
         values = (
             column[start:stop] if isinstance(column, list) else repeat(column.value)
             for column in columns
@@ -125,6 +134,7 @@ _Column: TypeAlias = list[Any] | _Constant
 
 
 def _numbers(values: NDArray[Any]) -> _Column:
+    """Return a column of ints, of equal ones as a constant."""
     first = values[0]
     if first == values[-1] and (values == first).all():
         return _Constant(int(first))
@@ -133,6 +143,7 @@ def _numbers(values: NDArray[Any]) -> _Column:
 
 
 def _bytes_of(column: pa.Array | None) -> _Column:
+    """Return a column of bytes and None."""
     if column is None or column.null_count == len(column):
         return _Constant(None)
     found: list[bytes | None] = column.to_pylist()
@@ -140,15 +151,16 @@ def _bytes_of(column: pa.Array | None) -> _Column:
 
 
 def _headers_of(column: pa.Array | None) -> _Column:
-    """Return a tuple of (name, value) pairs for each row."""
+    """Return a column with a tuple of (name, value) pairs for each row."""
     if column is None or column.null_count == len(column):
         return _Constant(())
     # All headers of all rows together: a dict for each would take ten times as long.
     values = column.flatten()
     pairs = chain.from_iterable(
-        zip(part.field(0).to_pylist(), part.field(1).to_pylist(), strict=True)
-        for part in (
-            values.slice(n, _HEADERS_AT_ONCE) for n in range(0, len(values), _HEADERS_AT_ONCE)
+        zip(headers.field(0).to_pylist(), headers.field(1).to_pylist(), strict=True)
+        for headers in (
+            values.slice(start, _HEADERS_AT_ONCE)
+            for start in range(0, len(values), _HEADERS_AT_ONCE)
         )
     )
     # (Arrow's fill_null makes a scalar, which imports pandas: half a second, and 45 MB.)
@@ -219,17 +231,18 @@ class Records(Sequence[Record]):
         return {block.tp: block.next_offset(stop) for block, _, stop in self._parts}
 
 
-def _times_ms(columns: DecodedRecords) -> NDArray[np.int64]:
+def _timestamps_ms(columns: DecodedRecords) -> NDArray[np.int64]:
+    """Return the timestamps, -1 in all rows if they were not selected."""
     times_ms = columns.timestamps_ms
     return np.full(len(columns), -1, np.int64) if times_ms is None else times_ms
 
 
-_SMALL_ROWS = 1024  # a shorter column is made sooner than a cached one is found
+_SMALL_ROWS = 1024  # making a shorter column is faster than looking up a cached one
 
 
 @lru_cache(maxsize=64)
 def _topic_column(topic: str) -> pa.Array:
-    """Return a full column, which callers slice without a copy."""
+    """Return a column of CHUNK_RECORDS rows, which callers slice without a copy."""
     return repeat_text(topic, CHUNK_RECORDS)
 
 
@@ -249,7 +262,7 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
     next_offsets[:-1] = columns.offsets[1:]
     next_offsets[-1:] = next_offset
     where = f"topic {tp.topic} partition {tp.partition}"
-    # A few rows of each of thousands of partitions must not keep a full column for each.
+    # Also, a few rows of each of thousands of partitions must not cache a long column for each.
     is_small = count < _SMALL_ROWS
     return pa.RecordBatch.from_arrays(
         [
@@ -258,7 +271,7 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
             if is_small
             else _partition_column(tp.partition).slice(0, count),
             from_numpy(columns.offsets),
-            times_as_us(_times_ms(columns), columns, where),
+            times_as_us(_timestamps_ms(columns), columns, where),
             from_numpy(columns.timestamp_types),
             _or_nulls(columns.keys, count, pa.binary()),
             _or_nulls(columns.values, count, pa.binary()),
@@ -283,5 +296,6 @@ def times_as_us(times_ms: Any, columns: DecodedRecords, where: str) -> pa.Array:
     return from_numpy(times_ms * 1000, RECORD_SCHEMA.field("timestamp").type)
 
 
-def _or_nulls(column: pa.Array | None, rows: int, kind: pa.DataType) -> pa.Array:
-    return pa.nulls(rows, kind) if column is None else column
+def _or_nulls(column: pa.Array | None, count: int, data_type: pa.DataType) -> pa.Array:
+    """Return the column; `count` nulls if it is None."""
+    return pa.nulls(count, data_type) if column is None else column

@@ -128,6 +128,7 @@ class PartitionState:
         """The offset (or timestamp to look up) of the request in flight, None if there is none."""
         self.backoff = cluster.backoff()
         self.not_before_s = 0.0
+        """No request is sent before this monotonic time."""
         self._fetched: deque[FetchedRecords] = deque()
         self.row_bytes = self.column_bytes = 0.0
         """The mean sizes of the rows decoded last: in memory, and in their columns."""
@@ -137,10 +138,11 @@ class PartitionState:
         """The offsets of the log in the last answer, if it was the leader's."""
         self.lags: Sampled | None = None  # behind each poll that had records
         self._records: DecodedRecords | None = None
+        """Decoded records of the first of `_fetched`; those before `_row` are taken."""
         self.is_decoding = False
         """The last call's deadline passed in the middle of a large record."""
         self._row = 0
-        self._block: RecordBlock | None = None  # of the rows from _block_from on
+        self._block: RecordBlock | None = None  # of the rows of `_records` from `_block_from` on
         self._block_from = 0
 
     # --- position ---------------------------------------------------------------------------
@@ -183,7 +185,7 @@ class PartitionState:
             return False
         if is_draining and len(self._fetched) <= 1:
             return True
-        return all(part.is_decoded for part in self._fetched)
+        return all(fetched.is_decoded for fetched in self._fetched)
 
     # --- buffered records -------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class PartitionState:
     def is_between_answers(self) -> bool:
         """Whether another partition may have its turn: not while records of an answer are partly
         decoded, as in Java, since these take memory."""
-        return self._records is None and not (self._fetched and self._fetched[0].is_decoding_begun)
+        return self._records is None and not (self._fetched and self._fetched[0].has_begun_decoding)
 
     def add(self, fetched: FetchedRecords) -> None:
         """Buffer the records of an answer."""
@@ -215,13 +217,13 @@ class PartitionState:
     def stop_at(self, end_offset: int) -> None:
         """Decode only records before this offset."""
         self.selection = self.selection._replace(end_offset=end_offset)
-        for part in self._fetched:
-            part.selection = self.selection
+        for fetched in self._fetched:
+            fetched.selection = self.selection
 
     def drop(self) -> None:
         """Drop what is buffered."""
-        for part in self._fetched:
-            part.drop()
+        for fetched in self._fetched:
+            fetched.drop()
         self._fetched.clear()
         self._forget_records()
         self.fetch_offset, self.fetch_epoch = self.position, self.position_epoch
@@ -269,17 +271,18 @@ class PartitionState:
                 self._fetched.popleft()
 
     def _forget_records(self) -> None:
+        """Drop the decoded records."""
         self._records, self._row = None, 0
         self.is_decoding = False
         self._block, self._block_from = None, 0
 
     def _current_records(self, deadline: Deadline) -> DecodedRecords | None:
-        """Return the records that have the next row. Moves the position past answers without
-        rows."""
+        """Return the decoded records that have the next row; None if there are none, or none are
+        decoded before the deadline. Moves the position past answers without rows."""
         while self._records is None and self._fetched:
-            part = self._fetched[0]
+            fetched = self._fetched[0]
             try:
-                records = part.next_records(deadline)
+                records = fetched.next_records(deadline)
             except BaseException:  # what is partly decoded is fetched again
                 self.drop()
                 raise
@@ -288,20 +291,20 @@ class PartitionState:
                 return None
             self._records = records
             if records is not None:
-                if part.is_measured:
+                if fetched.is_measured:
                     self.row_bytes = records.size_bytes / len(records)
                     self.column_bytes = records.column_bytes / len(records)
             else:
                 self._fetched.popleft()
-                self.position, self.position_epoch = part.next_offset, part.last_epoch
+                self.position, self.position_epoch = fetched.next_offset, fetched.last_epoch
         return self._records
 
     def _offset_after(self, records: DecodedRecords, stop: int) -> int:
         """Return the next offset to read after the rows before `stop`."""
         if stop < len(records):
             return int(records.offsets[stop])
-        part = self._fetched[0]
-        return part.next_offset if part.is_decoded else int(records.offsets[-1]) + 1
+        fetched = self._fetched[0]
+        return fetched.next_offset if fetched.is_decoded else int(records.offsets[-1]) + 1
 
 
 class SubscriptionState:
@@ -311,6 +314,7 @@ class SubscriptionState:
         self._cluster = cluster
         self._states: dict[TopicPartition, PartitionState] = {}
         self._ready: dict[TopicPartition, PartitionState] = {}
+        """The partitions that poll takes in turn, in this order."""
         self.may_lack_positions = False
         """Whether there may be partitions without a position and without a lookup for one."""
 
@@ -333,7 +337,7 @@ class SubscriptionState:
         return self._states.get(tp)
 
     def state(self, tp: TopicPartition) -> PartitionState:
-        """Raises ConsumerStateError for a partition that is not assigned."""
+        """As `get`, but raises ConsumerStateError for a partition that is not assigned."""
         found = self._states.get(tp)
         if found is None:
             raise ConsumerStateError(
@@ -358,26 +362,28 @@ class SubscriptionState:
         if not self.may_lack_positions:
             return []
         found = [
-            row
-            for row in self._states.values()
-            if row.position is None and row.lookup is None and row.error is None
+            state
+            for state in self._states.values()
+            if state.position is None and state.lookup is None and state.error is None
         ]
         self.may_lack_positions = bool(found)
         return found
 
     def positions(self) -> dict[TopicPartition, int]:
         """The positions of the partitions that have one."""
-        return {tp: row.position for tp, row in self._states.items() if row.position is not None}
+        return {
+            tp: state.position for tp, state in self._states.items() if state.position is not None
+        }
 
     def positions_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """`positions` with leader epochs, as a group commits them."""
         return {
             tp: OffsetAndMetadata(
-                row.position,
-                leader_epoch=row.position_epoch if row.position_epoch >= 0 else None,
+                state.position,
+                leader_epoch=state.position_epoch if state.position_epoch >= 0 else None,
             )
-            for tp, row in self._states.items()
-            if row.position is not None
+            for tp, state in self._states.items()
+            if state.position is not None
         }
 
     # --- turns in poll ----------------------------------------------------------------------

@@ -391,7 +391,7 @@ class ShareConsumer(NotPickled):
         As in Java this does not accept the records of the last poll: call `commit` before.
         """
         limit = Deadline(seconds_of(timeout_s) * 1000)
-        if self._guard.is_over:
+        if self._guard.is_unusable:
             return
         with self._guard:
             try:
