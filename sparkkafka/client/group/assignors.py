@@ -84,13 +84,13 @@ class Racks:
     ) -> None:
         self._of_member = {member: rack for member, rack in member_racks.items() if rack}
         self._of_partition = {name: partition_racks.get(name, ()) for name in topics}
-        every = {racks for topic in self._of_partition.values() for racks in topic}
-        everywhere = frozenset().union(*every)
-        has_near = not everywhere.isdisjoint(self._of_member.values())
-        self._matter = has_near and every != {everywhere}
+        rack_sets = {racks for topic in self._of_partition.values() for racks in topic}
+        all_racks = frozenset().union(*rack_sets)
+        has_members = not all_racks.isdisjoint(self._of_member.values())
+        self._do_matter = has_members and rack_sets != {all_racks}
 
     def __bool__(self) -> bool:
-        return self._matter
+        return self._do_matter
 
     def allows(self, member: str, tp: TopicPartition) -> bool:
         """Whether the partition has a replica in the member's rack, or the member has no rack."""
@@ -101,8 +101,8 @@ class Racks:
         """Whether the member has a rack and the partition has a replica in it."""
         return self._of_member.get(member) in self._racks_of(tp)
 
-    def matching_members(self, tp: TopicPartition) -> int:
-        """The number of members in the partition's racks."""
+    def count_matching_members(self, tp: TopicPartition) -> int:
+        """Return the number of members in the partition's racks."""
         racks = self._racks_of(tp)
         return sum(rack in racks for rack in self._of_member.values())
 
@@ -112,7 +112,7 @@ class Racks:
 
 
 def partition_racks(cluster: Cluster, topics: Iterable[str]) -> PartitionRacks:
-    """Return the racks in cached metadata of these topics."""
+    """Return the racks of the replicas of these topics, from cached metadata."""
 
     @cache
     def racks_of(replicas: tuple[int, ...]) -> frozenset[str]:
@@ -159,6 +159,7 @@ class _RangeTopic:
     def assign(self, member: str, numbers: Sequence[int]) -> None:
         mine = self.assigned[member]
         mine += numbers
+        # The first `_extra_count` members that exceed the quota get one more than that.
         self._extra_count -= len(mine) > self._quota
         for number in numbers:
             del self.unassigned[number]
@@ -227,15 +228,15 @@ def find_owners(partition_counts: Mapping[str, int], claims: Mapping[str, Claim]
                 claimants.setdefault(tp, []).append(member)
     owners: dict[TopicPartition, str] = {}
     contested: set[TopicPartition] = set()
-    for tp, rivals in claimants.items():
-        latest = max(claims[member].generation_id for member in rivals)
-        last = [member for member in rivals if claims[member].generation_id == latest]
-        if len(last) == 1:
-            owners[tp] = last[0]
+    for tp, members in claimants.items():
+        highest = max(claims[member].generation_id for member in members)
+        candidates = [member for member in members if claims[member].generation_id == highest]
+        if len(candidates) == 1:
+            owners[tp] = candidates[0]
         else:
             contested.add(tp)
-    everyone = {tp: frozenset(rivals) for tp, rivals in claimants.items()}
-    return Ownership(owners, everyone, frozenset(contested))
+    frozen = {tp: frozenset(members) for tp, members in claimants.items()}
+    return Ownership(owners, frozen, frozenset(contested))
 
 
 def assign_sticky(
@@ -316,22 +317,23 @@ def _assign_equally(
     for tp, member in owners.items():
         owned[member].append(tp)
 
+    # A member keeps what it owns, up to the quota, or one more if `extra_count` is not used up.
     assigned: Assignments = {}
     below_quota: list[str] = []
     at_quota: list[str] = []
     for member in members:
         # By number first, so that a member keeps partitions of each topic.
         mine = sorted(owned[member], key=lambda tp: (tp.partition, tp.topic))
-        count = quota
+        kept_count = quota
         if len(mine) > quota and extra_count:
-            count += 1
+            kept_count += 1
             extra_count -= 1
         elif len(mine) < quota:
             below_quota.append(member)
         else:
             at_quota.append(member)
-        assigned[member] = mine[:count]
-        unassigned += mine[count:]
+        assigned[member] = mine[:kept_count]
+        unassigned += mine[kept_count:]
     unassigned.sort()
     if racks is not None:
         unassigned = _assign_by_rack(
@@ -365,8 +367,8 @@ def _assign_by_rack(
     other partitions. Members that reach the quota move from `below_quota` to `at_quota`; members
     that get one more than that leave `at_quota`."""
     rest: list[TopicPartition] = []
-    turn = 0
-    for tp in sorted(unassigned, key=racks.matching_members):  # first those with fewest choices
+    turn = 0  # members below the quota take turns: the index of the first candidate
+    for tp in sorted(unassigned, key=racks.count_matching_members):  # fewest choices first
         turns = [*range(turn, len(below_quota)), *range(turn)]
         index = next((n for n in turns if racks.matches(below_quota[n], tp)), None)
         if index is not None:
@@ -421,14 +423,18 @@ class _Balancer:
         self._subscribed = subscribed
         self._counts = partition_counts
         self._size = dict.fromkeys(members, 0)
+        """The number of partitions that each member holds, which is its assignment so far."""
         self._holder: dict[TopicPartition, str] = {}
-        self._holders: dict[str, dict[str, int]] = {topic: {} for topic in subscribers}
+        self._held_counts: dict[str, dict[str, int]] = {topic: {} for topic in subscribers}
+        """By topic: the number of partitions of it that each member holds (without zeros)."""
         # The partition numbers that a member holds, by member and topic (without empty sets): of
         # partitions that it owns, and of others, which may be moved without loss of stickiness.
         self._own: dict[str, dict[str, set[int]]] = {member: {} for member in members}
         self._foreign: dict[str, dict[str, set[int]]] = {member: {} for member in members}
 
     def balance(self) -> Assignments:
+        """Give partitions to their owners, the others to the smallest members (first to those in
+        their racks), then move partitions until the members are balanced."""
         for tp, owner in self._owners.items():
             self._give(tp, owner)
         for rack_only in (True, False) if self._racks else (False,):
@@ -458,7 +464,7 @@ class _Balancer:
             for topic in self._shared_topics:
                 while True:
                     # Of equals the last by id: the order of a dict depends on the arguments.
-                    giver = max(self._holders[topic], key=lambda name: (self._size[name], name))
+                    giver = max(self._held_counts[topic], key=lambda name: (self._size[name], name))
                     if self._size[giver] < min_size + gap:
                         break
                     taker = min(self._subscribers[topic], key=self._size.__getitem__)
@@ -466,7 +472,7 @@ class _Balancer:
                         break
                     self._move(self._choose(topic, giver, taker), giver, taker)
                     has_moved = True
-            gap = 2 if gap == 3 else gap * 2 // 3
+            gap = gap * 2 // 3  # 1 after 2, which ends the loop
         return has_moved
 
     def _return_to_owners(self) -> bool:
@@ -499,8 +505,8 @@ class _Balancer:
         return min(members, key=self._size.__getitem__, default=None)
 
     def _choose(self, topic: str, giver: str, taker: str) -> TopicPartition:
-        """Choose the partition to move: one that the giver does not own if there is one, then one
-        that is nearer to the taker's rack, then one that the taker claims."""
+        """Choose the partition to move. One that the giver does not own comes before one that it
+        owns, then one that is nearer to the taker's rack, then one that the taker claims."""
         numbers = self._foreign[giver].get(topic) or self._own[giver][topic]
 
         def preference(number: int) -> tuple[int, bool, int]:
@@ -512,25 +518,28 @@ class _Balancer:
         return TopicPartition(topic, max(numbers, key=preference))
 
     def _move(self, tp: TopicPartition, giver: str, taker: str) -> None:
-        held = self._held(tp, giver)
+        """Take a partition from its holder, and give it to another member."""
+        held = self._held_numbers(tp, giver)
         held[tp.topic].discard(tp.partition)
         if not held[tp.topic]:
             del held[tp.topic]
         self._size[giver] -= 1
-        holders = self._holders[tp.topic]
-        holders[giver] -= 1
-        if not holders[giver]:
-            del holders[giver]
+        counts = self._held_counts[tp.topic]
+        counts[giver] -= 1
+        if not counts[giver]:
+            del counts[giver]
         self._give(tp, taker)
 
     def _give(self, tp: TopicPartition, member: str) -> None:
+        """Let a member hold a partition that nobody holds."""
         self._holder[tp] = member
-        self._held(tp, member).setdefault(tp.topic, set()).add(tp.partition)
+        self._held_numbers(tp, member).setdefault(tp.topic, set()).add(tp.partition)
         self._size[member] += 1
-        holders = self._holders[tp.topic]
-        holders[member] = holders.get(member, 0) + 1
+        counts = self._held_counts[tp.topic]
+        counts[member] = counts.get(member, 0) + 1
 
-    def _held(self, tp: TopicPartition, member: str) -> dict[str, set[int]]:
+    def _held_numbers(self, tp: TopicPartition, member: str) -> dict[str, set[int]]:
+        """Return the partition numbers by topic to which the member adds this partition."""
         return (self._own if self._owners.get(tp) == member else self._foreign)[member]
 
 
@@ -582,14 +591,13 @@ class Assignor(Protocol):
     @abstractmethod
     def assign(
         self,
-        partitions: Mapping[str, int],
+        partition_counts: Mapping[str, int],
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         """Return the partitions of each member, in order.
 
-        `partitions` has the number of partitions of each topic that exists, `racks` those of their
-        replicas.
+        `partition_counts` has the topics that exist, `racks` the racks of their replicas.
         """
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
@@ -604,7 +612,7 @@ class RangeAssignor(Assignor):
 
     def assign(
         self,
-        partitions: Mapping[str, int],
+        partition_counts: Mapping[str, int],
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
@@ -612,11 +620,11 @@ class RangeAssignor(Assignor):
         for member in _in_java_order(members):
             for name in set(members[member].topics):
                 subscribers.setdefault(name, []).append(member)
-        member_racks = _racks_of(members)
+        member_racks = _member_racks(members)
         topics = [
-            _RangeTopic(name, partitions[name], names, member_racks, racks)
+            _RangeTopic(name, partition_counts[name], names, member_racks, racks)
             for name, names in sorted(subscribers.items())
-            if partitions.get(name)
+            if partition_counts.get(name)
         ]
         if any(topic.racks for topic in topics):
             together: dict[tuple[tuple[str, ...], int], list[_RangeTopic]] = {}
@@ -644,7 +652,7 @@ class RoundRobinAssignor(Assignor):
 
     def assign(
         self,
-        partitions: Mapping[str, int],
+        partition_counts: Mapping[str, int],
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
@@ -652,8 +660,8 @@ class RoundRobinAssignor(Assignor):
         subscribed = {member: frozenset(row.topics) for member, row in members.items()}
         turns = _in_java_order(members)
         turn = 0
-        for topic in sorted(frozenset().union(*subscribed.values()) & partitions.keys()):
-            for number in range(partitions[topic]):
+        for topic in sorted(frozenset().union(*subscribed.values()) & partition_counts.keys()):
+            for number in range(partition_counts[topic]):
                 while topic not in subscribed[turns[turn]]:
                     turn = (turn + 1) % len(turns)
                 assigned[turns[turn]].append(TopicPartition(topic, number))
@@ -685,12 +693,12 @@ class StickyAssignor(Assignor):
 
     def assign(
         self,
-        partitions: Mapping[str, int],
+        partition_counts: Mapping[str, int],
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         claims = {member: _previous_claim(member, row) for member, row in members.items()}
-        assigned, _ = _assign_by_claims(partitions, members, claims, racks)
+        assigned, _ = _assign_by_claims(partition_counts, members, claims, racks)
         return assigned
 
 
@@ -716,16 +724,16 @@ class CooperativeStickyAssignor(Assignor):
 
     def assign(
         self,
-        partitions: Mapping[str, int],
+        partition_counts: Mapping[str, int],
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
-        claims = {member: Claim(row.owned, _generation(row)) for member, row in members.items()}
-        assigned, ownership = _assign_by_claims(partitions, members, claims, racks)
-        now, withheld = withhold_moving(assigned, ownership)
+        claims = {member: Claim(row.owned, _generation_of(row)) for member, row in members.items()}
+        assigned, ownership = _assign_by_claims(partition_counts, members, claims, racks)
+        first, withheld = withhold_moving(assigned, ownership)
         if withheld:
             log.debug("%d partitions move once their owners have revoked them", len(withheld))
-        return now
+        return first
 
 
 ASSIGNORS: Mapping[str, Callable[[], Assignor]] = MappingProxyType(
@@ -749,13 +757,13 @@ def _in_java_order(members: Mapping[str, MemberSubscription]) -> list[str]:
 
 
 def _assign_by_claims(
-    partitions: Mapping[str, int],
+    partition_counts: Mapping[str, int],
     members: Mapping[str, MemberSubscription],
     claims: Mapping[str, Claim],
     partition_racks: PartitionRacks,
 ) -> tuple[Assignments, Ownership]:
     """Assign by the rules of the sticky assignors, with the owners that follow from `claims`."""
-    ownership = find_owners(partitions, claims)
+    ownership = find_owners(partition_counts, claims)
     if ownership.contested:
         log.warning(
             "%d partitions, %s first, are claimed by several members of the group in one "
@@ -764,11 +772,11 @@ def _assign_by_claims(
             min(ownership.contested),
         )
     topics_of = {member: row.topics for member, row in members.items()}
-    racks = Racks(_racks_of(members), partition_racks, partitions)
-    return assign_sticky(partitions, topics_of, ownership, racks or None), ownership
+    racks = Racks(_member_racks(members), partition_racks, partition_counts)
+    return assign_sticky(partition_counts, topics_of, ownership, racks or None), ownership
 
 
-def _racks_of(members: Mapping[str, MemberSubscription]) -> dict[str, str | None]:
+def _member_racks(members: Mapping[str, MemberSubscription]) -> dict[str, str | None]:
     return {member: row.rack_id for member, row in members.items()}
 
 
@@ -785,14 +793,14 @@ def _previous_claim(member: str, row: MemberSubscription) -> Claim:
     return Claim(tuple(TopicPartition(*tp) for tp in previous), generation_id)
 
 
-def _generation(row: MemberSubscription) -> int:
+def _generation_of(row: MemberSubscription) -> int:
     """Return the generation in a member's subscription, else that in its user data."""
     if row.generation_id >= 0 or not row.user_data:
         return max(row.generation_id, NO_GENERATION)
     try:
         return max(decode_cooperative_generation(row.user_data), NO_GENERATION)
     except DecodeError:
-        return NO_GENERATION  # as in Java; a member that says none, and a leader older than it
+        return NO_GENERATION  # as in Java
 
 
 class GroupAssignors:
@@ -841,7 +849,7 @@ class GroupAssignors:
 
         Raises DecodeError, which names the member, and what `partition_counts` raises.
         """
-        members = {member.member_id: _subscription(member) for member in response.members}
+        members = {member.member_id: _read_subscription_of(member) for member in response.members}
         topics = {topic for row in members.values() for topic in row.topics}
         counts = partition_counts(cluster, topics, deadline)
         has_racks = any(row.rack_id for row in members.values())
@@ -854,7 +862,7 @@ class GroupAssignors:
                 missing_topics_text(watch.missing),
             )
         if response.skip_assignment:
-            # A static leader that came back: all keep what they have (KIP-814).
+            # A static leader came back: all members keep what they have (KIP-814).
             return {}, watch
         assigned = self._assignor(response.protocol_name or "").assign(counts, members, racks)
         return {member: encode_assignment(mine) for member, mine in assigned.items()}, watch
@@ -907,16 +915,18 @@ class TopicWatch:
     def changed_topics(self, cluster: Cluster, deadline: Deadline) -> list[str]:
         """Look up all topics; return those that changed. Raises KafkaError if that failed."""
         self._next_lookup_s = time.monotonic() + self._interval_s
-        now = partition_counts(cluster, self._topics, deadline)
-        racks = partition_racks(cluster, now) if self._racks else NO_RACKS
+        counts = partition_counts(cluster, self._topics, deadline)
+        racks = partition_racks(cluster, counts) if self._racks else NO_RACKS
         return sorted(
             name
             for name in self._topics
-            if now.get(name) != self._counts.get(name) or racks.get(name) != self._racks.get(name)
+            if counts.get(name) != self._counts.get(name)
+            or racks.get(name) != self._racks.get(name)
         )
 
 
-def _subscription(member: JoinGroupResponseMember) -> MemberSubscription:
+def _read_subscription_of(member: JoinGroupResponseMember) -> MemberSubscription:
+    """As `read_subscription`, with the member's id in the error."""
     try:
         return read_subscription(member.metadata, member.group_instance_id)
     except DecodeError as error:
