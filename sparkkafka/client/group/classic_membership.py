@@ -141,6 +141,7 @@ class ClassicMemberThread(MemberThread):
         self._connection: Connection | None = None  # with a JoinGroup or SyncGroup in flight
         self._node_id = -1  # its broker
         self._answer_due = Deadline(0)
+        """When the answer that `_connection` awaits is given up."""
         self._watch: TopicWatch | None = None  # of the leader
 
     # --- called by the member --------------------------------------------------------------------
@@ -429,6 +430,7 @@ class ClassicMemberThread(MemberThread):
                 self.on_change()
 
     def _lose_in_rebalance(self, code: int, where: str) -> None:
+        """Give up the membership, as the coordinator answered `where` with `code`."""
         self.metrics.rebalance_failed()
         self.reset_retries()
         self.lose_membership(self.generation, code, where)
@@ -453,9 +455,10 @@ class ClassicMemberThread(MemberThread):
             return self._answer_due.remaining_s()
         watch = self._watch
         if watch is None or self.phase is not Phase.JOINED:
+            # In another phase a heartbeat has just ended the membership: `step` looks again.
             return math.inf if self.phase is Phase.JOINED else 0
         if watch.until_lookup_s() <= 0:
-            self._check_topics(watch)
+            self._rejoin_if_topics_changed(watch)
         return watch.until_lookup_s()
 
     def send_heartbeat(self) -> None:
@@ -493,7 +496,7 @@ class ClassicMemberThread(MemberThread):
         else:
             raise self.coordinator_error(code, "Heartbeat")
 
-    def _check_topics(self, watch: TopicWatch) -> None:
+    def _rejoin_if_topics_changed(self, watch: TopicWatch) -> None:
         """Rejoin if partitions or topics were added or removed, so that all members get a new
         assignment."""
         limit = Deadline(self.options.heartbeat_interval_ms)
@@ -524,7 +527,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
             return GroupMetadata(self._group_id, group_instance_id=self._options.group_instance_id)
         with thread.lock:
             generation, phase = thread.generation, thread.phase
-        # During a rebalance it is the last generation that is over.
+        # During a rebalance: the generation of the last one that `poll` has completed.
         known = generation.generation_id if phase is Phase.JOINED else self._last_generation_id
         return self._metadata_of(generation._replace(generation_id=known))
 
@@ -585,7 +588,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         """Join if due and no rebalance is in progress; return whether anything was done."""
         with thread.lock:
             if thread.is_lost or thread.phase in REBALANCING:
-                return thread.is_lost
+                return thread.is_lost  # True: `poll` handles the loss, then calls again
             request = thread.rejoin_request
             is_joined = thread.phase is Phase.JOINED
         if request is None:
@@ -598,10 +601,10 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         error = self._revoke(revoked)
         if error is not None:
             raise error
-        if self._is_closed or self._topics != topics:  # the hook did it
+        if self._is_closed or self._topics != topics:  # the hook closed it, or subscribed anew
             return True
         with thread.lock:
-            if thread.is_lost:  # while the hook ran
+            if thread.is_lost:  # the membership ended while the hook ran
                 return True
         thread.join(
             thread.assignors.subscriptions(
@@ -629,7 +632,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         self._last_generation_id = generation.generation_id
         surplus = {tp for tp in assigned if tp.topic not in self._joined_topics}
         if surplus:
-            # The leader may assign these again each time.
+            # The leader may assign these again in each rebalance, so each waits longer.
             self._surplus_backoff = self._surplus_backoff or self._cluster.backoff()
             thread.request_rejoin(
                 f"the leader assigned {some_partitions(surplus)}, to which this member does not "

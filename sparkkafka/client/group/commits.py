@@ -86,7 +86,9 @@ class _StaleEpoch(BrokerError):
 
 
 class _CommitAsMember(CommitOffsets):
-    """`identity` is called for each request, which must have at least `min_version`."""
+    """Commits offsets as a member. `identity`, called for each request, returns the member as it is
+    then. The request must have at least `min_version`.
+    """
 
     def __init__(
         self, identity: Callable[[], GroupMetadata], offsets: Offsets, min_version: int
@@ -198,12 +200,14 @@ class AsyncCommits:
         """Call the callbacks of commits that have ended, in order. Raises what a callback raises;
         the next call continues with the next callback."""
         while self._ended:
-            row, error = self._ended.popleft()
-            if row.callback is not None:
-                row.callback(dict(row.offsets), error)
+            commit, error = self._ended.popleft()
+            if commit.callback is not None:
+                commit.callback(dict(commit.offsets), error)
             elif error is not None:
                 log.warning(
-                    "the asynchronous commit of %s failed: %s", some_partitions(row.offsets), error
+                    "the asynchronous commit of %s failed: %s",
+                    some_partitions(commit.offsets),
+                    error,
                 )
 
     def close(self) -> None:
@@ -222,11 +226,13 @@ class AsyncCommits:
                     self._is_running = False
                     self._changed.notify_all()
                     return
-                row = self._queue[0]
+                queued = self._queue[0]
             error: Exception | None = None
             try:
-                row.commit(
-                    self._cluster, row.offsets, row.deadline.with_close_signal(self._close_signal)
+                queued.commit(
+                    self._cluster,
+                    queued.offsets,
+                    queued.deadline.with_close_signal(self._close_signal),
                 )
             except KafkaError as failure:
                 error = failure
@@ -235,5 +241,5 @@ class AsyncCommits:
                 error = bug
             with self._lock:
                 self._queue.popleft()
-                self._ended.append((row, error))
+                self._ended.append((queued, error))
             self._wake()

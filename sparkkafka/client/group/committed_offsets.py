@@ -131,10 +131,10 @@ class FetchOffsets(OffsetsHandler):
         return _fetch_request(self.group_id, by_topic(items), self._require_stable, version)
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
-        return _lacks_stable(self, self._require_stable, version)
+        return _stable_unsupported_reason(self, self._require_stable, version)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        code, rows = _fetched(response)
+        code, rows = _read_group(response)
         return [(tp, Outcome(code)) for tp in items] if code else rows.items()
 
     def needed_acl(self, item: TopicPartition) -> str:
@@ -161,10 +161,10 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         return _fetch_request(items[0], None, self._require_stable, version)
 
     def unsupported_reason(self, item: str, version: int) -> str | None:
-        return _lacks_stable(self, self._require_stable, version)
+        return _stable_unsupported_reason(self, self._require_stable, version)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        code, rows = _fetched(response)
+        code, rows = _read_group(response)
         return [(item, Outcome(code, rows, _HINTS.get(code))) for item in items]
 
 
@@ -177,13 +177,15 @@ class _FetchAllOrFail(FetchAllOffsets):
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for item, row in super().read(response, items):
             codes = {answer.code for answer in (row.value or {}).values() if answer.code}
-            # A final error, if there is one.
+            # The code of a final error if there is one (False sorts first), else a retriable one.
             yield item, Outcome(row.code or min(codes, key=is_retriable, default=0), row.value)
 
 
-def _lacks_stable(
+def _stable_unsupported_reason(
     handler: ApiHandler[Any, Any], require_stable: bool | None, version: int
 ) -> str | None:
+    """Return why this version of OffsetFetch has no require_stable; None if it has, or if that is
+    not required."""
     lacks = require_stable and version < REQUIRE_STABLE_VERSION
     return handler.needs("require_stable", REQUIRE_STABLE_VERSION) if lacks else None
 
@@ -191,7 +193,8 @@ def _lacks_stable(
 def _fetch_request(
     group_id: str, topics: Mapping[str, list[int]] | None, require_stable: bool | None, version: int
 ) -> OffsetFetchRequest:
-    """`topics` None: all offsets of the group."""
+    """Return an OffsetFetch. `topics` has partition numbers by topic; None requests all offsets of
+    the group. `require_stable` None: if the version has it."""
     if require_stable is None:
         require_stable = version >= REQUIRE_STABLE_VERSION
     named = (topics or {}).items()
@@ -207,15 +210,16 @@ def _fetch_request(
     return OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
-def _fetched(response: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
-    """Return the group's error, and the row of each partition."""
+def _read_group(response: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
+    """Return the error code of the group in an OffsetFetch answer, and the outcome of each
+    partition: an OffsetAndMetadata, or None without an offset."""
     group = response.groups[0] if response.groups else response
     return group.error_code, {
-        tp: Outcome(row.error_code, _offset(row)) for tp, row in by_partition(group.topics)
+        tp: Outcome(row.error_code, _read_offset(row)) for tp, row in by_partition(group.topics)
     }
 
 
-def _offset(row: Any) -> OffsetAndMetadata | None:
+def _read_offset(row: Any) -> OffsetAndMetadata | None:
     if row.committed_offset == NO_OFFSET:
         return None
     epoch = row.committed_leader_epoch
@@ -236,7 +240,7 @@ class CommitOffsets(OffsetsHandler):
     def split(
         self, items: Sequence[TopicPartition], version: int
     ) -> Iterable[Sequence[TopicPartition]]:
-        return offsets_in_parts(self.group_id, self._offsets, items)
+        return split_commit(self.group_id, self._offsets, items)
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
         return OffsetCommitRequest(
@@ -249,7 +253,7 @@ class CommitOffsets(OffsetsHandler):
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        return partition_rows(response)
+        return partition_outcomes(response)
 
     def needed_acl(self, item: TopicPartition) -> str:
         return f"READ on group {self.group_id} and on topic {item.topic}"
@@ -261,9 +265,10 @@ def offset_rows(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     items: Iterable[TopicPartition],
 ) -> list[T]:
-    """Return the offsets of these partitions as rows of a request of this type."""
+    """Return the offsets of these partitions as the topics of a request: objects of `topic_type`,
+    with a `row_type` for each partition."""
 
-    def row(tp: TopicPartition) -> Any:
+    def request_row(tp: TopicPartition) -> Any:
         offset, metadata, epoch = offsets[tp]
         return row_type(
             partition_index=tp.partition,
@@ -273,17 +278,17 @@ def offset_rows(
         )
 
     return [
-        topic_type(name=name, partitions=[row(TopicPartition(name, n)) for n in numbers])
+        topic_type(name=name, partitions=[request_row(TopicPartition(name, n)) for n in numbers])
         for name, numbers in by_topic(items).items()
     ]
 
 
-def partition_rows(response: Any) -> list[tuple[TopicPartition, Outcome]]:
-    """Return the error code of each partition in an answer."""
+def partition_outcomes(response: Any) -> list[tuple[TopicPartition, Outcome]]:
+    """Return the outcome of each partition in an answer that has only their error codes."""
     return [(tp, Outcome(row.error_code)) for tp, row in by_partition(response.topics)]
 
 
-def offsets_in_parts(
+def split_commit(
     group_id: str,
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     items: Iterable[TopicPartition],
@@ -444,7 +449,7 @@ class _DeleteOffsets(OffsetsHandler):
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        return partition_rows(response)
+        return partition_outcomes(response)
 
     def needed_acl(self, item: TopicPartition) -> str:
         return f"DELETE on group {self.group_id} and READ on topic {item.topic}"

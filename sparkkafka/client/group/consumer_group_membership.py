@@ -71,6 +71,7 @@ class ConsumerGroupMemberThread(MemberThread):
         "group.protocol=consumer needs brokers of Kafka 4.0 or later with the feature "
         "group.version=1: set group.protocol=classic"
     )
+    """What an error says if the coordinator does not know the protocol."""
 
     def __init__(
         self,
@@ -103,6 +104,7 @@ class ConsumerGroupMemberThread(MemberThread):
     # --- called by the member --------------------------------------------------------------------
 
     def join(self, topics: frozenset[str]) -> None:
+        """Join with these topics: the next heartbeat, sent immediately, has the epoch 0."""
         with self.lock:
             self.is_in_group = self.is_joining = True
             self.epoch = JOIN_EPOCH
@@ -110,11 +112,13 @@ class ConsumerGroupMemberThread(MemberThread):
             self.subscribe(topics)
 
     def subscribe(self, topics: frozenset[str]) -> None:
+        """Report this subscription immediately."""
         with self.lock:
             self._topics = topics
             self.heartbeat_now()
 
     def take_target(self) -> Partitions | None:
+        """Return a target assignment that has come since the last call, None if none has."""
         with self.lock:
             target, self.target = self.target, None
         return target
@@ -153,6 +157,7 @@ class ConsumerGroupMemberThread(MemberThread):
         self.on_change()
 
     def _report_again(self) -> None:
+        """Let the next heartbeat report subscription and owned partitions, changed or not."""
         self._reported_topics = None
         self._reported_owned = None
 
@@ -248,7 +253,7 @@ class ConsumerGroupMemberThread(MemberThread):
             request.server_assignor = options.group_remote_assignor
         if is_join or reported_topics != topics:
             request.subscribed_topic_names = sorted(topics)
-        if is_join:
+        if is_join:  # a member that joins owns nothing
             owned = {}
             request.topic_partitions = []
         elif reported_owned != owned:
@@ -351,7 +356,8 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
     """A member under KIP-848."""
 
     thread_type = ConsumerGroupMemberThread
-    _times_lost = 0
+    _loss_count = 0
+    """How often the group has removed this member."""
     _has_reconciled = False
     """Whether the member has reconciled a target since it joined."""
 
@@ -387,7 +393,7 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         self._commit(self._cluster, self._identity, offsets, deadline)
 
     def committer(self) -> Commit:
-        first, times_lost = self._identity(), self._times_lost
+        old_identity, loss_count = self._identity(), self._loss_count
 
         def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
             def identity() -> GroupMetadata:
@@ -395,8 +401,8 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
                 # committed. Under the new epoch the coordinator would also take offsets of
                 # partitions that other members own by now.
                 now = self._identity()
-                was_lost = self._times_lost != times_lost  # a new member may have the same epoch
-                if was_lost or (now != first and not offsets.keys() <= self.assignment):
+                was_lost = self._loss_count != loss_count  # a new member may have the same epoch
+                if was_lost or (now != old_identity and not offsets.keys() <= self.assignment):
                     raise commit_failed(ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
                 return now
 
@@ -417,17 +423,18 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         except CommitFailedError:
             thread = self._thread
             if thread is not None:
-                thread.heartbeat_now()  # its answer says what has changed
+                thread.heartbeat_now()
             raise
 
     def _identity(self) -> GroupMetadata:
+        """Return `metadata` for a commit. Raises CommitFailedError if this is no member."""
         metadata = self.metadata
         if metadata.generation_id == NO_GENERATION:
             raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
         return metadata
 
     def _lose(self) -> None:
-        self._times_lost += 1
+        self._loss_count += 1
         self._has_reconciled = False
         super()._lose()
 

@@ -110,15 +110,15 @@ def group_error(code: int, group_id: str, where: str, hint: str | None = None) -
 
 
 class MaxPollInterval:
-    """max.poll.interval.ms: a member that is not polled for so long leaves its group, so that
-    others get its partitions."""
+    """max.poll.interval.ms: a member that is not polled within this time leaves its group, so
+    that others get its partitions."""
 
     def __init__(self, interval_ms: int) -> None:
         self._interval_s = interval_ms / 1000
         self._polled_s = time.monotonic()
 
     def restart(self) -> None:
-        """Start anew, since the user polls."""
+        """Begin the interval again, since the user polls."""
         self._polled_s = time.monotonic()
 
     @property
@@ -159,6 +159,7 @@ class MemberThread(ABC):
         self.next_heartbeat_s = 0.0
         """The monotonic time at which the next heartbeat is due."""
         self._bug: Exception | None = None
+        """An unexpected exception that has ended the thread: every `poll` raises it."""
         self._close_signal = CloseSignal()
         self.cluster = cluster.for_thread(self._close_signal)
         self.backoff = self.cluster.backoff()
@@ -209,6 +210,7 @@ class MemberThread(ABC):
         self._waker.wake()
 
     def take_failure(self) -> Exception | None:
+        """Return an error for `poll` to raise, only once if the thread still runs."""
         with self.lock:
             failure, self.failure = self.failure, None
         return self._bug or failure
@@ -268,6 +270,7 @@ class MemberThread(ABC):
         return max(0.0, min(heartbeat_s, self.max_poll_interval.remaining_s, metadata_s))
 
     def raise_in_poll(self, error: Exception) -> None:
+        """Let the next `poll` raise this error."""
         with self.lock:
             self.failure = error
             self.on_change()
@@ -278,16 +281,19 @@ class MemberThread(ABC):
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         self._failures += 1
-        lasts_s = now_s - self._failing_since_s
-        quiet_s = lasts_s if self._warned_s is None else now_s - self._warned_s
-        if quiet_s >= (SLOW_S if self._warned_s is None else WARN_AGAIN_S):
+        failing_s = now_s - self._failing_since_s
+        if self._warned_s is None:
+            is_warning_due = failing_s >= SLOW_S
+        else:
+            is_warning_due = now_s - self._warned_s >= WARN_AGAIN_S
+        if is_warning_due:
             self._warned_s = now_s
             log.warning(
                 "group %s: %s failed %d times within %.0f s, trying again: %s",
                 self.group_id,
                 doing,
                 self._failures,
-                lasts_s,
+                failing_s,
                 error,
             )
         else:
@@ -301,7 +307,7 @@ class MemberThread(ABC):
         return wait_s
 
     def reset_retries(self) -> None:
-        """The coordinator has answered: the next failure is the first one again."""
+        """Count failures from zero again, as the coordinator has answered."""
         if self._warned_s is not None and self._failing_since_s is not None:
             log.info(
                 "group %s: the coordinator answers again, after %d failures within %.0f s",
@@ -395,6 +401,7 @@ class MemberThread(ABC):
         self.cluster.close()
 
     def _leave_at_the_end(self) -> None:
+        """Leave the group if `stop` says so, or if the thread has failed. Failures are logged."""
         deadline, leave = self._stopping or (Deadline(MIN_LEAVE_MS), True)
         if not leave:
             return
@@ -517,6 +524,8 @@ class GroupMember(ABC, Generic[ThreadT]):
         self._owned = {}
 
     def _lose(self) -> None:
+        """Drop all partitions, as the group has removed this member. Raises what `after_lost`
+        raises."""
         lost, self._owned = self.assignment, {}
         if lost:
             some = some_partitions(lost)
@@ -539,8 +548,8 @@ class GroupMember(ABC, Generic[ThreadT]):
         return None
 
     def _take_over(self, owned: Mapping[TopicPartition, Any], error: Exception | None) -> None:
-        """Own these partitions. Raises `error`, which an earlier hook raised, else that of
-        `after_assign`."""
+        """Own these partitions at the end of a rebalance. Raises `error`, which an earlier hook
+        raised, else that of `after_assign`."""
         new = frozenset(owned.keys() - self._owned.keys())
         self._owned = owned
         self._metrics.rebalanced()

@@ -41,8 +41,8 @@ from sparkkafka.client.group.committed_offsets import (
     OffsetsHandler,
     coordinator_of,
     offset_rows,
-    offsets_in_parts,
-    partition_rows,
+    partition_outcomes,
+    split_commit,
 )
 from sparkkafka.client.values import (
     OffsetAndMetadata,
@@ -431,7 +431,7 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
     def split(
         self, items: Sequence[TopicPartition], version: int
     ) -> Iterable[Sequence[TopicPartition]]:
-        return offsets_in_parts(self.group_id, self._offsets, items)
+        return split_commit(self.group_id, self._offsets, items)
 
     def build(self, items: Sequence[TopicPartition], version: int) -> TxnOffsetCommitRequest:
         transaction, member = self._transaction, self._member
@@ -451,7 +451,7 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
         return request
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        return partition_rows(response)
+        return partition_outcomes(response)
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
         member = self._member
