@@ -70,7 +70,10 @@ class AcquiredRange(NamedTuple):
 
 
 class PolledRecords:
-    """The records of a partition that one poll has returned, with the acknowledgement of each."""
+    """The records of a partition that one poll has returned, with the acknowledgement of each.
+
+    They came from `source`, where they are acknowledged.
+    """
 
     def __init__(
         self, tp: TopicPartition, source: AcquiredPartition, records: list[ShareRecord]
@@ -82,7 +85,7 @@ class PolledRecords:
         self._types = np.full(len(records), UNACKNOWLEDGED, np.int8)
 
     @property
-    def unacknowledged(self) -> int:
+    def unacknowledged_count(self) -> int:
         """The number of records without an acknowledgement."""
         return int((self._types == UNACKNOWLEDGED).sum())
 
@@ -108,8 +111,9 @@ class PolledRecords:
         that they renew."""
         chosen = self._types != UNACKNOWLEDGED
         batches = list(_batches(self._offsets[chosen], self._types[chosen]))
-        renewed = [self._records[at] for at in np.flatnonzero(self._types == AcknowledgeType.RENEW)]
-        self._records = [self._records[at] for at in np.flatnonzero(~chosen)]
+        renewed_rows = np.flatnonzero(self._types == AcknowledgeType.RENEW)
+        renewed = [self._records[row] for row in renewed_rows]
+        self._records = [self._records[row] for row in np.flatnonzero(~chosen)]
         self._offsets, self._types = self._offsets[~chosen], self._types[~chosen]
         return batches, renewed
 
@@ -139,7 +143,8 @@ def acknowledge_range(first_offset: int, last_offset: int, kind: int) -> Acknowl
 class AcquiredPartition:
     """The records of a partition that one answer has acquired, decoded as polls take them.
 
-    They are acknowledged in `session`. `ranges` are in order and do not overlap.
+    They are acknowledged in `session`, a ShareSession. `ranges` has the acquired offsets; they are
+    in order and do not overlap.
     """
 
     def __init__(
@@ -155,7 +160,7 @@ class AcquiredPartition:
         """Of the session: acknowledgements in a later one are refused."""
         self._fetched = fetched
         self._end_offset = 0 if fetched is None else fetched.next_offset
-        self._left = ranges
+        self._remaining_ranges = ranges
 
     @property
     def is_exhausted(self) -> bool:
@@ -173,16 +178,15 @@ class AcquiredPartition:
             decoded = self._fetched.next_records(deadline)
         except CorruptRecordError as error:
             self._fetched = None
-            batches = self._acknowledge_left(AcknowledgeType.REJECT, error.next_offset or 0)
-            found = with_setting(error, prefix="").at(*self.tp)
-            raise DamagedError(found, batches) from error
+            batches = self._acknowledge_remaining(AcknowledgeType.REJECT, error.next_offset or 0)
+            raise DamagedError(with_setting(error, prefix="").at(*self.tp), batches) from error
         if decoded is None:
             self._fetched = None
-            return [], 0, self._acknowledge_left(GAP, self._end_offset)
-        records, size_bytes, gaps = self._acquired_of(decoded)
+            return [], 0, self._acknowledge_remaining(GAP, self._end_offset)
+        records, size_bytes, gaps = self._take_acquired(decoded)
         if self._fetched.is_decoded:
             self._fetched = None
-            gaps += self._acknowledge_left(GAP, self._end_offset)
+            gaps += self._acknowledge_remaining(GAP, self._end_offset)
         return records, size_bytes, gaps
 
     def drop(self) -> list[AcknowledgementBatch]:
@@ -190,48 +194,52 @@ class AcquiredPartition:
         if self._fetched is not None:
             self._fetched.drop()
             self._fetched = None
-        left, self._left = self._left, []
-        return [acknowledge_range(row[0], row[1], AcknowledgeType.RELEASE) for row in left]
+        ranges, self._remaining_ranges = self._remaining_ranges, []
+        return [
+            acknowledge_range(row.first_offset, row.last_offset, AcknowledgeType.RELEASE)
+            for row in ranges
+        ]
 
-    def _acquired_of(
+    def _take_acquired(
         self, decoded: DecodedRecords
     ) -> tuple[list[ShareRecord], int, list[AcknowledgementBatch]]:
-        """Return the acquired ones of these records, their size in bytes, and the gaps among them.
-        Leaves the ranges after them in `_left`."""
+        """Return the acquired ones of these records, their size in bytes, and acknowledgements of
+        the gaps among them. Only the ranges after these records remain."""
         offsets = decoded.offsets
         end_offset = int(offsets[-1]) + 1 if len(offsets) else 0
         records: list[ShareRecord] = []
         size_bytes = 0
         gaps: list[AcknowledgementBatch] = []
-        left: list[AcquiredRange] = []
-        for acquired in self._left:
+        remaining: list[AcquiredRange] = []
+        for acquired in self._remaining_ranges:
             if acquired.first_offset >= end_offset:
-                left.append(acquired)
+                remaining.append(acquired)
                 continue
             last = min(acquired.last_offset, end_offset - 1)
             if last < acquired.last_offset:
-                left.append(acquired._replace(first_offset=last + 1))
+                remaining.append(acquired._replace(first_offset=last + 1))
             start, stop = np.searchsorted(offsets, [acquired.first_offset, last + 1]).tolist()
             gaps += _gaps(acquired.first_offset, last, offsets[start:stop])
             if start < stop:
-                part = decoded.slice(start, stop)
-                size_bytes += part.column_bytes
-                rows = RecordBlock(self.tp, part, last + 1).records(0, stop - start)
+                columns = decoded.slice(start, stop)
+                size_bytes += columns.column_bytes
+                rows = RecordBlock(self.tp, columns, last + 1).records(0, stop - start)
+                # A ShareRecord has the fields of a Record up to the headers.
                 records += [ShareRecord(*row[:8], acquired.delivery_count) for row in rows]
-        self._left = left
+        self._remaining_ranges = remaining
         return records, size_bytes, gaps
 
-    def _acknowledge_left(self, kind: int, end: int) -> list[AcknowledgementBatch]:
-        """Acknowledge all offsets that are left before `end`, and release those after it, of which
-        nothing is known."""
-        found = []
-        for first, last, _ in self._left:
+    def _acknowledge_remaining(self, kind: int, end: int) -> list[AcknowledgementBatch]:
+        """Return acknowledgements of this type for the remaining offsets before `end`, and releases
+        of those from `end` on, of which nothing is known."""
+        batches = []
+        for first, last, _ in self._remaining_ranges:
             if first < end:
-                found.append(acknowledge_range(first, min(last, end - 1), kind))
+                batches.append(acknowledge_range(first, min(last, end - 1), kind))
             if last >= end:
-                found.append(acknowledge_range(max(first, end), last, AcknowledgeType.RELEASE))
-        self._left = []
-        return found
+                batches.append(acknowledge_range(max(first, end), last, AcknowledgeType.RELEASE))
+        self._remaining_ranges = []
+        return batches
 
 
 def _gaps(first: int, last: int, offsets: NDArray[np.int64]) -> list[AcknowledgementBatch]:
@@ -239,14 +247,16 @@ def _gaps(first: int, last: int, offsets: NDArray[np.int64]) -> list[Acknowledge
     if len(offsets) == last - first + 1:
         return []
     edges = np.concatenate([[first - 1], offsets, [last + 1]])
-    before = np.flatnonzero(np.diff(edges) > 1)
+    # A gap lies between neighbouring offsets that differ by more than one.
     return [
-        acknowledge_range(int(edges[at]) + 1, int(edges[at + 1]) - 1, GAP) for at in before.tolist()
+        acknowledge_range(int(edges[index]) + 1, int(edges[index + 1]) - 1, GAP)
+        for index in np.flatnonzero(np.diff(edges) > 1).tolist()
     ]
 
 
 class DamagedError(Exception):
-    """Inside this package: damaged records, with acknowledgements of them and those after them."""
+    """Raised inside this package for damaged records. `batches` are acknowledgements of them and of
+    those after them."""
 
     def __init__(self, error: CorruptRecordError, batches: list[AcknowledgementBatch]) -> None:
         super().__init__(str(error))
@@ -254,16 +264,16 @@ class DamagedError(Exception):
         self.batches = batches
 
 
-def checked_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
+def sorted_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
     """Return the acquired ranges of an answer in order; None if they are invalid or overlap."""
     found = sorted(
         AcquiredRange(row.first_offset, row.last_offset, row.delivery_count) for row in rows
     )
-    before = -1
+    previous_offset = -1
     for row in found:
-        if row.first_offset <= before or row.last_offset < row.first_offset:
+        if row.first_offset <= previous_offset or row.last_offset < row.first_offset:
             return None
-        before = row.last_offset
+        previous_offset = row.last_offset
     return found
 
 
@@ -273,7 +283,7 @@ def sorted_by_offset(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledg
 
 
 def renews(batch: AcknowledgementBatch) -> bool:
-    """Whether it renews a record."""
+    """Whether an acknowledgement renews a record."""
     return AcknowledgeType.RENEW in batch.acknowledge_types
 
 
@@ -291,7 +301,7 @@ def renewed_offsets(batches: Iterable[AcknowledgementBatch]) -> list[int]:
 
 
 def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
-    """Return it with RELEASE in place of RENEW, for a member that leaves."""
+    """Return an acknowledgement with RELEASE in place of RENEW, for a member that leaves."""
     kinds = [
         AcknowledgeType.RELEASE if kind == AcknowledgeType.RENEW else kind
         for kind in batch.acknowledge_types
@@ -300,7 +310,7 @@ def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
 
 
 def offsets_of(batches: Iterable[AcknowledgementBatch]) -> list[range]:
-    """Return the ranges of offsets that are no gaps."""
+    """Return the acknowledged ranges of offsets without those of gaps."""
     return [
         range(batch.first_offset, batch.last_offset + 1)
         for batch in sorted_by_offset(batches)
@@ -310,9 +320,9 @@ def offsets_of(batches: Iterable[AcknowledgementBatch]) -> list[range]:
 
 def require_all_acknowledged(polled: Iterable[PolledRecords]) -> None:
     """Raises ConsumerStateError if records of the last poll have no acknowledgement."""
-    incomplete = [row for row in polled if row.unacknowledged]
+    incomplete = [row for row in polled if row.unacknowledged_count]
     if incomplete:
-        count = sum(row.unacknowledged for row in incomplete)
+        count = sum(row.unacknowledged_count for row in incomplete)
         first = incomplete[0]
         raise ConsumerStateError(
             f"{count} records of the last poll are not acknowledged, the first is offset "

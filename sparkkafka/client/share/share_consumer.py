@@ -63,6 +63,8 @@ from sparkkafka.errors import (
 log = logging.getLogger(__name__)
 
 _Renewal: TypeAlias = tuple[ShareRecord, AcquiredPartition]
+"""A record that was acknowledged with RENEW, and where it came from."""
+
 Callback: TypeAlias = Callable[[TopicPartition, list[range], KafkaError | None], object]
 
 
@@ -83,9 +85,13 @@ class ShareConsumer(NotPickled):
         self._member = ShareMember(options, self._cluster, self._fetcher.wake, self._metrics)
         self._topics: frozenset[str] = frozenset()
         self._polled: list[PolledRecords] = []
+        """What the last poll has returned, without what was acknowledged and submitted."""
         self._renewing: dict[tuple[TopicPartition, int], _Renewal] = {}
+        """By partition and offset: records whose RENEW the leader has not answered yet."""
         self._renewed: list[_Renewal] = []
+        """Records that the next poll returns again."""
         self._results: list[AcknowledgementResult] = []
+        """Results that were not reported to the user yet."""
         self._callback: Callback | None = None
         self._error_of_next_poll: KafkaError | None = None
         self._wakeup = threading.Event()
@@ -353,7 +359,7 @@ class ShareConsumer(NotPickled):
             for record in renewals:
                 self._renewing[polled.tp, record.offset] = record, polled.source
             self._fetcher.add_acknowledgements(polled.source, batches)
-        self._polled = [row for row in self._polled if row.unacknowledged]
+        self._polled = [row for row in self._polled if row.unacknowledged_count]
 
     def _on_result(self, result: AcknowledgementResult) -> None:
         """Keep a result for the user, and the renewed records for the next poll."""

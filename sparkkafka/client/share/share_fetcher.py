@@ -32,9 +32,9 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.share.acknowledgements import (
     AcquiredPartition,
     AcquiredRange,
-    checked_ranges,
     renews,
     sorted_by_offset,
+    sorted_ranges,
     without_renewals,
 )
 from sparkkafka.client.share.share_membership import NEEDS_KAFKA
@@ -133,22 +133,23 @@ class ShareSession:
     def fetch_request(
         self, connection: Connection, member_id: str, assigned: TopicIds
     ) -> ShareFetchRequest:
-        """Return a request for records of these partitions, with all acknowledgements of them."""
-        options, known = self._options, self.partitions
-        limits = options.acquire_mode == "record_limit"
-        if not connection.supports(ShareFetchRequest, ACQUIRE_MODE_VERSION if limits else 0):
+        """Return a request for records of these partitions, with all acknowledgements of them. It
+        lists only what changes in the session, whose partitions are then `assigned`."""
+        options, in_session = self._options, self.partitions
+        is_limited = options.acquire_mode == "record_limit"
+        if not connection.supports(ShareFetchRequest, ACQUIRE_MODE_VERSION if is_limited else 0):
             needs = "share.acquire.mode=record_limit needs Kafka 4.2 or later"
-            raise UnsupportedVersionError(f"{connection}: {needs if limits else NEEDS_KAFKA}")
+            raise UnsupportedVersionError(f"{connection}: {needs if is_limited else NEEDS_KAFKA}")
         topics: dict[uuid.UUID, list[ShareFetchPartition]] = {}
         for tp, topic_id in assigned.items():
-            if tp in self.unsent or known.get(tp) != topic_id:
+            if tp in self.unsent or in_session.get(tp) != topic_id:
                 row = ShareFetchPartition(
                     partition_index=tp.partition,
                     acknowledgement_batches=sorted_by_offset(self.unsent.get(tp, [])),
                 )
                 topics.setdefault(topic_id, []).append(row)
         forgotten: dict[uuid.UUID, list[int]] = {}
-        for tp, topic_id in known.items():
+        for tp, topic_id in in_session.items():
             if assigned.get(tp) != topic_id:
                 forgotten.setdefault(topic_id, []).append(tp.partition)
         self.partitions = dict(assigned)
@@ -162,7 +163,7 @@ class ShareSession:
             max_bytes=options.fetch.fetch_max_bytes,
             max_records=options.max_poll_records,
             batch_size=options.max_poll_records,
-            share_acquire_mode=RECORD_LIMIT if limits else WHOLE_BATCHES,
+            share_acquire_mode=RECORD_LIMIT if is_limited else WHOLE_BATCHES,
             topics=[ShareFetchTopic(topic_id=key, partitions=row) for key, row in topics.items()],
             forgotten_topics_data=[
                 ForgottenShareTopic(topic_id=key, partitions=row) for key, row in forgotten.items()
@@ -273,6 +274,8 @@ class ShareFetcher:
                 unknown.add(tp.topic)
             else:
                 by_node.setdefault(known.leader, {})[tp] = topic_id
+        # Brokers that lead none of them any more may still have partitions in the session, or need
+        # acknowledgements.
         for node_id, session in self._sessions.items():
             if session.partitions or session.unsent:
                 by_node.setdefault(node_id, {})
@@ -442,9 +445,12 @@ class ShareFetcher:
                     message = row.acknowledge_error_message if is_fetch else row.error_message
                     self._on_acknowledged(tp, batches, ack_code, f"{where} for {tp}", message)
                 if is_fetch:
-                    found = self._take_partition(session, tp, row, buffer, f"{where} for {tp}")
-                    has_news = has_news or found
-        # An answer to a fetch may leave out partitions that were acknowledged without an error.
+                    has_records = self._take_partition(
+                        session, tp, row, buffer, f"{where} for {tp}"
+                    )
+                    has_news = has_news or has_records
+        # The answer to a ShareFetch may leave out partitions whose acknowledgements the broker has
+        # accepted, that to a ShareAcknowledge may not.
         code = 0 if is_fetch else ErrorCode.UNKNOWN_SERVER_ERROR
         left_out, session.sent = session.sent, {}
         for tp, batches in left_out.items():
@@ -485,7 +491,7 @@ class ShareFetcher:
     def _take_partition(
         self, session: ShareSession, tp: TopicPartition, row: Any, buffer: AnswerBuffer, where: str
     ) -> bool:
-        """Keep the acquired records of a partition; return whether there are any."""
+        """Keep the acquired records of a partition; return whether its row has records."""
         if row.error_code:
             error = BrokerError(row.error_code, where, row.error_message)
             self._cluster.note_error(tp, row.error_code)
@@ -499,7 +505,7 @@ class ShareFetcher:
             return False
         if not row.acquired_records:
             return False
-        ranges = checked_ranges(row.acquired_records)
+        ranges = sorted_ranges(row.acquired_records)
         if ranges is None:
             raise DecodeError(f"{where}: the acquired records are no ranges in order")
         fetched = self._fetched_records(tp, row, ranges, buffer)
@@ -509,6 +515,7 @@ class ShareFetcher:
     def _fetched_records(
         self, tp: TopicPartition, row: Any, ranges: list[AcquiredRange], buffer: AnswerBuffer
     ) -> FetchedRecords:
+        """Return the records of a partition's row, to be decoded later."""
         options = self._options.fetch
         start, end = ranges[0].first_offset, ranges[-1].last_offset + 1
         damage: CorruptRecordError | None = None
@@ -562,12 +569,13 @@ class ShareFetcher:
             self.release(self.acquired[0])
 
     def release(self, acquired: AcquiredPartition) -> None:
-        """Release the records that are left of it."""
+        """Release the records that no poll has returned of an answer."""
         self.acquired.remove(acquired)
         self.add_acknowledgements(acquired, batches=acquired.drop())
 
     def add_acknowledgements(self, acquired: AcquiredPartition, batches: Batches) -> None:
-        """Send these with the next request to the leader that handed out the records."""
+        """Send acknowledgements of acquired records with the next request to their leader. If the
+        session has ended since, report that they have failed."""
         session: ShareSession = acquired.session
         if not batches:
             return

@@ -19,10 +19,10 @@ from sparkkafka.client.share.acknowledgements import (
     PolledRecords,
     ShareRecord,
     acknowledge_range,
-    checked_ranges,
     offsets_of,
     renewed_offsets,
     sorted_by_offset,
+    sorted_ranges,
     without_renewals,
 )
 from sparkkafka.client.values import TopicPartition
@@ -142,7 +142,7 @@ def test_decisions_are_runs() -> None:
     assert polled.acknowledge(4, AcknowledgeType.REJECT)
     assert not polled.acknowledge(7, AcknowledgeType.ACCEPT)
     assert not polled.acknowledge(11, AcknowledgeType.ACCEPT)
-    assert (polled.unacknowledged, polled.first_unacknowledged) == (5, 3)
+    assert (polled.unacknowledged_count, polled.first_unacknowledged) == (5, 3)
     assert [batch.acknowledge_types for batch in polled.take_acknowledged()[0]] == [[3]]
     assert not polled.acknowledge(4, AcknowledgeType.ACCEPT), "its answer is on its way"
     assert polled.acknowledge(6, AcknowledgeType.RELEASE)
@@ -151,7 +151,7 @@ def test_decisions_are_runs() -> None:
     assert renewed == []
     assert expanded(batches) == {3: 1, 5: 1, 6: 2, 9: 1, 10: 1}
     assert [batch.acknowledge_types for batch in batches] == [[1], [1, 2], [1]]
-    assert polled.unacknowledged == 0
+    assert polled.unacknowledged_count == 0
     assert polled.take_acknowledged() == ([], [])
 
 
@@ -213,4 +213,4 @@ def test_offsets_of_a_callback_have_no_gaps() -> None:
 )
 def test_what_is_no_list_of_ranges(rows: list[tuple[int, int]]) -> None:
     given = [AcquiredRecords(first_offset=a, last_offset=b, delivery_count=1) for a, b in rows]
-    assert checked_ranges(given) is None
+    assert sorted_ranges(given) is None
