@@ -13,9 +13,9 @@ from sparkkafka.client.metrics.sampled import (
     NO_VALUE,
     Metrics,
     Sampled,
-    count_and_total,
+    count_rate_and_total,
     mean_and_max,
-    rate_and_total,
+    sum_rate_and_total,
 )
 from sparkkafka.client.values import TopicPartition
 
@@ -32,7 +32,9 @@ class PartitionFigures(NamedTuple):
     lags: Sampled | None
 
 
-class _Topic:
+class _TopicCounts:
+    """What polls have returned of one topic."""
+
     __slots__ = ("bytes", "records")
 
     def __init__(self) -> None:
@@ -48,32 +50,33 @@ class FetchMetrics:
     def __init__(self) -> None:
         self.network = NetworkMetrics()
         self._lock = self.network.lock
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicCounts] = {}
         self._answer_bytes = Sampled()
         self._answer_records = Sampled()
         self._throttles_ms = Sampled()
-        self._polled_s: float | None = None
+        self._last_poll_s: float | None = None
         self._between_polls_ms = Sampled()
         self._idle_ratios = Sampled()
         self._since_last_ms = 0.0
+        """The time between the beginnings of the last two polls."""
         self._rebalances = Sampled()
         self._failed_rebalances = Sampled()
-        self._rebalanced_s: float | None = None
+        self._last_rebalance_s: float | None = None
 
     # --- called by the consumer -----------------------------------------------------------------
 
     def poll_begins(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            if self._polled_s is not None:
-                self._since_last_ms = (now_s - self._polled_s) * 1000
+            if self._last_poll_s is not None:
+                self._since_last_ms = (now_s - self._last_poll_s) * 1000
                 self._between_polls_ms.record(self._since_last_ms, now_s)
-            self._polled_s = now_s
+            self._last_poll_s = now_s
 
     def poll_ends(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            took_ms = (now_s - (self._polled_s or now_s)) * 1000
+            took_ms = (now_s - (self._last_poll_s or now_s)) * 1000
             # Java's KafkaConsumerMetrics.recordPollEnd.
             if took_ms + self._since_last_ms:
                 self._idle_ratios.record(took_ms / (took_ms + self._since_last_ms), now_s)
@@ -90,7 +93,7 @@ class FetchMetrics:
     def _consumed(self, topic: str, records: int, size_bytes: float, now_s: float) -> None:
         counts = self._topics.get(topic)
         if counts is None:
-            counts = self._topics[topic] = _Topic()
+            counts = self._topics[topic] = _TopicCounts()
         counts.records.record(records, now_s)
         counts.bytes.record(size_bytes, now_s)
 
@@ -110,7 +113,7 @@ class FetchMetrics:
         now_s = time.monotonic()
         with self._lock:
             self._rebalances.record(1, now_s)
-            self._rebalanced_s = now_s
+            self._last_rebalance_s = now_s
 
     def rebalance_failed(self) -> None:
         with self._lock:
@@ -124,72 +127,72 @@ class FetchMetrics:
         now_s = time.monotonic()
         with self._lock:
             found = {
-                "consumer-metrics": {**self.network.figures(now_s), **self._polls(now_s)},
-                "consumer-coordinator-metrics": self._coordinator(len(assigned), now_s),
-                FETCH: self._fetches(now_s),
+                "consumer-metrics": {**self.network.figures(now_s), **self._poll_metrics(now_s)},
+                "consumer-coordinator-metrics": self._coordinator_metrics(len(assigned), now_s),
+                FETCH: self._fetch_metrics(now_s),
             }
             totals = found[FETCH]
-            for topic, row in self._by_topic(totals, now_s).items():
+            for topic, row in self._topic_metrics(totals, now_s).items():
                 found[f"{FETCH},topic={topic}"] = row
-            largest = []
+            largest_lags = []
             for tp, lag, lags in assigned:
                 if lag is None:
                     continue
                 window = (lags or Sampled()).window(now_s)
-                largest.append(max(float(lag), window.largest))  # NaN is never larger
+                largest_lags.append(max(float(lag), window.largest))  # NaN is never larger
                 found[f"{FETCH},topic={tp.topic},partition={tp.partition}"] = {
                     "records-lag": float(lag),
                     "records-lag-avg": window.mean,
                     "records-lag-max": window.largest,
                 }
-            totals["records-lag-max"] = max(largest, default=NO_VALUE)
+            totals["records-lag-max"] = max(largest_lags, default=NO_VALUE)
         return found
 
-    def _by_topic(self, totals: dict[str, float], now_s: float) -> dict[str, dict[str, float]]:
-        """Return what was consumed of each topic, and add the sums to `totals`."""
+    def _topic_metrics(self, totals: dict[str, float], now_s: float) -> dict[str, dict[str, float]]:
+        """Return the metrics of each topic by name; set their sums in `totals`."""
         for name in ("records-consumed", "bytes-consumed"):
             totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
         found = {}
         for topic, counts in self._topics.items():
             found[topic] = {
-                **rate_and_total("records-consumed", counts.records, now_s),
-                **rate_and_total("bytes-consumed", counts.bytes, now_s),
+                **sum_rate_and_total("records-consumed", counts.records, now_s),
+                **sum_rate_and_total("bytes-consumed", counts.bytes, now_s),
             }
             for name, value in found[topic].items():
                 totals[name] += value
         return found
 
-    def _polls(self, now_s: float) -> dict[str, float]:
+    def _poll_metrics(self, now_s: float) -> dict[str, float]:
         return {
-            "last-poll-seconds-ago": _seconds_since(self._polled_s, now_s),
+            "last-poll-seconds-ago": _seconds_since(self._last_poll_s, now_s),
             **mean_and_max("time-between-poll", self._between_polls_ms, now_s),
             "poll-idle-ratio-avg": self._idle_ratios.window(now_s).mean,
         }
 
-    def _fetches(self, now_s: float) -> dict[str, float]:
+    def _fetch_metrics(self, now_s: float) -> dict[str, float]:
         latencies_ms = self.network.latency_ms(self._fetch_api)
         return {
-            **count_and_total("fetch", latencies_ms, now_s),
+            **count_rate_and_total("fetch", latencies_ms, now_s),
             **mean_and_max("fetch-latency", latencies_ms, now_s),
             **mean_and_max("fetch-size", self._answer_bytes, now_s),
             **mean_and_max("fetch-throttle-time", self._throttles_ms, now_s),
             "records-per-request-avg": self._answer_records.window(now_s).mean,
         }
 
-    def _coordinator(self, partitions: int, now_s: float) -> dict[str, float]:
+    def _coordinator_metrics(self, partitions: int, now_s: float) -> dict[str, float]:
         commits_ms = self.network.latency_ms("OffsetCommit")
         return {
             "assigned-partitions": float(partitions),
-            **count_and_total("commit", commits_ms, now_s),
+            **count_rate_and_total("commit", commits_ms, now_s),
             **mean_and_max("commit-latency", commits_ms, now_s),
-            **self._membership(now_s),
+            **self._membership_metrics(now_s),
         }
 
-    def _membership(self, now_s: float) -> dict[str, float]:
+    def _membership_metrics(self, now_s: float) -> dict[str, float]:
         # A consumer is in a group of one protocol: the others have no heartbeats.
         heartbeats_ms = max(map(self.network.latency_ms, HEARTBEATS), key=lambda row: row.count)
         return {
-            **count_and_total("heartbeat", heartbeats_ms, now_s),
+            **count_rate_and_total("heartbeat", heartbeats_ms, now_s),
             "heartbeat-response-time-max": heartbeats_ms.window(now_s).largest,
             "last-heartbeat-seconds-ago": self.network.since_sent_s(HEARTBEATS, now_s),
             "rebalance-total": float(self._rebalances.count),
@@ -198,7 +201,7 @@ class FetchMetrics:
             "failed-rebalance-rate-per-hour": (
                 self._failed_rebalances.window(now_s).count_rate * 3600
             ),
-            "last-rebalance-seconds-ago": _seconds_since(self._rebalanced_s, now_s),
+            "last-rebalance-seconds-ago": _seconds_since(self._last_rebalance_s, now_s),
         }
 
 
@@ -235,18 +238,22 @@ class ShareMetrics(FetchMetrics):
                 self._refused.record(records, now_s)
 
     def share_figures(self) -> Metrics:
+        """Return all metrics."""
         now_s = time.monotonic()
         with self._lock:
             totals = {
-                **self._fetches(now_s),
-                **rate_and_total("acknowledgements-send", self._acknowledged, now_s),
-                **rate_and_total("acknowledgements-error", self._refused, now_s),
+                **self._fetch_metrics(now_s),
+                **sum_rate_and_total("acknowledgements-send", self._acknowledged, now_s),
+                **sum_rate_and_total("acknowledgements-error", self._refused, now_s),
             }
             found = {
-                "consumer-share-metrics": {**self.network.figures(now_s), **self._polls(now_s)},
-                "consumer-share-coordinator-metrics": self._membership(now_s),
+                "consumer-share-metrics": {
+                    **self.network.figures(now_s),
+                    **self._poll_metrics(now_s),
+                },
+                "consumer-share-coordinator-metrics": self._membership_metrics(now_s),
                 SHARE_FETCH: totals,
             }
-            for topic, row in self._by_topic(totals, now_s).items():
+            for topic, row in self._topic_metrics(totals, now_s).items():
                 found[f"{SHARE_FETCH},topic={topic}"] = row
         return found

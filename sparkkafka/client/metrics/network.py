@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from sparkkafka.client.metrics.sampled import (
     NO_VALUE,
     Sampled,
-    count_and_total,
+    count_rate_and_total,
     mean_and_max,
-    rate_and_total,
+    sum_rate_and_total,
 )
 
 
@@ -43,12 +43,14 @@ class NetworkMetrics:
         return ConnectionMeter(self)
 
     def sent(self, api: str, size_bytes: int, *, expects_reply: bool, now_s: float) -> None:
+        """Count a request; a Produce with acks=0 expects no reply."""
         with self.lock:
             self._sent.record(size_bytes, now_s)
             self._last_sent_s[api] = now_s
             self._in_flight += expects_reply
 
     def received(self, api: str, size_bytes: int, sent_s: float) -> None:
+        """Count the answer to a request that was sent at `sent_s`."""
         now_s = time.monotonic()
         with self.lock:
             self._received.record(size_bytes, now_s)
@@ -59,6 +61,7 @@ class NetworkMetrics:
             latencies.record((now_s - sent_s) * 1000, now_s)
 
     def closed(self, unanswered: int) -> None:
+        """Count a connection that has ended, and with it this many requests without an answer."""
         with self.lock:
             self._closed.record(1, time.monotonic())
             self._in_flight -= unanswered
@@ -69,13 +72,13 @@ class NetworkMetrics:
         """Return the metrics that all of Java's clients have."""
         return {
             "connection-count": float(self._created.count - self._closed.count),
-            **count_and_total("connection-creation", self._created, now_s),
-            **count_and_total("connection-close", self._closed, now_s),
-            **count_and_total("request", self._sent, now_s),
+            **count_rate_and_total("connection-creation", self._created, now_s),
+            **count_rate_and_total("connection-close", self._closed, now_s),
+            **count_rate_and_total("request", self._sent, now_s),
             **mean_and_max("request-size", self._sent, now_s),
-            **rate_and_total("outgoing-byte", self._sent, now_s),
-            **count_and_total("response", self._received, now_s),
-            **rate_and_total("incoming-byte", self._received, now_s),
+            **sum_rate_and_total("outgoing-byte", self._sent, now_s),
+            **count_rate_and_total("response", self._received, now_s),
+            **sum_rate_and_total("incoming-byte", self._received, now_s),
         }
 
     @property
@@ -96,29 +99,29 @@ class NetworkMetrics:
 class ConnectionMeter:
     """Meter of one connection, whose answers arrive in the order of requests. For its thread."""
 
-    __slots__ = ("_metrics", "_waiting")
+    __slots__ = ("_metrics", "_unanswered")
 
     def __init__(self, metrics: NetworkMetrics) -> None:
         self._metrics = metrics
-        self._waiting: deque[tuple[str, float]] = deque()
+        self._unanswered: deque[tuple[str, float]] = deque()  # API and time of sending
 
     def sent(self, api: str, size_bytes: int, *, expects_reply: bool) -> None:
         """A request is about to be written."""
         now_s = time.monotonic()
         if expects_reply:
-            self._waiting.append((api, now_s))
+            self._unanswered.append((api, now_s))
         self._metrics.sent(api, size_bytes, expects_reply=expects_reply, now_s=now_s)
 
     def received(self, size_bytes: int) -> None:
         """The answer to the oldest request has been read."""
-        if self._waiting:  # or else an unrequested answer, after which the connection is closed
-            api, sent_s = self._waiting.popleft()
+        if self._unanswered:  # or else an unrequested answer, after which the connection is closed
+            api, sent_s = self._unanswered.popleft()
             self._metrics.received(api, size_bytes, sent_s)
 
     def closed(self) -> None:
         """The connection has ended."""
-        self._metrics.closed(len(self._waiting))
-        self._waiting.clear()
+        self._metrics.closed(len(self._unanswered))
+        self._unanswered.clear()
 
 
 class _NoMeter(ConnectionMeter):

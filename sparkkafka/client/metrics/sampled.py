@@ -22,6 +22,8 @@ Metrics = dict[str, dict[str, float]]
 
 
 class _Sample:
+    """Statistics of the values from `start_s` on, for WINDOW_S."""
+
     __slots__ = ("count", "largest", "start_s", "total")
 
     def __init__(self, start_s: float) -> None:
@@ -32,7 +34,8 @@ class _Sample:
 
 
 class Window(NamedTuple):
-    """Statistics of the values in the window: rates are per second."""
+    """Statistics of the last 30 to 60 s. `rate` is the sum of the values per second, `count_rate`
+    their number per second."""
 
     rate: float
     count_rate: float
@@ -41,22 +44,23 @@ class Window(NamedTuple):
 
 
 class Sampled:
-    """A series of values by time. Not thread-safe: its owner has a lock."""
+    """A series of values by time; `count` and `total` (the sum) are of all of them. Not
+    thread-safe: its owner has a lock."""
 
-    __slots__ = ("_now", "_old", "count", "total")
+    __slots__ = ("_current", "_previous", "count", "total")
 
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0
-        self._now = _Sample(time.monotonic())
-        self._old: _Sample | None = None
+        self._current = _Sample(time.monotonic())
+        self._previous: _Sample | None = None
 
     def record(self, value: float, now_s: float) -> None:
         """Add a value at this monotonic time."""
-        sample = self._now
+        sample = self._current
         if now_s - sample.start_s >= WINDOW_S:
-            self._old = sample
-            sample = self._now = _Sample(now_s)
+            self._previous = sample
+            sample = self._current = _Sample(now_s)
         sample.count += 1
         sample.total += value
         if value > sample.largest:
@@ -65,9 +69,10 @@ class Sampled:
         self.total += value
 
     def window(self, now_s: float) -> Window:
+        """Return statistics of the last two samples."""
         samples = [
             sample
-            for sample in (self._old, self._now)
+            for sample in (self._previous, self._current)
             if sample is not None and now_s - sample.start_s < 2 * WINDOW_S
         ]
         count = sum(sample.count for sample in samples)
@@ -85,12 +90,12 @@ class Sampled:
         )
 
 
-def rate_and_total(name: str, series: Sampled, now_s: float) -> dict[str, float]:
+def sum_rate_and_total(name: str, series: Sampled, now_s: float) -> dict[str, float]:
     """`name-rate` and `name-total` of the values' sum."""
     return {f"{name}-rate": series.window(now_s).rate, f"{name}-total": series.total}
 
 
-def count_and_total(name: str, series: Sampled, now_s: float) -> dict[str, float]:
+def count_rate_and_total(name: str, series: Sampled, now_s: float) -> dict[str, float]:
     """`name-rate` and `name-total` of the number of values."""
     return {f"{name}-rate": series.window(now_s).count_rate, f"{name}-total": float(series.count)}
 

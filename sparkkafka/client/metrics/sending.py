@@ -13,25 +13,25 @@ from sparkkafka.client.metrics.network import NetworkMetrics
 from sparkkafka.client.metrics.sampled import (
     Metrics,
     Sampled,
-    count_and_total,
+    count_rate_and_total,
     mean_and_max,
-    rate_and_total,
+    sum_rate_and_total,
 )
 
 
 class SentBatch(NamedTuple):
-    """A batch of a request. `plain_bytes` is its size without compression, `queued_s` how long it
-    has waited since its first record came; `again`: it was sent before."""
+    """A batch of a request. `queued_s` is how long it has waited since its first record came;
+    `is_retry`: it was sent before."""
 
     topic: str
     records: int
     wire_bytes: int
-    plain_bytes: int
+    uncompressed_bytes: int
     queued_s: float
-    again: bool
+    is_retry: bool
 
 
-class _Topic:
+class _TopicCounts:
     __slots__ = ("compression", "errors", "records", "retries", "wire_bytes")
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class SendMetrics:
         self.network = NetworkMetrics()
         self._lock = self.network.lock
         self._buffer_memory = buffer_memory
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicCounts] = {}
         self._request_records = Sampled()
         self._batch_bytes = Sampled()
         self._queue_times_ms = Sampled()
         self._compression = Sampled()
         self._throttles_ms = Sampled()
-        self._waits_s = Sampled()
-        self._exhausted = Sampled()
+        self._waits_s = Sampled()  # for memory of the buffer
+        self._exhausted = Sampled()  # waits that timed out
 
     # --- called by the producer -----------------------------------------------------------------
 
@@ -69,9 +69,9 @@ class SendMetrics:
                 counts = self._counts_of(batch.topic)
                 counts.records.record(batch.records, now_s)
                 counts.wire_bytes.record(batch.wire_bytes, now_s)
-                if batch.again:
+                if batch.is_retry:
                     counts.retries.record(batch.records, now_s)
-                ratio = batch.wire_bytes / max(batch.plain_bytes, 1)
+                ratio = batch.wire_bytes / max(batch.uncompressed_bytes, 1)
                 counts.compression.record(ratio, now_s)
                 self._compression.record(ratio, now_s)
                 self._batch_bytes.record(batch.wire_bytes, now_s)
@@ -96,10 +96,10 @@ class SendMetrics:
             if timed_out:
                 self._exhausted.record(1, now_s)
 
-    def _counts_of(self, topic: str) -> _Topic:
+    def _counts_of(self, topic: str) -> _TopicCounts:
         counts = self._topics.get(topic)
         if counts is None:
-            counts = self._topics[topic] = _Topic()
+            counts = self._topics[topic] = _TopicCounts()
         return counts
 
     # --- for the user ---------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class SendMetrics:
                 "buffer-available-bytes": float(max(0, self._buffer_memory - buffered_bytes)),
                 "bufferpool-wait-time-ns-total": self._waits_s.total * 1e9,
                 "bufferpool-wait-ratio": self._waits_s.window(now_s).rate,
-                **count_and_total("buffer-exhausted", self._exhausted, now_s),
+                **count_rate_and_total("buffer-exhausted", self._exhausted, now_s),
                 "waiting-threads": float(waiting_threads),
             }
             for name in ("record-send", "byte", "record-retry", "record-error"):
@@ -131,10 +131,10 @@ class SendMetrics:
             found = {"producer-metrics": totals}
             for topic, counts in self._topics.items():
                 row = {
-                    **rate_and_total("record-send", counts.records, now_s),
-                    **rate_and_total("byte", counts.wire_bytes, now_s),
-                    **rate_and_total("record-retry", counts.retries, now_s),
-                    **rate_and_total("record-error", counts.errors, now_s),
+                    **sum_rate_and_total("record-send", counts.records, now_s),
+                    **sum_rate_and_total("byte", counts.wire_bytes, now_s),
+                    **sum_rate_and_total("record-retry", counts.retries, now_s),
+                    **sum_rate_and_total("record-error", counts.errors, now_s),
                 }
                 for name, value in row.items():
                     totals[name] += value

@@ -25,7 +25,7 @@ FETCH = "consumer-fetch-manager-metrics"
 def test_rates_are_over_the_windows_of_java() -> None:
     """The figures of Java's Rate and SampledStat with two samples of 30 s."""
     series = Sampled()
-    start_s = series._now.start_s
+    start_s = series._current.start_s
     series.record(60, start_s + 1)
     # Less than a window has passed: it counts as if there had been one before.
     assert series.window(start_s + 10).rate == pytest.approx(60 / (10 + WINDOW_S))
