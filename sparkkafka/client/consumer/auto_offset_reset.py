@@ -31,8 +31,11 @@ class AutoOffsetReset:
         self._cluster = cluster
 
     def set_positions(self, states: Iterable[PartitionState], deadline: Deadline) -> None:
-        """Set the committed offsets, which take one request for all partitions, or the lookups of
-        auto.offset.reset. Raises as `fetch_committed_with_metadata`."""
+        """Set the position of each partition to the group's committed offset, or else (`lookup`) to
+        what auto.offset.reset looks up. One request fetches all committed offsets.
+
+        Raises as `fetch_committed_with_metadata`.
+        """
         pending = list(states)
         group_id = self._options.group_id
         committed_offsets: dict[TopicPartition, OffsetAndMetadata] = {}

@@ -253,7 +253,7 @@ class ConsumerCoordinator:
         if self._member is not None and not self._callback_depth:
             self._match_topics(lookup_deadline)
             self._warn_of_missing_topics(lookup_deadline)
-            if self._pattern is None or self._last_match_s:
+            if self._pattern is None or self._last_match_s:  # the topics are known
                 self._member.poll()
         self._auto_commit_if_due(deadline)
 
@@ -267,17 +267,20 @@ class ConsumerCoordinator:
         return min(waits_s)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        """Commit positions (with enable.auto.commit), call on_revoked, stop reading these."""
         self._finish_async_commits(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._call_and_unassign(self._on_revoked, partitions)
 
     def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """Call on_lost, or without one on_revoked, and stop reading these partitions."""
         log.warning("lost to the group without notice: %s", ", ".join(map(str, sorted(partitions))))
         self._call_and_unassign(self._on_lost or self._on_revoked, partitions)
 
     def after_assign(
         self, new: frozenset[TopicPartition], all_owned: frozenset[TopicPartition]
     ) -> None:
+        """Read all owned partitions, and call on_assigned with the new ones, even if none are."""
         self._subscription.assign(sorted(all_owned))
         self._call(self._on_assigned, new, even_if_none=True)
 
@@ -401,6 +404,7 @@ class ConsumerCoordinator:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self, deadline: Deadline, *, commit: bool) -> None:
+        """Leave the group, with `commit` after an automatic commit, and run the last callbacks."""
         try:
             self._leave(deadline, commit=commit)
         finally:

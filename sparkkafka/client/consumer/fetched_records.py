@@ -51,6 +51,7 @@ class AnswerBuffer:
         self._users += 1
 
     def release(self) -> None:
+        """Undo one `retain`, or the fetcher's own use."""
         self._users -= 1
         if not self._users:
             self._spare.append(self._buffer)
@@ -258,6 +259,8 @@ class FetchedRecords:
                 ) from error
 
     def _decode_batches(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
+        """Decode the records from `_next_to_decode` on, which moves with them. Yields no records
+        after steps without any, so that callers can check deadlines."""
         for records in decode_chunks(
             batches,
             self.selection._replace(start_offset=self._next_to_decode),

@@ -98,6 +98,7 @@ class Fetcher:
         """The number of requests of each partition that were repeated after an error."""
 
     def close(self) -> None:
+        """Close all connections; idle ones of a task go back to the pool of `cluster`."""
         for leader in self._leaders.values():
             if self._for_task and leader.connection is not None and not leader.requested:
                 self._cluster.connections.put_back(leader.node_id, leader.connection)
@@ -498,7 +499,7 @@ class Fetcher:
 
     @property
     def next_step_s(self) -> float:
-        """Seconds until the next request after a backoff may be sent; at most one."""
+        """Seconds until the next request after a backoff may be sent; at most 1."""
         now_s = time.monotonic()
         times = [now_s + 1.0]
         times += [row.not_before_s for row in self._leaders.values() if not row.requested]

@@ -76,6 +76,7 @@ class ConnectionAttempt:
             connection.close()
 
     def _connect(self) -> None:
+        """Open the connection, in the thread; close it if the attempt has been abandoned."""
         options = self._connections.options
         limit_ms = options.socket_connection_setup_timeout_ms + options.request_timeout_ms
         try:
@@ -287,6 +288,7 @@ class LeaderLookup:
                 "until it appears",
                 missing_topics_text([topic], self._nearest),
             )
+        # The cluster's other users may have noticed it earlier.
         first_s = self._cluster.unknown_since_s([topic], now_s)[topic]
         since_s = self._unknown_since_s.setdefault(topic, first_s)
         grace_ms = self._cluster.grace_ms([topic])

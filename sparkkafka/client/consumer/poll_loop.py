@@ -70,13 +70,16 @@ class PollLoop:
         """Of the partitions of which the last poll took records: their positions before it."""
 
     def poll_records(self, timeout_s: float) -> Records:
+        """As `Consumer.poll`."""
         return self._poll(timeout_s, self._collect_records) or Records()
 
     def poll_table(self, timeout_s: float, max_records: int | None) -> pa.Table:
+        """As `Consumer.poll_arrow`."""
         batches = self._poll(timeout_s, lambda end: self._collect_batches(max_records, end))
         return pa.Table.from_batches(batches or [], schema=RECORD_SCHEMA)
 
     def wakeup(self) -> None:
+        """As `Consumer.wakeup`."""
         self._wakeup.set()
         self._fetcher.wake()
 
@@ -217,6 +220,7 @@ class PollLoop:
             return len(columns)
 
         if max_records is None and self._subscription.has_ready:
+            # The brokers prepare the next answers while these are decoded.
             self._fetch_ahead(is_draining=True)
         self._take_in_turn(take, max_records, deadline)
         return batches
@@ -271,6 +275,7 @@ class PollLoop:
                 return
 
     def _record_metrics(self, state: PartitionState, count: int) -> None:
+        """Count the records that this poll returns of a partition."""
         if state.lags is None:
             state.lags = Sampled()
         size_bytes = count * state.column_bytes

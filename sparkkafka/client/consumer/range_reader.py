@@ -141,9 +141,9 @@ class RangeReader:
             state.selection = planned.selection
             if planned.open_ends != NO_OPEN_ENDS:
                 self._open_ends[tp] = planned.open_ends
-            if planned.open_ends.end:
+            if planned.open_ends.end:  # no end until the first answer
                 state.selection = planned.selection._replace(end_offset=Selection().end_offset)
-            if planned.open_ends.whole_log:
+            if planned.open_ends.whole_log:  # any topic of this name, until the first answer
                 self._topic_ids[tp] = None
         if len(ranges) > 1:
             # Bounds the memory of an answer to that of one for a single partition.
@@ -240,7 +240,7 @@ class RangeReader:
             if ends.end:
                 self._ends[tp] = self._end_of_log(tp, bounds, deadline)
                 state.stop_at(self._ends[tp])
-            if self._topic_ids[tp] is None:
+            if self._topic_ids[tp] is None:  # from now on a recreated topic is data loss
                 self._topic_ids[tp] = self._cluster.topic_id(tp.topic)
             self._forget_open_ends(tp)
             if ends.end and self._starts[tp] > self._ends[tp]:

@@ -334,6 +334,7 @@ class SubscriptionState:
         return frozenset(self._states)
 
     def get(self, tp: TopicPartition) -> PartitionState | None:
+        """Return the state of a partition, None if it is not assigned."""
         return self._states.get(tp)
 
     def state(self, tp: TopicPartition) -> PartitionState:

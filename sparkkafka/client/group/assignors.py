@@ -154,9 +154,11 @@ class _RangeTopic:
         return self._quota + (self._extra_count > 0) - len(self.assigned[member])
 
     def allows(self, member: str, number: int) -> bool:
+        """As `Racks.allows`."""
         return self.racks.allows(member, TopicPartition(self.name, number))
 
     def assign(self, member: str, numbers: Sequence[int]) -> None:
+        """Give these partitions, which fit into its capacity, to a member."""
         mine = self.assigned[member]
         mine += numbers
         # The first `_extra_count` members that exceed the quota get one more than that.
@@ -626,6 +628,7 @@ class RangeAssignor(Assignor):
             for name, names in sorted(subscribers.items())
             if partition_counts.get(name)
         ]
+        # First by racks: topics with the same subscribers and number of partitions together.
         if any(topic.racks for topic in topics):
             together: dict[tuple[tuple[str, ...], int], list[_RangeTopic]] = {}
             for topic in topics:
@@ -635,6 +638,7 @@ class RangeAssignor(Assignor):
                     _assign_by_rack_together(group)
                 else:
                     group[0].assign_ranges(rack_only=True)
+        # Then what is not assigned yet.
         assigned: Assignments = {member: [] for member in members}
         for topic in topics:
             topic.assign_ranges()
@@ -679,16 +683,16 @@ class StickyAssignor(Assignor):
     cooperative: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._last: tuple[TopicPartition, ...] | None = None
+        self._last_assignment: tuple[TopicPartition, ...] | None = None
         self._generation_id = NO_GENERATION
 
     def user_data(self) -> bytes | None:
-        if self._last is None:
+        if self._last_assignment is None:
             return None
-        return encode_sticky_user_data(self._last, self._generation_id)
+        return encode_sticky_user_data(self._last_assignment, self._generation_id)
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
-        self._last = tuple(sorted(assignment))
+        self._last_assignment = tuple(sorted(assignment))
         self._generation_id = generation_id
 
     def assign(
@@ -878,6 +882,7 @@ class GroupAssignors:
         return frozenset(assigned)
 
     def _assignor(self, protocol: str) -> Assignor:
+        """Return the assignor that the coordinator chose. Raises BrokerError for an unknown one."""
         if protocol not in self._assignors:
             raise BrokerError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,

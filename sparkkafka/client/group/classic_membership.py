@@ -194,6 +194,7 @@ class ClassicMemberThread(MemberThread):
         return self._connection if self.phase in (Phase.JOINING, Phase.SYNCING) else None
 
     def step(self, has_answer: bool) -> float:
+        """Join or read the answer of the rebalance, and send heartbeats, by `phase`."""
         phase = self.phase
         if phase is Phase.TO_JOIN:
             pause_s = self._join_request.not_before_s - time.monotonic()
@@ -214,6 +215,7 @@ class ClassicMemberThread(MemberThread):
         return self.stay()
 
     def on_error(self, error: KafkaError) -> float:
+        """Retry the heartbeat of a member, or the whole rebalance; `poll` raises a final error."""
         phase = self.phase
         is_retriable = (
             error.retriable
@@ -249,6 +251,7 @@ class ClassicMemberThread(MemberThread):
         super().close_connections()
 
     def _send_leave(self, member_id: str, reason: str, deadline: Deadline) -> None:
+        """Send a LeaveGroup. Raises BrokerError if the coordinator refuses it."""
         node_id = self.coordinator(deadline)
         connection = self.cluster.connection(node_id, deadline)
         if connection.choose_version(LeaveGroupRequest) >= MEMBERS_VERSION:
@@ -262,6 +265,7 @@ class ClassicMemberThread(MemberThread):
             raise group_error(code, self.group_id, "LeaveGroup")
 
     def _close_connection(self) -> None:
+        """Drop the JoinGroup or SyncGroup in flight."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -462,6 +466,7 @@ class ClassicMemberThread(MemberThread):
         return watch.until_lookup_s()
 
     def send_heartbeat(self) -> None:
+        """Send a Heartbeat, whose answer may begin a rebalance or end the membership."""
         options = self.options
         generation = self.generation
         limit_ms = min(options.client.request_timeout_ms, options.session_timeout_ms)
@@ -532,6 +537,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         return self._metadata_of(generation._replace(generation_id=known))
 
     def _metadata_of(self, generation: Generation) -> GroupMetadata:
+        """Return this member's identity in a generation."""
         return GroupMetadata(
             self._group_id,
             generation.generation_id,
@@ -552,6 +558,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         self.committer()(self._cluster, offsets, deadline)
 
     def committer(self) -> Commit:
+        """As the base class; the coordinator refuses a commit after the next rebalance."""
         thread = self._thread
         if thread is None:
             raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)

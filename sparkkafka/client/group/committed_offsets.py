@@ -134,8 +134,8 @@ class FetchOffsets(OffsetsHandler):
         return _stable_unsupported_reason(self, self._require_stable, version)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        code, rows = _read_group(response)
-        return [(tp, Outcome(code)) for tp in items] if code else rows.items()
+        group_code, outcomes = _read_group(response)
+        return [(tp, Outcome(group_code)) for tp in items] if group_code else outcomes.items()
 
     def needed_acl(self, item: TopicPartition) -> str:
         return f"DESCRIBE on group {self.group_id} and on topic {item.topic}"
@@ -164,8 +164,8 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         return _stable_unsupported_reason(self, self._require_stable, version)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        code, rows = _read_group(response)
-        return [(item, Outcome(code, rows, _HINTS.get(code))) for item in items]
+        code, outcomes = _read_group(response)
+        return [(group, Outcome(code, outcomes, _HINTS.get(code))) for group in items]
 
 
 class _FetchAllOrFail(FetchAllOffsets):
@@ -175,10 +175,11 @@ class _FetchAllOrFail(FetchAllOffsets):
     empty_codes = _NO_GROUP
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        for item, row in super().read(response, items):
-            codes = {answer.code for answer in (row.value or {}).values() if answer.code}
+        for group, outcome in super().read(response, items):
+            codes = {offset.code for offset in (outcome.value or {}).values() if offset.code}
             # The code of a final error if there is one (False sorts first), else a retriable one.
-            yield item, Outcome(row.code or min(codes, key=is_retriable, default=0), row.value)
+            code = outcome.code or min(codes, key=is_retriable, default=0)
+            yield group, Outcome(code, outcome.value)
 
 
 def _stable_unsupported_reason(

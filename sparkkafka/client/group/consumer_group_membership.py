@@ -167,6 +167,8 @@ class ConsumerGroupMemberThread(MemberThread):
         return self.stay() if self.is_in_group else math.inf
 
     def on_error(self, error: KafkaError) -> float:
+        """Retry later. `poll` raises a final error, which ends the membership unless it is about
+        topics: another subscription may help then."""
         is_about_topics = getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with self.lock:
             self._report_again()
@@ -193,6 +195,7 @@ class ConsumerGroupMemberThread(MemberThread):
             )
 
     def _leave_request(self) -> Any:
+        """Return the heartbeat with which this member leaves."""
         is_static = self.options.group_instance_id is not None
         return ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
@@ -204,6 +207,7 @@ class ConsumerGroupMemberThread(MemberThread):
     # --- heartbeats ------------------------------------------------------------------------------
 
     def send_heartbeat(self) -> None:
+        """Send a heartbeat; keep the epoch and the target assignment of its answer."""
         deadline = self.request_deadline()
         self._check_version(deadline)
         request, topics, owned = self._heartbeat_request()

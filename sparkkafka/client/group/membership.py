@@ -398,6 +398,7 @@ class MemberThread(ABC):
                 self._waker.close()
 
     def close_connections(self) -> None:
+        """Close the connections of the thread, at its end."""
         self.cluster.close()
 
     def _leave_at_the_end(self) -> None:

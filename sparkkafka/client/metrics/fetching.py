@@ -66,6 +66,7 @@ class FetchMetrics:
     # --- called by the consumer -----------------------------------------------------------------
 
     def poll_begins(self) -> None:
+        """Measure the time since the last poll began."""
         now_s = time.monotonic()
         with self._lock:
             if self._last_poll_s is not None:
@@ -74,6 +75,7 @@ class FetchMetrics:
             self._last_poll_s = now_s
 
     def poll_ends(self) -> None:
+        """Measure which part of the user's loop was spent inside poll."""
         now_s = time.monotonic()
         with self._lock:
             took_ms = (now_s - (self._last_poll_s or now_s)) * 1000
@@ -84,7 +86,8 @@ class FetchMetrics:
     def consumed(
         self, topic: str, records: int, size_bytes: float, lag: int, lags: Sampled
     ) -> None:
-        """Count the records of a partition that a poll returns; `lag` more follow them."""
+        """Count the records of a partition that a poll returns; `lag` more follow them, which is
+        added to `lags`."""
         now_s = time.monotonic()
         with self._lock:
             self._consumed(topic, records, size_bytes, now_s)
@@ -170,7 +173,7 @@ class FetchMetrics:
         }
 
     def _fetch_metrics(self, now_s: float) -> dict[str, float]:
-        latencies_ms = self.network.latency_ms(self._fetch_api)
+        latencies_ms = self.network.latencies_ms(self._fetch_api)
         return {
             **count_rate_and_total("fetch", latencies_ms, now_s),
             **mean_and_max("fetch-latency", latencies_ms, now_s),
@@ -180,7 +183,7 @@ class FetchMetrics:
         }
 
     def _coordinator_metrics(self, partitions: int, now_s: float) -> dict[str, float]:
-        commits_ms = self.network.latency_ms("OffsetCommit")
+        commits_ms = self.network.latencies_ms("OffsetCommit")
         return {
             "assigned-partitions": float(partitions),
             **count_rate_and_total("commit", commits_ms, now_s),
@@ -190,7 +193,7 @@ class FetchMetrics:
 
     def _membership_metrics(self, now_s: float) -> dict[str, float]:
         # A consumer is in a group of one protocol: the others have no heartbeats.
-        heartbeats_ms = max(map(self.network.latency_ms, HEARTBEATS), key=lambda row: row.count)
+        heartbeats_ms = max(map(self.network.latencies_ms, HEARTBEATS), key=lambda row: row.count)
         return {
             **count_rate_and_total("heartbeat", heartbeats_ms, now_s),
             "heartbeat-response-time-max": heartbeats_ms.window(now_s).largest,

@@ -37,7 +37,7 @@ class NetworkMetrics:
         self._in_flight = 0
 
     def connected(self) -> ConnectionMeter:
-        """Count a new connection; it reports its requests to the meter."""
+        """Count a new connection; return the meter to which it reports its requests."""
         with self.lock:
             self._created.record(1, time.monotonic())
         return ConnectionMeter(self)
@@ -86,12 +86,12 @@ class NetworkMetrics:
         """Requests whose answers have not been read."""
         return self._in_flight
 
-    def latency_ms(self, api: str) -> Sampled:
+    def latencies_ms(self, api: str) -> Sampled:
         """Latencies of this API, from writing the request to reading the answer."""
         return self._latencies_ms.get(api) or Sampled()
 
     def since_sent_s(self, apis: Iterable[str], now_s: float) -> float:
-        """Return the seconds since the last request of these APIs."""
+        """Return the seconds since the last request of these APIs, NO_VALUE if there was none."""
         moments_s = [self._last_sent_s[api] for api in apis if api in self._last_sent_s]
         return now_s - max(moments_s) if moments_s else NO_VALUE
 

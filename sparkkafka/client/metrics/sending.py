@@ -109,7 +109,7 @@ class SendMetrics:
         memory in it."""
         now_s = time.monotonic()
         with self._lock:
-            latencies_ms = self.network.latency_ms("Produce")
+            latencies_ms = self.network.latencies_ms("Produce")
             totals = {
                 **self.network.figures(now_s),
                 "requests-in-flight": float(self.network.in_flight),

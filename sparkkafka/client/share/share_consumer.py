@@ -348,6 +348,7 @@ class ShareConsumer(NotPickled):
         return self._fetcher.lock_timeout_ms
 
     def _accept_if_implicit(self) -> None:
+        """With implicit acknowledgement accept the records of the last poll."""
         if self._options.acknowledgement_mode == "implicit":
             for polled in self._polled:
                 polled.acknowledge_rest(AcknowledgeType.ACCEPT)

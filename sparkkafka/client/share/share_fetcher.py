@@ -305,11 +305,13 @@ class ShareFetcher:
 
     @property
     def has_sessions(self) -> bool:
+        """Whether a session is open or a request in flight."""
         return any(
             row.request is not None or row.epoch != OPEN_EPOCH for row in self._sessions.values()
         )
 
     def _session(self, node_id: int) -> ShareSession:
+        """Return the session with this broker, perhaps a new one."""
         session = self._sessions.get(node_id)
         if session is None:
             leader = LeaderConnection(node_id, self._cluster.backoff())
@@ -590,7 +592,7 @@ class ShareFetcher:
 
     @property
     def next_step_s(self) -> float:
-        """Seconds until the next request after a backoff may be sent; at most one."""
+        """Seconds until the next request after a backoff may be sent; at most 1."""
         now_s = time.monotonic()
         times = [now_s + 1.0, self._next_lookup_s]
         times += [row.leader.not_before_s for row in self._sessions.values()]

@@ -50,6 +50,7 @@ class ShareMemberThread(ConsumerGroupMemberThread):
     def _on_heartbeat_answer(
         self, response: Any, topics: frozenset[str], owned: Partitions
     ) -> None:
+        """As for a consumer group; without partitions the next heartbeat may be sent earlier."""
         super()._on_heartbeat_answer(response, topics, owned)
         with self.lock:
             if response.assignment is not None and response.assignment.topic_partitions:
@@ -60,6 +61,7 @@ class ShareMemberThread(ConsumerGroupMemberThread):
                 self.next_heartbeat_s = min(self.next_heartbeat_s, early_s)
 
     def _heartbeat_request(self) -> tuple[Any, frozenset[str], Partitions]:
+        """Return a heartbeat, the topics that it reports, and no partitions."""
         with self.lock:
             # Set before the fields are read: a later change sets it to 0 again.
             self.next_heartbeat_s = time.monotonic() + self._interval_s
