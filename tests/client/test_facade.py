@@ -11,7 +11,7 @@ import sparkkafka.client
 
 
 def test_every_name_can_be_had() -> None:
-    assert sorted(sparkkafka.client._HOMES) == sorted(sparkkafka.client.__all__)
+    assert sorted(sparkkafka.client._MODULE_OF) == sorted(sparkkafka.client.__all__)
     for name in sparkkafka.client.__all__:
         assert getattr(sparkkafka.client, name).__name__ == name
 

@@ -184,7 +184,7 @@ class Cluster:
         with `once`, raised. Raises BrokerError for other codes, KafkaTimeoutError (with the last
         failure) at the end.
         """
-        deadline = (deadline or self.deadline()).until(self.close_signal)
+        deadline = (deadline or self.deadline()).with_close_signal(self.close_signal)
         retry = self.retry(deadline, what or request.API_NAME)
         while True:
             try:

@@ -74,16 +74,7 @@ class RecordBlock:
     gone before the next one is made, so that the garbage collector has no work.
     """
 
-    __slots__ = (
-        "_headers",
-        "_keys",
-        "_length",
-        "_offsets",
-        "_timestamps_ms",
-        "_types",
-        "_values",
-        "tp",
-    )
+    __slots__ = ("_headers", "_keys", "_length", "_offsets", "_times_ms", "_types", "_values", "tp")
 
     def __init__(self, tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> None:
         self.tp = tp
@@ -91,7 +82,7 @@ class RecordBlock:
         # One number more than rows: a row's next offset is the following number.
         self._offsets: list[int] = columns.offsets.tolist()
         self._offsets.append(next_offset)
-        self._timestamps_ms = _numbers(_timestamps_ms(columns))
+        self._times_ms = _numbers(_timestamps_ms(columns))
         self._types = _numbers(columns.timestamp_types)
         # A large record has its bytes already.
         large = columns.large
@@ -108,7 +99,7 @@ class RecordBlock:
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Iterate over the rows from `start` to `stop`, at least one."""
-        columns = (self._timestamps_ms, self._types, self._keys, self._values, self._headers)
+        columns = (self._times_ms, self._types, self._keys, self._values, self._headers)
         values = (
             column[start:stop] if isinstance(column, list) else repeat(column.value)
             for column in columns
