@@ -171,17 +171,18 @@ def offset_to_commit(
 
     Raises OptionError, also for a negative offset: only `seek` accepts -1 and -2.
     """
-    row = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-    offset = offset_number(whole_float_as_int(row.offset))
+    to_commit = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    offset = offset_number(whole_float_as_int(to_commit.offset))
     if offset is None:
         raise OptionError(
-            f"{what}: cannot commit offset {row.offset!r} of {tp}; give a whole number, at least 0"
+            f"{what}: cannot commit offset {to_commit.offset!r} of {tp}; give a whole number, at "
+            "least 0"
         )
-    if row.metadata is not None and not isinstance(row.metadata, str):
+    if to_commit.metadata is not None and not isinstance(to_commit.metadata, str):
         raise OptionError(
-            f"{what}: the metadata beside offset {offset} of {tp} is text, got {row.metadata!r}"
+            f"{what}: the metadata beside offset {offset} of {tp} is text, got {to_commit.metadata!r}"
         )
-    epoch = row.leader_epoch
+    epoch = to_commit.leader_epoch
     if epoch is not None:
         epoch = checked_int(epoch, f"{what}: the leader_epoch beside offset {offset} of {tp}")
         if not -1 <= epoch <= INT32_MAX:
@@ -189,7 +190,7 @@ def offset_to_commit(
                 f"{what}: the leader_epoch beside offset {offset} of {tp} is not negative, got "
                 f"{epoch}"
             )
-    return OffsetAndMetadata(offset, row.metadata or "", epoch)
+    return OffsetAndMetadata(offset, to_commit.metadata or "", epoch)
 
 
 def setting_text(value: Any, where: str) -> str:

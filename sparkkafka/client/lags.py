@@ -119,20 +119,20 @@ class AgeReader:
         record did not come in time. Raises KafkaError if records may not be read."""
         lags = list(lags)
         starts = {
-            row.partition: max(row.committed, row.earliest)
-            for row in lags
-            if row.lag and row.committed is not None and row.earliest is not None
+            lag.partition: max(lag.committed, lag.earliest)
+            for lag in lags
+            if lag.lag and lag.committed is not None and lag.earliest is not None
         }
         timestamps_ms = self._first_timestamps(starts, deadline.sooner(MAX_AGES_MS))
         now_ms = time.time() * 1000
         aged = []
-        for row in lags:
-            timestamp_ms = timestamps_ms.get(row.partition)
-            if row.lag == 0:
-                row = replace(row, behind_s=0.0)
+        for lag in lags:
+            timestamp_ms = timestamps_ms.get(lag.partition)
+            if lag.lag == 0:
+                lag = replace(lag, behind_s=0.0)
             elif timestamp_ms is not None:
-                row = replace(row, behind_s=max(0.0, (now_ms - timestamp_ms) / 1000))
-            aged.append(row)
+                lag = replace(lag, behind_s=max(0.0, (now_ms - timestamp_ms) / 1000))
+            aged.append(lag)
         return aged
 
     def _first_timestamps(

@@ -312,9 +312,9 @@ class Consumer(NotPickled):
             else:
                 example = 'TopicPartition("orders", 0): 100'
                 what = "offsets (records.next_offsets has them)"
-                for key, row in checked_mapping(offsets, what, example).items():
+                for key, offset in checked_mapping(offsets, what, example).items():
                     tp = _partition(key, "offsets")
-                    chosen[tp] = offset_to_commit(tp, row, "offsets")
+                    chosen[tp] = offset_to_commit(tp, offset, "offsets")
             deadline = self._deadline(timeout_s)
             if asynchronous:
                 self._coordinator.commit_later(chosen, deadline, callback)
@@ -417,8 +417,8 @@ class Consumer(NotPickled):
     def _partition_infos(self, topic: TopicMetadata) -> list[PartitionInfo]:
         brokers = self._cluster.brokers
         return [
-            PartitionInfo(topic.name, number, brokers.get(row.leader))
-            for number, row in sorted(topic.partitions.items())
+            PartitionInfo(topic.name, number, brokers.get(partition.leader))
+            for number, partition in sorted(topic.partitions.items())
         ]
 
     def metrics(self) -> Metrics:
@@ -431,7 +431,10 @@ class Consumer(NotPickled):
         last 30 to 60 s; NaN stands for no value. May be called from any thread; sends no request.
         """
         return self._metrics.figures(
-            [PartitionFigures(row.tp, row.lag, row.lags) for row in list(self._subscription)]
+            [
+                PartitionFigures(state.tp, state.lag, state.lags)
+                for state in list(self._subscription)
+            ]
         )
 
     # --- the end ----------------------------------------------------------------------------

@@ -312,7 +312,7 @@ class ConsumerCoordinator:
     ) -> None:
         """Commit after all asynchronous commits, which must not overwrite it."""
         group_id = self.need_group("commit")
-        chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
+        chosen = {tp: offset_to_commit(tp, offset, "offsets") for tp, offset in offsets.items()}
         if not self._commits.wait(deadline):
             raise KafkaTimeoutError(
                 f"nothing was committed: earlier asynchronous commits of group {group_id!r} were "
@@ -334,7 +334,7 @@ class ConsumerCoordinator:
         """Commit in the background, as the member that this is now. Raises OptionError without a
         group.id; the callback gets other errors."""
         group_id = self.need_group("commit")
-        chosen = {tp: offset_to_commit(tp, row, "offsets") for tp, row in offsets.items()}
+        chosen = {tp: offset_to_commit(tp, offset, "offsets") for tp, offset in offsets.items()}
         commit: Commit
         try:
             if self._member is not None:

@@ -126,13 +126,15 @@ class Fetcher:
         """
         now_s = time.monotonic()
         needing = [
-            row for row in self._subscription if row.needs_request(now_s, is_draining=is_draining)
+            state
+            for state in self._subscription
+            if state.needs_request(now_s, is_draining=is_draining)
         ]
         if not needing:
             return
         if deadline is not None and now_s >= self._leader_lookup.not_before_s:
             known = self._cluster.known_leader
-            unknown = {row.tp.topic for row in needing if known(row.tp) is None}
+            unknown = {state.tp.topic for state in needing if known(state.tp) is None}
             if unknown:
                 self._leader_lookup.refresh(unknown, deadline)
         by_node: dict[int, list[PartitionState]] = {}
@@ -189,9 +191,11 @@ class Fetcher:
             states = self._without_unsupported_lookups(without_offset, connection)
             if not states:
                 return
-            times = [(row.tp, LATEST if row.lookup is None else row.lookup) for row in states]
+            lookups = [
+                (state.tp, LATEST if state.lookup is None else state.lookup) for state in states
+            ]
             isolation_level = self.options.isolation_level
-            request = list_offsets_request(self._cluster, times, isolation_level)
+            request = list_offsets_request(self._cluster, lookups, isolation_level)
         else:
             version = connection.choose_version(FetchRequest)
             if any(state.replica.leader_only for state in states):
@@ -468,7 +472,9 @@ class Fetcher:
         another broker. Raises errors that a retry cannot fix."""
         states = list(leader.requested)
         if leader.connection is None:  # it could not even be reached
-            states = [row for row in self._subscription if self._node_of(row) == leader.node_id]
+            states = [
+                state for state in self._subscription if self._node_of(state) == leader.node_id
+            ]
         is_replica = bool(states)
         for state in states:
             self._note_failure(state, error)
@@ -502,8 +508,8 @@ class Fetcher:
         """Seconds until the next request after a backoff may be sent; at most 1."""
         now_s = time.monotonic()
         times = [now_s + 1.0]
-        times += [row.not_before_s for row in self._leaders.values() if not row.requested]
-        times += [row.not_before_s for row in self._subscription if row.not_before_s > now_s]
+        times += [leader.not_before_s for leader in self._leaders.values() if not leader.requested]
+        times += [state.not_before_s for state in self._subscription if state.not_before_s > now_s]
         if self._leader_lookup.not_before_s > now_s:
             times.append(self._leader_lookup.not_before_s)
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)

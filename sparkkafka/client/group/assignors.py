@@ -117,7 +117,7 @@ def partition_racks(cluster: Cluster, topics: Iterable[str]) -> PartitionRacks:
     @cache
     def racks_of(replicas: tuple[int, ...]) -> frozenset[str]:
         brokers = (cluster.brokers.get(node_id) for node_id in replicas)
-        return frozenset(row.rack for row in brokers if row and row.rack)
+        return frozenset(broker.rack for broker in brokers if broker and broker.rack)
 
     found: dict[str, Sequence[frozenset[str]]] = {}
     for name in topics:
@@ -295,11 +295,11 @@ def withhold_moving(
         for tp in partitions
         if ownership.owners.get(tp) != member and ownership.claimants.get(tp)
     )
-    now = {
+    first = {
         member: [tp for tp in partitions if tp not in withheld]
         for member, partitions in assigned.items()
     }
-    return now, withheld
+    return first, withheld
 
 
 def _assign_equally(
@@ -661,7 +661,9 @@ class RoundRobinAssignor(Assignor):
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
         assigned: Assignments = {member: [] for member in members}
-        subscribed = {member: frozenset(row.topics) for member, row in members.items()}
+        subscribed = {
+            member: frozenset(subscription.topics) for member, subscription in members.items()
+        }
         turns = _in_java_order(members)
         turn = 0
         for topic in sorted(frozenset().union(*subscribed.values()) & partition_counts.keys()):
@@ -701,7 +703,10 @@ class StickyAssignor(Assignor):
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
-        claims = {member: _previous_claim(member, row) for member, row in members.items()}
+        claims = {
+            member: _previous_claim(member, subscription)
+            for member, subscription in members.items()
+        }
         assigned, _ = _assign_by_claims(partition_counts, members, claims, racks)
         return assigned
 
@@ -732,7 +737,10 @@ class CooperativeStickyAssignor(Assignor):
         members: Mapping[str, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> Assignments:
-        claims = {member: Claim(row.owned, _generation_of(row)) for member, row in members.items()}
+        claims = {
+            member: Claim(subscription.owned, _generation_of(subscription))
+            for member, subscription in members.items()
+        }
         assigned, ownership = _assign_by_claims(partition_counts, members, claims, racks)
         first, withheld = withhold_moving(assigned, ownership)
         if withheld:
@@ -742,8 +750,13 @@ class CooperativeStickyAssignor(Assignor):
 
 ASSIGNORS: Mapping[str, Callable[[], Assignor]] = MappingProxyType(
     {
-        kind.name: kind
-        for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
+        assignor.name: assignor
+        for assignor in (
+            RangeAssignor,
+            RoundRobinAssignor,
+            StickyAssignor,
+            CooperativeStickyAssignor,
+        )
     }
 )
 """By the names of `partition.assignment.strategy`."""
@@ -775,21 +788,21 @@ def _assign_by_claims(
             len(ownership.contested),
             min(ownership.contested),
         )
-    topics_of = {member: row.topics for member, row in members.items()}
+    topics_of = {member: subscription.topics for member, subscription in members.items()}
     racks = Racks(_member_racks(members), partition_racks, partition_counts)
     return assign_sticky(partition_counts, topics_of, ownership, racks or None), ownership
 
 
 def _member_racks(members: Mapping[str, MemberSubscription]) -> dict[str, str | None]:
-    return {member: row.rack_id for member, row in members.items()}
+    return {member: subscription.rack_id for member, subscription in members.items()}
 
 
-def _previous_claim(member: str, row: MemberSubscription) -> Claim:
+def _previous_claim(member: str, subscription: MemberSubscription) -> Claim:
     """Read the claim of a member that has revoked everything before it joined: `owned` is empty."""
-    if not row.user_data:
+    if not subscription.user_data:
         return Claim((), NO_GENERATION)
     try:
-        previous, generation_id = decode_sticky_user_data(row.user_data)
+        previous, generation_id = decode_sticky_user_data(subscription.user_data)
     except DecodeError as error:
         # As in Java: the worst that follows is that its partitions move.
         log.warning("what member %s says it had cannot be read and is ignored: %s", member, error)
@@ -797,12 +810,12 @@ def _previous_claim(member: str, row: MemberSubscription) -> Claim:
     return Claim(tuple(TopicPartition(*tp) for tp in previous), generation_id)
 
 
-def _generation_of(row: MemberSubscription) -> int:
+def _generation_of(subscription: MemberSubscription) -> int:
     """Return the generation in a member's subscription, else that in its user data."""
-    if row.generation_id >= 0 or not row.user_data:
-        return max(row.generation_id, NO_GENERATION)
+    if subscription.generation_id >= 0 or not subscription.user_data:
+        return max(subscription.generation_id, NO_GENERATION)
     try:
-        return max(decode_cooperative_generation(row.user_data), NO_GENERATION)
+        return max(decode_cooperative_generation(subscription.user_data), NO_GENERATION)
     except DecodeError:
         return NO_GENERATION  # as in Java
 
@@ -817,7 +830,7 @@ class GroupAssignors:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._assignors: dict[str, Assignor] = {name: ASSIGNORS[name]() for name in names}
-        self.cooperative = all(row.cooperative for row in self._assignors.values())
+        self.cooperative = all(assignor.cooperative for assignor in self._assignors.values())
 
     def subscriptions(
         self,
@@ -854,9 +867,9 @@ class GroupAssignors:
         Raises DecodeError, which names the member, and what `partition_counts` raises.
         """
         members = {member.member_id: _read_subscription_of(member) for member in response.members}
-        topics = {topic for row in members.values() for topic in row.topics}
+        topics = {topic for subscription in members.values() for topic in subscription.topics}
         counts = partition_counts(cluster, topics, deadline)
-        has_racks = any(row.rack_id for row in members.values())
+        has_racks = any(subscription.rack_id for subscription in members.values())
         racks = partition_racks(cluster, counts) if has_racks else NO_RACKS
         watch = TopicWatch(topics, counts, racks, cluster.options.metadata_max_age_ms)
         if watch.missing:

@@ -260,7 +260,7 @@ class ClassicMemberThread(MemberThread):
         else:
             request = LeaveGroupRequest(group_id=self.group_id, member_id=member_id)
         response = connection.call(request, deadline)
-        code = response.error_code or next((row.error_code for row in response.members), 0)
+        code = response.error_code or next((member.error_code for member in response.members), 0)
         if code:
             raise group_error(code, self.group_id, "LeaveGroup")
 
@@ -399,7 +399,7 @@ class ClassicMemberThread(MemberThread):
         if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             hint = (
                 "the other members have none of this one's assignors "
-                f"({', '.join(row.name for row in self._protocols)}): set "
+                f"({', '.join(protocol.name for protocol in self._protocols)}): set "
                 "partition.assignment.strategy to one that all have; or the group is of another "
                 "kind: then set another group.id"
             )
@@ -459,7 +459,7 @@ class ClassicMemberThread(MemberThread):
             return self._answer_due.remaining_s()
         watch = self._watch
         if watch is None or self.phase is not Phase.JOINED:
-            # In another phase a heartbeat has just ended the membership: `step` looks again.
+            # In another phase, to which the member has just changed, `step` is called again.
             return math.inf if self.phase is Phase.JOINED else 0
         if watch.until_lookup_s() <= 0:
             self._rejoin_if_topics_changed(watch)

@@ -323,8 +323,10 @@ def fetch_all_committed(
     """
     what = f"looking up the offsets of group {group_id!r}"
     lookup = ToCoordinator(cluster, FOR_GROUP)
-    rows = call_all(cluster, [group_id], _FetchAllOrFail(), lookup, deadline, what)[group_id]
-    return {tp: row.value for tp, row in (rows or {}).items() if row.value is not None}
+    outcomes = call_all(cluster, [group_id], _FetchAllOrFail(), lookup, deadline, what)[group_id]
+    return {
+        tp: outcome.value for tp, outcome in (outcomes or {}).items() if outcome.value is not None
+    }
 
 
 def fetch_committed(
@@ -340,7 +342,7 @@ def fetch_committed(
     BrokerError naming group and partitions, KafkaTimeoutError (with the last failure).
     """
     found = fetch_committed_with_metadata(cluster, group_id, partitions, deadline=deadline)
-    return {tp: row.offset for tp, row in found.items()}
+    return {tp: committed.offset for tp, committed in found.items()}
 
 
 def fetch_committed_with_metadata(
@@ -354,7 +356,7 @@ def fetch_committed_with_metadata(
     what = f"looking up the offsets of group {group_id!r}"
     handler, lookup = _FetchIfAny(group_id), coordinator_of(cluster, group_id)
     found = call_all(cluster, partitions, handler, lookup, deadline, what)
-    return {tp: row for tp, row in found.items() if row is not None}
+    return {tp: committed for tp, committed in found.items() if committed is not None}
 
 
 def commit_group_offsets(
@@ -398,10 +400,14 @@ def list_consumer_group_offsets(
     if partitions is None:
         handler, lookup = FetchAllOffsets(require_stable), ToCoordinator(cluster, FOR_GROUP)
         what = f"looking up the offsets of group {group_id!r}"
-        rows = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
-        found = {tp: row.value for tp, row in rows.items() if not row.code and row.value}
+        outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
+        found = {
+            tp: outcome.value
+            for tp, outcome in outcomes.items()
+            if not outcome.code and outcome.value
+        }
         # Partitions with an error are fetched again by name, with retries.
-        chosen = [tp for tp, row in rows.items() if row.code]
+        chosen = [tp for tp, outcome in outcomes.items() if outcome.code]
     else:
         chosen = checked_partitions(partitions, "partitions")
     results = _call_each_partition(
@@ -422,9 +428,11 @@ def alter_consumer_group_offsets(
     """
     checked_name(group_id, "group_id")
     chosen = {}
-    for key, row in checked_mapping(offsets, "offsets", 'TopicPartition("orders", 0): 100').items():
+    for key, offset in checked_mapping(
+        offsets, "offsets", 'TopicPartition("orders", 0): 100'
+    ).items():
         tp = checked_partition(key, "offsets")
-        chosen[tp] = offset_to_commit(tp, row, "offsets")
+        chosen[tp] = offset_to_commit(tp, offset, "offsets")
     return _call_each_partition(
         cluster, chosen, CommitOffsets(group_id, chosen), deadline, "setting the offsets"
     )

@@ -331,7 +331,9 @@ class ConsumerGroupMemberThread(MemberThread):
             log.info("group %s: looking up assigned topics failed: %s", self.group_id, error)
             return
         ids = {name: self.cluster.topic_id(name) for name in names if name not in failed}
-        self._topic_names = {uuid.UUID(bytes=row): name for name, row in ids.items() if row}
+        self._topic_names = {
+            uuid.UUID(bytes=topic_id): name for name, topic_id in ids.items() if topic_id
+        }
         if not self._set_target(assignment):
             log.info("group %s: not all assigned topics are known here yet", self.group_id)
 

@@ -545,7 +545,9 @@ class GroupMember(ABC, Generic[ThreadT]):
         except Exception as error:
             return error
         finally:
-            self._owned = {tp: row for tp, row in self._owned.items() if tp not in revoked}
+            self._owned = {
+                tp: topic_id for tp, topic_id in self._owned.items() if tp not in revoked
+            }
         return None
 
     def _take_over(self, owned: Mapping[TopicPartition, Any], error: Exception | None) -> None:

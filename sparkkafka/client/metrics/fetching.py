@@ -135,8 +135,8 @@ class FetchMetrics:
                 FETCH: self._fetch_metrics(now_s),
             }
             totals = found[FETCH]
-            for topic, row in self._topic_metrics(totals, now_s).items():
-                found[f"{FETCH},topic={topic}"] = row
+            for topic, metrics in self._topic_metrics(totals, now_s).items():
+                found[f"{FETCH},topic={topic}"] = metrics
             largest_lags = []
             for tp, lag, lags in assigned:
                 if lag is None:
@@ -193,7 +193,9 @@ class FetchMetrics:
 
     def _membership_metrics(self, now_s: float) -> dict[str, float]:
         # A consumer is in a group of one protocol: the others have no heartbeats.
-        heartbeats_ms = max(map(self.network.latencies_ms, HEARTBEATS), key=lambda row: row.count)
+        heartbeats_ms = max(
+            map(self.network.latencies_ms, HEARTBEATS), key=lambda latencies_ms: latencies_ms.count
+        )
         return {
             **count_rate_and_total("heartbeat", heartbeats_ms, now_s),
             "heartbeat-response-time-max": heartbeats_ms.window(now_s).largest,
@@ -257,6 +259,6 @@ class ShareMetrics(FetchMetrics):
                 "consumer-share-coordinator-metrics": self._membership_metrics(now_s),
                 SHARE_FETCH: totals,
             }
-            for topic, row in self._topic_metrics(totals, now_s).items():
-                found[f"{SHARE_FETCH},topic={topic}"] = row
+            for topic, metrics in self._topic_metrics(totals, now_s).items():
+                found[f"{SHARE_FETCH},topic={topic}"] = metrics
         return found

@@ -130,14 +130,14 @@ class SendMetrics:
                 totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
             found = {"producer-metrics": totals}
             for topic, counts in self._topics.items():
-                row = {
+                metrics = {
                     **sum_rate_and_total("record-send", counts.records, now_s),
                     **sum_rate_and_total("byte", counts.wire_bytes, now_s),
                     **sum_rate_and_total("record-retry", counts.retries, now_s),
                     **sum_rate_and_total("record-error", counts.errors, now_s),
                 }
-                for name, value in row.items():
+                for name, value in metrics.items():
                     totals[name] += value
-                row["compression-rate"] = counts.compression.window(now_s).mean
-                found[f"producer-topic-metrics,topic={topic}"] = row
+                metrics["compression-rate"] = counts.compression.window(now_s).mean
+                found[f"producer-topic-metrics,topic={topic}"] = metrics
         return found

@@ -196,8 +196,8 @@ class AcquiredPartition:
             self._fetched = None
         ranges, self._remaining_ranges = self._remaining_ranges, []
         return [
-            acknowledge_range(row.first_offset, row.last_offset, AcknowledgeType.RELEASE)
-            for row in ranges
+            acknowledge_range(acquired.first_offset, acquired.last_offset, AcknowledgeType.RELEASE)
+            for acquired in ranges
         ]
 
     def _take_acquired(
@@ -270,10 +270,10 @@ def sorted_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
         AcquiredRange(row.first_offset, row.last_offset, row.delivery_count) for row in rows
     )
     previous_offset = -1
-    for row in found:
-        if row.first_offset <= previous_offset or row.last_offset < row.first_offset:
+    for acquired in found:
+        if acquired.first_offset <= previous_offset or acquired.last_offset < acquired.first_offset:
             return None
-        previous_offset = row.last_offset
+        previous_offset = acquired.last_offset
     return found
 
 
@@ -320,9 +320,9 @@ def offsets_of(batches: Iterable[AcknowledgementBatch]) -> list[range]:
 
 def require_all_acknowledged(polled: Iterable[PolledRecords]) -> None:
     """Raises ConsumerStateError if records of the last poll have no acknowledgement."""
-    incomplete = [row for row in polled if row.unacknowledged_count]
+    incomplete = [records for records in polled if records.unacknowledged_count]
     if incomplete:
-        count = sum(row.unacknowledged_count for row in incomplete)
+        count = sum(records.unacknowledged_count for records in incomplete)
         first = incomplete[0]
         raise ConsumerStateError(
             f"{count} records of the last poll are not acknowledged, the first is offset "

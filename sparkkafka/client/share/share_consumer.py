@@ -284,7 +284,9 @@ class ShareConsumer(NotPickled):
             checked_int(offset, "offset")
             if kind == AcknowledgeType.RENEW:
                 self._require_renewals(tp)
-            if not any(row.tp == tp and row.acknowledge(offset, kind) for row in self._polled):
+            if not any(
+                polled.tp == tp and polled.acknowledge(offset, kind) for polled in self._polled
+            ):
                 raise ConsumerStateError(
                     f"the last poll has returned no record {offset} of {partition}, or its "
                     "acknowledgement is sent already (the next poll returns a renewed record)"
@@ -292,7 +294,7 @@ class ShareConsumer(NotPickled):
 
     def _require_renewals(self, tp: TopicPartition) -> None:
         """Raises UnsupportedVersionError if the leader does not know RENEW."""
-        if any(row.tp == tp and row.source.session.cannot_renew for row in self._polled):
+        if any(polled.tp == tp and polled.source.session.cannot_renew for polled in self._polled):
             raise UnsupportedVersionError(
                 f"RENEW needs Kafka 4.2 or later, which the leader of {tp} is not: acknowledge "
                 "otherwise, or raise share.record.lock.duration.ms of the group"
@@ -317,7 +319,7 @@ class ShareConsumer(NotPickled):
             deadline = deadline_of(timeout_s) or self._cluster.deadline()
             self._await_answers(deadline)
             failed: dict[tuple[str, int], KafkaError] = {
-                row.tp: row.error for row in self._results if row.error is not None
+                result.tp: result.error for result in self._results if result.error is not None
             }
             self._report_results(warn=False)
             if failed:
@@ -360,11 +362,11 @@ class ShareConsumer(NotPickled):
             for record in renewals:
                 self._renewing[polled.tp, record.offset] = record, polled.source
             self._fetcher.add_acknowledgements(polled.source, batches)
-        self._polled = [row for row in self._polled if row.unacknowledged_count]
+        self._polled = [polled for polled in self._polled if polled.unacknowledged_count]
 
     def _on_result(self, result: AcknowledgementResult) -> None:
         """Keep a result for the user, and the renewed records for the next poll."""
-        count = sum(len(row) for row in offsets_of(result.batches))
+        count = sum(len(offsets) for offsets in offsets_of(result.batches))
         if count:
             self._metrics.acknowledged(count, failed=result.error is not None)
         for offset in renewed_offsets(result.batches):

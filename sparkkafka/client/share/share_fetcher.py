@@ -164,9 +164,10 @@ class ShareSession:
             max_records=options.max_poll_records,
             batch_size=options.max_poll_records,
             share_acquire_mode=RECORD_LIMIT if is_limited else WHOLE_BATCHES,
-            topics=[ShareFetchTopic(topic_id=key, partitions=row) for key, row in topics.items()],
+            topics=[ShareFetchTopic(topic_id=key, partitions=rows) for key, rows in topics.items()],
             forgotten_topics_data=[
-                ForgottenShareTopic(topic_id=key, partitions=row) for key, row in forgotten.items()
+                ForgottenShareTopic(topic_id=key, partitions=rows)
+                for key, rows in forgotten.items()
             ],
         )
 
@@ -186,7 +187,9 @@ class ShareSession:
             member_id=member_id,
             share_session_epoch=CLOSE_EPOCH if closes else self.epoch,
             is_renew_ack=is_renewing,
-            topics=[AcknowledgeTopic(topic_id=key, partitions=row) for key, row in topics.items()],
+            topics=[
+                AcknowledgeTopic(topic_id=key, partitions=rows) for key, rows in topics.items()
+            ],
         )
 
 
@@ -253,7 +256,7 @@ class ShareFetcher:
     @property
     def has_unanswered(self) -> bool:
         """Whether acknowledgements wait to be sent, or for an answer."""
-        return any(row.unsent or row.sent for row in self._sessions.values())
+        return any(session.unsent or session.sent for session in self._sessions.values())
 
     def close(self) -> None:
         for session in self._sessions.values():
@@ -307,7 +310,8 @@ class ShareFetcher:
     def has_sessions(self) -> bool:
         """Whether a session is open or a request in flight."""
         return any(
-            row.request is not None or row.epoch != OPEN_EPOCH for row in self._sessions.values()
+            session.request is not None or session.epoch != OPEN_EPOCH
+            for session in self._sessions.values()
         )
 
     def _session(self, node_id: int) -> ShareSession:
@@ -557,7 +561,7 @@ class ShareFetcher:
     def _lose_session(self, session: ShareSession, error: KafkaError) -> None:
         """End the session. Its acquired records go to other members, and its acknowledgements have
         failed with `error`."""
-        for acquired in [row for row in self.acquired if row.session is session]:
+        for acquired in [acquired for acquired in self.acquired if acquired.session is session]:
             acquired.drop()
             self.acquired.remove(acquired)
         if session.leader.connection is not None and session.request is not None:
@@ -595,7 +599,7 @@ class ShareFetcher:
         """Seconds until the next request after a backoff may be sent; at most 1."""
         now_s = time.monotonic()
         times = [now_s + 1.0, self._next_lookup_s]
-        times += [row.leader.not_before_s for row in self._sessions.values()]
+        times += [session.leader.not_before_s for session in self._sessions.values()]
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
 
 
