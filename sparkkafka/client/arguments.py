@@ -180,7 +180,8 @@ def offset_to_commit(
         )
     if to_commit.metadata is not None and not isinstance(to_commit.metadata, str):
         raise OptionError(
-            f"{what}: the metadata beside offset {offset} of {tp} is text, got {to_commit.metadata!r}"
+            f"{what}: the metadata beside offset {offset} of {tp} is text, got "
+            f"{to_commit.metadata!r}"
         )
     epoch = to_commit.leader_epoch
     if epoch is not None:

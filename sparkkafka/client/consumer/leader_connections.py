@@ -240,10 +240,12 @@ class LeaderLookup:
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in self._unknown_since_s
         ]
         self._nearest |= self._cluster.nearest_topics(newly_unknown, deadline)
+        # Topics that exist, perhaps again.
         for name in names:
             if name not in failed:
                 self._unknown_since_s.pop(name, None)
                 self.warn_if_recreated(name)
+        # Partitions that are not assigned any more.
         for tp in [tp for tp in self._missing_since_s if tp not in self._subscription]:
             del self._missing_since_s[tp]
         for state in self._subscription:

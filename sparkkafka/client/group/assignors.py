@@ -514,6 +514,7 @@ class _Balancer:
         def preference(number: int) -> tuple[int, bool, int]:
             tp = TopicPartition(topic, number)
             racks = self._racks
+            # 1 if only the taker's rack has a replica, -1 if only the giver's has one.
             nearer = racks.allows(taker, tp) - racks.allows(giver, tp) if racks else 0
             return nearer, taker in self._claimants.get(tp, ()), number
 

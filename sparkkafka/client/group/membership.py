@@ -182,8 +182,8 @@ class MemberThread(ABC):
         """End the thread, and leave the group if `leave`. A leave that takes longer than the
         deadline continues in the background.
 
-        Cuts a connection that waits for the answer to a JoinGroup. While that answer decides
-        whether this is a member, the thread waits for it, but at most MIN_LEAVE_MS.
+        If the group does not have this member yet, this waits at most MIN_LEAVE_MS for a request in
+        flight, which may join the group, and then cuts the connections.
         """
         with self.lock:
             self._stopping = (deadline, leave)
