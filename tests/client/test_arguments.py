@@ -384,7 +384,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "send": {"request": REQUEST, "expect_reply": FLAG, "patience_s": optional(SECONDS)},
         "send_rest": {"patience_s": SECONDS},
         "receive": {"buffer": NOT_CHECKED_HERE},
-        "choose": {},
+        "choose_version": {},
         "supports": {"version": WHOLE},
         "close": {},
     },
