@@ -268,7 +268,7 @@ def crc32(keys: pa.Array) -> Words:
 @cache
 def _crc32_tables() -> tuple[Words, Words, Words]:
     """Make the tables that `_Crc32` looks bytes up in: of one byte, and of the lower and the upper
-    two bytes of a word of four.
+    two bytes of a word of four. Row i is the checksum, from state 0, of the bytes of number i.
 
     A word goes through two tables of 65,536 rows (256 KB each): half the steps of four small ones.
     """

@@ -358,7 +358,7 @@ def _follow_counted(data: Bytes, begins: Ints, counts: Ints) -> Ints:
     max_count = int(counts.max())
     steps = np.empty((max_count, len(begins), 2), np.int64)
     _follow_steps(data, begins, steps)
-    positions = steps[:, :, 0].T
+    positions = steps[:, :, 0].T  # [chain, step]; a chain has as many as its count
     if int(counts.min()) == max_count:
         return positions.ravel()
     return positions[np.arange(max_count) < counts[:, None]]

@@ -378,8 +378,8 @@ def batch_parts(
     last_offset_delta: int | None = None,
     partition_leader_epoch: int = NO_LEADER_EPOCH,
 ) -> tuple[bytes, BytesLike]:
-    """Build the header of a batch, and the records to send: `payload` itself, not copied, or what
-    compression made of it. Neither is changed afterwards.
+    """Build a batch: (its header, the records to send, which are `payload` itself, not copied, or
+    what compression made of it). Neither is changed afterwards.
 
     `last_offset_delta` defaults to `record_count - 1`, which brokers require of producers. If
     compression does not make the payload smaller, it is sent uncompressed, as in librdkafka: so no
@@ -457,7 +457,7 @@ class AbortedTransactions:
         """Producer ids whose aborted transaction has begun and has not ended."""
 
     def visible_batches(self, batches: Iterable[RecordBatch]) -> list[RecordBatch]:
-        """Return the batches that are `visible`, which are in offset order."""
+        """Return those of `batches`, which are in offset order, that are `visible`."""
         if self._pending or self._aborting:
             return [batch for batch in batches if self.visible(batch)]
         # A shortcut, since small batches come by the thousand: without aborted transactions only

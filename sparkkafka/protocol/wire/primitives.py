@@ -86,7 +86,7 @@ class Reader:
         return start
 
     def span(self, size: int) -> memoryview:
-        """The next `size` bytes, as a view of the buffer."""
+        """Read the next `size` bytes as a view of the buffer."""
         start = self.claim(size)
         return self.buffer[start : self.pos]
 
@@ -135,7 +135,7 @@ class Reader:
         return (value >> 1) ^ -(value & 1)
 
     def _any_varint(self, bits: int) -> int:
-        """An unsigned varint. More than `bits` bits are damage here; Java drops them."""
+        """Read an unsigned varint. More than `bits` bits are damage here; Java drops them."""
         start = self.pos
         if start == self.end:
             self.claim(1)  # which raises
@@ -202,7 +202,7 @@ class Reader:
     # Array lengths
 
     def array_length(self, element_size: int = 1) -> int:
-        """The number of elements, which take `element_size` bytes or more each.
+        """Read the number of elements, which take `element_size` bytes or more each.
 
         A count that the bytes left cannot hold is an error, before anything is allocated for it.
         """
@@ -226,7 +226,8 @@ class Reader:
     # Tagged fields
 
     def tagged_fields(self) -> list[tuple[int, int, int]]:
-        """The tagged fields of KIP-482, in ascending order, as (tag, start, stop) in `buffer`."""
+        """Step over the tagged fields (KIP-482), and return (tag, start, stop) of each value in
+        `buffer`, in ascending order of the tags."""
         count = self.unsigned_varint()
         if count == 0:
             return []
@@ -423,7 +424,7 @@ class Writer:
     # Tagged fields
 
     def tagged_fields(self, fields: list[tuple[int, bytes | bytearray]]) -> None:
-        """Tagged fields as (tag, encoded value), already in ascending order of their tags."""
+        """Append tagged fields, given as (tag, encoded value) in ascending order of their tags."""
         self.unsigned_varint(len(fields))
         for tag, encoded in fields:
             self.unsigned_varint(tag)
