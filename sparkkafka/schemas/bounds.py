@@ -151,11 +151,11 @@ def type_levels(kind: pa.DataType) -> int:
     return 1
 
 
-def slot_bytes(kind: pa.DataType) -> int:
-    """Return the bytes that one value takes in its column and those below, without the bytes of
-    texts and the items of arrays and maps."""
+def bytes_per_value(kind: pa.DataType) -> int:
+    """Return the bytes that one value of a type takes in its column and in those below, without the
+    bytes of texts and the items of arrays and maps."""
     if pa.types.is_struct(kind):
-        return 1 + sum(slot_bytes(field.type) for field in kind)
+        return 1 + sum(bytes_per_value(field.type) for field in kind)
     if pa.types.is_null(kind):
         return 0
     try:

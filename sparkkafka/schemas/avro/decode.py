@@ -35,7 +35,7 @@ from sparkkafka.schemas.arrays import is_utf8, null_outside, offsets_of, spread
 from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
-from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, slot_bytes
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, bytes_per_value
 from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
 
@@ -51,7 +51,7 @@ class AvroDecoder:
 
     def __init__(self, decoder: ValueDecoder) -> None:
         self._decoder = decoder
-        self._row_bytes = slot_bytes(decoder.type) + decoder.default_bytes
+        self._row_bytes = bytes_per_value(decoder.type) + decoder.default_bytes
 
     @property
     def type(self) -> pa.DataType:
@@ -364,7 +364,7 @@ class RecordDecoder(ValueDecoder):
         self._steps = steps
         self._defaults = defaults
         self.default_bytes = sum(
-            max(0, value.nbytes - 4 - slot_bytes(value.type)) for value in defaults.values()
+            max(0, value.nbytes - 4 - bytes_per_value(value.type)) for value in defaults.values()
         ) + sum(step[0].default_bytes for step in steps if not isinstance(step, Skipper))
         if self.default_bytes > MAX_DEFAULTS:
             raise SchemaError(
@@ -391,7 +391,7 @@ class ArrayDecoder(ValueDecoder):
         super().__init__(kind, skipper)
         self._items = skipper
         self._item = item
-        self._item_bytes = slot_bytes(item.type) + item.default_bytes
+        self._item_bytes = bytes_per_value(item.type) + item.default_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
         failures = cursor.chunk.failures

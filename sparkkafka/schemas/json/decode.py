@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
 from sparkkafka.schemas.arrays import spread
-from sparkkafka.schemas.bounds import slot_bytes
+from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.json.normalizer import (
     Normalizer,
     UnfitError,
@@ -55,7 +55,7 @@ class JsonDecoder:
 
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
         self.type = root.type
-        self._row_bytes = slot_bytes(root.type)
+        self._row_bytes = bytes_per_value(root.type)
         self.with_rest = with_rest
         self.exact = exact
         self.rows = Normalizer(root, with_rest, exact)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut, slot_bytes
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, bytes_per_value, cut
 from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
@@ -222,7 +222,7 @@ def item_bytes(root: Node) -> int:
 def _largest_item(node: Node) -> int:
     size = max(map(_largest_item, node.children.values()), default=0)
     if node.kind in (_LIST, _MAP):
-        size = max(size, slot_bytes(node.item.type))
+        size = max(size, bytes_per_value(node.item.type))
     return size
 
 
@@ -271,7 +271,7 @@ def _items_size(node: Node, value: Any, limit: int) -> int:
         )
     if node.kind not in (_LIST, _MAP) or kind not in (list, dict):
         return 0
-    own = len(value) * slot_bytes(node.item.type)
+    own = len(value) * bytes_per_value(node.item.type)
     if own > limit or not node.item.children:
         return own
     items = value.values() if kind is dict else value

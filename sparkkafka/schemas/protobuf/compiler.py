@@ -136,7 +136,8 @@ def descriptor_set(schema: Schema) -> bytes:
 
 @lru_cache(256)
 def _set_or_reason(schema: Schema) -> bytes | str:
-    """Cached: return the set, or why the schema cannot be compiled."""
+    """Return the descriptor set, or (a str) why the schema cannot be compiled: errors are cached
+    too."""
     try:
         return _compile(schema)
     except _TransientError:
@@ -174,6 +175,7 @@ def library() -> Any:
 
 
 def _compile(schema: Schema) -> bytes:
+    """As `descriptor_set`, without the cache."""
     if schema.text.startswith(_SET_PREFIX):
         return _from_base64(schema.text.removeprefix(_SET_PREFIX))
     files = {name: text for name, text in _referenced(schema)}
@@ -227,6 +229,7 @@ def _check_import(name: str) -> str:
 
 
 def _from_base64(text: str) -> bytes:
+    """Return the descriptor set in the text of `compiled`. Raises SchemaError."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -253,24 +256,27 @@ def _as_descriptor(name: str, text: str) -> Any:
 
 
 def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, Any]) -> bytes:
-    """Return the set where some files are descriptors already. Files that are text are compiled,
-    which works if they import only text; imported files that are built in are compiled as well."""
+    """Return the descriptor set where some files are descriptors already. Files that are text are
+    compiled, which works if they import only text; imported files that are built in are compiled as
+    well. `own`: the name of the schema's own file; `texts`: of all files, by name; `descriptors`:
+    those that the texts have (None for .proto text)."""
     protobuf = library()
     result = protobuf.descriptor_pb2.FileDescriptorSet()
     files = {name: proto for name, proto in descriptors.items() if proto is not None}
-    plain = {name: text for name, text in texts.items() if descriptors[name] is None}
+    proto_texts = {name: text for name, text in texts.items() if descriptors[name] is None}
     imports = {name for proto in files.values() for name in proto.dependency}
     # For any other name there is no file: an error below.
     built_in = imports & (BUILTIN_PROTOS.keys() | _well_known().keys()) - files.keys()
-    uncompiled = sorted(plain.keys() | built_in)
+    uncompiled = sorted(proto_texts.keys() | built_in)
     if uncompiled:
         entry = _unused_name("entry.proto", texts)
         text = "".join(f'import "{name}";\n' for name in uncompiled)
-        data = _protoc({**plain, entry: f'syntax = "proto3";\n{text}'}, entry, own)
+        data = _protoc({**proto_texts, entry: f'syntax = "proto3";\n{text}'}, entry, own)
         made = protobuf.descriptor_pb2.FileDescriptorSet.FromString(data)
         files = {**{file.name: file for file in made.file if file.name != entry}, **files}
+    # Imports before the files that import them: depth first, with a stack instead of calls.
     done: set[str] = set()
-    path: set[str] = set()
+    path: set[str] = set()  # files whose imports are being added
     waiting: list[tuple[str, bool]] = [(own, False)]  # name, and whether its imports are done
     while waiting:
         name, imports_done = waiting.pop()
@@ -292,8 +298,9 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
 
 
 def _protoc(texts: dict[str, str], entry: str, own: str | None = None) -> bytes:
-    """Return the set that protoc makes of the file `entry`, with all imports. own: the name of the
-    schema's own file."""
+    """Return the descriptor set that protoc makes of the file `entry`, with all imports. `texts`:
+    of all files that are not built in, by name; `own`: the name of the schema's own file, for
+    errors (None: it is `entry`)."""
     with needs_extra("Protobuf needs grpcio-tools", "protobuf", error=OptionError):
         import grpc_tools  # noqa: F401
     with tempfile.TemporaryDirectory(prefix="sparkkafka-proto-") as folder:
@@ -324,7 +331,8 @@ _WARNING: Final = re.compile(
 
 
 def _run(entry: str, folder: Path, own: str) -> str | None:
-    """Run protoc; return its errors, or None. `entry` is one of our own names (`_unused_name`)."""
+    """Run protoc in `folder`, which has the files in "in"; return its errors, or None. `entry` is
+    one of our own names (`_unused_name`), `own` as in `_protoc`."""
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths}
     log = folder / "errors"
@@ -360,7 +368,8 @@ def _run(entry: str, folder: Path, own: str) -> str | None:
 
 
 def _with_position(line: str, own: str) -> str:
-    """Return "schema.proto:3:7: error" as "line 3, column 7: error"."""
+    """Return protoc's "schema.proto:3:7: error" as "line 3, column 7: error", with the file's name
+    unless it is the schema's own."""
     found = re.match(r"(.*\.proto):(\d+):(\d+): (.*)", line)
     if found is None:
         return line

@@ -2,7 +2,13 @@
 
 The decoder is our own. ptars (Rust) is a fifth faster, but has no bad rows, and nested groups crash
 it with a segmentation fault. protobuf's runtime makes an object for each message, so it gets only
-the messages that are irregular.
+the payloads that need it (`needs_runtime`): those that are damaged or have groups, and those in
+which something occurs twice or in an order that is not seen here, so that the runtime's rules of
+merging apply. It writes them anew (`normalizer.py`), and then they are decoded here like the
+others.
+
+A row is a row of the column. Messages of one type are decoded together, those of all rows at any
+level: a message's index is its index among these, and `rows` has the row of each.
 """
 
 from __future__ import annotations
@@ -27,11 +33,11 @@ from sparkkafka.protocol.records.arrow import (
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, unzigzag
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import is_utf8, null_outside, offsets_of, spread
-from sparkkafka.schemas.bounds import slot_bytes
+from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.normalizer import Normalizer
-from sparkkafka.schemas.protobuf.plan import Count, Field, Message
+from sparkkafka.schemas.protobuf.plan import Cardinality, Field, Message
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import (
     SKIP,
@@ -61,22 +67,22 @@ class ProtobufDecoder:
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         count = len(payloads)
         budget = budget or MemoryBudget(payloads)
-        budget.take(count * self._layout.size)
+        budget.take(count * self._layout.column_bytes)
         valid = is_valid(payloads)
         present = payloads.drop_null() if payloads.null_count else payloads
         values, state = _decode_messages(self._layout, present, budget)
         # Rows are indexes of `present` from here on.
         bad, normalized_rows, normalized = state.bad, [], []
-        for row in np.flatnonzero(state.irregular).tolist():
-            bad.pop(row, None)  # only a part of an irregular message was read
+        for row in np.flatnonzero(state.needs_runtime).tolist():
+            bad.pop(row, None)  # only a part of the payload was read
             if self._normalizer is None:
                 self._normalizer = Normalizer(self._message)
-            found = self._normalizer.normalize(bytes(present[row].as_buffer()))
-            if isinstance(found, str):
-                bad[row] = found
+            bytes_or_reason = self._normalizer.normalize(bytes(present[row].as_buffer()))
+            if isinstance(bytes_or_reason, str):
+                bad[row] = bytes_or_reason
             else:
                 normalized_rows.append(row)
-                normalized.append(found)
+                normalized.append(bytes_or_reason)
         if normalized_rows:
             others, other_state = _decode_messages(
                 self._normalized_layout, binary_array(normalized), MemoryBudget(payloads)
@@ -84,7 +90,7 @@ class ProtobufDecoder:
             for index, row in enumerate(normalized_rows):
                 if index in other_state.bad:
                     bad[row] = other_state.bad[index]
-                elif other_state.irregular[index]:
+                elif other_state.needs_runtime[index]:
                     bad[row] = f"message {self._message.full_name}: its bytes cannot be read"
             values = pa.concat_arrays([values, others])
         if len(present) == count and not bad and not normalized_rows:
@@ -105,10 +111,10 @@ class ProtobufDecoder:
 
 @dataclass(slots=True)
 class DecodeState:
-    """What the decoders of all fields share: which rows of the column are irregular (protobuf's
-    runtime must decide what they mean), why rows are bad, and the memory budget of the call."""
+    """What the decoders of all fields share: which rows protobuf's runtime must read, the memory
+    budget of the call, and why rows are bad."""
 
-    irregular: Flags
+    needs_runtime: Flags
     budget: MemoryBudget
     bad: dict[int, str]
 
@@ -123,34 +129,36 @@ class DecodeState:
 class MessageLayout:
     """A message's tags, in the order in which they are searched, and its fields' layouts.
 
-    Slots: 2i is field i, 2i + 1 the same packed; then come members of `oneofs` that are not read.
-    `oneofs` has the slots of each oneof. `size`: column bytes of one message at most, without its
-    texts and items. `strict`: a field is required, at any level, so absent messages must not be
-    decoded.
+    Slots (see `wire.py`): 2i is field i, 2i + 1 the same packed; then come members of `oneofs` that
+    are not read. `inner`: the layout of each field's message, None for scalars. `oneofs`: the slots
+    of each oneof. `column_bytes`: the most bytes that one message takes in columns, without its
+    texts and elements. `has_required`: a field is required, at any level, so absent messages must
+    not be decoded.
     """
 
     message: Message
     tags: tuple[KnownTag, ...]
     inner: tuple[MessageLayout | None, ...]
-    slots: int
+    slot_count: int
     oneofs: tuple[tuple[int, ...], ...]
-    size: int
-    strict: bool
+    column_bytes: int
+    has_required: bool
 
 
 def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
-    """`has_groups` is false for normalized messages, where groups have a length, as messages."""
+    """Return the layout of a message. `has_groups` is false for normalized messages, where groups
+    have a length, as messages."""
     tags: list[KnownTag] = []
     inner: list[MessageLayout | None] = []
     oneofs: dict[int, list[int]] = {}
-    size, strict = 1, False
+    column_bytes, has_required = 1, False
     for index, field in enumerate(message.fields):
-        repeated = field.count is not Count.ONE
+        repeated = field.cardinality is not Cardinality.ONE
         wire = types.FIELD_TYPES[field.kind].wire
         if field.kind == types.GROUP and not has_groups:
             wire = types.LEN
         tags.append(KnownTag(field.number << 3 | wire, 2 * index, repeated))
-        if repeated and wire not in (types.LEN, types.START):
+        if repeated and wire not in (types.LEN, types.SGROUP):
             tags.append(KnownTag(field.number << 3 | types.LEN, 2 * index + 1, repeated))
         if field.oneof >= 0:
             oneofs.setdefault(field.oneof, []).append(2 * index)
@@ -158,31 +166,36 @@ def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
         if field.message is not None:
             below = layout_of(field.message, has_groups=has_groups)
         inner.append(below)
-        size += slot_bytes(field.type) if below is None or repeated else below.size
-        size += len(field.default) if isinstance(field.default, (str, bytes)) else 0
-        strict = strict or field.required or (below is not None and below.strict)
-    slots = 2 * len(message.fields)
+        if below is None or repeated:  # memory for repeated messages is taken when they are decoded
+            column_bytes += bytes_per_value(field.type)
+        else:
+            column_bytes += below.column_bytes
+        column_bytes += len(field.default) if isinstance(field.default, (str, bytes)) else 0
+        has_required |= field.required or (below is not None and below.has_required)
+    slot_count = 2 * len(message.fields)
     for number, wire in message.skipped:
         slot = SKIP
         oneof = message.descriptor.fields_by_number[number].containing_oneof
         if oneof is not None and oneof.index in oneofs:
-            oneofs[oneof.index].append(slots)  # it clears a member before it that is read
-            slot, slots = slots, slots + 1
+            oneofs[oneof.index].append(slot_count)  # it clears a member before it that is read
+            slot, slot_count = slot_count, slot_count + 1
         tags.append(KnownTag(number << 3 | wire, slot, True))
     return MessageLayout(
         message,
-        tuple(sorted(known for known in tags if known.tag & 7 != types.START)),
+        tuple(sorted(known for known in tags if known.tag & 7 != types.SGROUP)),
         tuple(inner),
-        slots,
+        slot_count,
         tuple(tuple(group) for group in oneofs.values() if len(group) > 1),
-        size,
-        strict,
+        column_bytes,
+        has_required,
     )
 
 
 def _decode_messages(
     layout: MessageLayout, payloads: pa.Array, budget: MemoryBudget
 ) -> tuple[pa.Array, DecodeState]:
+    """Decode payloads without nulls to structs. The state says which of them are bad or need the
+    runtime: their structs mean nothing."""
     count = len(payloads)
     state = DecodeState(np.zeros(count, np.bool_), budget, {})
     data, starts, ends = _padded(payloads)
@@ -212,16 +225,16 @@ def _decode_fields(
     data: PaddedBytes,
     starts: Ints,
     ends: Ints,
-    owner: Ints,
+    rows: Ints,
     state: DecodeState,
 ) -> list[pa.Array]:
-    """Return one array for each field of the messages. `owner`: the column's row of each."""
-    tokens, irregular = tokenize(data, starts, ends, layout.tags, layout.slots)
-    if irregular.any():
-        state.irregular[owner[irregular]] = True
+    """Return one array for each field of the messages that lie at `starts` to `ends`."""
+    tokens, needs_runtime = tokenize(data, starts, ends, layout.tags, layout.slot_count)
+    if needs_runtime.any():
+        state.needs_runtime[rows[needs_runtime]] = True
     for slots in layout.oneofs:
-        _check_oneof([tokens[slot] for slot in slots], owner, state)
-    columns = _MessageColumns(data, starts, owner, state)
+        _flag_oneof_conflicts([tokens[slot] for slot in slots], rows, state)
+    columns = _MessageColumns(data, starts, rows, state)
     return [
         columns.decode_field(field, layout.inner[index], tokens[2 * index], tokens[2 * index + 1])
         for index, field in enumerate(layout.message.fields)
@@ -231,32 +244,34 @@ def _decode_fields(
 def _struct_array(
     layout: MessageLayout, arrays: list[pa.Array], count: int, valid: Flags | None
 ) -> pa.Array:
+    """Return structs of these fields, null where not `valid` (None: none is null)."""
     bitmap = None if valid is None else validity(valid)
     return pa.Array.from_buffers(layout.message.type, count, [bitmap], children=arrays)
 
 
-def _check_oneof(members: list[list[Tokens]], owner: Ints, state: DecodeState) -> None:
-    """Flag messages that have several fields of a oneof as irregular: the last one counts."""
-    count = len(owner)
+def _flag_oneof_conflicts(members: list[list[Tokens]], rows: Ints, state: DecodeState) -> None:
+    """Flag rows for the runtime if a message has several fields of a oneof: the last one counts.
+    `members`: the tokens of each field of the oneof."""
+    count = len(rows)
     present = [joined for parts in members if (joined := join_tokens(parts, count)) is not None]
     if len(present) < 2:
         return
-    seen = np.zeros(count, np.int64)
+    field_counts = np.zeros(count, np.int64)
     for tokens in present:
-        if tokens.rows is None:
-            seen += 1
+        if tokens.messages is None:
+            field_counts += 1
         else:
-            seen[tokens.rows] += 1  # once for each field, even if it occurs twice
-    if int(seen.max()) > 1:
-        state.irregular[owner[seen > 1]] = True
+            field_counts[tokens.messages] += 1  # once for each field, even if it occurs twice
+    if int(field_counts.max()) > 1:
+        state.needs_runtime[rows[field_counts > 1]] = True
 
 
 class _MessageColumns:
     """Decodes the fields of some messages, one column for each field. `starts`: where each message
-    begins; `owner`: the column's row that each message is in."""
+    begins; `rows`: the row of each message."""
 
-    def __init__(self, data: PaddedBytes, starts: Ints, owner: Ints, state: DecodeState) -> None:
-        self.data, self.starts, self.owner, self.state = data, starts, owner, state
+    def __init__(self, data: PaddedBytes, starts: Ints, rows: Ints, state: DecodeState) -> None:
+        self.data, self.starts, self.rows, self.state = data, starts, rows, state
         self.count = len(starts)
 
     def decode_field(
@@ -266,19 +281,21 @@ class _MessageColumns:
         parts: list[Tokens],
         packed_parts: list[Tokens],
     ) -> pa.Array:
+        """Return the field of all messages. `inner`: the layout of its message, None for a scalar;
+        `parts`, `packed_parts`: its tokens, without and with packing."""
         tokens = join_tokens(parts, self.count)
-        if field.count is Count.ONE:
+        if field.cardinality is Cardinality.ONE:
             return self._decode_single(field, inner, tokens)
         packed = join_tokens(packed_parts, self.count)
-        rows: Ints | None = None
+        messages: Ints | None = None
         if packed is not None:
             counts, child = self._decode_packed(field, tokens, packed)
         else:
-            rows, child = self._decode_elements(field, inner, tokens)
-            counts = self._count_by_message(rows)
+            messages, child = self._decode_elements(field, inner, tokens)
+            counts = self._count_by_message(messages)
         offsets = offsets_of(counts, np.int32)
-        if field.count is Count.MAP and rows is not None and len(rows):
-            self._flag_repeated_keys(rows, counts, child.field(0))
+        if field.cardinality is Cardinality.MAP and messages is not None and len(messages):
+            self._flag_repeated_keys(messages, counts, child.field(0))
         if field.joined:
             return _join_texts(field, offsets.tolist(), child)
         buffers = [None, pa.py_buffer(offsets)]
@@ -289,127 +306,141 @@ class _MessageColumns:
     def _decode_single(
         self, field: Field, inner: MessageLayout | None, tokens: Tokens | None
     ) -> pa.Array:
-        present = None if tokens is None or tokens.rows is None else self._is_among(tokens.rows)
+        """Return a field that has one value. Where it is absent, it has its default, or is null."""
+        # present: which messages have it; None if all or (without tokens) none have it
+        present = (
+            None if tokens is None or tokens.messages is None else self._is_among(tokens.messages)
+        )
         if field.required and (tokens is None or present is not None):
             missing = np.ones(self.count, np.bool_) if present is None else ~present
-            rows = self.owner[missing]
-            self.state.add_bad(rows, field.path, lambda _: "it is required, and missing")
+            self.state.add_bad(
+                self.rows[missing], field.path, lambda _: "it is required, and missing"
+            )
         if tokens is None:
             if field.default is None or field.message is not None:
                 return pa.nulls(self.count, field.type)
             return _repeat_default(field, self.count)
-        if types.FIELD_TYPES[field.kind].wire in (types.LEN, types.START) or field.closed:
-            self._check_single(tokens)
+        if types.FIELD_TYPES[field.kind].wire in (types.LEN, types.SGROUP) or field.closed:
+            self._flag_repeated_fields(tokens)
         if inner is not None and field.special not in types.FROM_BYTES:
             return self._decode_single_message(field, inner, tokens, present)
         if tokens.size is not None:
             at, size = tokens.at, tokens.size
-            if tokens.rows is not None:
+            if tokens.messages is not None:
                 at, size = self.starts.copy(), np.zeros(self.count, np.int64)
-                at[tokens.rows], size[tokens.rows] = tokens.at, tokens.size
+                at[tokens.messages], size[tokens.messages] = tokens.at, tokens.size
             if present is not None and field.special in types.FROM_BYTES:
                 having = np.flatnonzero(present)
-                texts = self._decode_texts(field, at[having], size[having], self.owner[having])
+                texts = self._decode_texts(field, at[having], size[having], self.rows[having])
                 return spread(texts, having, self.count)
-            array = self._decode_texts(field, at, size, self.owner)
+            array = self._decode_texts(field, at, size, self.rows)
         else:
             raw = self._raw_numbers(field, tokens)
-            if tokens.rows is not None:
+            if tokens.messages is not None:
                 values = np.zeros(self.count, raw.dtype)
-                values[tokens.rows] = raw
+                values[tokens.messages] = raw
                 raw = values
-            array = self._decode_numbers(field, raw, present, lambda: self.owner)
+            array = self._decode_numbers(field, raw, present, lambda: self.rows)
         if present is None or present.all():
             return array
         if field.default is None:
             return null_outside(array, present)
-        if field.default:  # not zero, which absent values are already
+        if field.default:  # zero is what absent values have already
             index = np.arange(self.count, dtype=np.int32)
             index[~present] = self.count
             default = _repeat_default(field, self.count).slice(0, 1)
             return pa.concat_arrays([array, default]).take(from_numpy(index))
         return array
 
-    def _is_among(self, rows: Ints) -> Flags:
-        """Return which messages are among `rows`."""
+    def _is_among(self, messages: Ints) -> Flags:
+        """Return which messages are among `messages`."""
         flags = np.zeros(self.count, np.bool_)
-        flags[rows] = True
+        flags[messages] = True
         return flags
 
     def _raw_numbers(self, field: Field, tokens: Tokens) -> Any:
+        """Return the raw numbers (see below) of a field's tokens."""
         if tokens.value is not None:
             return tokens.value
         words = self.data.words[tokens.at]
         return words if types.FIELD_TYPES[field.kind].wire == types.I64 else words.astype(np.uint32)
 
     def _decode_numbers(
-        self, field: Field, raw: Any, present: Flags | None, owner: Callable[[], Ints]
+        self, field: Field, raw: Any, present: Flags | None, rows: Callable[[], Ints]
     ) -> pa.Array:
+        """Return the column's values of raw numbers. `present`: see `_number_array`. `rows` returns
+        the row of each number, and is called only if one is bad."""
         name_size = field.max_name_size
         if name_size > BUDGET_PER_BYTE and not self.state.budget.take(len(raw) * name_size):
             reason = f"the names of its {len(raw):,} values are too many bytes"
-            self.state.add_bad(owner()[:1], field.path, lambda _: reason)
-            return pa.nulls(len(raw), field.item)
-        array, irregular, wrong = _number_array(field, raw, present)
-        if irregular is not None:
-            self.state.irregular[owner()[irregular]] = True
+            self.state.add_bad(rows()[:1], field.path, lambda _: reason)
+            return pa.nulls(len(raw), field.value_type)
+        array, needs_runtime, wrong = _number_array(field, raw, present)
+        if needs_runtime is not None:
+            self.state.needs_runtime[rows()[needs_runtime]] = True
         if wrong is not None:
-            at = np.flatnonzero(wrong)
+            indexes = np.flatnonzero(wrong)
             self.state.add_bad(
-                owner()[at], field.path, lambda index: _misfit(field, int(raw[at[index]]))
+                rows()[indexes],
+                field.path,
+                lambda index: _misfit_reason(field, int(raw[indexes[index]])),
             )
         return array
 
-    def _decode_texts(self, field: Field, at: Ints, size: Ints, owner: Ints) -> pa.Array:
-        """Decode strings, bytes, and messages that become text or bytes."""
+    def _decode_texts(self, field: Field, at: Ints, size: Ints, rows: Ints) -> pa.Array:
+        """Return strings, bytes, and messages that become text or bytes. `rows`: of each value."""
         array = gather(self.data.buffer, at, size)
         if field.special is Special.JSON or field.special is Special.TEXT:
-            array, wrong = _json_texts(field, array, self.state.budget)
-            self._add_bad_values(field, owner, wrong)
+            array, reasons = _json_texts(field, array, self.state.budget)
+            self._add_bad_values(field, rows, reasons)
             return array
         if field.kind == types.BYTES or field.special is Special.BYTES:
             return array
         try:
-            return array.cast(pa.string()).cast(field.item)
+            return array.cast(pa.string()).cast(field.value_type)
         except pa.ArrowInvalid:
             not_utf8 = np.flatnonzero(~is_utf8(array))
-        self.state.add_bad(owner[not_utf8], field.path, lambda _: "its text is not UTF-8")
+        self.state.add_bad(rows[not_utf8], field.path, lambda _: "its text is not UTF-8")
         size = size.copy()
         size[not_utf8] = 0
-        return gather(self.data.buffer, at, size).cast(pa.string()).cast(field.item)
+        return gather(self.data.buffer, at, size).cast(pa.string()).cast(field.value_type)
 
     def _decode_single_message(
         self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
     ) -> pa.Array:
-        at, size, rows = tokens.at, tokens.size, tokens.rows
+        """Return a field that is a message, null where it is absent. If most messages have it,
+        absent ones are decoded too, as empty messages: that is faster than to leave them out."""
+        at, size, messages = tokens.at, tokens.size, tokens.messages
         if size is None:
             return pa.nulls(self.count, field.type)
-        if rows is None:
-            return self._decode_nested(field, inner, at, size, self.owner, None)
+        if messages is None:
+            return self._decode_nested(field, inner, at, size, self.rows, None)
         if present is None:
-            present = self._is_among(rows)
+            present = self._is_among(messages)
         starts, sizes = self.starts.copy(), np.zeros(self.count, np.int64)
-        starts[rows], sizes[rows] = at, size
-        if not inner.strict and 2 * int(np.count_nonzero(present)) >= self.count:
-            return self._decode_nested(field, inner, starts, sizes, self.owner, present)
+        starts[messages], sizes[messages] = at, size
+        if not inner.has_required and 2 * int(np.count_nonzero(present)) >= self.count:
+            return self._decode_nested(field, inner, starts, sizes, self.rows, present)
         having = np.flatnonzero(present)
-        messages = self._decode_nested(
-            field, inner, starts[having], sizes[having], self.owner[having], None
+        array = self._decode_nested(
+            field, inner, starts[having], sizes[having], self.rows[having], None
         )
-        return spread(messages, having, self.count)
+        return spread(array, having, self.count)
 
-    def _check_single(self, tokens: Tokens) -> None:
-        """Flag messages in which a field occurs twice as irregular: messages are merged, all texts
-        are checked, and an unknown number of a closed enum counts as absent."""
-        if tokens.rows is None or tokens.ascending:
+    def _flag_repeated_fields(self, tokens: Tokens) -> None:
+        """Flag rows for the runtime if a message has the field, which is not repeated, several
+        times: the runtime merges messages, checks all texts, and takes an unknown number of a
+        closed enum for absent. (Of other fields the last value counts.)"""
+        if tokens.messages is None or tokens.ascending:
             return
-        times = np.bincount(tokens.rows, minlength=self.count)
-        if int(times.max()) > 1:
-            self.state.irregular[self.owner[times > 1]] = True
+        counts = np.bincount(tokens.messages, minlength=self.count)
+        if int(counts.max()) > 1:
+            self.state.needs_runtime[self.rows[counts > 1]] = True
 
-    def _add_bad_values(self, field: Field, owner: Ints, wrong: dict[int, str]) -> None:
-        at = np.array(sorted(wrong), np.int64)
-        self.state.add_bad(owner[at], field.path, lambda index: wrong[int(at[index])])
+    def _add_bad_values(self, field: Field, rows: Ints, reasons: dict[int, str]) -> None:
+        """Mark the rows of bad values as bad. `reasons`: by the value's index in `rows`."""
+        indexes = np.array(sorted(reasons), np.int64)
+        self.state.add_bad(rows[indexes], field.path, lambda index: reasons[int(indexes[index])])
 
     def _decode_nested(
         self,
@@ -417,122 +448,126 @@ class _MessageColumns:
         inner: MessageLayout,
         at: Ints,
         size: Ints,
-        owner: Ints,
+        rows: Ints,
         present: Flags | None,
     ) -> pa.Array:
-        arrays = _decode_fields(inner, self.data, at, at + size, owner, self.state)
+        """Return the messages of a field, as structs or as its special type; null where not
+        `present` (None: all are). `rows`: of each message."""
+        arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state)
         if field.special is None:
             return _struct_array(inner, arrays, len(at), present)
-        array, wrong = _special_array(field, arrays, present)
-        self._add_bad_values(field, owner, wrong)
+        array, reasons = _special_array(field, arrays, present)
+        self._add_bad_values(field, rows, reasons)
         return array if present is None else null_outside(array, present)
 
     # --- many values ------------------------------------------------------------------------------
 
-    def _count_by_message(self, rows: Ints | None) -> Ints:
-        """Return how often each message is among `rows`; None: each is there once."""
-        if rows is None:
+    def _count_by_message(self, messages: Ints | None) -> Ints:
+        """Return how often each message is among `messages` (None: each is there once)."""
+        if messages is None:
             return np.ones(self.count, np.int64)
-        return np.bincount(rows, minlength=self.count)
+        return np.bincount(messages, minlength=self.count)
 
     def _decode_elements(
         self, field: Field, inner: MessageLayout | None, tokens: Tokens | None
     ) -> tuple[Ints | None, pa.Array]:
-        """Return all values of a repeated field, in order, and the message of each."""
+        """Return the message of each value of a repeated field or map (None: each message has one
+        value), and all values, in the order of the messages."""
         if tokens is None:
-            return np.zeros(0, np.int64), pa.nulls(0, _entry_type(field))
+            return np.zeros(0, np.int64), pa.nulls(0, _element_type(field))
         tokens = _sort_by_message(tokens)
-        rows, at, size = tokens.rows, tokens.at, tokens.size
-        owner = self.owner if rows is None else self.owner[rows]
+        messages, at, size = tokens.messages, tokens.at, tokens.size
+        rows = self.rows if messages is None else self.rows[messages]
         if size is None:
-            return rows, self._decode_numbers(
-                field, self._raw_numbers(field, tokens), None, lambda: owner
+            return messages, self._decode_numbers(
+                field, self._raw_numbers(field, tokens), None, lambda: rows
             )
         if inner is None or field.special in types.FROM_BYTES:
-            return rows, self._decode_texts(field, at, size, owner)
-        if not self.state.budget.take(len(at) * inner.size):
+            return messages, self._decode_texts(field, at, size, rows)
+        if not self.state.budget.take(len(at) * inner.column_bytes):
             reason = (
                 f"its {len(at):,} messages take too much memory as columns for the size of the "
                 "payload"
             )
-            self.state.add_bad(owner[:1], field.path, lambda _: reason)
-            return np.zeros(0, np.int64), pa.nulls(0, _entry_type(field))
-        if field.count is Count.MAP:
-            return rows, self._decode_entries(field, inner, at, size, owner)
-        return rows, self._decode_nested(field, inner, at, size, owner, None)
+            self.state.add_bad(rows[:1], field.path, lambda _: reason)
+            return np.zeros(0, np.int64), pa.nulls(0, _element_type(field))
+        if field.cardinality is Cardinality.MAP:
+            return messages, self._decode_entries(field, inner, at, size, rows)
+        return messages, self._decode_nested(field, inner, at, size, rows, None)
 
     def _decode_packed(
         self, field: Field, tokens: Tokens | None, packed: Tokens
     ) -> tuple[Ints, pa.Array]:
-        """Return how many values of a repeated field each message has, and all values, in order.
-        `tokens`: values that are not packed."""
+        """Return how many values of a repeated field each message has, and all values, in the order
+        of the messages. `tokens`: values that are not packed, or None."""
         packed = _sort_by_message(packed)
         if packed.size is None:
             raise ValueError("packed values without a length")
         raw, counts, wrong = _unpack(self.data, packed.at, packed.size, field.kind)
         if wrong is not None:
-            wrong_rows = wrong if packed.rows is None else packed.rows[wrong]
-            self.state.irregular[self.owner[wrong_rows]] = True
-        if tokens is None and packed.rows is None:
+            wrong_messages = wrong if packed.messages is None else packed.messages[wrong]
+            self.state.needs_runtime[self.rows[wrong_messages]] = True
+        if tokens is None and packed.messages is None:
             return counts, self._decode_numbers(
-                field, raw, None, lambda: np.repeat(self.owner, counts)
+                field, raw, None, lambda: np.repeat(self.rows, counts)
             )
-        rows = np.repeat(np.arange(self.count) if packed.rows is None else packed.rows, counts)
+        messages = np.repeat(
+            np.arange(self.count) if packed.messages is None else packed.messages, counts
+        )
         if tokens is not None:
             tokens = _sort_by_message(tokens)
-            other_rows = np.arange(self.count) if tokens.rows is None else tokens.rows
-            both = np.intersect1d(rows, other_rows)
+            other_messages = np.arange(self.count) if tokens.messages is None else tokens.messages
+            both = np.intersect1d(messages, other_messages)
             if len(both):  # the order of their values is lost
-                self.state.irregular[self.owner[both]] = True
-            rows = np.concatenate([rows, other_rows])
-            order = np.argsort(rows, kind="stable")
+                self.state.needs_runtime[self.rows[both]] = True
+            messages = np.concatenate([messages, other_messages])
+            order = np.argsort(messages, kind="stable")
             raw = np.concatenate([raw, self._raw_numbers(field, tokens)])[order]
-            rows = rows[order]
-        return self._count_by_message(rows), self._decode_numbers(
-            field, raw, None, lambda: self.owner[rows]
+            messages = messages[order]
+        return self._count_by_message(messages), self._decode_numbers(
+            field, raw, None, lambda: self.rows[messages]
         )
 
     def _decode_entries(
-        self, field: Field, inner: MessageLayout, at: Ints, size: Ints, owner: Ints
+        self, field: Field, inner: MessageLayout, at: Ints, size: Ints, rows: Ints
     ) -> pa.Array:
-        arrays = _decode_fields(inner, self.data, at, at + size, owner, self.state)
-        if arrays[1].null_count:  # an absent message is an empty one in an entry
-            self.state.irregular[owner[~is_valid(arrays[1])]] = True
-        return pa.Array.from_buffers(_entry_type(field), len(at), [None], children=arrays)
+        """Return the entries of maps: structs of key and value. `rows`: of each entry."""
+        arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state)
+        if arrays[1].null_count:  # for the runtime, a value (a message) that is absent is empty
+            self.state.needs_runtime[rows[~is_valid(arrays[1])]] = True
+        return pa.Array.from_buffers(_element_type(field), len(at), [None], children=arrays)
 
-    def _flag_repeated_keys(self, rows: Ints, counts: Ints, keys: pa.Array) -> None:
-        """Flag messages whose map has the same key several times (`state.irregular`): the last
-        value counts, which Protobuf's own runtime decodes. `rows` are the messages of the `keys`,
-        `counts` the number of entries of each map."""
+    def _flag_repeated_keys(self, messages: Ints, counts: Ints, keys: pa.Array) -> None:
+        """Flag rows for the runtime if a map has the same key several times: the last value counts.
+        `messages`: the message of each of the `keys`; `counts`: how many each message has."""
         if int(counts.max()) < 2:
             return
         codes = to_numpy(keys.dictionary_encode().indices).astype(np.int64)
         code_count = int(codes.max()) + 1
-        pairs = rows * code_count + codes
+        pairs = messages * code_count + codes
         unique, pair_counts = np.unique(pairs, return_counts=True)
         if len(unique) < len(pairs):
             repeating = np.unique(unique[pair_counts > 1] // code_count)
-            self.state.irregular[self.owner[repeating]] = True
+            self.state.needs_runtime[self.rows[repeating]] = True
 
 
-def _entry_type(field: Field) -> pa.DataType:
-    """Return the Arrow type of one entry of a repeated field or map: a message, a pair of key and
-    value, or a plain value."""
+def _element_type(field: Field) -> pa.DataType:
+    """Return the Arrow type of one element of the column: of a list, or an entry of a map."""
     if field.joined and field.message is not None:
         return field.message.type
-    if field.count is Count.MAP:
+    if field.cardinality is Cardinality.MAP:
         return pa.struct([field.type.key_field, field.type.item_field])
-    return field.item
+    return field.value_type
 
 
 def _sort_by_message(tokens: Tokens) -> Tokens:
     """Sort tokens by message; those of one message keep their order."""
-    rows = tokens.rows
-    if rows is None or tokens.ascending or bool((rows[1:] >= rows[:-1]).all()):
+    messages = tokens.messages
+    if messages is None or tokens.ascending or bool((messages[1:] >= messages[:-1]).all()):
         return tokens
-    order = np.argsort(rows, kind="stable")
+    order = np.argsort(messages, kind="stable")
     return Tokens(
-        rows[order],
+        messages[order],
         tokens.at[order],
         None if tokens.value is None else tokens.value[order],
         None if tokens.size is None else tokens.size[order],
@@ -542,14 +577,15 @@ def _sort_by_message(tokens: Tokens) -> Tokens:
 
 # --- numbers --------------------------------------------------------------------------------------
 #
-# Raw numbers are as read: unsigned, in any width.
+# Raw numbers are as read: unsigned, in any width (and bits of floats), before zigzag decoding.
 
 _INT32: Final = (-(1 << 31), (1 << 31) - 1)
 _MAX_UINT32: Final = (1 << 32) - 1
 
 
 def _unpack(data: PaddedBytes, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flags | None]:
-    """Return the raw numbers of packed fields, how many each has, and which fields are wrong."""
+    """Return the raw numbers of packed fields of a protobuf type, how many each field has, and
+    which fields are damaged (None: none), whose numbers mean nothing."""
     width = types.FIXED_WIDTH.get(types.FIELD_TYPES[kind].wire)
     if width is not None:
         wrong = size % width != 0
@@ -566,8 +602,9 @@ def _unpack(data: PaddedBytes, at: Ints, size: Ints, kind: int) -> tuple[Any, In
     if not len(content) or int(content.max()) < 0x80:
         return content, size, wrong if any_wrong else None
     is_last = content < 0x80
-    stops = np.flatnonzero(is_last)
+    stops = np.flatnonzero(is_last)  # the last byte of each varint
     longer = None
+    # If no two bytes with a continuation bit follow each other, no varint has more than two bytes.
     if int((content[:-1] & content[1:]).max(initial=0)) < 0x80:
         raw = _short_varints(content, stops)
     else:
@@ -586,12 +623,13 @@ def _short_varints(content: Any, stops: Ints) -> Any:
     earlier = content.take(stops - 1, mode="clip")  # of the first, its own byte: below 0x80
     shift = (earlier >> 7).astype(np.uint16)
     values <<= shift * np.uint16(7)
-    earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)
+    earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)  # 0 if the byte is another varint's
     values |= earlier
     return values
 
 
 def _gather_bytes(data: PaddedBytes, at: Ints, size: Ints) -> Any:
+    """Return slices of the data one after the other, as uint8."""
     gathered = gather(data.buffer, at, size)
     if not len(gathered):
         return np.zeros(0, np.uint8)
@@ -601,30 +639,31 @@ def _gather_bytes(data: PaddedBytes, at: Ints, size: Ints) -> Any:
 
 
 def _number_array(field: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any, Any]:
-    """Return the array, which rows are irregular, and which do not fit the type (None: none). Where
-    not `present`, raw is 0."""
-    kind, item = field.kind, field.item
+    """Return the column's values of raw numbers, which of them need the runtime, and which do not
+    fit the column (None: none). Where not `present` (None: all are), raw is 0."""
+    kind, value_type = field.kind, field.value_type
     if kind == types.DOUBLE:
         return from_numpy(raw, pa.float64()), None, None
     if kind == types.FLOAT:
-        if item == pa.float32():
-            return from_numpy(raw, item), None, None
-        return from_numpy(raw.view(np.float32).astype(np.float64), item), None, None
+        if value_type == pa.float32():
+            return from_numpy(raw, value_type), None, None
+        return from_numpy(raw.view(np.float32).astype(np.float64), value_type), None, None
     if kind == types.BOOL:
         return from_numpy(raw != 0), None, None
-    wrong = _exceeds_32_bits(kind, raw) if field.exact else None
+    wrong = _exceeds_32_bits(kind, raw) if field.checks_range else None
     numbers = _integers(kind, raw)
     if kind == types.ENUM:
-        array, irregular = _enum_array(field, numbers, present)
-        return array, irregular, wrong
-    array, unfit = _integer_array(numbers, item)
+        array, needs_runtime = _enum_array(field, numbers, present)
+        return array, needs_runtime, wrong
+    array, unfit = _integer_array(numbers, value_type)
     if unfit is not None:
         wrong = unfit if wrong is None else wrong | unfit
     return array, None, wrong
 
 
 def _exceeds_32_bits(kind: int, raw: Any) -> Flags | None:
-    """Return which numbers a field of 32 bits cannot have."""
+    """Return which raw numbers a field of 32 bits cannot have; None if all fit, or if the field has
+    64 bits."""
     if raw.itemsize < 8 or kind not in types.VARINT32:
         return None
     if types.VARINT32[kind] == "signed":
@@ -634,8 +673,8 @@ def _exceeds_32_bits(kind: int, raw: Any) -> Flags | None:
 
 
 def _integers(kind: int, raw: Any) -> Any:
-    """Return the numbers. Those wider than the field are cut to its bits, as in Protobuf's encoding
-    guide ("as if you had cast the number to that type in C++")."""
+    """Return the numbers of raw ones of a protobuf type. Those wider than the field are cut to its
+    bits, as in Protobuf's encoding guide ("as if you had cast the number to that type in C++")."""
     if raw.itemsize == 8 and kind in types.VARINT32:
         raw = raw.astype(np.uint32)
     if kind in (types.UINT64, types.FIXED64):
@@ -660,54 +699,55 @@ def _outside(values: Any, first: int, last: int) -> Flags | None:
     return flags
 
 
-def _integer_array(values: Any, item: pa.DataType) -> tuple[pa.Array, Flags | None]:
+def _integer_array(values: Any, value_type: pa.DataType) -> tuple[pa.Array, Flags | None]:
     """Return integers as the column's type, and which do not fit."""
-    if pa.types.is_decimal(item):
+    if pa.types.is_decimal(value_type):
         words = np.empty((len(values), 2), np.int64)
         if values.dtype == np.uint64:
             words[:, 0], words[:, 1] = values.view(np.int64), 0
         else:
             words[:, 0] = values
             words[:, 1] = words[:, 0] >> 63
-        kind = item if item.scale == 0 else pa.decimal128(20, 0)
-        array = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(words)])
-        return (array if item.scale == 0 else array.cast(item)), None
-    if item == pa.float64():
-        return from_numpy(values.astype(np.float64), item), None
-    is_wide = item == pa.int64()
+        whole = value_type if value_type.scale == 0 else pa.decimal128(20, 0)
+        array = pa.Array.from_buffers(whole, len(values), [None, pa.py_buffer(words)])
+        return (array if value_type.scale == 0 else array.cast(value_type)), None
+    if value_type == pa.float64():
+        return from_numpy(values.astype(np.float64), value_type), None
+    is_wide = value_type == pa.int64()
     wrong = None
     if is_wide and values.dtype == np.uint64:
         wrong = _outside(values, 0, (1 << 63) - 1)
     elif not is_wide and values.dtype != np.int32:
         wrong = _outside(values, *_INT32)
-    return from_numpy(values.astype(np.int64 if is_wide else np.int32), item), wrong
+    return from_numpy(values.astype(np.int64 if is_wide else np.int32), value_type), wrong
 
 
 def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
     """Return an enum's values as names, or as numbers if the column has numbers, and which values
-    Protobuf's own runtime must decode: unknown numbers of a closed enum. An unknown number of an
-    open enum becomes its digits. `field.names` has the names by number."""
+    need the runtime (None: none): unknown numbers of a closed enum. An unknown number of an open
+    enum becomes its digits."""
     numbers = sorted(field.names)
     index, unknown = _find_numbers(values, numbers)
     if unknown is not None and present is not None:
         unknown &= present
     if unknown is not None and not unknown.any():
         unknown = None
-    irregular = unknown if field.closed else None
-    if not pa.types.is_string(field.item):
-        dtype = np.int32 if field.item == pa.int32() else np.int64
-        return from_numpy(values.astype(dtype)), irregular
+    needs_runtime = unknown if field.closed else None
+    if not pa.types.is_string(field.value_type):
+        dtype = np.int32 if field.value_type == pa.int32() else np.int64
+        return from_numpy(values.astype(dtype)), needs_runtime
     names = [field.names[number] for number in numbers]
     if unknown is not None:
         others, other_index = np.unique(values[unknown], return_inverse=True)
         index = index.astype(np.int64)
         index[unknown] = len(names) + other_index
         names += [str(number) for number in others.tolist()]
-    return _text_array(names).take(from_numpy(index.astype(np.int32, copy=False))), irregular
+    return _text_array(names).take(from_numpy(index.astype(np.int32, copy=False))), needs_runtime
 
 
 def _find_numbers(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
-    """Return the index of each value in `known`, which ascends, and which are not in it."""
+    """Return the index of each value in `known`, which ascends, and which are not in it (None: all
+    are); their index means nothing."""
     if known == list(range(len(known))):
         unknown = _outside(values, 0, len(known) - 1)
         return (values if unknown is None else np.where(unknown, 0, values)), unknown
@@ -730,24 +770,24 @@ def _repeat_default(field: Field, count: int) -> pa.Array:
             raise MemoryError(field.path)
         offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
-        return pa.Array.from_buffers(field.item, count, buffers)
+        return pa.Array.from_buffers(field.value_type, count, buffers)
     if field.kind == types.DOUBLE:
-        return from_numpy(np.full(count, value, np.float64), field.item)
+        return from_numpy(np.full(count, value, np.float64), field.value_type)
     if field.kind == types.FLOAT:
         single = np.full(count, value, np.float32)
-        is_single = field.item == pa.float32()
-        return from_numpy(single if is_single else single.astype(np.float64), field.item)
+        is_single = field.value_type == pa.float32()
+        return from_numpy(single if is_single else single.astype(np.float64), field.value_type)
     if field.kind == types.BOOL:
         return from_numpy(np.full(count, value, np.bool_))
-    if field.kind == types.ENUM and pa.types.is_string(field.item):
+    if field.kind == types.ENUM and pa.types.is_string(field.value_type):
         names = _text_array([field.names.get(value, str(value))])
         return names.take(from_numpy(np.zeros(count, np.int32)))
     unsigned = field.kind in (types.UINT64, types.FIXED64)
     numbers = np.full(count, value, np.uint64 if unsigned else np.int64)
-    return _integer_array(numbers, field.item)[0]
+    return _integer_array(numbers, field.value_type)[0]
 
 
-def _misfit(field: Field, raw: int) -> str:
+def _misfit_reason(field: Field, raw: int) -> str:
     """Return why a raw number does not fit the column."""
     target = types.FIELD_TYPES[field.kind].name
     if types.VARINT32.get(field.kind) == "signed":
@@ -756,10 +796,10 @@ def _misfit(field: Field, raw: int) -> str:
         number = (raw >> 1) ^ -(raw & 1)
     else:
         number = raw
-        if field.kind == types.UINT32 and not field.exact:
+        if field.kind == types.UINT32 and not field.checks_range:
             number &= _MAX_UINT32
         if field.kind != types.UINT32 or number <= _MAX_UINT32:
-            target = str(field.item)
+            target = str(field.value_type)
     return f"{number} does not fit {target}"
 
 
@@ -771,30 +811,31 @@ _MAX_SECONDS: Final = (1 << 63) // 1_000_000 - 10
 def _special_array(
     field: Field, arrays: list[pa.Array], present: Flags | None
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Return the column of a well-known message by its fields' columns, and for each value that
-    does not fit the reason. Where not `present`, all fields are 0."""
+    """Return the column of a well-known message, made of its fields' columns, and why values do not
+    fit, by their index. Where not `present` (None: all are), all fields are 0."""
     if field.special is Special.WRAPPER:
         return arrays[0], {}
     if field.special is Special.DATE:
         year, month, day = (to_numpy(array).astype(np.int64) for array in arrays)
         return _date_array(year, month, day, present)
     if field.special is Special.DECIMAL:
-        return _decimal_array(arrays[0], to_numpy(arrays[2]), field.item)
+        return _decimal_array(arrays[0], to_numpy(arrays[2]), field.value_type)
     seconds, nanos = to_numpy(arrays[0]), to_numpy(arrays[1]).astype(np.int64)
     wrong = (seconds > _MAX_SECONDS) | (seconds < -_MAX_SECONDS)
     reasons = {}
     if wrong.any():
         for index in np.flatnonzero(wrong).tolist():
-            reasons[index] = f"{seconds[index]} s do not fit a {field.item} in microseconds"
+            reasons[index] = f"{seconds[index]} s do not fit a {field.value_type} in microseconds"
         seconds = np.where(wrong, 0, seconds)
     # Towards zero, as Java's TimeUnit: nanos of a negative duration are negative.
     micros = seconds * 1_000_000 + np.where(nanos < 0, -(-nanos // 1000), nanos // 1000)
-    return from_numpy(micros, field.item), reasons
+    return from_numpy(micros, field.value_type), reasons
 
 
 def _date_array(
     year: Ints, month: Ints, day: Ints, present: Flags | None
 ) -> tuple[pa.Array, dict[int, str]]:
+    """Return google.type.Date as dates, and why values are none, as `_special_array`."""
     months = ((year - 1970) * 12 + month - 1).astype("M8[M]")
     days = months.astype("M8[D]").astype(np.int64) + day - 1
     next_month = (months + 1).astype("M8[D]").astype(np.int64)
@@ -809,47 +850,50 @@ def _date_array(
 
 
 def _decimal_array(
-    unscaled: pa.Array, scales: Any, kind: pa.DataType
+    unscaled: pa.Array, scales: Any, column_type: pa.DataType
 ) -> tuple[pa.Array, dict[int, str]]:
-    """`unscaled`: bytes of numbers, as `schemas.decimals` reads them. Each value has its scale."""
+    """Return confluent.type.Decimal as decimals, and why values do not fit, as `_special_array`.
+    `unscaled`: bytes of numbers, as `schemas.decimals` reads them. Each value has its own scale."""
     offsets = blob_offsets(unscaled).astype(np.int64)
     sizes = np.diff(offsets)
     content = np.frombuffer(unscaled.buffers()[2] or bytes(1), np.uint8)
     words = decimals.read_words(content, offsets[:-1], np.minimum(sizes, 16))
-    is_done = (sizes <= 16) & (scales == kind.scale)
-    is_done &= ~decimals.exceeds(words, 10**kind.precision - 1)
+    # Most have the column's scale. The others are rescaled one by one.
+    is_done = (sizes <= 16) & (scales == column_type.scale)
+    is_done &= ~decimals.exceeds(words, 10**column_type.precision - 1)
     reasons: dict[int, str] = {}
     for index in np.flatnonzero(~is_done).tolist():
         data = content[offsets[index] : offsets[index + 1]].tobytes()
-        value = _rescale(data, int(scales[index]), kind)
+        value = _rescale(data, int(scales[index]), column_type)
         if isinstance(value, str):
             reasons[index] = value
             value = 0
         words[index, 0] = value & 0xFFFFFFFFFFFFFFFF
         words[index, 1] = (value >> 64) & 0xFFFFFFFFFFFFFFFF
-    return pa.Array.from_buffers(kind, len(words), [None, pa.py_buffer(words)]), reasons
+    return pa.Array.from_buffers(column_type, len(words), [None, pa.py_buffer(words)]), reasons
 
 
-def _rescale(data: bytes, scale: int, kind: pa.DataType) -> int | str:
-    """Return the unscaled value at the column's scale, or why it does not fit."""
+def _rescale(data: bytes, scale: int, column_type: pa.DataType) -> int | str:
+    """Return the number (`data`: its bytes, unscaled) at the column's scale, or why it does not
+    fit."""
     value = int.from_bytes(data, "big", signed=True) if len(data) <= 64 else None
     if value == 0:
         return 0
     if value is not None and abs(scale) <= 200:
-        shift = int(kind.scale) - scale
+        shift = int(column_type.scale) - scale
         power = int(10 ** abs(shift))
         shifted, remainder = (value * power, 0) if shift >= 0 else divmod(value, power)
-        if remainder == 0 and abs(shifted) < 10 ** int(kind.precision):
+        if remainder == 0 and abs(shifted) < 10 ** int(column_type.precision):
             return shifted
-    return f"a decimal of {len(data)} bytes and scale {scale} does not fit {kind}"
+    return f"a decimal of {len(data)} bytes and scale {scale} does not fit {column_type}"
 
 
 def _json_texts(
     field: Field, payloads: pa.Array, budget: MemoryBudget
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Return google.protobuf.Struct, Value and ListValue, and recursive messages, as JSON, one by
-    one, and for each that cannot be JSON the reason. An empty payload is an empty message: {}, []
-    or, where a Value has no kind, null."""
+    """Return google.protobuf.Struct, Value and ListValue, and recursive messages, as JSON texts,
+    one by one, and why some cannot be JSON, by their index. An empty payload is an empty message:
+    {}, [] or, where a Value has no kind, null."""
     protobuf = library()
     message_class = field.text_message_class
     texts: list[bytes] = []
@@ -877,8 +921,9 @@ def _json_texts(
 
 
 def _join_texts(field: Field, offsets: list[int], child: pa.Array) -> pa.Array:
-    """Return one JSON text for each list or map, whose items are JSON texts."""
-    if field.count is Count.MAP:
+    """Return one JSON text for each list or map, whose elements are JSON texts. `offsets`: of the
+    lists among the elements in `child`."""
+    if field.cardinality is Cardinality.MAP:
         keys, texts = child.field(0).cast(pa.string()).to_pylist(), child.field(1).to_pylist()
         items = [f"{json.dumps(key)}:{text}" for key, text in zip(keys, texts, strict=True)]
         form = "{%s}"

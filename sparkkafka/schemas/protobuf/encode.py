@@ -1,8 +1,8 @@
 """Encodes a struct column as messages, one call for each message type.
 
-The bytes of one field in all rows are one binary array, in which an absent field is empty. Arrow
-joins the arrays of all fields. The values of a list lie one after the other already, so the bytes
-of a list are those of its values with other offsets.
+The bytes of one field in all messages are one binary array, in which an absent field is empty.
+Arrow joins the arrays of all fields. The values of a list lie one after the other already, so the
+bytes of a list are those of its values with other offsets.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sparkkafka.schemas.arrays import offsets_of
 from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Count, Field, Message
+from sparkkafka.schemas.protobuf.plan import Cardinality, Field, Message
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.values import ValueRowError, with_prefix
 
@@ -79,7 +79,7 @@ def _check_required(message: Message) -> None:
             )
     for field in message.fields:
         value = field
-        if field.count is Count.MAP and field.message is not None:
+        if field.cardinality is Cardinality.MAP and field.message is not None:
             value = field.message.fields[1]
         if value.message is not None and value.special is None:
             _check_required(value.message)
@@ -154,11 +154,11 @@ class _MessageBytes:
         self._parts.append(_binary(offsets, out))
 
 
-# --- messages and fields. `rows`: the column's row of each message or value, for errors -----------
+# --- messages and fields. `rows`: the row of each message or value in the column, for errors ------
 
 
 def _encode_messages(message: Message, arrays: list[pa.Array], rows: Ints) -> pa.Array:
-    """Encode messages. `arrays`: the column of each field."""
+    """Return the bytes of messages. `arrays`: the column of each field."""
     out = _MessageBytes(len(rows))
     _check_oneofs(message, arrays, rows)
     for index in sorted(range(len(arrays)), key=lambda index: message.fields[index].number):
@@ -167,6 +167,7 @@ def _encode_messages(message: Message, arrays: list[pa.Array], rows: Ints) -> pa
 
 
 def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
+    """Raises ValueRowError if several fields of a oneof have a value."""
     oneofs: dict[int, list[int]] = {}
     for index, field in enumerate(message.fields):
         if field.oneof >= 0:
@@ -175,17 +176,18 @@ def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
         if len(group) < 2:
             continue
         flags = [is_valid(arrays[index]) for index in group]
-        count = np.sum(flags, axis=0)
-        for row in np.flatnonzero(count > 1)[:1].tolist():
-            names = [message.fields[i].path for i, f in zip(group, flags, strict=True) if f[row]]
+        set_fields = np.sum(flags, axis=0)
+        for index in np.flatnonzero(set_fields > 1)[:1].tolist():
+            names = [message.fields[i].path for i, f in zip(group, flags, strict=True) if f[index]]
             raise ValueRowError(
-                int(rows[row]),
+                int(rows[index]),
                 f"fields {' and '.join(names)} belong to one oneof: only one can be set",
             )
 
 
 def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) -> None:
-    if field.count is Count.ONE:
+    """Add a field, of any cardinality, to all messages. `array`: its column."""
+    if field.cardinality is Cardinality.ONE:
         valid = is_valid(array) if array.null_count else None
         if valid is not None and field.required:
             row = int(rows[np.flatnonzero(~valid)[0]])
@@ -194,21 +196,21 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
         return
     if field.joined:
         array = _split_json_texts(field, array, rows)
-    if field.count is Count.MAP:
+    if field.cardinality is Cardinality.MAP:
         array = _as_list(array)
     lengths = or_zero(pc.list_value_length(array)).astype(np.int64)
     elements = array.flatten()
     element_rows = np.repeat(rows, lengths)
     offsets = offsets_of(lengths)
-    if field.count is Count.MAP:
+    if field.cardinality is Cardinality.MAP:
         out.add_bytes(_regroup(_encode_entries(field, elements, element_rows), offsets))
         return
     if elements.null_count:
-        at = int(np.flatnonzero(~is_valid(elements))[0])
-        index = at - int(offsets[np.searchsorted(offsets, at, "right") - 1])
+        index = int(np.flatnonzero(~is_valid(elements))[0])
+        in_list = index - int(offsets[np.searchsorted(offsets, index, "right") - 1])
         raise ValueRowError(
-            int(element_rows[at]),
-            f"field {field.path}: element {index} is null, which a repeated field cannot have",
+            int(element_rows[index]),
+            f"field {field.path}: element {in_list} is null, which a repeated field cannot have",
         )
     if field.packed:
         content = _regroup(_pack(field, _raw_numbers(field, elements, element_rows)), offsets)
@@ -220,18 +222,19 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
 
 
 def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> pa.Array:
-    """Encode the entries of a map, each with its tag."""
+    """Return the bytes of entries of a map, each with its tag. `rows`: of each entry."""
     if field.message is None:
         raise ValueError(field.path)
     arrays = _field_arrays(elements)
     entries = _MessageBytes(len(rows))
-    for part, array in zip(field.message.fields, arrays, strict=True):
+    for key_or_value, array in zip(field.message.fields, arrays, strict=True):
         if array.null_count:
-            at = int(np.flatnonzero(~is_valid(array))[0])
+            index = int(np.flatnonzero(~is_valid(array))[0])
             raise ValueRowError(
-                int(rows[at]), f"field {field.path}: a {part.name} is null, which a map cannot have"
+                int(rows[index]),
+                f"field {field.path}: a {key_or_value.name} is null, which a map cannot have",
             )
-        _add_value(entries, part, array, rows, None)
+        _add_value(entries, key_or_value, array, rows, None)
     with_tags = _MessageBytes(len(rows))
     with_tags.add_content(field.number << 3 | types.LEN, entries.build(), None)
     return with_tags.build()
@@ -241,10 +244,10 @@ def _add_value(
     out: _MessageBytes, field: Field, array: pa.Array, rows: Ints, valid: Flags | None
 ) -> None:
     """Add the field's value to each message where it is `valid` (None: in all), with its tag."""
-    skips_zero = field.count is Count.ONE and not field.presence and not field.required
+    skips_zero = field.cardinality is Cardinality.ONE and not field.presence and not field.required
     wire = types.FIELD_TYPES[field.kind].wire
     tag = field.number << 3 | wire
-    if wire not in (types.LEN, types.START):
+    if wire not in (types.LEN, types.SGROUP):
         raw = _raw_numbers(field, array, rows)
         present = valid
         if skips_zero:
@@ -260,16 +263,16 @@ def _add_value(
     content = _encode_content(field, inner, inner_rows)
     if valid is not None:
         content = _spread(content, np.flatnonzero(valid), len(array))
-    if wire == types.START:
+    if wire == types.SGROUP:
         out.add_tag(tag, None, valid)
         out.add_bytes(content)
-        out.add_tag(field.number << 3 | types.END, None, valid)
+        out.add_tag(field.number << 3 | types.EGROUP, None, valid)
         return
     out.add_content(tag, content, valid)
 
 
 def _encode_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
-    """Encode messages without their tag."""
+    """Return the bytes of messages without their tag. The values have no nulls."""
     if field.special is Special.BYTES:
         return _checked_bytes(field, array, rows)
     if field.special in types.FROM_BYTES:
@@ -287,6 +290,7 @@ def _encode_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
 
 
 def _binary(offsets: Ints, content: Any) -> pa.Array:
+    """Return a binary array without nulls. `content`: a buffer of all its bytes."""
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
@@ -313,7 +317,7 @@ def _spread(array: pa.Array, rows: Ints, count: int) -> pa.Array:
 
 
 def _pack(field: Field, raw: Any) -> pa.Array:
-    """Encode numbers without tags."""
+    """Return the bytes of each raw number, without tags."""
     width = types.FIXED_WIDTH.get(types.FIELD_TYPES[field.kind].wire)
     if width is not None:
         return _binary(np.arange(len(raw) + 1) * width, np.ascontiguousarray(raw))
@@ -370,13 +374,13 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
         else:
             fits = (high == values >> 63) & (values >= first) & (values <= last)
         if not fits.all():
-            at = int(np.flatnonzero(~fits)[0])
-            raise _misfit(field, rows[at], array[at].as_py())
+            index = int(np.flatnonzero(~fits)[0])
+            raise _misfit_error(field, rows[index], array[index].as_py())
     else:
         values = or_zero(array).astype(np.int64)
         if len(values) and (int(values.min()) < first or int(values.max()) > last):
-            at = int(np.flatnonzero((values < first) | (values > last))[0])
-            raise _misfit(field, rows[at], int(values[at]))
+            index = int(np.flatnonzero((values < first) | (values > last))[0])
+            raise _misfit_error(field, rows[index], int(values[index]))
         if kind == types.ENUM and field.closed:
             _check_enum_numbers(field, values, rows, is_valid(array))
     if kind in (types.SINT32, types.SINT64):
@@ -386,13 +390,14 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
     return values.view(np.uint64)
 
 
-def _misfit(field: Field, row: Any, value: Any) -> ValueRowError:
+def _misfit_error(field: Field, row: Any, value: Any) -> ValueRowError:
     return ValueRowError(
         int(row), f"field {field.path}: {value} does not fit {types.FIELD_TYPES[field.kind].name}"
     )
 
 
 def _raw_floats(field: Field, array: pa.Array) -> Any:
+    """As `_raw_numbers`, for float and double."""
     dtype = np.float64 if pa.types.is_float64(array.type) else np.float32
     values = np.zeros(0, dtype)
     if len(array):
@@ -417,9 +422,9 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
         if number is None and not field.closed and name.lstrip("-").isdecimal():
             number = int(name) if -(1 << 31) <= int(name) < 1 << 31 else None
         if number is None:
-            at = int(np.flatnonzero(is_valid(array) & (indices == index))[0])
+            bad = int(np.flatnonzero(is_valid(array) & (indices == index))[0])
             raise ValueRowError(
-                int(rows[at]),
+                int(rows[bad]),
                 f"field {field.path}: the enum has no value {name[:100]!r}: "
                 f"{names_hint(name, known)}",
             )
@@ -430,11 +435,13 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
 
 
 def _check_enum_numbers(field: Field, values: Ints, rows: Ints, valid: Flags) -> None:
+    """Raises ValueRowError for a number that the enum does not have; any may be where not
+    `valid`."""
     known = np.isin(values, np.array(sorted(field.names), np.int64)) | ~valid
     if not known.all():
-        at = int(np.flatnonzero(~known)[0])
+        index = int(np.flatnonzero(~known)[0])
         raise ValueRowError(
-            int(rows[at]), f"field {field.path}: the enum has no number {int(values[at])}"
+            int(rows[index]), f"field {field.path}: the enum has no number {int(values[index])}"
         )
 
 
@@ -459,22 +466,24 @@ def _special_fields(field: Field, array: pa.Array, rows: Ints) -> list[pa.Array]
 
 
 def _date_fields(field: Field, days: Ints, rows: Ints) -> list[pa.Array]:
+    """Return year, month and day of dates, given as days since 1970-01-01."""
     months = days.astype("M8[D]").astype("M8[M]")
     year = months.astype("M8[Y]").astype(np.int64) + 1970
     month = months.astype(np.int64) % 12 + 1
     day = days - months.astype("M8[D]").astype(np.int64) + 1
     wrong = (year < 1) | (year > 9999)
     if wrong.any():
-        at = int(np.flatnonzero(wrong)[0])
+        index = int(np.flatnonzero(wrong)[0])
         raise ValueRowError(
-            int(rows[at]), f"field {field.path}: the year {year[at]} is not one of google.type.Date"
+            int(rows[index]),
+            f"field {field.path}: the year {year[index]} is not one of google.type.Date",
         )
     return [from_numpy(part.astype(np.int32)) for part in (year, month, day)]
 
 
 def _decimal_fields(array: pa.Array) -> list[pa.Array]:
-    """As Confluent's clients write them: two's complement in as few bytes as possible, the value's
-    own precision, the column's scale."""
+    """Return the columns of confluent.type.Decimal's fields, as Confluent's clients write them:
+    two's complement in as few bytes as possible, the value's own precision, the column's scale."""
     count = len(array)
     words = decimals.words_of(array)
     sizes = decimals.min_sizes(words)
@@ -532,7 +541,7 @@ def _checked_bytes(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
 
 def _split_json_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     """Return JSON texts of lists or maps as lists or maps of JSON texts."""
-    is_map = field.count is Count.MAP
+    is_map = field.cardinality is Cardinality.MAP
     key = field.message.fields[0] if is_map and field.message else None
     kind = pa.list_(pa.string()) if key is None else pa.map_(key.type, pa.string())
     found: list[Any] = []

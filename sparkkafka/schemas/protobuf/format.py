@@ -117,7 +117,7 @@ class File:
 
     def messages(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the full name and message indexes of each message, nested ones after the outer one.
-        Entries of maps have an index too, and are left out."""
+        Entries of maps are messages with an index too, and are left out."""
         package = f"{self.proto.package}." if self.proto.package else ""
         waiting: list[tuple[str, tuple[int, ...], Any]] = [(package, (), self.proto.message_type)]
         while waiting:
@@ -150,7 +150,8 @@ class File:
 
 @lru_cache(64)
 def file_of(schema: Schema) -> File:
-    """Raises SchemaError for a schema that cannot be used, OptionError without the extra."""
+    """Return a schema's own file, compiled and cached. Raises SchemaError for a schema that cannot
+    be used, OptionError without the extra."""
     protobuf = library()
     data = descriptor_set(schema)
     try:

@@ -1,8 +1,9 @@
-"""Rewrites irregular messages to plain ones, by protobuf's own runtime, which has the last word: it
-merges what occurs twice, drops what is unknown, sorts fields, and refuses what is damaged.
+"""Rewrites messages that `decode.py` cannot read so that it can, by protobuf's own runtime. The
+runtime has the last word: it merges what occurs twice, drops what is unknown, sorts fields, and
+refuses what is damaged.
 
-The bytes that it writes are plain, except for groups: these are rewritten as messages with a
-length. If it refuses a message, `explain` finds the field.
+`decode.py` can read what the runtime writes, except for groups: these are rewritten as messages
+with a length. If the runtime refuses a message, `explain` finds the field.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Final
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Count, Message
-from sparkkafka.schemas.protobuf.wire import varint
+from sparkkafka.schemas.protobuf.plan import Cardinality, Message
+from sparkkafka.schemas.protobuf.wire import read_one_varint
 
 MAX_LEVELS: Final = 100
 """The limit of protobuf's runtime."""
@@ -30,16 +31,17 @@ class Normalizer:
         self._message = message
         self._has_groups = _any_message(message, _may_have_groups)
         self._has_maps = _any_message(
-            message, lambda inner: any(field.count is Count.MAP for field in inner.fields)
+            message,
+            lambda inner: any(field.cardinality is Cardinality.MAP for field in inner.fields),
         )
 
     def normalize(self, payload: bytes) -> bytes | str:
-        """Return plain bytes of the same message, or why it is invalid. Required fields may be
-        missing."""
+        """Return the same message as bytes that `decode.py` can read, or (a str) why it is invalid.
+        Required fields may be missing."""
         data = payload
         try:
             if self._has_maps:
-                data = _rewrite(memoryview(payload), self._message, parsed=False)
+                data = _drop_unknown_in_entries(memoryview(payload), self._message)
             parsed = self._class.FromString(data)
         except (self._error, ValueError, RecursionError, MemoryError) as error:
             return explain(payload, self._message.descriptor) or str(error)[:300]
@@ -47,28 +49,38 @@ class Normalizer:
         written: bytes = parsed.SerializePartialToString()
         if not self._has_groups:
             return written
-        return _rewrite(memoryview(written), self._message, parsed=True)
+        return _replace_groups(memoryview(written), self._message)
 
 
 def _may_have_groups(message: Message) -> bool:
     """Whether a message may have groups, also in fields that are not read, since the runtime writes
     all. Extensions may be groups."""
-    skipped = any(wire == types.START for _, wire in message.skipped)
+    skipped = any(wire == types.SGROUP for _, wire in message.skipped)
     known = skipped or any(field.kind == types.GROUP for field in message.fields)
     return known or bool(message.descriptor.is_extendable)
 
 
 def _any_message(message: Message, test: Callable[[Message], bool]) -> bool:
-    """Whether the message, or that of a field at any level, passes a test."""
+    """Whether `test` is true for the message, or for that of a field at any level."""
     inner = (field.message for field in message.fields if field.message is not None)
     return test(message) or any(_any_message(nested, test) for nested in inner)
 
 
-def _rewrite(data: memoryview, message: Message, *, parsed: bool) -> bytes:
-    """Rewrite what the runtime wrote (`parsed`) with only the fields that are read, and groups as
-    messages; or rewrite what it will read without unknown fields in the entries of maps. Java, Go
-    and C++ skip these fields, but the runtime for Python drops the whole entry. Raises ValueError
-    for damaged bytes."""
+def _drop_unknown_in_entries(data: memoryview, message: Message) -> bytes:
+    """Return a payload without unknown fields in the entries of maps, for the runtime to read:
+    Java, Go and C++ skip these fields, but the runtime for Python drops the whole entry. Raises
+    ValueError for damaged bytes."""
+    return _rewrite(data, message, by_runtime=False)
+
+
+def _replace_groups(data: memoryview, message: Message) -> bytes:
+    """Return what the runtime wrote with only the fields that are read, and groups as messages."""
+    return _rewrite(data, message, by_runtime=True)
+
+
+def _rewrite(data: memoryview, message: Message, *, by_runtime: bool) -> bytes:
+    """As `_replace_groups` for bytes that the runtime wrote (`by_runtime`), else as
+    `_drop_unknown_in_entries`, with all messages inside."""
     fields = {field.number: field for field in message.fields}
     in_entry = types.is_map_entry(message.descriptor)
     out = bytearray()
@@ -80,18 +92,18 @@ def _rewrite(data: memoryview, message: Message, *, parsed: bool) -> bytes:
         field = fields.get(tag >> 3)
         matches = field is not None and tag & 7 == types.FIELD_TYPES[field.kind].wire
         if field is None or (in_entry and not matches):
-            if not parsed and not in_entry:
+            if not by_runtime and not in_entry:
                 out += data[start:at]
             continue
         inner = field.message if matches and field.special is None else None
-        is_group = tag & 7 == types.START
-        if inner is None and not (is_group and parsed):
+        is_group = tag & 7 == types.SGROUP
+        if inner is None and not (is_group and by_runtime):
             out += data[start:at]
             continue
         content = bytes(data[begin:stop])
         if inner is not None:
-            content = _rewrite(data[begin:stop], inner, parsed=parsed)
-        if is_group and not parsed:
+            content = _rewrite(data[begin:stop], inner, by_runtime=by_runtime)
+        if is_group and not by_runtime:
             out += b"".join((data[start:begin], content, data[stop:at]))
         else:
             out += varint_bytes(tag & ~7 | types.LEN) + varint_bytes(len(content)) + content
@@ -100,7 +112,7 @@ def _rewrite(data: memoryview, message: Message, *, parsed: bool) -> bytes:
 
 def _read_tag(data: Any, at: int, end: int) -> tuple[int, int]:
     """Return (a field's tag, the position after it). Raises ValueError."""
-    tag, after = varint(data, at, end)
+    tag, after = read_one_varint(data, at, end)
     if not 8 <= tag <= 0xFFFFFFFF or after - at > 5:
         raise ValueError("there is no valid tag")
     return tag, after
@@ -110,10 +122,10 @@ def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
     """Return where a value begins and ends, and where the next field begins. Raises ValueError."""
     wire = tag & 7
     if wire == types.VARINT:
-        _, after = varint(data, at, end)
+        _, after = read_one_varint(data, at, end)
         return at, after, after
     if wire == types.LEN:
-        size, begin = varint(data, at, end)
+        size, begin = read_one_varint(data, at, end)
         if begin + size > end:
             raise ValueError(
                 f"a length of {size} goes beyond the end, which is {end - begin} bytes away"
@@ -124,25 +136,25 @@ def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
         if after > end:
             raise ValueError(f"a value needs {after - at} bytes, and only {end - at} are left")
         return at, after, after
-    if wire == types.START:
+    if wire == types.SGROUP:
         begin = at
         open_groups = [tag >> 3]
         while open_groups:
             stop = at
             if at >= end:
                 raise ValueError("a group does not end")
-            inner, at = varint(data, at, end)
-            if inner & 7 == types.END:
+            inner, at = read_one_varint(data, at, end)
+            if inner & 7 == types.EGROUP:
                 if open_groups.pop() != inner >> 3:
                     raise ValueError("a group ends that did not begin")
-            elif inner & 7 == types.START:
+            elif inner & 7 == types.SGROUP:
                 open_groups.append(inner >> 3)
                 if len(open_groups) > MAX_LEVELS:
                     raise ValueError(f"groups are nested in more than {MAX_LEVELS} levels")
             else:
                 _, _, at = _find_value(data, inner, at, end)
         return begin, stop, at
-    if wire == types.END:
+    if wire == types.EGROUP:
         raise ValueError("a group ends that did not begin")
     raise ValueError(f"there is no wire type {wire}")
 
@@ -156,48 +168,51 @@ def explain(payload: bytes, descriptor: Any) -> str | None:
 def _explain(
     data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
 ) -> str | None:
-    where = f"field {path}" if path else f"message {descriptor.full_name}"
+    """As `explain`, for the message from `at` to `end`, which is `depth` levels deep in the field
+    `path` ("" for the outermost)."""
+    message_label = f"field {path}" if path else f"message {descriptor.full_name}"
     while at < end:
         start = at
         try:
             tag, at = _read_tag(data, at, end)
         except ValueError as error:
-            return f"{where}: at byte {start}: {error}"
+            return f"{message_label}: at byte {start}: {error}"
         number = tag >> 3
         field = descriptor.fields_by_number.get(number)
         name = f"{path}.{field.name}" if path and field else field.name if field else ""
-        here = f"field {name}" if field else f"{where}: unknown field {number}"
+        field_label = f"field {name}" if field else f"{message_label}: unknown field {number}"
         try:
             begin, stop, at = _find_value(data, tag, at, end)
         except ValueError as error:
-            return f"{here}: at byte {start}: {error}"
+            return f"{field_label}: at byte {start}: {error}"
         wire = tag & 7
         if field is None:
             continue
         if field.message_type is not None and wire == types.FIELD_TYPES[field.type].wire:
             if depth >= MAX_LEVELS:
-                return f"{here}: nested in more than {MAX_LEVELS} levels"
-            found = _explain(data, begin, stop, field.message_type, name, depth + 1)
-            if found is not None:
-                return found
+                return f"{field_label}: nested in more than {MAX_LEVELS} levels"
+            reason = _explain(data, begin, stop, field.message_type, name, depth + 1)
+            if reason is not None:
+                return reason
         elif wire == types.LEN and field.type == types.STRING:
             try:
                 str(data[begin:stop], "utf-8")
             except UnicodeDecodeError:
-                return f"{here}: its text is not UTF-8"
+                return f"{field_label}: its text is not UTF-8"
         elif wire == types.LEN and types.is_repeated(field) and not types.is_map(field):
-            wrong = _packed_error(data, begin, stop, field)
-            if wrong:
-                return f"{here}: at byte {start}: {wrong}"
+            reason = _packed_error(data, begin, stop, field)
+            if reason:
+                return f"{field_label}: at byte {start}: {reason}"
     return None
 
 
 def _packed_error(data: memoryview, at: int, end: int, field: Any) -> str | None:
+    """Return what is wrong with the packed numbers from `at` to `end`; None if nothing is."""
     wire = types.FIELD_TYPES[field.type].wire
     if wire == types.VARINT:
         try:
             while at < end:
-                _, at = varint(data, at, end)
+                _, at = read_one_varint(data, at, end)
         except ValueError as error:
             return str(error)
     elif wire in types.FIXED_WIDTH and (end - at) % types.FIXED_WIDTH[wire]:

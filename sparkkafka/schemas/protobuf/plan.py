@@ -22,8 +22,8 @@ MAX_DEFAULT: Final = 1000
 """Characters of an enum's name and of a default: one or two payload bytes become that text."""
 
 
-class Count(enum.Enum):
-    """How many values a field has."""
+class Cardinality(enum.Enum):
+    """How many values a field has: one, a list (a repeated field), or a map."""
 
     ONE = "one"
     LIST = "list"
@@ -36,21 +36,23 @@ class Field:
 
     kind: a protobuf type (`types.INT32` …). special: what a message becomes, if not a struct.
     presence: an absent field is null, unless there is a `default`. Without presence, an absent
-    field is `default`. Members of a oneof have none.
-    type: the column's. item: the type of one value (None for a map).
+    field is `default`. oneof: the index of its oneof, -1 without one; such a field has no default.
+    type: the column's; value_type: that of one value in it, which for a list is another (None for a
+    map).
     message: of a nested message, special or not, or of a map's entry with its fields key and value.
     text_message: the descriptor of a message that becomes JSON text or bytes. joined: all such
     texts of a list or map become one text.
-    names: an enum's, by number; aliases: all its names. closed: unknown numbers count as absent.
-    exact: the writer's field has another range or encoding, so a number that does not fit 32 bits
-    is a bad value. Otherwise such a number is cut to 32 bits.
+    names: an enum's, by number; aliases: all its names, with their numbers. closed: a closed enum,
+    whose unknown numbers count as absent.
+    checks_range: the writer's field has another range or encoding, so a number that does not fit 32
+    bits is a bad value. Otherwise such a number is cut to 32 bits.
     """
 
     number: int
     name: str
     path: str
     kind: int
-    count: Count
+    cardinality: Cardinality
     presence: bool
     required: bool
     default: Any
@@ -64,13 +66,13 @@ class Field:
     text_message: Any
     joined: bool
     type: pa.DataType
-    item: pa.DataType | None
-    exact: bool = False
+    value_type: pa.DataType | None
+    checks_range: bool = False
 
     @cached_property
     def max_name_size(self) -> int:
         """Characters of the longest name that a number becomes; 0 if it stays a number."""
-        if self.item is None or not pa.types.is_string(self.item):
+        if self.value_type is None or not pa.types.is_string(self.value_type):
             return 0
         return max(map(len, self.names.values()), default=0)
 
@@ -91,7 +93,8 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """`fields` are in the order of `type`. `skipped`: (number, wire type) of all other fields."""
+    """A message that is read or written, as a struct of the type `type`. `fields` are in its order.
+    `skipped`: (number, wire type) of all other fields of the message."""
 
     full_name: str
     descriptor: Any
@@ -115,8 +118,8 @@ def plan(
 
 
 class _Planner:
-    """Plans one message and all in it. `parents`: the full names of the messages around it; `path`:
-    the field's."""
+    """Plans one message and all in it. `parents`: the full names of the messages around it, the
+    outermost first; `path`: the path of the field whose message it is, "" for the outermost."""
 
     def __init__(self, writing: bool, depth: int | None) -> None:
         self.field_count = 0
@@ -128,6 +131,7 @@ class _Planner:
     def plan_message(
         self, descriptor: Any, target: pa.DataType | None, parents: tuple[str, ...], path: str
     ) -> Message:
+        """Plan a message as the struct `target`; None: with all its fields."""
         name = descriptor.full_name
         depth = self.depth if target is None else None
         if target is None and depth is None and name in parents:
@@ -184,12 +188,12 @@ class _Planner:
         parent_path: str,
         options_field: Any = None,
     ) -> Field:
-        """Plan a field. `options_field`: the field that has its options, which is the map for the
-        value of a map."""
+        """Plan a field as a column of type `target` (None: any). `options_field`: the field that
+        has its options, which is the map for the value of a map."""
         path = child_path(parent_path, field.name)
         if types.is_map(field):
             return self.plan_map(field, target, parents, path)
-        item = target
+        value_type = target
         if types.is_repeated(field):
             if self.is_joined(field.message_type, target):
                 texts = self.plan_field(field, pa.list_(pa.string()), parents, parent_path)
@@ -198,33 +202,33 @@ class _Planner:
                 raise OptionError(
                     f"field {path} is repeated, which becomes an array, not {type_name(target)}"
                 )
-            item = None if target is None else target.value_type
+            value_type = None if target is None else target.value_type
         special, message = None, None
         if field.message_type is not None:
             special = types.special_of(field.message_type) or self.special_of_recursive(
-                field.message_type, item, parents
+                field.message_type, value_type, parents
             )
-            is_struct = item is not None and pa.types.is_struct(item)
+            is_struct = value_type is not None and pa.types.is_struct(value_type)
             if special not in types.FROM_BYTES or (special is types.Special.JSON and is_struct):
                 if is_struct:
                     special = None
-                inside = None if special is not None else item
-                if special is types.Special.WRAPPER and item is not None:
-                    inside = pa.struct([pa.field("value", item)])
+                inside = None if special is not None else value_type
+                if special is types.Special.WRAPPER and value_type is not None:
+                    inside = pa.struct([pa.field("value", value_type)])
                 message = self.plan_message(field.message_type, inside, parents, path)
         if special is not None:
-            item = types.special_type(
-                special, field, options_field or field, item, path, self.writing
+            value_type = types.special_type(
+                special, field, options_field or field, value_type, path, self.writing
             )
         elif message is not None:
-            item = message.type
+            value_type = message.type
         else:
-            item = types.scalar_type(field, item, path, self.writing)
-        count, kind = Count.ONE, item
+            value_type = types.scalar_type(field, value_type, path, self.writing)
+        cardinality, column_type = Cardinality.ONE, value_type
         if types.is_repeated(field):
-            count = Count.LIST
-            kind = target or pa.list_(pa.field("element", item, nullable=False))
-        return _make_field(field, path, count, special, message, kind, item)
+            cardinality = Cardinality.LIST
+            column_type = target or pa.list_(pa.field("element", value_type, nullable=False))
+        return _make_field(field, path, cardinality, special, message, column_type, value_type)
 
     def special_of_recursive(
         self, descriptor: Any, target: pa.DataType | None, parents: tuple[str, ...]
@@ -250,6 +254,7 @@ class _Planner:
     def plan_map(
         self, field: Any, target: pa.DataType | None, parents: tuple[str, ...], path: str
     ) -> Field:
+        """Plan a map as a column of type `target` (None: any)."""
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
         if self.is_joined(value.message_type, target):
@@ -258,10 +263,10 @@ class _Planner:
             return replace(texts, joined=True, type=pa.string())
         if target is not None and not pa.types.is_map(target):
             raise OptionError(f"field {path} is a map, not {type_name(target)}")
-        key_type, item_type = (
+        key_type, value_type = (
             (None, None) if target is None else (target.key_type, target.item_type)
         )
-        values = self.plan_field(value, item_type, parents, path, field)
+        values = self.plan_field(value, value_type, parents, path, field)
         keys = self.plan_field(key, key_type, parents, path)
         # An entry always has both, if only as the type's zero.
         if value.message_type is None:
@@ -270,25 +275,32 @@ class _Planner:
             keys = replace(keys, presence=False, default=key.default_value)
         columns = [pa.field("key", keys.type, nullable=False), pa.field("value", values.type)]
         message = Message(entry.full_name, entry, (keys, values), (), pa.struct(columns))
-        kind = target or pa.map_(columns[0], pa.field("value", values.type, nullable=False))
-        return _make_field(field, path, Count.MAP, None, message, kind, None)
+        column_type = target or pa.map_(columns[0], pa.field("value", values.type, nullable=False))
+        return _make_field(field, path, Cardinality.MAP, None, message, column_type, None)
 
 
 def _make_field(
     field: Any,
     path: str,
-    count: Count,
+    cardinality: Cardinality,
     special: types.Special | None,
     message: Message | None,
-    kind: pa.DataType,
-    item: pa.DataType | None,
+    column_type: pa.DataType,
+    value_type: pa.DataType | None,
 ) -> Field:
+    """Return the Field of a descriptor (`field`), with its default, oneof and enum. Raises
+    SchemaError for a default or a name that is too long."""
     oneof, enum_type = field.containing_oneof, field.enum_type
     names = {} if enum_type is None else types.enum_names(enum_type)
     has_default = not field.has_presence or field.has_default_value  # else absent is null
     default = None
     # A default would look like a member of a oneof that is set.
-    if count is Count.ONE and field.message_type is None and oneof is None and has_default:
+    if (
+        cardinality is Cardinality.ONE
+        and field.message_type is None
+        and oneof is None
+        and has_default
+    ):
         default = field.default_value
     if isinstance(default, bytes) and field.type == types.STRING:
         raise SchemaError(f"field {path}: its default is not UTF-8")
@@ -301,12 +313,12 @@ def _make_field(
         name=field.name,
         path=path,
         kind=field.type,
-        count=count,
-        presence=count is Count.ONE and field.has_presence,
+        cardinality=cardinality,
+        presence=cardinality is Cardinality.ONE and field.has_presence,
         required=types.is_required(field),
         default=default,
         oneof=-1 if oneof is None else oneof.index,
-        packed=count is Count.LIST and field.is_packed,
+        packed=cardinality is Cardinality.LIST and field.is_packed,
         special=special,
         message=message,
         names=names,
@@ -316,8 +328,8 @@ def _make_field(
         closed=enum_type is not None and enum_type.is_closed,
         text_message=field.message_type if special in types.FROM_BYTES else None,
         joined=False,
-        type=kind,
-        item=item,
+        type=column_type,
+        value_type=value_type,
     )
 
 
@@ -354,8 +366,8 @@ def resolve(writer: Any, message: Message) -> Message:
             label,
             other,
             field.kind,
-            is_map=field.count is Count.MAP,
-            is_repeated=field.count is not Count.ONE,
+            is_map=field.cardinality is Cardinality.MAP,
+            is_repeated=field.cardinality is not Cardinality.ONE,
         )
         if field.special is types.Special.TEXT:
             # Text is made with the reader's fields; bytes stay as the writer wrote them.
@@ -371,17 +383,17 @@ def resolve(writer: Any, message: Message) -> Message:
                 f"{label} is a {other.message_type.full_name} in the writer's schema, and not in "
                 f"the reader's"
             )
-        exact = types.VARINT32.get(field.kind) != types.VARINT32.get(other.type)
+        checks_range = types.VARINT32.get(field.kind) != types.VARINT32.get(other.type)
         inner = field.message
         if inner is not None and field.special in (None, types.Special.WRAPPER):
             inner = resolve(other.message_type, inner)
-        fields.append(replace(field, message=inner, exact=exact))
+        fields.append(replace(field, message=inner, checks_range=checks_range))
     return replace(message, fields=tuple(fields))
 
 
 def _check_field(label: str, writer: Any, kind: int, *, is_map: bool, is_repeated: bool) -> None:
-    """Raises SchemaError if a reader's field of this protobuf type cannot read the writer's bytes.
-    `label` names the field in the message."""
+    """Raises SchemaError if a reader's field of the protobuf type `kind` cannot read the bytes of
+    the writer's field. `label` names the field in the error."""
     if types.is_map(writer) != is_map:
         raise SchemaError(f"{label} is a map on one side only")
     if types.is_repeated(writer) and not is_repeated:
@@ -395,8 +407,8 @@ def _check_field(label: str, writer: Any, kind: int, *, is_map: bool, is_repeate
 
 
 def _check_nested(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> None:
-    """Check all fields of a message as `resolve` does, at any level. `seen`: the pairs of messages
-    that are checked already."""
+    """Raises SchemaError if fields of a reader's message, at any level, cannot read the bytes of
+    the writer's. `seen`: the pairs of messages that are checked already."""
     if (writer.full_name, reader.full_name) in seen:
         return
     seen.add((writer.full_name, reader.full_name))

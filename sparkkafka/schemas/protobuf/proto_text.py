@@ -55,7 +55,8 @@ def schema_of(source: pa.DataType, name: str) -> Schema:
 
 
 class _ProtoWriter:
-    """Writes messages as lines, and collects what they import."""
+    """Writes messages as lines, and collects what they import. `path`: the column's; `depth`: how
+    many messages are around one."""
 
     def __init__(self, source: pa.DataType, name: str) -> None:
         self.imports: set[str] = set()
@@ -64,6 +65,7 @@ class _ProtoWriter:
         self.root = "." if names & {"google", "confluent"} else ""
 
     def write_message(self, name: str, source: pa.StructType, path: str, depth: int) -> list[str]:
+        """Return the lines of a message. Raises OptionError for a column that it cannot have."""
         if depth >= MAX_LEVELS:
             raise OptionError(f"column {path}: structs are nested in more than {MAX_LEVELS} levels")
         fields: list[str] = []
@@ -87,8 +89,9 @@ class _ProtoWriter:
     def write_field(
         self, column: pa.Field, path: str, nested: list[str], scope: set[str], depth: int
     ) -> tuple[str, str, str]:
-        """Return the label, type and options of a field; add the messages that it needs to
-        `nested`. `scope`: names of fields and of nested messages, which must differ."""
+        """Return the label, type and options of a field. Add the lines of messages that it needs to
+        `nested`, and their name to `scope`: the names of the fields and of the messages inside one
+        message, which must differ."""
         kind = column.type
         simple = "".join(part[:1].upper() + part[1:] for part in column.name.split("_"))
         simple = simple if _NAME.fullmatch(simple) else f"Message{simple}"
@@ -123,7 +126,8 @@ class _ProtoWriter:
     def type_of_value(
         self, kind: pa.DataType, simple: str, path: str, nested: list[str], depth: int
     ) -> tuple[str, str]:
-        """Return the type and options of a value that is not a list or map."""
+        """Return the type and options of a value that is not a list or map. A message for it is
+        called `simple`, and its lines are added to `nested`."""
         scalar = _SCALARS.get(kind)
         if scalar is not None:
             return scalar, ""

@@ -39,8 +39,8 @@ from sparkkafka.schemas.values import type_name
 DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING = range(1, 10)
 GROUP, MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = range(10, 19)
 
-# Wire types
-VARINT, I64, LEN, START, END, I32 = range(6)
+# Wire types, by the names of Protobuf's encoding guide
+VARINT, I64, LEN, SGROUP, EGROUP, I32 = range(6)
 
 FIXED_WIDTH: Final = {I64: 8, I32: 4}
 """Bytes of values by wire type."""
@@ -49,8 +49,9 @@ FIXED_WIDTH: Final = {I64: 8, I32: 4}
 class FieldType(NamedTuple):
     """A type of fields.
 
-    encoding: types with the same one can read each other's bytes; a number that does not fit makes
-    a bad row. type: the Arrow type; other_types: others that can be requested. range: an integer's.
+    wire: the wire type. encoding: types with the same one can read each other's bytes; a number
+    that does not fit makes a bad row. type: the Arrow type that values become; other_types: others
+    that can be requested. range: an integer's smallest and largest number.
     """
 
     name: str
@@ -78,7 +79,7 @@ FIELD_TYPES: Final = {
     FIXED32: FieldType("fixed32", I32, "fixed32", _LONG, (_INT, _DOUBLE), _UNSIGNED32),
     BOOL: FieldType("bool", VARINT, "varint", pa.bool_()),
     STRING: FieldType("string", LEN, "text", pa.string(), (pa.binary(),)),
-    GROUP: FieldType("group", START, "group"),
+    GROUP: FieldType("group", SGROUP, "group"),
     MESSAGE: FieldType("message", LEN, "message"),
     BYTES: FieldType("bytes", LEN, "text", pa.binary()),
     UINT32: FieldType("uint32", VARINT, "varint", _LONG, (_INT, _DOUBLE), _UNSIGNED32),
@@ -184,7 +185,8 @@ def special_type(
     writing: bool,
 ) -> pa.DataType:
     """Return the column's type for a field. `options_field`: the field with the options. Raises
-    OptionError for a `target` type that it cannot become, or (if writing) cannot be made of."""
+    OptionError for a `target` type (None: any) that it cannot become, or, if `writing`, that it
+    cannot be made of."""
     if special is Special.WRAPPER:
         return scalar_type(field.message_type.fields[0], target, path, writing)
     if special is Special.DECIMAL:
@@ -209,28 +211,29 @@ def scalar_type(
     field: Any, target: pa.DataType | None, path: str, writing: bool = False
 ) -> pa.DataType:
     """Return the column's type for a scalar field. Raises OptionError as `special_type`."""
-    kind = FIELD_TYPES[field.type]
-    digits = 0 if kind.range is None or field.type == ENUM else len(str(kind.range[1]))
+    field_type = FIELD_TYPES[field.type]
+    digits = 0 if field_type.range is None or field.type == ENUM else len(str(field_type.range[1]))
     if writing and target is not None:
         if _can_be_made_of(field.type, target, is_integer=digits > 0):
             return target
         raise OptionError(
-            f"field {path} is {kind.name}, which cannot be made of {type_name(target)}"
+            f"field {path} is {field_type.name}, which cannot be made of {type_name(target)}"
         )
-    if target is None or target == kind.type or target in kind.other_types:
-        return target or kind.type
+    if target is None or target == field_type.type or target in field_type.other_types:
+        return target or field_type.type
     if digits and pa.types.is_decimal128(target):
         if target.precision - target.scale >= digits and target.scale >= 0:
             return target
         raise OptionError(
-            f"field {path} is {kind.name}, which takes {digits} digits before the point: "
+            f"field {path} is {field_type.name}, which takes {digits} digits before the point: "
             f"{type_name(target)} has too few"
         )
-    raise OptionError(f"field {path} is {kind.name}, which cannot become {type_name(target)}")
+    raise OptionError(f"field {path} is {field_type.name}, which cannot become {type_name(target)}")
 
 
 def _can_be_made_of(kind: int, source: pa.DataType, *, is_integer: bool) -> bool:
-    """Whether a scalar can be written from a type. Each number is checked where it is written."""
+    """Whether a scalar of the protobuf type `kind` can be written from an Arrow type. Each number
+    is checked where it is written."""
     if is_integer:
         whole = pa.types.is_decimal128(source) and source.scale == 0
         return whole or bool(pa.types.is_signed_integer(source))
@@ -244,7 +247,8 @@ def _can_be_made_of(kind: int, source: pa.DataType, *, is_integer: bool) -> bool
 
 
 def _precision_and_scale(field: Any, path: str) -> tuple[int, int]:
-    """Return those of Confluent's `(confluent.field_meta).params`, else (38, 18)."""
+    """Return a decimal field's precision and scale: those of Confluent's option
+    `(confluent.field_meta).params`, else (38, 18)."""
     meta = field_meta(field)
     params: dict[str, str] = {} if meta is None else dict(meta.params)
     try:
@@ -282,7 +286,7 @@ def field_meta(field: Any) -> Any:
 
 
 def enum_names(descriptor: Any) -> dict[int, str]:
-    """Return the names of an enum's numbers, the first one where a number has aliases."""
+    """Return an enum's names by number; the first one of a number that has aliases."""
     names: dict[int, str] = {}
     for value in descriptor.values:
         names.setdefault(value.number, value.name)
@@ -295,11 +299,12 @@ def is_map_entry(descriptor: Any) -> bool:
 
 
 def is_map(field: Any) -> bool:
+    """Whether a field is a map: repeated messages that are its entries."""
     entry = field.message_type
     return entry is not None and is_repeated(field) and is_map_entry(entry)
 
 
-# Older runtimes have `label` instead of the properties.
+# Older runtimes have `label` instead of the properties: 2 is LABEL_REQUIRED, 3 LABEL_REPEATED.
 
 
 def is_repeated(field: Any) -> bool:
@@ -343,5 +348,6 @@ def is_recursive(descriptor: Any) -> bool:
 
 
 def _nested_messages(descriptor: Any) -> list[Any]:
+    """Return the messages of a message's fields, without those that are well-known."""
     messages = (field.message_type for field in descriptor.fields)
     return [message for message in messages if message is not None and special_of(message) is None]

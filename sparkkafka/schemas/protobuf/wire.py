@@ -5,8 +5,11 @@ Writers put fields in the order of their numbers, so one pass over the known fie
 messages to their end; what is left (unknown fields, another order) takes another pass. A few
 messages that are longer than the others are read one by one.
 
-A message that is not plain (damaged, or with groups) is only flagged as irregular here: protobuf's
-own runtime then decides what it means, see `normalizer.py`.
+A message that cannot be read in this way (damaged, or with groups) is only flagged here
+(`needs_runtime`): protobuf's own runtime then decides what it means, see `normalizer.py`.
+
+A message's index is its index among the messages that are read together. A slot is an index in the
+list of tokens that `tokenize` returns: its caller chooses a slot for each tag.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from sparkkafka.protocol.records.varint_columns import Flags, Ints, read_unsigne
 from sparkkafka.protocol.wire.varints import read_varint
 from sparkkafka.schemas.protobuf.types import I32, I64, LEN, VARINT
 
-MIN_WAVE_ROWS: Final = 13
+MIN_WAVE_MESSAGES: Final = 13
 """Fewer messages are read one by one: that takes about as long as a wave."""
 
 SKIP: Final = -1
@@ -29,7 +32,7 @@ SKIP: Final = -1
 
 # Instead of a tag:
 _ENDED: Final = 0  # the message has ended; tags are multiplied by 0
-_IRREGULAR: Final = 7  # no valid tag begins there
+_INVALID: Final = 7  # no valid tag begins there
 
 _VARINT_BITS = 70  # ten bytes; protobuf drops the bits above the 64th
 
@@ -56,7 +59,7 @@ class PaddedBytes:
 
 
 class KnownTag(NamedTuple):
-    """A tag (number << 3 | wire type) of messages. `slot`: the index of its tokens, or SKIP."""
+    """A tag (number << 3 | wire type) of messages. `slot`: where its tokens are put, or SKIP."""
 
     tag: int
     slot: int
@@ -64,30 +67,30 @@ class KnownTag(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Where values of one field lie. `rows`: the index of each value's message; None if each
-    message has one value, in order. `at`: the position of the value, after its length. `value`: of
-    varints. `size`: of values with a length."""
+    """Where values of one field lie. `messages`: the index of each value's message; None if each
+    message has one value, in order. `at`: the position of the value, after its length. `value`: the
+    numbers of varints, else None. `size`: the lengths of values that have one, else None."""
 
-    rows: Ints | None
+    messages: Ints | None
     at: Ints
     value: NDArray[Any] | None
     size: Ints | None
     ascending: bool
-    """Rows ascend, and none occurs twice."""
+    """The indexes in `messages` ascend, and none occurs twice."""
 
 
 def join_tokens(parts: list[Tokens], count: int) -> Tokens | None:
     """Join the tokens of a field in `count` messages; None if there are none. Tokens of one message
-    keep their order, but rows need not ascend."""
+    keep their order, but `messages` need not ascend."""
     if not parts:
         return None
     if len(parts) == 1:
         return parts[0]
-    rows = [np.arange(count) if part.rows is None else part.rows for part in parts]
+    messages = [np.arange(count) if part.messages is None else part.messages for part in parts]
     values = [part.value for part in parts if part.value is not None]
     sizes = [part.size for part in parts if part.size is not None]
     return Tokens(
-        np.concatenate(rows),
+        np.concatenate(messages),
         np.concatenate([part.at for part in parts]),
         np.concatenate(values) if values else None,
         np.concatenate(sizes) if sizes else None,
@@ -96,36 +99,43 @@ def join_tokens(parts: list[Tokens], count: int) -> Tokens | None:
 
 
 def tokenize(
-    data: PaddedBytes, starts: Ints, ends: Ints, tags: tuple[KnownTag, ...], slots: int
+    data: PaddedBytes, starts: Ints, ends: Ints, tags: tuple[KnownTag, ...], slot_count: int
 ) -> tuple[list[list[Tokens]], Flags]:
-    """Return the tokens of each slot, and which messages are irregular. Tokens of an irregular
-    message mean nothing, but lie inside it."""
-    tokenizer = _Tokenizer(data, len(starts), tags, slots)
-    if len(starts) < MIN_WAVE_ROWS:
-        tokenizer.read_rows(np.arange(len(starts)), starts, ends)
+    """Return the tokens of each slot, to be joined by `join_tokens`, and which messages need the
+    runtime: their tokens mean nothing, but lie inside the message."""
+    tokenizer = _Tokenizer(data, len(starts), tags, slot_count)
+    if len(starts) < MIN_WAVE_MESSAGES:
+        tokenizer.read_one_by_one(np.arange(len(starts)), starts, ends)
     else:
         tokenizer.read_waves(starts, ends)
-    tokenizer.close()
-    return tokenizer.tokens, tokenizer.irregular
+    tokenizer.add_single_tokens()
+    return tokenizer.tokens, tokenizer.needs_runtime
 
 
 class _Tokenizer:
+    """Finds the tokens of `count` messages: see `tokenize`."""
+
     def __init__(
-        self, data: PaddedBytes, count: int, tags: tuple[KnownTag, ...], slots: int
+        self, data: PaddedBytes, count: int, tags: tuple[KnownTag, ...], slot_count: int
     ) -> None:
         self.data = data
         self.tags = tags
         self.slot_of = {known.tag: known.slot for known in tags}
         self.tag_numbers = np.array(sorted(self.slot_of), np.int64)
-        self.tokens: list[list[Tokens]] = [[] for _ in range(slots)]
-        self.irregular = np.zeros(count, np.bool_)
-        # By slot: wire type; rows, positions and values or sizes of tokens that are read singly.
-        self.single: dict[int, tuple[int, list[int], list[int], list[int]]] = {}
+        self.tokens: list[list[Tokens]] = [[] for _ in range(slot_count)]
+        self.needs_runtime = np.zeros(count, np.bool_)
+        # Tokens of messages that are read one by one. By slot: the wire type; then for each token
+        # the message, the position, and the value or size.
+        self.single_tokens: dict[int, tuple[int, list[int], list[int], list[int]]] = {}
 
     # --- in waves ---------------------------------------------------------------------------------
 
     def read_waves(self, starts: Ints, ends: Ints) -> None:
-        self.rows: Ints | None = None  # of messages that have not ended; None: all
+        """Read all fields of all messages, wave by wave."""
+        # The open messages are those that had not ended when this pass over the tags began. These
+        # arrays have an element for each: its position, its end, the tag that is read next (_ENDED
+        # if the message has ended since), and the position after this tag.
+        self.open_messages: Ints | None = None  # their indexes; None: all messages
         self.at, self.end = starts.copy(), ends
         self.tag, self.body = _read_tags(self.data, self.at, self.end)
         while True:
@@ -133,7 +143,7 @@ class _Tokenizer:
                 while self._read_wave(self.tag == known.tag, known.tag & 7, known.slot):
                     if not known.repeated:
                         break
-            if not self._keep_open_rows():
+            if not self._drop_ended_messages():
                 return
             unknown = ~np.isin(self.tag, self.tag_numbers) & (self.tag != _ENDED)
             if unknown.any():
@@ -143,30 +153,29 @@ class _Tokenizer:
                 unreadable = unknown & ((wire == 3) | (wire == 4) | (wire >= 6))
                 self._give_up(np.flatnonzero(unreadable))
 
-    def _keep_open_rows(self) -> bool:
-        """Keep the messages that have not ended (irregular ones have). False if there are none."""
+    def _drop_ended_messages(self) -> bool:
+        """Keep only messages that have not ended as open ones. False if there are none."""
         rest = np.flatnonzero(self.tag)
         if not len(rest):
             return False
-        self.rows = rest if self.rows is None else self.rows[rest]
+        self.open_messages = rest if self.open_messages is None else self.open_messages[rest]
         self.at, self.end = self.at[rest], self.end[rest]
         self.tag, self.body = self.tag[rest], self.body[rest]
         # Tags below 8 have the number 0, which no field has.
         self._give_up(np.flatnonzero((self.tag < 8) & (self.tag != _ENDED)))
         return True
 
-    def _read_wave(self, hit: Flags, wire: int, slot: int) -> bool:
-        """Read one field of the flagged messages; False if there are none."""
-        count = int(np.count_nonzero(hit))
+    def _read_wave(self, is_next: Flags, wire: int, slot: int) -> bool:
+        """Read one field of the open messages that have it next; False if there are none."""
+        count = int(np.count_nonzero(is_next))
         if not count:
             return False
-        some = None if count == len(hit) else np.flatnonzero(hit)
-        if count < MIN_WAVE_ROWS:
-            rows = np.flatnonzero(hit)
-            original = rows if self.rows is None else self.rows[rows]
-            self.read_rows(original, self.at[rows], self.end[rows])
-            self.tag[rows] = _ENDED
+        if count < MIN_WAVE_MESSAGES:
+            few = np.flatnonzero(is_next)
+            self.read_one_by_one(self._indexes_of(few), self.at[few], self.end[few])
+            self.tag[few] = _ENDED
             return True
+        some = None if count == len(is_next) else np.flatnonzero(is_next)  # None: all open ones
         at, end = (self.body, self.end) if some is None else (self.body[some], self.end[some])
         value: NDArray[Any] | None = None
         size: Ints | None = None
@@ -186,17 +195,15 @@ class _Tokenizer:
         if over.any():
             wrong = over if wrong is None else wrong | over
         if wrong is not None:
-            rows = np.arange(count) if some is None else some
-            self._give_up(rows[wrong])
+            read = np.arange(count) if some is None else some
+            self._give_up(read[wrong])
             good = ~wrong
-            some, at, after, end = rows[good], at[good], after[good], end[good]
+            some, at, after, end = read[good], at[good], after[good], end[good]
             value = None if value is None else value[good]
             size = None if size is None else size[good]
         if slot != SKIP:
-            token_rows = some if self.rows is None or some is None else self.rows[some]
-            if token_rows is None:
-                token_rows = self.rows
-            self.tokens[slot].append(Tokens(token_rows, at, value, size, True))
+            messages = self.open_messages if some is None else self._indexes_of(some)
+            self.tokens[slot].append(Tokens(messages, at, value, size, True))
         tags, body = _read_tags(self.data, after, end)
         if some is None:
             self.at, self.tag, self.body = after, tags, body
@@ -206,38 +213,44 @@ class _Tokenizer:
             self.at[some], self.tag[some], self.body[some] = after, tags, body
         return True
 
-    def _give_up(self, rows: NDArray[np.int64]) -> None:
-        if len(rows):
-            self.irregular[rows if self.rows is None else self.rows[rows]] = True
-            self.tag[rows] = _ENDED
+    def _indexes_of(self, some: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indexes of open messages among all messages."""
+        return some if self.open_messages is None else self.open_messages[some]
+
+    def _give_up(self, some: NDArray[np.int64]) -> None:
+        """Flag open messages for the runtime, and read no more of them."""
+        if len(some):
+            self.needs_runtime[self._indexes_of(some)] = True
+            self.tag[some] = _ENDED
 
     # --- one by one -------------------------------------------------------------------------------
 
-    def read_rows(self, rows: Ints, starts: Ints, ends: Ints) -> None:
-        """Read all fields from `starts` to `ends` of some messages, in plain Python."""
-        for row, at, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True):
+    def read_one_by_one(self, messages: Ints, starts: Ints, ends: Ints) -> None:
+        """Read all fields from `starts` to `ends` of some messages, without NumPy."""
+        for message, at, end in zip(messages.tolist(), starts.tolist(), ends.tolist(), strict=True):
             try:
-                self._read_row(row, at, end)
+                self._read_message(message, at, end)
             except ValueError:
-                self.irregular[row] = True
+                self.needs_runtime[message] = True
 
-    def _read_row(self, row: int, at: int, end: int) -> None:
+    def _read_message(self, message: int, at: int, end: int) -> None:
+        """Read all fields of one message. Raises ValueError if the runtime must read it."""
         raw, slot_of = self.data.raw, self.slot_of
         while at < end:
             tag = raw[at]
             at += 1
             if tag >= 0x80:
                 start = at - 1
-                tag, at = varint(raw, start, end)
+                tag, at = read_one_varint(raw, start, end)
                 if at - start > 5 or tag > 0xFFFFFFFF:
                     raise ValueError("a tag is too long")
             wire = tag & 7
             value = 0
             if wire == VARINT:
                 begin = at
-                value, at = varint(raw, at, end)
+                value, at = read_one_varint(raw, at, end)
             elif wire == LEN:
-                value, begin = varint(raw, at, end)
+                value, begin = read_one_varint(raw, at, end)
                 at = begin + value
             elif wire in (I64, I32):
                 begin, at = at, at + (8 if wire == I64 else 4)
@@ -248,20 +261,20 @@ class _Tokenizer:
             slot = slot_of.get(tag, SKIP)
             if slot == SKIP:
                 continue
-            single = self.single.get(slot)
-            if single is None:
-                single = self.single[slot] = (wire, [], [], [])
-            single[1].append(row)
-            single[2].append(begin)
-            single[3].append(value)
+            found = self.single_tokens.get(slot)
+            if found is None:
+                found = self.single_tokens[slot] = (wire, [], [], [])
+            found[1].append(message)
+            found[2].append(begin)
+            found[3].append(value)
 
-    def close(self) -> None:
-        """Add the tokens that were read singly."""
-        for slot, (wire, rows, at, values) in self.single.items():
+    def add_single_tokens(self) -> None:
+        """Add the tokens of messages that were read one by one to `tokens`."""
+        for slot, (wire, messages, at, values) in self.single_tokens.items():
             numbers = np.array(values, np.uint64)
             self.tokens[slot].append(
                 Tokens(
-                    np.array(rows, np.int64),
+                    np.array(messages, np.int64),
                     np.array(at, np.int64),
                     numbers if wire == VARINT else None,
                     numbers.view(np.int64) if wire == LEN else None,
@@ -279,7 +292,7 @@ def read_varints(data: PaddedBytes, at: Ints) -> tuple[NDArray[Any], Ints, Flags
     return read_unsigned(data.bytes, at, _VARINT_BITS)
 
 
-def varint(data: Any, at: int, end: int) -> tuple[int, int]:
+def read_one_varint(data: Any, at: int, end: int) -> tuple[int, int]:
     """Read one varint between two positions: (value, position after it). Raises ValueError with
     what is wrong."""
     try:
@@ -290,8 +303,9 @@ def varint(data: Any, at: int, end: int) -> tuple[int, int]:
 
 
 def _read_tags(data: PaddedBytes, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
-    """Read the tag at each position, and return the positions after them. _ENDED where the message
-    has ended. Tags are bytes if all are below 0x80."""
+    """Return the tag at each position, and the positions after them. The tag is _ENDED where the
+    message has ended, and _INVALID where no valid tag begins. Tags are uint8 if all are below
+    0x80."""
     tags: NDArray[Any] = data.bytes.take(at)
     after = at + 1
     if not len(at):
@@ -299,30 +313,31 @@ def _read_tags(data: PaddedBytes, at: Ints, end: Ints) -> tuple[NDArray[Any], In
     if int(tags.max()) >= 0x80:
         tags = _read_long_tags(data, at, end, tags, after)
     elif int(tags.min()) == 0:
-        tags[tags == 0] = _IRREGULAR
-    tags *= at < end
+        tags[tags == 0] = _INVALID
+    tags *= at < end  # _ENDED is 0
     return tags, after
 
 
 def _read_long_tags(
     data: PaddedBytes, at: Ints, end: Ints, first: NDArray[np.uint8], after: Ints
 ) -> NDArray[Any]:
-    """Read tags of which some have two bytes or more. Updates `after`."""
+    """Return tags of which some have two bytes or more. `first`: the first byte of each. `after`:
+    the positions after these, which are moved behind the tags."""
     longer = first >> 7
     second = data.bytes.take(after)
-    second &= np.negative(longer)
+    second &= np.negative(longer)  # 0 where the tag has one byte
     if int(second.max()) < 0x80:
         after += longer
         tags: NDArray[Any] = second.astype(np.uint16)
         tags <<= np.uint16(7)
         tags |= first & 0x7F
-        irregular = (tags < 8) | (after > end)
+        invalid = (tags < 8) | (after > end)
     else:
         raw, stop, wrong = read_varints(data, at)
-        irregular = (raw > 0xFFFFFFFF) | (raw < 8) | (stop - at > 5) | (stop > end)
+        invalid = (raw > 0xFFFFFFFF) | (raw < 8) | (stop - at > 5) | (stop > end)
         if wrong is not None:
-            irregular |= wrong
+            invalid |= wrong
         tags, after[:] = raw.astype(np.int64), stop
-    if irregular.any():
-        tags[irregular] = _IRREGULAR
+    if invalid.any():
+        tags[invalid] = _INVALID
     return tags
