@@ -68,7 +68,7 @@ def cut(text: str, max_length: int = MAX_REASON) -> str:
 @contextmanager
 def schema_errors(what: str) -> Iterator[None]:
     """Use around all work on a schema, or as a decorator: its errors become SchemaError or
-    OptionError with a short message, and `spend` limits the work.
+    OptionError with a short message, and `count_steps` limits the work.
 
     Parsers find most damage late: text that is not UTF-8, a map without a key, options of another
     type. They raise whatever Python, Arrow or protobuf's runtime raises there.
@@ -99,7 +99,7 @@ def _protobuf_errors() -> tuple[type[Exception], ...]:
     return () if module is None else (module.Error,)
 
 
-def spend(steps: int = 1) -> None:
+def count_steps(steps: int = 1) -> None:
     """Count steps of work. Raises SchemaError once they are more than `schema_errors` allows."""
     left = _STEPS_LEFT.get()
     if left is not None:

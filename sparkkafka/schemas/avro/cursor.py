@@ -1,7 +1,8 @@
 """The positions at which the rows of a chunk of payloads are being decoded, and which rows are bad.
 
-A cursor has one position for each entry. An entry is a row, or an item of a row's array. Each read
-takes one value of every entry and moves all positions. An entry that must not be read (its row is
+A cursor has one position for each entry. An entry is a row, or an item of a row's array or map; it
+is named by its index in the cursor. Each read takes one value of every entry and moves all
+positions. An entry that must not be read (its row is
 null or bad, or its union has another branch) is inactive: its position lies in zeros behind the
 data, where each type reads as its zero, and its end is beyond all positions. So every column has
 one value for each entry, and none needs to be filtered.
@@ -34,8 +35,8 @@ PADDING: Final = 32
 """Zeros behind the data."""
 
 _FREE_ITEMS: Final = 64
-"""How many items without bytes (nulls) an array may have, besides one for each byte of its payload.
-Without a limit, a payload of a few bytes could allocate any amount of memory."""
+"""How many free items (items that have no bytes: nulls) a payload may have, besides one for each of
+its bytes. Without a limit, a payload of a few bytes could allocate any amount of memory."""
 
 CUT_OFF: Final = "the payload ends in the middle of it"
 LONG_VARINT: Final = "a number of more than 64 bits"
@@ -82,12 +83,13 @@ class Chunk:
         self.failures += 1
         new = np.flatnonzero(~self.is_bad[rows])
         self.is_bad[rows] = True
-        same = cut(f"{label(path)}: {reason}") if isinstance(reason, str) else ""
+        # One text for all rows, so that `limit_reasons` counts it once.
+        text = cut(f"{label(path)}: {reason}") if isinstance(reason, str) else ""
         # Many items of one row may be bad; the row keeps the first one's reason.
         bad, first = np.unique(rows[new], return_index=True)
         for index, row in zip(new[first].tolist(), bad.tolist(), strict=True):
             self.reasons[row] = (
-                same if isinstance(reason, str) else cut(f"{label(path)}: {reason(index)}")
+                text if isinstance(reason, str) else cut(f"{label(path)}: {reason(index)}")
             )
 
     def take_row_budgets(self, rows: Ints, sizes: Ints) -> Flags:
@@ -97,7 +99,7 @@ class Chunk:
         return exceeded
 
     def take_free_items(self, rows: Ints, counts: Ints) -> Flags:
-        """Take items without bytes from the allowance of each row; True where it is exceeded."""
+        """Take free items from the allowance of each row; True where it is exceeded."""
         counts = np.minimum(counts, len(self.data) + _FREE_ITEMS)  # so that nothing overflows
         np.subtract.at(self._free_items, rows, counts)
         exceeded: Flags = (self._free_items[rows] < 0) & (counts > 0)
@@ -105,8 +107,8 @@ class Chunk:
 
 
 class Cursor:
-    """`at` and `end`: the position of each entry, and where the entry's payload ends. `rows`: the
-    chunk's row of each entry; None if the entries are the rows."""
+    """The position of each entry (`at`), and where its payload ends (`end`). `rows`: the chunk's
+    row of each entry; None if the entries are the rows."""
 
     __slots__ = ("at", "chunk", "end", "rows")
 
@@ -120,9 +122,11 @@ class Cursor:
         return len(self.at)
 
     def rows_of(self, entries: Ints) -> Ints:
+        """Return the chunk's rows of these entries."""
         return entries if self.rows is None else self.rows[entries]
 
     def is_active(self) -> Flags:
+        """Return which entries are active."""
         active: Flags = self.end != INACTIVE
         return active
 
@@ -164,6 +168,7 @@ class Cursor:
         self._deactivate(entries)
 
     def fail_one(self, entry: int, error: BadValueError) -> None:
+        """As `fail`, for one entry."""
         mask: Flags = np.zeros(len(self), np.bool_)
         mask[entry] = True
         self.fail(mask, error.path, error.reason)
@@ -190,10 +195,13 @@ class Cursor:
     # --- reads
 
     def skip(self, sizes: Ints | int, path: str) -> Flags | None:
-        """Skip bytes of each entry. Return which entries have fewer bytes left, if any."""
+        """Skip bytes of each entry. Return which entries have fewer bytes left, and failed; None if
+        none has."""
         return self._move(self.at + sizes, path)
 
     def _move(self, after: Ints, path: str) -> Flags | None:
+        """Move to these positions. Return which of them are beyond the end, and failed; None if
+        none is."""
         self.at = after
         over: Flags = after > self.end
         if not over.any():
@@ -201,8 +209,8 @@ class Cursor:
         self.fail(over, path, CUT_OFF)
         return over
 
-    def varints(self, path: str, bits: int = 64) -> tuple[NDArray[Any], Flags | None]:
-        """Read varints, before zigzag decoding. Return also which entries are bad, if any."""
+    def read_varints(self, path: str, bits: int = 64) -> tuple[NDArray[Any], Flags | None]:
+        """Read varints, before zigzag decoding. Return also which entries failed, if any."""
         raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits)
         if wrong is not None:
             # A varint beyond the payload's end is cut off: its last bytes are another row's.
@@ -212,17 +220,18 @@ class Cursor:
         over = self._move(after, path)
         return raw, wrong if over is None else over if wrong is None else wrong | over
 
-    def longs(self, path: str, bits: int = 64) -> Ints:
+    def read_longs(self, path: str, bits: int = 64) -> Ints:
         """Read zigzag varints; 0 for inactive and bad entries."""
-        raw, bad = self.varints(path, bits)
+        raw, bad = self.read_varints(path, bits)
         values = unzigzag(raw)
         if bad is not None:
             values[bad] = 0
         return values
 
-    def blobs(self, path: str) -> tuple[Ints, Ints]:
-        """Read strings or bytes with their length in front. Return their starts and lengths."""
-        lengths = self.longs(path)
+    def read_blobs(self, path: str) -> tuple[Ints, Ints]:
+        """Read strings or bytes with their length in front. Return where they start and how long
+        they are; the length is 0 for inactive and bad entries."""
+        lengths = self.read_longs(path)
         if len(lengths) and int(lengths.min()) < 0:
             bad = lengths < 0
             self.fail(bad, path, lambda entry: f"a length of {lengths[entry]:,} bytes")
@@ -267,7 +276,7 @@ _ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]
 
 
 def read_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:
-    """Read one varint by the rules of `Cursor.longs`: (value, position after it). Raises
+    """Read one varint by the rules of `Cursor.read_longs`: (value, position after it). Raises
     BadValueError."""
     try:
         return read_zigzag(data, at, end)

@@ -86,7 +86,8 @@ class AvroDecoder:
     def _decode_chunk(
         self, data: Bytes, offsets: Ints, valid: Flags, budget: MemoryBudget
     ) -> tuple[pa.Array, dict[int, str]]:
-        """Decode some payloads: (values, why rows are bad, by row)."""
+        """Decode some payloads: (values, why rows are bad, by row). `offsets`: of these payloads in
+        `data`."""
         begin, end = int(offsets[0]), int(offsets[-1])
         count = len(offsets) - 1
         if end - begin > _MAX_BYTES:
@@ -106,20 +107,22 @@ class AvroDecoder:
 
 
 def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
-    """Return a cursor at the begin of each payload. `offsets`: of the payloads in `data`."""
+    """Return a cursor of rows, at the begin of each payload. `offsets`: of the payloads in
+    `data`."""
     padded = np.zeros(len(data) + PADDING, np.uint8)
     padded[: len(data)] = data
     return Cursor(Chunk(padded, np.diff(offsets), budget), offsets[:-1], offsets[1:])
 
 
 class ValueDecoder:
-    """Decodes one value of each entry to an array of `type`. `skipper` skips the same values.
-    `default_bytes`: bytes of defaults that a value may have without having been written."""
+    """Decodes one value of each entry to an array of the Arrow type `type`. `skipper` skips the
+    same values. `default_bytes`: how many bytes of defaults a value may have, which were not
+    written."""
 
     default_bytes = 0
 
-    def __init__(self, kind: pa.DataType, skipper: Skipper) -> None:
-        self.type = kind
+    def __init__(self, column_type: pa.DataType, skipper: Skipper) -> None:
+        self.type = column_type
         self.skipper = skipper
 
     @property
@@ -127,6 +130,8 @@ class ValueDecoder:
         return self.skipper.path
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Read one value of each entry, and move the cursor behind it. Return one value for each
+        entry; that of an inactive or bad entry means nothing."""
         raise NotImplementedError
 
 
@@ -141,8 +146,8 @@ class NullDecoder(ValueDecoder):
 class RefusingDecoder(ValueDecoder):
     """Makes the rows of all entries bad: the writer's type does not resolve to the reader's."""
 
-    def __init__(self, kind: pa.DataType, skipper: Skipper, reason: str) -> None:
-        super().__init__(kind, skipper)
+    def __init__(self, column_type: pa.DataType, skipper: Skipper, reason: str) -> None:
+        super().__init__(column_type, skipper)
         self._reason = reason
 
     def read(self, cursor: Cursor) -> pa.Array:
@@ -164,16 +169,23 @@ class BooleanDecoder(ValueDecoder):
 # --- numbers ------------------------------------------------------------------------------------
 
 Convert = Callable[[NDArray[Any], Cursor, str], NDArray[Any]]
-"""Converts numbers as written to numbers of the type read; may make rows bad."""
+"""Converts numbers, as they are written, to those of the column. Gets the cursor and the path to
+make rows bad."""
 
 
 class NumberDecoder(ValueDecoder):
     """int, long, float and double, to a type of numbers, dates or timestamps."""
 
     def __init__(
-        self, kind: pa.DataType, skipper: Skipper, *, bits: int, is_float: bool, convert: Convert
+        self,
+        column_type: pa.DataType,
+        skipper: Skipper,
+        *,
+        bits: int,
+        is_float: bool,
+        convert: Convert,
     ) -> None:
-        super().__init__(kind, skipper)
+        super().__init__(column_type, skipper)
         self._bits = bits
         self._is_float = is_float
         self._convert = convert
@@ -181,7 +193,7 @@ class NumberDecoder(ValueDecoder):
     def read(self, cursor: Cursor) -> pa.Array:
         values: NDArray[Any]
         if not self._is_float:
-            values = cursor.longs(self.path, self._bits)
+            values = cursor.read_longs(self.path, self._bits)
         else:
             word = words_at(cursor.chunk.data, cursor.at)
             cursor.skip(self._bits // 8, self.path)
@@ -195,7 +207,8 @@ class NumberDecoder(ValueDecoder):
 
 
 def to_dtype(dtype: Any, through: Any = None) -> Convert:
-    """Convert to numbers of another width; through a narrower one first, which rounds as Java."""
+    """Return a function that converts to numbers of another width; by way of the dtype `through`,
+    if one is given, which rounds as Java does."""
 
     def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
         if through is not None:
@@ -206,8 +219,8 @@ def to_dtype(dtype: Any, through: Any = None) -> Convert:
 
 
 def to_unit(written: str, read: str) -> Convert:
-    """Convert times to another unit (keys of NANOSECONDS). A time beyond 64 bits of a finer unit is
-    a bad value, as it is an error in Spark."""
+    """Return a function that converts times to another unit (keys of NANOSECONDS). A time beyond 64
+    bits of a finer unit is a bad value, as it is an error in Spark."""
 
     def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
         times, bad = rescale_times(values, written, read)
@@ -227,8 +240,8 @@ def to_unit(written: str, read: str) -> Convert:
 class BytesDecoder(ValueDecoder):
     """bytes and fixed."""
 
-    def __init__(self, kind: pa.DataType, skipper: BlobSkipper) -> None:
-        super().__init__(kind, skipper)
+    def __init__(self, column_type: pa.DataType, skipper: BlobSkipper) -> None:
+        super().__init__(column_type, skipper)
         self._blobs = skipper
 
     def read(self, cursor: Cursor) -> pa.Array:
@@ -264,22 +277,26 @@ class UuidDecoder(ValueDecoder):
 
 
 class EnumDecoder(ValueDecoder):
-    """Symbols as texts. `names`: the writer's symbols; `symbols`: what each is for the reader, None
+    """Symbols as texts. `written`: the writer's symbols; `read`: what each is for the reader, None
     where the reader has neither the symbol nor a default."""
 
     def __init__(
-        self, kind: pa.DataType, skipper: Skipper, names: Sequence[str], symbols: list[str | None]
+        self,
+        column_type: pa.DataType,
+        skipper: Skipper,
+        written: Sequence[str],
+        read: list[str | None],
     ) -> None:
-        super().__init__(kind, skipper)
-        self._names = names
-        self._is_known = np.array([symbol is not None for symbol in symbols], np.bool_)
-        texts = [(symbol or "").encode() for symbol in symbols]
+        super().__init__(column_type, skipper)
+        self._written = written
+        self._is_known = np.array([symbol is not None for symbol in read], np.bool_)
+        texts = [(symbol or "").encode() for symbol in read]
         self._texts = binary_array(texts).view(pa.string())
         self._lengths = np.array([len(text) for text in texts], np.int64)
 
     def read(self, cursor: Cursor) -> pa.Array:
-        numbers = cursor.longs(self.path, 32)
-        count = len(self._names)
+        numbers = cursor.read_longs(self.path, 32)
+        count = len(self._written)
         bad = (numbers < 0) | (numbers >= count)
         if bad.any():
             cursor.fail(
@@ -292,9 +309,9 @@ class EnumDecoder(ValueDecoder):
             cursor.fail(
                 ~self._is_known[numbers],
                 self.path,
-                lambda entry: f"the reader's enum has no symbol {self._names[numbers[entry]]!r}",
+                lambda entry: f"the reader's enum has no symbol {self._written[numbers[entry]]!r}",
             )
-        # One byte becomes a symbol of any length.
+        # One byte of a payload becomes a symbol of any length.
         if int(self._lengths.max()) > BUDGET_PER_BYTE and not cursor.chunk.budget.take(
             int(self._lengths[numbers].sum())
         ):
@@ -310,10 +327,12 @@ class EnumDecoder(ValueDecoder):
 
 class DecimalDecoder(BytesDecoder):
     """Two's complement with the highest byte first, of any length (bytes) or one length (fixed).
-    `written`: the type of all values that the schema allows."""
+    `written`: the decimal type that has all values of the reader's schema."""
 
-    def __init__(self, kind: pa.DataType, skipper: BlobSkipper, written: pa.DataType) -> None:
-        super().__init__(kind, skipper)
+    def __init__(
+        self, column_type: pa.DataType, skipper: BlobSkipper, written: pa.DataType
+    ) -> None:
+        super().__init__(column_type, skipper)
         self._written = written
         self._too_long = f"a decimal of more than {written.precision} digits"
 
@@ -333,7 +352,8 @@ class DecimalDecoder(BytesDecoder):
         return array if self.type == self._written else array.cast(self.type)
 
     def _strip_signs(self, cursor: Cursor, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-        """Drop the bytes in front of the last 16: they may only repeat the sign."""
+        """Return the starts and lengths without the bytes in front of the last 16. A value is bad
+        unless these only repeat the sign."""
         data = cursor.chunk.data
         starts, lengths = starts.copy(), lengths.copy()
         bad = np.zeros(len(starts), np.bool_)
@@ -350,17 +370,18 @@ class DecimalDecoder(BytesDecoder):
 
 
 class RecordDecoder(ValueDecoder):
-    """`steps`, in the writer's order: a decoder and the index of its column in the struct, or a
-    skipper. `defaults`: index -> an array of one value, for fields that the writer lacks."""
+    """Records as structs. `steps`: how the writer's fields are read, in its order: by a decoder, as
+    the column with this index in the struct, or only by a skipper. `defaults`: index in the struct
+    -> an array of one value, for fields that the writer lacks."""
 
     def __init__(
         self,
-        kind: pa.DataType,
+        column_type: pa.DataType,
         skipper: Skipper,
         steps: Sequence[tuple[ValueDecoder, int] | Skipper],
         defaults: dict[int, pa.Array],
     ) -> None:
-        super().__init__(kind, skipper)
+        super().__init__(column_type, skipper)
         self._steps = steps
         self._defaults = defaults
         self.default_bytes = sum(
@@ -387,22 +408,25 @@ class RecordDecoder(ValueDecoder):
 
 
 class ArrayDecoder(ValueDecoder):
-    def __init__(self, kind: pa.DataType, skipper: ItemsSkipper, item: ValueDecoder) -> None:
-        super().__init__(kind, skipper)
+    """Arrays as lists."""
+
+    def __init__(self, column_type: pa.DataType, skipper: ItemsSkipper, item: ValueDecoder) -> None:
+        super().__init__(column_type, skipper)
         self._items = skipper
         self._item = item
         self._item_bytes = bytes_per_value(item.type) + item.default_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
         failures = cursor.chunk.failures
-        counts, items = self._bound(cursor, *self._items.locate(cursor))
+        counts, items = self._drop_too_many(cursor, *self._items.locate(cursor))
         values = self._item.read(items)
         cursor.deactivate_bad(failures)
-        return self._of_items(counts, values)
+        return self._make_lists(counts, values)
 
-    def _bound(self, cursor: Cursor, counts: Ints, items: Cursor) -> tuple[Ints, Cursor]:
-        """Drop the items of rows where they would take too much memory, and make these rows bad. An
-        item of one byte takes `_item_bytes` bytes in the columns below it."""
+    def _drop_too_many(self, cursor: Cursor, counts: Ints, items: Cursor) -> tuple[Ints, Cursor]:
+        """Return counts and items without those of entries whose items would take too much memory,
+        and make the rows of these entries bad. An item takes `_item_bytes` bytes in the columns
+        below this one, even if it has only one byte in the payload."""
         size, min_size = self._item_bytes, self._items.item.min_size
         if size <= min_size * BUDGET_PER_BYTE or not len(items):
             return counts, items
@@ -424,16 +448,17 @@ class ArrayDecoder(ValueDecoder):
         kept = np.flatnonzero(~np.repeat(refused, counts))
         return np.where(refused, 0, counts), items.select(kept)
 
-    def _of_items(self, counts: Ints, values: pa.Array) -> pa.Array:
+    def _make_lists(self, counts: Ints, values: pa.Array) -> pa.Array:
+        """Return the lists with these counts of `values`, the items of all."""
         buffers = [None, pa.py_buffer(offsets_of(counts, np.int32))]
         return pa.Array.from_buffers(self.type, len(counts), buffers, children=[values])
 
 
 class MapDecoder(ArrayDecoder):
-    """Maps, whose items are structs of key and value. If a key is repeated, its last value counts,
-    as in Java and fastavro."""
+    """Maps, which are read as arrays of structs of key and value. If a key is repeated, its last
+    value counts, as in Java and fastavro."""
 
-    def _of_items(self, counts: Ints, values: pa.Array) -> pa.Array:
+    def _make_lists(self, counts: Ints, values: pa.Array) -> pa.Array:
         total = len(values)
         if total and int(counts.max()) > 1:
             keys = values.field(0).dictionary_encode()
@@ -445,7 +470,7 @@ class MapDecoder(ArrayDecoder):
                 kept = np.sort(total - 1 - from_the_end)
                 values = values.take(from_numpy(kept.astype(np.int64)))
                 counts = np.bincount(map_of[kept], minlength=len(counts))
-        return super()._of_items(counts, values)
+        return super()._make_lists(counts, values)
 
 
 # --- unions -------------------------------------------------------------------------------------
@@ -466,13 +491,13 @@ class UnionDecoder(ValueDecoder):
 
     def __init__(
         self,
-        kind: pa.DataType,
+        column_type: pa.DataType,
         skipper: UnionSkipper,
         branches: Sequence[Branch],
         *,
         has_members: bool = False,
     ) -> None:
-        super().__init__(kind, skipper)
+        super().__init__(column_type, skipper)
         self._union = skipper
         self._branches = branches
         self._has_members = has_members
@@ -483,6 +508,7 @@ class UnionDecoder(ValueDecoder):
     def read(self, cursor: Cursor) -> pa.Array:
         numbers = self._union.read_branches(cursor)
         count = len(numbers)
+        # For each member: the branches that become it, as (which entries have the branch, values).
         columns: list[list[tuple[Flags, pa.Array]]] = [
             [] for _ in range(self.type.num_fields if self._has_members else 1)
         ]
@@ -512,7 +538,8 @@ class UnionDecoder(ValueDecoder):
 
 
 def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array:
-    """Read the branch of the entries in the mask. The values of other entries mean nothing."""
+    """Read the values of the entries in the mask, which have this branch, and move the cursor
+    behind them. The result has a value for each entry; those of other entries mean nothing."""
     failures = cursor.chunk.failures
     count = int(np.count_nonzero(mask))
     if 4 * count >= len(mask):
@@ -533,8 +560,8 @@ class MemberDecoder(ValueDecoder):
     """A type that is no union for the writer, as the struct of the reader's union, of which one
     field has the value (none if `member` is -1)."""
 
-    def __init__(self, kind: pa.DataType, decoder: ValueDecoder, member: int) -> None:
-        super().__init__(kind, decoder.skipper)
+    def __init__(self, column_type: pa.DataType, decoder: ValueDecoder, member: int) -> None:
+        super().__init__(column_type, decoder.skipper)
         self._decoder = decoder
         self._member = member
         self.default_bytes = decoder.default_bytes
@@ -547,10 +574,12 @@ class MemberDecoder(ValueDecoder):
         return pa.Array.from_buffers(self.type, len(values), [None], children=children)
 
 
-def _combine(kind: pa.DataType, count: int, columns: Sequence[tuple[Flags, pa.Array]]) -> pa.Array:
+def _combine(
+    column_type: pa.DataType, count: int, columns: Sequence[tuple[Flags, pa.Array]]
+) -> pa.Array:
     """Take each entry's value from the array whose mask has it; null for an entry of no mask."""
     if not columns:
-        return pa.nulls(count, kind)
+        return pa.nulls(count, column_type)
     if len(columns) == 1:
         mask, values = columns[0]
         return values if mask.all() else null_outside(values, mask)

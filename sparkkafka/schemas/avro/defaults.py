@@ -13,7 +13,7 @@ from sparkkafka.errors import SchemaError
 from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.schema import MISSING, Node
-from sparkkafka.schemas.bounds import spend
+from sparkkafka.schemas.bounds import count_steps
 from sparkkafka.schemas.field_names import child_path, label
 
 
@@ -33,7 +33,8 @@ def default_bytes(node: Node, value: Any, path: str) -> bytes:
 
 
 def _encode(node: Node, value: Any, path: str) -> bytes:
-    spend(1 + (len(value) // 64 if isinstance(value, str) else 0))
+    """Encode a default, or a part of it. Raises _MismatchError if it does not match the type."""
+    count_steps(1 + (len(value) // 64 if isinstance(value, str) else 0))
     if node.kind == avro.UNION:
         # The specification allows a default of the first branch; since 1.12 of any branch.
         for number, branch in enumerate(node.branches):
@@ -48,11 +49,11 @@ def _encode(node: Node, value: Any, path: str) -> bytes:
             encoded = _encode_record(node, value, path)
     elif node.kind == avro.ARRAY:
         if isinstance(value, list):
-            encoded = _block([_encode(node.item, item, f"{path}[]") for item in value])
+            encoded = _encode_block([_encode(node.item, item, f"{path}[]") for item in value])
     elif node.kind == avro.MAP:
         if isinstance(value, dict):
             key = Node(avro.STRING)
-            encoded = _block(
+            encoded = _encode_block(
                 [
                     _encode(key, name, path) + _encode(node.item, item, f"{path}{{}}")
                     for name, item in value.items()
@@ -66,6 +67,7 @@ def _encode(node: Node, value: Any, path: str) -> bytes:
 
 
 def _encode_record(node: Node, value: dict[str, Any], path: str) -> bytes:
+    """As `_encode`, for a record: a field that the value lacks has its own default."""
     encoded = []
     for field in node.fields:
         own = value.get(field.name, field.default)
@@ -77,8 +79,8 @@ def _encode_record(node: Node, value: dict[str, Any], path: str) -> bytes:
     return b"".join(encoded)
 
 
-def _block(items: list[bytes]) -> bytes:
-    """The items of an array or map as one block."""
+def _encode_block(items: list[bytes]) -> bytes:
+    """Return an array or map of these encoded items, as one block."""
     return b"".join([zigzag_bytes(len(items)), *items, b"\0"]) if items else b"\0"
 
 

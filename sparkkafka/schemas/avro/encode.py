@@ -85,21 +85,22 @@ class AvroEncoder:
         return pa.concat_arrays(arrays)
 
     def _encode_chunk(self, values: pa.Array, prefix: bytes) -> pa.Array:
+        """Encode at most CHUNK_ROWS values; a null value has no payload."""
         valid = is_valid(values)
         rows = np.flatnonzero(valid)
         has_nulls = len(rows) < len(values)
-        slots = rows if has_nulls else slice(None)
+        with_payload = rows if has_nulls else slice(None)
         if has_nulls:
             values = values.take(from_numpy(rows))
         prepared = self._encoder.prepare(values, lambda index: int(rows[index]))
         if prefix:
             prepared = PreparedSequence([PreparedConstant(prefix), prepared])
         ends = np.zeros(len(valid) + 1, np.int64)
-        ends[1:][slots] = prepared.sizes
+        ends[1:][with_payload] = prepared.sizes
         np.cumsum(ends, out=ends)
         total = int(ends[-1])
         memory = np.empty(total + PAD, np.uint8)
-        prepared.write(memory, ends[:-1][slots], Slack(0, prepared.min_size))
+        prepared.write(memory, ends[:-1][with_payload], Slack(0, prepared.min_size))
         is_large = total > _MAX_BYTES
         offsets = ends if is_large else ends.astype(np.int32)
         content = pa.py_buffer(memory).slice(0, total)
@@ -109,11 +110,13 @@ class AvroEncoder:
 
 
 RowOf = Callable[[int], int]
-"""Returns the row of the encoded column that the value with this index belongs to."""
+"""Returns the row of the encoded column that a value belongs to, by the value's index in the array
+that is being prepared."""
 
 
 class Prepared:
-    """Values that are ready to be written. `sizes`: the bytes of each, at least `min_size`."""
+    """Values that are ready to be written. `sizes`: how many bytes each takes (a number, if all
+    take the same); `min_size`: the fewest that any takes."""
 
     def __init__(self, sizes: Sizes, min_size: int) -> None:
         self.sizes = sizes
@@ -125,7 +128,8 @@ class Prepared:
         self.min_size = 0
 
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
-        """Write each value at its position. `slack`: bytes behind it that may be overwritten."""
+        """Write each value to `out` at its position. `slack`: how far bytes behind it may be
+        overwritten."""
         raise NotImplementedError
 
 
@@ -136,6 +140,7 @@ class ValueEncoder:
         self.path = path
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
+        """Check the values and return them ready to be written."""
         raise NotImplementedError
 
     def prepare_nullable(self, array: pa.Array, row_of: RowOf, valid: Flags) -> Prepared | None:
@@ -153,6 +158,7 @@ class ValueEncoder:
             raise ValueRowError(row_of(index), f"{label(self.path)}: {text}")
 
     def refuse_nulls(self, array: pa.Array, row_of: RowOf) -> None:
+        """Raise ValueRowError for the first null, if there is one."""
         if array.null_count:
             self.refuse(~is_valid(array), row_of, "null, which the Avro schema does not allow here")
 
@@ -173,6 +179,8 @@ class ConstantEncoder(ValueEncoder):
 
 
 class PreparedConstant(Prepared):
+    """The same bytes for each value."""
+
     def __init__(self, data: bytes) -> None:
         super().__init__(len(data), len(data))
         self._data = data
@@ -190,6 +198,8 @@ class PreparedConstant(Prepared):
 
 
 class BooleanEncoder(ValueEncoder):
+    """boolean: the byte 0 or 1."""
+
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
         if not len(array):
@@ -198,7 +208,8 @@ class BooleanEncoder(ValueEncoder):
 
 
 class FloatEncoder(ValueEncoder):
-    """float and double. `source`: the type of the column's numbers; `written`: the schema's."""
+    """float and double. `source`: the NumPy type of the column's numbers; `written`: the
+    schema's."""
 
     def __init__(self, path: str, source: Any, written: Any) -> None:
         super().__init__(path)
@@ -207,10 +218,12 @@ class FloatEncoder(ValueEncoder):
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        return PreparedNumbers(_numbers(array, self._source).astype(self._written, copy=False))
+        return PreparedNumbers(_to_numbers(array, self._source).astype(self._written, copy=False))
 
     def prepare_nullable(self, array: pa.Array, row_of: RowOf, valid: Flags) -> Prepared | None:
-        prepared = PreparedNumbers(_numbers(array, self._source).astype(self._written, copy=False))
+        prepared = PreparedNumbers(
+            _to_numbers(array, self._source).astype(self._written, copy=False)
+        )
         prepared.drop_nulls(valid)
         return prepared
 
@@ -230,8 +243,8 @@ class PreparedNumbers(Prepared):
 
 
 class LongEncoder(ValueEncoder):
-    """int and long, from numbers of the type `source`; or from times in microseconds, converted to
-    `unit`."""
+    """int and long, from numbers of the NumPy type `source`; or from times in microseconds,
+    converted to `unit` (a key of NANOSECONDS)."""
 
     def __init__(self, path: str, source: Any, unit: str = "micros") -> None:
         super().__init__(path)
@@ -240,15 +253,16 @@ class LongEncoder(ValueEncoder):
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        return PreparedVarints(self._longs(_numbers(array, self._source), row_of))
+        return PreparedVarints(self._longs(_to_numbers(array, self._source), row_of))
 
     def prepare_nullable(self, array: pa.Array, row_of: RowOf, valid: Flags) -> Prepared | None:
         # The number of a null may be any, and must not be checked.
-        prepared = PreparedVarints(self._longs(_numbers(array, self._source) * valid, row_of))
+        prepared = PreparedVarints(self._longs(_to_numbers(array, self._source) * valid, row_of))
         prepared.drop_nulls(valid)
         return prepared
 
     def _longs(self, values: Ints, row_of: RowOf) -> Ints:
+        """Return the numbers that are written."""
         values = values.astype(np.int64, copy=False)
         if self._unit != "micros":
             values, bad = rescale_times(values, "micros", self._unit)
@@ -264,8 +278,8 @@ class PreparedVarints(Prepared):
         self._encoded = encode(zigzag(values))
         super().__init__(self._encoded.sizes, self._encoded.min_size)
 
-    def joined(self) -> Bytes:
-        """The bytes of all values, one after the other."""
+    def join(self) -> Bytes:
+        """Return the bytes of all values, one after the other."""
         return join_varints(self._encoded._replace(sizes=self.sizes))
 
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
@@ -273,8 +287,8 @@ class PreparedVarints(Prepared):
         write_varints(out, at, varints, slack)
 
 
-def _numbers(array: pa.Array, dtype: Any) -> NDArray[Any]:
-    """The values of an array of numbers; what is under a null means nothing."""
+def _to_numbers(array: pa.Array, dtype: Any) -> NDArray[Any]:
+    """Return the numbers of an array; the number at a null means nothing."""
     if not len(array):
         return np.zeros(0, dtype)
     values: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype)
@@ -289,15 +303,16 @@ class BytesEncoder(ValueEncoder):
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        return PreparedCounted(*blobs(array))
+        return PreparedPrefixed(*blobs_of(array))
 
     def prepare_nullable(self, array: pa.Array, row_of: RowOf, valid: Flags) -> Prepared | None:
-        data, starts, lengths = blobs(array)
-        return PreparedCounted(data, starts, lengths * valid, valid=valid)
+        data, starts, lengths = blobs_of(array)
+        return PreparedPrefixed(data, starts, lengths * valid, valid=valid)
 
 
-def blobs(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
-    """The bytes of a string or binary array, and where each value starts and how long it is."""
+def blobs_of(array: pa.Array) -> tuple[Bytes, Ints, Ints]:
+    """Return the bytes of a string or binary array, and where each value starts and how long it is
+    in them."""
     offsets = blob_offsets(array).astype(np.int64)
     content = array.buffers()[2] if len(array) else None
     return np.frombuffer(content or b"", np.uint8), offsets[:-1], np.diff(offsets)
@@ -316,9 +331,10 @@ class PreparedBlobs(Prepared):
         copy_pieces(self._data, self._starts, self._lengths, out, at)
 
 
-class PreparedCounted(Prepared):
-    """Slices of `data` that ascend, each with a number in front: its length, or its entry of
-    `counts`. Nothing is written for values that are not `valid`, whose length is 0."""
+class PreparedPrefixed(Prepared):
+    """Slices of `data` that ascend, each with a varint in front: the number of its bytes, or, if
+    `counts` is given, the number of its items. Nothing is written for values that are not `valid`,
+    whose length is 0."""
 
     def __init__(
         self,
@@ -335,6 +351,7 @@ class PreparedCounted(Prepared):
         shortest = int(lengths.min()) if len(lengths) else 0
         self._numbers = lengths if counts is None else counts
         largest = self._longest if counts is None else int(counts.max())
+        # The varints in front; None if each has one byte and is written together with the slice.
         self._front: PreparedVarints | None = None
         if largest < 64 and self._longest <= _MAX_WORD_COPY:
             super().__init__(lengths + 1, shortest + 1)
@@ -354,8 +371,8 @@ class PreparedCounted(Prepared):
             front.write(out, at, slack.before(self.min_size - front.min_size))
             copy_pieces(self._data, self._starts, self.lengths, out, at + front.sizes)
             return
-        # The number has one byte. It is written together with the first seven bytes, from a copy
-        # that has a byte in front and PAD bytes behind.
+        # The varint has one byte. It is written together with the first seven bytes of its slice,
+        # from a copy of the data that has a byte in front and PAD bytes behind.
         begin, end = int(self._starts[0]), int(self._starts[-1] + self.lengths[-1])
         data = np.empty(end - begin + 1 + PAD, np.uint8)
         data[1 : 1 + end - begin] = self._data[begin:end]
@@ -381,7 +398,7 @@ class FixedEncoder(ValueEncoder):
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        data, starts, lengths = blobs(array)
+        data, starts, lengths = blobs_of(array)
         self.refuse(
             lengths != self._size,
             row_of,
@@ -395,7 +412,7 @@ class UuidEncoder(ValueEncoder):
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        data, starts, lengths = blobs(array)
+        data, starts, lengths = blobs_of(array)
         self.refuse(lengths != 36, row_of, "the text is no UUID of 36 characters")
         text = data.take(starts[:, None] + np.arange(36)) if len(array) else data.reshape(0, 36)
         digits = text[:, UUID_DIGITS]
@@ -415,6 +432,8 @@ _UUID_DASHES: Final = np.array([8, 13, 18, 23])
 
 
 class EnumEncoder(ValueEncoder):
+    """enum, from strings."""
+
     def __init__(self, path: str, symbols: Sequence[str]) -> None:
         super().__init__(path)
         self._numbers = {symbol: number for number, symbol in enumerate(symbols)}
@@ -443,15 +462,17 @@ class EnumEncoder(ValueEncoder):
 
 class DecimalEncoder(ValueEncoder):
     """Two's complement with the highest byte first: in the fewest bytes (bytes) or in `size` bytes
-    (fixed). `precision` and `scale` are the schema's."""
+    (fixed). `source`: the column's type; `precision` and `scale` are the schema's."""
 
     def __init__(
         self, path: str, source: pa.DataType, precision: int, scale: int, size: int | None
     ) -> None:
         super().__init__(path)
         self._precision = precision
-        more = scale - source.scale
-        self._rescaled = pa.decimal128(source.precision + more, scale) if more else None
+        more_digits = scale - source.scale
+        self._rescaled = (
+            pa.decimal128(source.precision + more_digits, scale) if more_digits else None
+        )
         self._size = size
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
@@ -472,16 +493,17 @@ class DecimalEncoder(ValueEncoder):
         else:
             sizes = decimals.min_sizes(words)
         starts = width * np.arange(1, count + 1) - sizes
-        prepared = PreparedBlobs if self._size is not None else PreparedCounted
-        return prepared(data.ravel(), starts, sizes)
+        prepared_class = PreparedBlobs if self._size is not None else PreparedPrefixed
+        return prepared_class(data.ravel(), starts, sizes)
 
 
 # --- records, arrays, maps ----------------------------------------------------------------------
 
 
 class RecordEncoder(ValueEncoder):
-    """`fields`, in the schema's order: an encoder and the index of its column in the struct, None
-    for a default."""
+    """Records, from structs. `fields`, in the schema's order: an encoder and the index of its
+    column in the struct; None for a field that the column lacks, of which the encoder writes the
+    default."""
 
     def __init__(self, path: str, fields: Sequence[tuple[ValueEncoder, int | None]]) -> None:
         super().__init__(path)
@@ -532,17 +554,19 @@ class ArrayEncoder(ValueEncoder):
         items = self._prepare_items(
             array, begin, count, lambda item: row_of(int(np.searchsorted(ends, item, "right")))
         )
-        # Where each item's bytes begin among those of all.
-        edges = offsets_of(np.broadcast_to(items.sizes, count))
+        byte_offsets = offsets_of(np.broadcast_to(items.sizes, count))
         if isinstance(items, PreparedVarints) and len(counts):
-            return _PreparedNumberArrays(counts, items, edges)
-        return _PreparedArrays(counts, items, edges)
+            return _PreparedNumberArrays(counts, items, byte_offsets)
+        return _PreparedArrays(counts, items, byte_offsets)
 
     def _prepare_items(self, array: pa.Array, begin: int, count: int, row_of: RowOf) -> Prepared:
+        """Prepare `count` items of the lists in `array`, from item `begin` on."""
         return self._item.prepare(array.values.slice(begin, count), row_of)
 
 
 class MapEncoder(ArrayEncoder):
+    """Maps, whose items are a key and its value."""
+
     def __init__(self, path: str, key: ValueEncoder, value: ValueEncoder) -> None:
         super().__init__(path, value)
         self._key = key
@@ -557,12 +581,14 @@ class MapEncoder(ArrayEncoder):
 
 
 class _PreparedNumberArrays(Prepared):
-    """Arrays of varints: the bytes of each array are joined first, and written as a string is."""
+    """Arrays of varints: the bytes of each array are joined first, and written as a string is, with
+    the count of items in front. `byte_offsets`: as of `_PreparedArrays`."""
 
-    def __init__(self, counts: Ints, items: PreparedVarints, edges: Ints) -> None:
-        last = np.cumsum(counts)
-        starts = edges[last - counts]
-        self._inner = PreparedCounted(items.joined(), starts, edges[last] - starts, counts)
+    def __init__(self, counts: Ints, items: PreparedVarints, byte_offsets: Ints) -> None:
+        item_ends = np.cumsum(counts)
+        starts = byte_offsets[item_ends - counts]
+        lengths = byte_offsets[item_ends] - starts
+        self._inner = PreparedPrefixed(items.join(), starts, lengths, counts)
         # An empty array is only its count, 0; others have a 0 behind them.
         is_filled = counts > 0
         shortest = self._inner.min_size + 1 if self._inner.min_size > 1 else 1
@@ -574,13 +600,16 @@ class _PreparedNumberArrays(Prepared):
 
 
 class _PreparedArrays(Prepared):
-    def __init__(self, counts: Ints, items: Prepared, edges: Ints) -> None:
-        self._edges = edges
-        self._first = np.cumsum(counts) - counts
+    """Arrays with these `counts` of items. `byte_offsets`: where each of the `items` begins among
+    the bytes of all items."""
+
+    def __init__(self, counts: Ints, items: Prepared, byte_offsets: Ints) -> None:
+        self._byte_offsets = byte_offsets
+        self._first = np.cumsum(counts) - counts  # the index of each array's first item
         self._counts = counts
         self._front = PreparedVarints(counts)
         self._items = items
-        content = edges[self._first + counts] - edges[self._first]
+        content = byte_offsets[self._first + counts] - byte_offsets[self._first]
         # An empty array is only its count, 0; others have a 0 behind them.
         super().__init__(content + np.where(counts > 0, self._front.sizes + 1, 1), 1)
 
@@ -589,8 +618,8 @@ class _PreparedArrays(Prepared):
             return
         self._front.write(out, at, NO_SLACK)
         out[at + self.sizes - 1] = 0
-        begin = at + self._front.sizes - self._edges[self._first]
-        positions = np.repeat(begin, self._counts) + self._edges[:-1]
+        begin = at + self._front.sizes - self._byte_offsets[self._first]
+        positions = np.repeat(begin, self._counts) + self._byte_offsets[:-1]
         self._items.write(out, positions, Slack(0, self._items.min_size))
 
 
@@ -598,9 +627,9 @@ class _PreparedArrays(Prepared):
 
 
 class UnionEncoder(ValueEncoder):
-    """`null`: the number of the null branch, None if there is none. `branches`: number and encoder
-    of the others that are written. With `has_members` the column is a struct of a member for each
-    of `branches`, of which exactly one has a value."""
+    """Unions. `null`: the number of the null branch, None if there is none. `branches`: number and
+    encoder of the others that are written. With `has_members` the column is a struct of a member
+    for each of `branches`, of which exactly one has a value."""
 
     def __init__(
         self,
@@ -655,7 +684,8 @@ def _row_of_selected(row_of: RowOf, indexes: Ints) -> RowOf:
 
 
 class _PreparedNullable(Prepared):
-    """Values of one branch, or null; each has the number of its branch in front."""
+    """Values of one branch, or null; each has the number of its branch in front. `null`, `number`:
+    the numbers of the null branch, and of the other."""
 
     def __init__(self, null: int, number: int, valid: Flags, values: Prepared) -> None:
         self._numbers: Prepared
@@ -675,7 +705,7 @@ class _PreparedNullable(Prepared):
 
 class _PreparedBranches(Prepared):
     """Values of several branches. `parts` has for each branch its number, the indexes of the values
-    that have it, and these values."""
+    that have it, and these values; `count`: of all values."""
 
     def __init__(self, count: int, parts: Sequence[tuple[int, Ints, Prepared]]) -> None:
         self._parts = [

@@ -26,7 +26,7 @@ from sparkkafka.schemas.avro.encode import (
     PreparedConstant,
     RowOf,
     ValueEncoder,
-    blobs,
+    blobs_of,
 )
 from sparkkafka.schemas.avro.schema import Node
 from sparkkafka.schemas.avro.skip import Skipper
@@ -82,33 +82,33 @@ class Level:
             _DEPTH.reset(token)
 
 
-def _form(node: Node, kind: pa.DataType) -> Form:
-    """Return how a level's values are written in JSON text: fields that are null are written, but
-    only the member of a union that has a value."""
-    if is_recursive_text(node, kind):
+def _form(node: Node, column_type: pa.DataType) -> Form:
+    """Return how a level's values, of the Arrow type `column_type`, are written in JSON text:
+    fields that are null are written, but only the member of a union that has a value."""
+    if is_recursive_text(node, column_type):
         return Form(Kind.OWN_TEXT)
     if node.kind == avro.RECORD:
         return Form(
             Kind.STRUCT,
             children={
-                field.name: _form(field.node, kind.field(index).type)
+                field.name: _form(field.node, column_type.field(index).type)
                 for index, field in enumerate(node.fields)
             },
         )
     if node.kind == avro.ARRAY:
-        return Form(Kind.LIST, children={"": _form(node.item, kind.value_type)})
+        return Form(Kind.LIST, children={"": _form(node.item, column_type.value_type)})
     if node.kind == avro.MAP:
-        return Form(Kind.MAP, children={"": _form(node.item, kind.item_type)})
+        return Form(Kind.MAP, children={"": _form(node.item, column_type.item_type)})
     if node.kind == avro.UNION:
         if becomes_struct(node):
             members = {}
             for index, number in enumerate(node.value_branches):
-                form = _form(node.branches[number], kind.field(index).type)
+                form = _form(node.branches[number], column_type.field(index).type)
                 members[f"member{index}"] = Form(form.kind, Null.OMITTED, form.children, form.scale)
             return Form(Kind.STRUCT, children=members)
         if len(node.value_branches) == 1:
-            return _form(node.branches[node.value_branches[0]], kind)
-    return form_of(kind, None)
+            return _form(node.branches[node.value_branches[0]], column_type)
+    return form_of(column_type, None)
 
 
 # --- decoding -----------------------------------------------------------------------------------
@@ -124,23 +124,26 @@ class JsonTextDecoder(ValueDecoder):
     def read(self, cursor: Cursor) -> pa.Array:
         entries = np.flatnonzero(cursor.is_active())
         texts = [repeat_text("", 1)]
-        text_of = np.zeros(len(cursor), np.int64)  # the index in all texts; 0 is the empty one
+        # For each entry the index of its text in all `texts`; 0 is the empty one.
+        text_indexes = np.zeros(len(cursor), np.int64)
         if len(entries):
             failures = cursor.chunk.failures
             inner = cursor.select(entries)
             count = 1
-            for indexes, some in self._read_texts(inner):
-                text_of[entries[indexes]] = np.arange(count, count + len(some))
-                count += len(some)
-                texts.append(some)
+            for indexes, more_texts in self._read_texts(inner):
+                text_indexes[entries[indexes]] = np.arange(count, count + len(more_texts))
+                count += len(more_texts)
+                texts.append(more_texts)
             cursor.update(entries, inner)
             cursor.deactivate_bad(failures)
         if len(texts) == 2 and len(texts[1]) == len(cursor):
             return texts[1]
-        return pa.concat_arrays(texts).take(from_numpy(text_of))
+        return pa.concat_arrays(texts).take(from_numpy(text_indexes))
 
     def _read_texts(self, cursor: Cursor) -> Iterator[tuple[np.ndarray, pa.Array]]:
-        """Yield texts with their indexes among the entries, for all entries that are not bad."""
+        """Yield texts with the entries of the cursor that they belong to, until all entries that
+        are not bad had one. All active entries are encoded at once; if a value cannot be JSON, each
+        half of the entries is tried again."""
         reason = self._level.refusal
         if not reason:
             failures = cursor.chunk.failures
@@ -152,22 +155,22 @@ class JsonTextDecoder(ValueDecoder):
         if reason:
             cursor.fail(np.ones(len(cursor), np.bool_), self.path, reason)
             return
-        parts = [np.arange(len(values))]
-        while parts:
-            indexes = parts.pop()
+        waiting = [np.arange(len(values))]
+        while waiting:
+            indexes = waiting.pop()
             indexes = indexes[cursor.end[indexes] != INACTIVE]
             if not len(indexes):
                 continue
-            part = values if len(indexes) == len(values) else values.take(from_numpy(indexes))
+            some = values if len(indexes) == len(values) else values.take(from_numpy(indexes))
             try:
-                yield indexes, self._level.json_encoder.encode(part).cast(pa.string())
+                yield indexes, self._level.json_encoder.encode(some).cast(pa.string())
             except ValueRowError as error:  # JSON does not have it, for example NaN
                 mask = np.zeros(len(cursor), np.bool_)
                 mask[indexes[error.row]] = True
                 cursor.fail(mask, self.path, error.reason)
                 cursor.deactivate_bad(-1)  # also other entries of its row
                 middle = len(indexes) // 2
-                parts += [indexes[middle:], indexes[:middle]]
+                waiting += [indexes[middle:], indexes[:middle]]
 
 
 def _text_bytes(form: Form, values: pa.Array) -> int:
@@ -252,7 +255,7 @@ class AvroBytesEncoder(ValueEncoder):
 
     def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
         self.refuse_nulls(array, row_of)
-        data, starts, lengths = blobs(array)
+        data, starts, lengths = blobs_of(array)
         if len(array):
             offsets = np.append(starts, starts[-1] + lengths[-1])
             begin, end = int(offsets[0]), int(offsets[-1])

@@ -28,7 +28,7 @@ from sparkkafka.schemas.avro.encode import ValueEncoder
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node
 from sparkkafka.schemas.avro.skip import Skipper, skipper_of
 from sparkkafka.schemas.avro.types import becomes_struct, is_recursive_text, type_if_any
-from sparkkafka.schemas.bounds import cut, spend
+from sparkkafka.schemas.bounds import count_steps, cut
 from sparkkafka.schemas.field_names import check_distinct, child_path, label, names_hint
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
@@ -46,7 +46,7 @@ _PROMOTIONS: Final = {
 
 class DecoderCompiler:
     """Compiles one decoder. `target` is a type that `types.check_target` accepts for the reader's
-    schema, `path` the field's. Raises SchemaError, with the field, where schemas do not resolve."""
+    type, `path` the field's. Raises SchemaError, with the field, where types do not resolve."""
 
     def __init__(self) -> None:
         # The levels of recursive types by the identities of the writer's and the reader's type, so
@@ -56,33 +56,34 @@ class DecoderCompiler:
     def compile(
         self, writer: Node, reader: Node, target: pa.DataType, path: str = ""
     ) -> ValueDecoder:
-        spend()
+        """Return a decoder of values of the writer's type, read as the reader's, to `target`."""
+        count_steps()
         if is_recursive_text(reader, target) and (
             reader.kind == avro.UNION or writer.kind != avro.UNION
         ):
-            return self._recursive(writer, reader, target, path)
+            return self._compile_recursive(writer, reader, target, path)
         if writer.kind == avro.UNION:
-            return self._union(writer, reader, target, path)
+            return self._compile_union(writer, reader, target, path)
         if reader.kind == avro.UNION:
-            return self._into_union(writer, reader, target, path)
+            return self._compile_into_union(writer, reader, target, path)
         if writer.kind != reader.kind and reader.kind not in _PROMOTIONS.get(writer.kind, ()):
-            raise _mismatch(writer, reader, path)
+            raise _mismatch_error(writer, reader, path)
         if writer.kind == avro.RECORD:
-            return self._record(writer, reader, target, path)
+            return self._compile_record(writer, reader, target, path)
         if writer.kind == avro.ARRAY:
-            item = self._item(writer, reader, target.value_type, f"{path}[]")
+            item = self._compile_item(writer, reader, target.value_type, f"{path}[]")
             return decode.ArrayDecoder(target, skip.ItemsSkipper(path, item.skipper), item)
         if writer.kind == avro.MAP:
             inner = f"{path}{{}}"
             key = decode.StringDecoder(pa.string(), skip.BytesSkipper(inner))
-            value = self._item(writer, reader, target.item_type, inner)
+            value = self._compile_item(writer, reader, target.item_type, inner)
             skipper = skip.RecordSkipper(inner, [key.skipper, value.skipper])
-            kind = pa.struct([target.key_field, target.item_field])
-            entry = decode.RecordDecoder(kind, skipper, [(key, 0), (value, 1)], {})
-            return decode.MapDecoder(target, skip.ItemsSkipper(path, skipper), entry)
-        return _scalar_decoder(writer, reader, target, path)
+            pair_type = pa.struct([target.key_field, target.item_field])
+            pair = decode.RecordDecoder(pair_type, skipper, [(key, 0), (value, 1)], {})
+            return decode.MapDecoder(target, skip.ItemsSkipper(path, skipper), pair)
+        return _make_scalar_decoder(writer, reader, target, path)
 
-    def _recursive(
+    def _compile_recursive(
         self, writer: Node, reader: Node, target: pa.DataType, path: str
     ) -> ValueDecoder:
         """Compile a recursive type as JSON text or Avro's bytes."""
@@ -102,15 +103,17 @@ class DecoderCompiler:
 
     # --- unions
 
-    def _union(self, writer: Node, reader: Node, target: pa.DataType, path: str) -> ValueDecoder:
-        """Decode the writer's union, whether the reader's type is a union or not."""
+    def _compile_union(
+        self, writer: Node, reader: Node, target: pa.DataType, path: str
+    ) -> ValueDecoder:
+        """Compile the writer's union, whether the reader's type is a union or not."""
         skipper = skip.UnionSkipper(path, [skipper_of(branch, path) for branch in writer.branches])
         branches: list[decode.Branch] = []
         errors: list[SchemaError] = []
         for number, branch in enumerate(writer.branches):
             try:
                 branches.append(
-                    self._branch_of_writer(branch, number, writer, reader, target, path)
+                    self._compile_branch_of_writer(branch, number, writer, reader, target, path)
                 )
             except SchemaError as error:
                 branches.append(decode.Branch(None, refusal=_reason(error, path)))
@@ -120,40 +123,40 @@ class DecoderCompiler:
         has_members = reader.kind == avro.UNION and becomes_struct(reader)
         return decode.UnionDecoder(target, skipper, branches, has_members=has_members)
 
-    def _branch_of_writer(
+    def _compile_branch_of_writer(
         self, branch: Node, number: int, writer: Node, reader: Node, target: pa.DataType, path: str
     ) -> decode.Branch:
         """Compile how branch `number` of the writer's union is read. Raises SchemaError."""
         if reader.kind != avro.UNION:
             return decode.Branch(self.compile(branch, reader, target, path))
-        spend(len(reader.branches) // 20)
+        count_steps(len(reader.branches) // 20)
         index = number if writer is reader else self._match_branch(branch, reader)
         if index is None:
-            raise _mismatch(branch, reader, path)
-        decoder, member = self._into_branch(branch, reader, index, target, path)
+            raise _mismatch_error(branch, reader, path)
+        decoder, member = self._compile_into_branch(branch, reader, index, target, path)
         if decoder is None and branch.kind != avro.NULL:
             return decode.Branch(decode.NullDecoder(pa.null(), skipper_of(branch, path)), member=-1)
         return decode.Branch(decoder, member)
 
-    def _into_union(
+    def _compile_into_union(
         self, writer: Node, reader: Node, target: pa.DataType, path: str
     ) -> ValueDecoder:
-        """Decode a type that is no union for the writer as the reader's union."""
+        """Compile a type that is no union for the writer as the reader's union."""
         index = self._match_branch(writer, reader)
         if index is None:
-            raise _mismatch(writer, reader, path)
-        decoder, member = self._into_branch(writer, reader, index, target, path)
+            raise _mismatch_error(writer, reader, path)
+        decoder, member = self._compile_into_branch(writer, reader, index, target, path)
         if decoder is None and (writer.kind == avro.NULL or not becomes_struct(reader)):
             return decode.NullDecoder(target, skipper_of(writer, path))
         decoder = decoder or decode.NullDecoder(pa.null(), skipper_of(writer, path))
         return decode.MemberDecoder(target, decoder, member) if becomes_struct(reader) else decoder
 
-    def _into_branch(
+    def _compile_into_branch(
         self, writer: Node, reader: Node, index: int, target: pa.DataType, path: str
     ) -> tuple[ValueDecoder | None, int]:
-        """Compile the writer's type as branch `index` of the reader's union. Return the decoder,
-        and the index of the branch's member in the struct that the union becomes
-        (-1 if `target` lacks it). No decoder if it is null or `target` lacks it."""
+        """Compile the writer's type as branch `index` of the reader's union. Return the decoder
+        (None if the type is null, or `target` lacks the branch), and the index of the branch's
+        field in `target`, if that is a struct: -1 if it lacks the branch."""
         if writer.kind == avro.NULL:
             return None, 0
         branch = reader.branches[index]
@@ -161,9 +164,9 @@ class DecoderCompiler:
             return self.compile(writer, branch, target, path), 0
         member = target.get_field_index(f"member{reader.value_branches.index(index)}")
         if member < 0:
-            kind = type_if_any(branch)
-            if kind is not None:
-                self.compile(writer, branch, kind, path)  # raises if it does not resolve
+            branch_type = type_if_any(branch)
+            if branch_type is not None:
+                self.compile(writer, branch, branch_type, path)  # raises if it does not resolve
             return None, -1
         return self.compile(writer, branch, target.field(member).type, path), member
 
@@ -197,24 +200,28 @@ class DecoderCompiler:
 
     def _resolves(self, writer: Node, reader: Node) -> bool:
         """Whether the writer's type resolves to the reader's. A recursive type does not."""
-        kind = type_if_any(reader)
-        if kind is None:
+        reader_type = type_if_any(reader)
+        if reader_type is None:
             return False
         try:
-            self.compile(writer, reader, kind, "")
+            self.compile(writer, reader, reader_type, "")
         except SchemaError:
             return False
         return True
 
     # --- records, and items of arrays and maps
 
-    def _record(self, writer: Node, reader: Node, target: pa.DataType, path: str) -> ValueDecoder:
-        spend(len(writer.fields) + len(reader.fields))
+    def _compile_record(
+        self, writer: Node, reader: Node, target: pa.DataType, path: str
+    ) -> ValueDecoder:
+        """Compile a record as the struct `target`, which may lack fields of the reader's."""
+        count_steps(len(writer.fields) + len(reader.fields))
         written = {field.name for field in writer.fields}
         # An alias applies only to a field of the writer that no field of the reader is named after.
         aliased = written - {field.name for field in reader.fields}
         indexes = {field.name: index for index, field in enumerate(target)}
-        taken: dict[str, tuple[Field, int]] = {}
+        # The writer's fields that are read: name -> (the reader's field, its index in `target`).
+        read: dict[str, tuple[Field, int]] = {}
         defaults: dict[int, pa.Array] = {}
         for field in reader.fields:
             at = child_path(path, field.name)
@@ -230,21 +237,23 @@ class DecoderCompiler:
                         "writer's schema does not have it"
                     )
                 if index is not None:
-                    defaults[index] = self._default(field, target.field(index).type, at)
+                    defaults[index] = self._decode_default(field, target.field(index).type, at)
             elif index is not None:
-                if source in taken:
+                if source in read:
                     raise SchemaError(
                         f"{label(at)}: two fields of the reader's Avro schema are the writer's "
                         f"{source!r}"
                     )
-                taken[source] = field, index
+                read[source] = field, index
         steps: list[tuple[ValueDecoder, int] | Skipper] = []
         skippers: list[Skipper] = []
         for own in writer.fields:
-            if own.name in taken:
-                field, index = taken[own.name]
-                kind = target.field(index).type
-                decoder = self.compile(own.node, field.node, kind, child_path(path, field.name))
+            if own.name in read:
+                field, index = read[own.name]
+                field_type = target.field(index).type
+                decoder = self.compile(
+                    own.node, field.node, field_type, child_path(path, field.name)
+                )
                 steps.append((decoder, index))
                 skippers.append(decoder.skipper)
             else:
@@ -252,18 +261,21 @@ class DecoderCompiler:
                 steps.append(skippers[-1])
         return decode.RecordDecoder(target, skip.RecordSkipper(path, skippers), steps, defaults)
 
-    def _default(self, field: Field, kind: pa.DataType, path: str) -> pa.Array:
-        """Return the default of a field as an array of one value."""
+    def _decode_default(self, field: Field, field_type: pa.DataType, path: str) -> pa.Array:
+        """Return the default of a field as an array of one value, of the Arrow type
+        `field_type`."""
         encoded = default_bytes(field.node, field.default, path)
-        spend(len(encoded) // 64)
+        count_steps(len(encoded) // 64)
         data, offsets = np.frombuffer(encoded, np.uint8), np.array([0, len(encoded)])
         cursor = decode.cursor_of(data, offsets, MemoryBudget(binary_array([encoded])))
-        value = self.compile(field.node, field.node, kind, path).read(cursor)
+        value = self.compile(field.node, field.node, field_type, path).read(cursor)
         if cursor.chunk.failures:
             raise SchemaError(f"Avro schema, the default of {cursor.chunk.reasons[0]}")
         return value
 
-    def _item(self, writer: Node, reader: Node, target: pa.DataType, path: str) -> ValueDecoder:
+    def _compile_item(
+        self, writer: Node, reader: Node, target: pa.DataType, path: str
+    ) -> ValueDecoder:
         """Compile a decoder for the items of an array or map. If their types do not resolve, only
         arrays and maps with items are bad: Java fails when it reads the first item."""
         try:
@@ -277,7 +289,7 @@ class DecoderCompiler:
 def _reason(error: SchemaError, path: str) -> str:
     """Return why a part does not resolve, as the reason of rows that have it. Raises SchemaError if
     no steps of work are left: then the error is that of the whole schema."""
-    spend(0)
+    count_steps(0)
     return cut(str(error)).removeprefix(f"{label(path)}: ")
 
 
@@ -300,7 +312,10 @@ _DTYPES: Final = {
 _BITS: Final = {avro.INT: 32, avro.LONG: 64, avro.FLOAT: 32, avro.DOUBLE: 64}
 
 
-def _scalar_decoder(writer: Node, reader: Node, target: pa.DataType, path: str) -> ValueDecoder:
+def _make_scalar_decoder(
+    writer: Node, reader: Node, target: pa.DataType, path: str
+) -> ValueDecoder:
+    """Return a decoder of a type without types below it. Raises SchemaError."""
     kind = writer.kind
     skipper = skipper_of(writer, path)
     if kind in (avro.ENUM, avro.FIXED) and not (
@@ -312,7 +327,9 @@ def _scalar_decoder(writer: Node, reader: Node, target: pa.DataType, path: str) 
         )
     if kind == avro.ENUM:
         known = set(reader.symbols)
-        symbols = [symbol if symbol in known else reader.symbol for symbol in writer.symbols]
+        symbols = [
+            symbol if symbol in known else reader.default_symbol for symbol in writer.symbols
+        ]
         return decode.EnumDecoder(target, skipper, writer.symbols, symbols)
     if writer.size != reader.size:
         raise SchemaError(
@@ -326,7 +343,7 @@ def _scalar_decoder(writer: Node, reader: Node, target: pa.DataType, path: str) 
         return decode.BooleanDecoder(target, skipper)
     if kind in _BITS:
         is_float = kind in (avro.FLOAT, avro.DOUBLE)
-        convert = _conversion(writer, reader, target)
+        convert = _make_conversion(writer, reader, target)
         return decode.NumberDecoder(
             target, skipper, bits=_BITS[kind], is_float=is_float, convert=convert
         )
@@ -354,12 +371,13 @@ def _check_meanings(writer: Node, reader: Node, path: str) -> None:
     is_string = avro.STRING in (writer.kind, reader.kind)
     if differs or (is_string and avro.DECIMAL in (writer.logical, reader.logical)):
         raise SchemaError(
-            f"{_mismatch(writer, reader, path)}: the two have different meanings. The type "
+            f"{_mismatch_error(writer, reader, path)}: the two have different meanings. The type "
             f"{writer.kind} without a logicalType in the reader's schema gives what is written"
         )
 
 
-def _conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.Convert:
+def _make_conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.Convert:
+    """Return how numbers of the writer's type become those of a column of type `target`."""
     if reader.time_unit:
         read = "micros" if pa.types.is_timestamp(target) else reader.time_unit
         written = writer.time_unit or reader.time_unit  # a number without a unit has the reader's
@@ -372,7 +390,7 @@ def _conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.Conve
     )  # timestamps and intervals: 64 bits
 
 
-def _mismatch(writer: Node, reader: Node, path: str) -> SchemaError:
+def _mismatch_error(writer: Node, reader: Node, path: str) -> SchemaError:
     return SchemaError(
         f"{label(path)}: {writer} of the writer's Avro schema cannot be read as {reader} of the "
         "reader's"
@@ -391,13 +409,14 @@ class EncoderCompiler:
         self._levels: dict[int, json_text.Level] = {}
 
     def compile(self, node: Node, source: pa.DataType, path: str = "") -> ValueEncoder:
+        """Return an encoder of values of type `source` as the Avro type `node`."""
         types = pa.types
         if is_recursive_text(node, source):
-            return self._recursive(node, source, path)
+            return self._compile_recursive(node, source, path)
         if node.kind == avro.UNION:
-            return self._union(node, source, path)
+            return self._compile_union(node, source, path)
         if node.kind == avro.RECORD and types.is_struct(source):
-            return self._record(node, source, path)
+            return self._compile_record(node, source, path)
         if node.kind == avro.ARRAY and (types.is_list(source) or types.is_large_list(source)):
             return encode.ArrayEncoder(
                 path, self.compile(node.item, source.value_type, f"{path}[]")
@@ -408,14 +427,14 @@ class EncoderCompiler:
             return encode.MapEncoder(path, encode.BytesEncoder(inner), value)
         if node.kind == avro.NULL:
             return encode.ConstantEncoder(path, only_nulls=True)
-        encoder = _scalar_encoder(node, source, path)
+        encoder = _make_scalar_encoder(node, source, path)
         if encoder is None:
             raise OptionError(
                 f"{label(path)}: {type_name(source)} cannot be written as {node} of the Avro schema"
             )
         return encoder
 
-    def _recursive(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
+    def _compile_recursive(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
         """Compile a recursive type, from JSON text or Avro's bytes."""
         if pa.types.is_binary(source):
             return json_text.AvroBytesEncoder(path, skipper_of(node, path))
@@ -425,7 +444,9 @@ class EncoderCompiler:
             level.avro_encoder = self.compile(node, level.type, node.name or path)
         return json_text.JsonTextEncoder(path, level)
 
-    def _record(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
+    def _compile_record(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
+        """Compile a record from a struct, which may lack fields that have a default or may be
+        null."""
         check_distinct(source, path)
         indexes = {field.name: index for index, field in enumerate(source)}
         names = [field.name for field in node.fields]
@@ -445,7 +466,9 @@ class EncoderCompiler:
                 fields.append((encode.ConstantEncoder(at, _missing_field_bytes(own, at)), None))
         return encode.RecordEncoder(path, fields)
 
-    def _union(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
+    def _compile_union(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
+        """Compile a union from a struct with a field for each branch (member0 …), or from a column
+        that has the values of one branch."""
         null, numbers = node.null_branch, node.value_branches
         if not numbers or pa.types.is_null(source):
             if null is None:
@@ -518,7 +541,7 @@ _NUMBERS: Final[dict[str, dict[pa.DataType, Any]]] = {
 }
 
 
-def _scalar_encoder(node: Node, source: pa.DataType, path: str) -> ValueEncoder | None:
+def _make_scalar_encoder(node: Node, source: pa.DataType, path: str) -> ValueEncoder | None:
     """Return an encoder of a type without types below it; None if the column does not fit."""
     kind = node.kind
     types = pa.types
@@ -554,8 +577,8 @@ def _scalar_encoder(node: Node, source: pa.DataType, path: str) -> ValueEncoder 
     if node.logical == avro.UUID and _is_string(source):
         return encode.UuidEncoder(path)
     if node.logical == avro.DECIMAL and types.is_decimal128(source):
-        more = node.scale - source.scale
-        if more >= 0 and source.precision + more <= avro.MAX_DIGITS:
+        more_digits = node.scale - source.scale
+        if more_digits >= 0 and source.precision + more_digits <= avro.MAX_DIGITS:
             precision = min(node.precision, avro.MAX_DIGITS)
             size = node.size if is_fixed else None
             return encode.DecimalEncoder(path, source, precision, node.scale, size)

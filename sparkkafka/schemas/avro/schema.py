@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import RECURSION_HINT, cut, spend
+from sparkkafka.schemas.bounds import RECURSION_HINT, count_steps, cut
 from sparkkafka.schemas.field_names import child_path, label
 from sparkkafka.schemas.values import Schema
 
@@ -83,10 +83,11 @@ class Field:
 class Node:
     """One type.
 
-    `name` and `aliases` are the full names of a named type; `symbol` is an enum's default; `items`
-    are those of an array, or the values of a map. `weight` counts the node and all below it.
-    `refusal` says why the type cannot become a column. `recurs`: the node or one below it is a
-    record that contains itself.
+    `kind` is its name in the specification: "int", "record" …. `name` and `aliases` are the full
+    names of a named type; `default_symbol` is an enum's default; `items` is the type of an array's
+    items, or of a map's values; `logical` the logical type, "" without one. `weight` counts the
+    node and all below it; `depth` is how many levels they have. `refusal` says why the type cannot
+    become a column. `recurs`: the node or one below it is a record that contains itself.
 
     A record inside itself is a node of its own, with a refusal and the same fields, so the tree
     below it has no end. All nodes of one such record share the list `skippers`, which keeps how the
@@ -97,7 +98,7 @@ class Node:
     aliases: tuple[str, ...] = ()
     fields: tuple[Field, ...] = ()
     symbols: tuple[str, ...] = ()
-    symbol: str | None = None
+    default_symbol: str | None = None
     items: Node | None = None
     branches: tuple[Node, ...] = ()
     size: int = 0
@@ -117,7 +118,7 @@ class Node:
 
     @property
     def item(self) -> Node:
-        """`items` of an array or map, which is never None."""
+        """`items` of an array or map, for which it is never None."""
         if self.items is None:
             raise SchemaError(f"Avro schema: {self.kind} without items")
         return self.items
@@ -180,10 +181,10 @@ def parse(schema: Schema) -> Node:
     """Parse a schema with its references. Raises SchemaError, which names the field."""
     names: dict[str, Node] = {}
     parsed: dict[int, Node] = {}
-    count = [0]
+    type_count = [0]
     for name, reference in schema.references:
-        _add_reference(name, reference, names, parsed, count, depth=0)
-    return _Parser(names, count).parse(schema.text)
+        _add_reference(name, reference, names, parsed, type_count, depth=0)
+    return _Parser(names, type_count).parse(schema.text)
 
 
 def _add_reference(
@@ -191,21 +192,22 @@ def _add_reference(
     schema: Schema,
     names: dict[str, Node],
     parsed: dict[int, Node],
-    count: list[int],
+    type_count: list[int],
     depth: int,
 ) -> None:
-    """Add the types of a referenced schema to `names`. `parsed`: the nodes of schemas by their id,
-    since several names may refer to one schema."""
+    """Add the named types of a referenced schema to `names`. `name`: the one by which it is
+    referred to; `parsed`: the nodes of schemas by their Python id, since several names may refer to
+    one schema; `type_count`: as of `_Parser`; `depth`: how many references lead to it."""
     if depth > _MAX_DEPTH:
         raise SchemaError(f"Avro schema: references are nested too deeply at {cut(name, 200)!r}")
     node = parsed.get(id(schema))
     if node is None:
         for inner, reference in schema.references:
-            _add_reference(inner, reference, names, parsed, count, depth + 1)
+            _add_reference(inner, reference, names, parsed, type_count, depth + 1)
         try:
             # The references may have two versions of a schema, which define the same names.
             own = dict(names)
-            node = _Parser(own, count, may_redefine=True).parse(schema.text)
+            node = _Parser(own, type_count, may_redefine=True).parse(schema.text)
         except SchemaError as error:
             raise SchemaError(f"reference {cut(name, 200)!r}: {error}") from None
         names.update(own)
@@ -216,16 +218,20 @@ def _add_reference(
 
 class _Parser:
     """Parses one text. Adds its named types to `names`, by full name, and how many types it has to
-    `count`."""
+    the one number in `type_count`, which all texts of a schema share.
+
+    `value` is the JSON of a type, `namespace` the one around it, `path` the field's, and `depth`
+    the level of the type, 1 for the outermost."""
 
     def __init__(
-        self, names: dict[str, Node], count: list[int], *, may_redefine: bool = False
+        self, names: dict[str, Node], type_count: list[int], *, may_redefine: bool = False
     ) -> None:
         self._names = names
-        self._count = count
-        self._own: set[str] = set()
+        self._type_count = type_count
+        self._own: set[str] = set()  # the names that the text defines
         self._may_redefine = may_redefine
-        # The records that are being parsed, by full name, and the nodes inside that recur.
+        # The records that are being parsed, by full name, each with the nodes inside of it that are
+        # the same record again: they get its fields at its end.
         self._open: dict[str, list[Node]] = {}
 
     def parse(self, text: str) -> Node:
@@ -235,29 +241,29 @@ class _Parser:
             raise SchemaError(f"the Avro schema is not JSON: {error}") from None
         except RecursionError:
             raise SchemaError("the Avro schema is nested too deeply") from None
-        return self._node(value, "", "", 1)
+        return self._parse_type(value, "", "", 1)
 
-    def _node(self, value: Any, namespace: str, path: str, depth: int) -> Node:
+    def _parse_type(self, value: Any, namespace: str, path: str, depth: int) -> Node:
         if depth > _MAX_DEPTH:
             raise _error(path, f"types are nested more than {_MAX_DEPTH} deep")
-        self._count[0] += 1
-        if self._count[0] > _MAX_PARSED:
+        self._type_count[0] += 1
+        if self._type_count[0] > _MAX_PARSED:
             raise _error(path, f"it has more than {_MAX_PARSED:,} types, with its references")
         if isinstance(value, str):
-            node = self._named(value, namespace, path)
+            node = self._find_named(value, namespace, path)
         elif isinstance(value, list):
-            node = self._union(value, namespace, path, depth)
+            node = self._parse_union(value, namespace, path, depth)
         elif isinstance(value, dict):
-            node = self._object(value, namespace, path, depth)
+            node = self._parse_object(value, namespace, path, depth)
         else:
-            raise _error(path, f"a type must be a name, an object or a list, not {_shown(value)}")
+            raise _error(path, f"a type must be a name, an object or a list, not {_brief(value)}")
         if node.weight > _MAX_NODES:
             raise _error(path, f"it has more than {_MAX_NODES:,} types, uses counted one by one")
         if node.depth + depth > _MAX_DEPTH + 1:
             raise _error(path, f"types are nested more than {_MAX_DEPTH} deep")
         return node
 
-    def _named(self, name: str, namespace: str, path: str) -> Node:
+    def _find_named(self, name: str, namespace: str, path: str) -> Node:
         if name in PRIMITIVES:
             return Node(name)
         full = _qualified(name, namespace)
@@ -276,12 +282,12 @@ class _Parser:
             path, f"type {full!r} is not defined before it is used, nor in the schema's references"
         )
 
-    def _union(self, value: list[Any], namespace: str, path: str, depth: int) -> Node:
+    def _parse_union(self, value: list[Any], namespace: str, path: str, depth: int) -> Node:
         if not value:
             raise _error(path, "a union has no branches")
         if len(value) > _MAX_BRANCHES:
             raise _error(path, f"a union has more than {_MAX_BRANCHES:,} branches")
-        branches = tuple(self._node(branch, namespace, path, depth + 1) for branch in value)
+        branches = tuple(self._parse_type(branch, namespace, path, depth + 1) for branch in value)
         seen: set[str] = set()
         for branch in branches:
             if branch.kind == UNION:
@@ -292,41 +298,45 @@ class _Parser:
             seen.add(key)
         return Node(UNION, branches=branches, **_totals(branches))
 
-    def _object(self, value: dict[str, Any], namespace: str, path: str, depth: int) -> Node:
+    def _parse_object(self, value: dict[str, Any], namespace: str, path: str, depth: int) -> Node:
         kind = value.get("type")
         if isinstance(kind, (dict, list)):
-            return self._node(kind, namespace, path, depth + 1)
+            return self._parse_type(kind, namespace, path, depth + 1)
         if not isinstance(kind, str):
-            raise _error(path, f"a type has no 'type': {_shown(value)}")
+            raise _error(path, f"a type has no 'type': {_brief(value)}")
         if kind in PRIMITIVES:
-            return Node(kind, **_logical(kind, value, 0, path))
+            return Node(kind, **_parse_logical(kind, value, 0, path))
         if kind == ARRAY:
-            items = self._node(_require(value, "items", path), namespace, f"{path}[]", depth + 1)
+            items = self._parse_type(
+                _require(value, "items", path), namespace, f"{path}[]", depth + 1
+            )
             return Node(ARRAY, items=items, **_totals((items,)))
         if kind == MAP:
-            items = self._node(_require(value, "values", path), namespace, f"{path}{{}}", depth + 1)
+            items = self._parse_type(
+                _require(value, "values", path), namespace, f"{path}{{}}", depth + 1
+            )
             return Node(MAP, items=items, **_totals((items,)))
         if kind not in (*NAMED, "error"):
-            return self._named(kind, namespace, path)
+            return self._find_named(kind, namespace, path)
         kind = RECORD if kind == "error" else kind
-        name, namespace = _full_name(value, namespace, path)
+        name, namespace = _parse_full_name(value, namespace, path)
         aliases = tuple(
             _qualified(alias, namespace)
-            for alias in _strings(value.get("aliases", []), "aliases", path)
+            for alias in _require_strings(value.get("aliases", []), "aliases", path)
         )
         if name in self._own or (name in self._names and not self._may_redefine):
             raise _error(path, f"type {name} is defined twice")
         self._own.add(name)
         if kind == RECORD:
-            node = self._record(name, aliases, value, namespace, path, depth)
+            node = self._parse_record(name, aliases, value, namespace, path, depth)
         elif kind == ENUM:
-            node = _enum(name, aliases, value, path)
+            node = _parse_enum(name, aliases, value, path)
         else:
-            node = _fixed(name, aliases, value, path)
+            node = _parse_fixed(name, aliases, value, path)
         self._names[name] = node
         return node
 
-    def _record(
+    def _parse_record(
         self,
         name: str,
         aliases: tuple[str, ...],
@@ -351,15 +361,15 @@ class _Parser:
             seen.add(field_name)
             # A logical type beside the field's type, not in it, is a common mistake. It is ignored,
             # as in Java.
-            node = self._node(_require(definition, "type", at), namespace, at, depth + 1)
-            aliases_of_field = _strings(definition.get("aliases", []), "aliases", at)
+            node = self._parse_type(_require(definition, "type", at), namespace, at, depth + 1)
+            aliases_of_field = _require_strings(definition.get("aliases", []), "aliases", at)
             default = definition.get("default", MISSING)
             fields.append(Field(field_name, node, default, aliases_of_field))
         del self._open[name]
         totals = _totals(tuple(field.node for field in fields))
         node = Node(RECORD, name, aliases, fields=tuple(fields), **totals)
         if recurring:
-            spend(node.weight)  # it is compiled a second time, for the levels below the first
+            count_steps(node.weight)  # it is compiled a second time, for the levels below the first
         for inner in recurring:  # frozen except here: these were made before the record's fields
             object.__setattr__(inner, "aliases", aliases)
             object.__setattr__(inner, "fields", node.fields)
@@ -367,25 +377,26 @@ class _Parser:
         return node
 
 
-def _enum(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
-    symbols = _strings(_require(value, "symbols", path), "symbols", path)
+def _parse_enum(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
+    symbols = _require_strings(_require(value, "symbols", path), "symbols", path)
     if len(set(symbols)) < len(symbols):
         raise _error(path, f"enum {name} has a symbol twice")
     default = value.get("default")
     if default is not None and default not in symbols:
-        raise _error(path, f"enum {name}: its default {_shown(default)} is none of its symbols")
-    return Node(ENUM, name, aliases, symbols=symbols, symbol=default)
+        raise _error(path, f"enum {name}: its default {_brief(default)} is none of its symbols")
+    return Node(ENUM, name, aliases, symbols=symbols, default_symbol=default)
 
 
-def _fixed(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
+def _parse_fixed(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
     size = value.get("size")
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
-        raise _error(path, f"fixed {name}: its size must be a number of bytes, not {_shown(size)}")
-    return Node(FIXED, name, aliases, size=size, **_logical(FIXED, value, size, path))
+        raise _error(path, f"fixed {name}: its size must be a number of bytes, not {_brief(size)}")
+    return Node(FIXED, name, aliases, size=size, **_parse_logical(FIXED, value, size, path))
 
 
-def _logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str, Any]:
-    """The fields of Node for the logical type; none if it is not valid."""
+def _parse_logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str, Any]:
+    """Return the fields of Node for the logical type; none if it is not valid. `size`: a
+    fixed's."""
     logical = value.get("logicalType")
     if logical is None and kind == LONG and str(value.get(CATALYST, "")).startswith("interval "):
         interval = str(value[CATALYST])
@@ -405,18 +416,18 @@ def _logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str
     small = kind == FIXED and size <= 16
     if small and (precision > MAX_DIGITS or 10**precision > 1 << max(8 * size - 1, 0)):
         return {}
-    found = {"logical": logical, "precision": precision, "scale": scale}
+    fields = {"logical": logical, "precision": precision, "scale": scale}
     if precision > MAX_DIGITS:
-        found["refusal"] = (
+        fields["refusal"] = (
             f"Avro schema, {label(path)}: decimal({precision}, {scale}): Spark and Arrow have at "
             f"most {MAX_DIGITS} digits. Name the fields to be read, without this one: .schema(…), "
             "or type= of a function"
         )
-    return found
+    return fields
 
 
-def _full_name(value: dict[str, Any], namespace: str, path: str) -> tuple[str, str]:
-    """The full name of a named type, and its namespace."""
+def _parse_full_name(value: dict[str, Any], namespace: str, path: str) -> tuple[str, str]:
+    """Return the full name of a named type, and its namespace."""
     name = value.get("name")
     if not isinstance(name, str) or not name:
         raise _error(path, f"a type {value.get('type')} has no name")
@@ -430,10 +441,12 @@ def _full_name(value: dict[str, Any], namespace: str, path: str) -> tuple[str, s
 
 
 def _qualified(name: str, namespace: str) -> str:
+    """Return the full name of a type that is named in this namespace."""
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _totals(parts: tuple[Node, ...]) -> dict[str, Any]:
+    """Return the fields of Node that depend on the types inside of it."""
     return {
         "weight": 1 + sum(part.weight for part in parts),
         "depth": 1 + max((part.depth for part in parts), default=0),
@@ -441,15 +454,18 @@ def _totals(parts: tuple[Node, ...]) -> dict[str, Any]:
     }
 
 
-def _strings(value: Any, key: str, path: str) -> tuple[str, ...]:
+def _require_strings(value: Any, key: str, path: str) -> tuple[str, ...]:
+    """Return the list of strings that stands under `key`. Raises SchemaError for any other
+    value."""
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _error(path, f"'{key}' must be a list of strings, not {_shown(value)}")
+        raise _error(path, f"'{key}' must be a list of strings, not {_brief(value)}")
     return tuple(value)
 
 
 def _require(value: dict[str, Any], key: str, path: str) -> Any:
+    """Return what stands under `key`. Raises SchemaError if nothing does."""
     if key not in value:
-        raise _error(path, f"'{key}' is missing in {_shown(value)}")
+        raise _error(path, f"'{key}' is missing in {_brief(value)}")
     return value[key]
 
 
@@ -457,7 +473,8 @@ def _error(path: str, reason: str) -> SchemaError:
     return SchemaError(f"Avro schema, {label(path)}: {reason}")
 
 
-def _shown(value: Any) -> str:
+def _brief(value: Any) -> str:
+    """Return the beginning of a JSON value, for messages."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -466,7 +483,7 @@ def _shown(value: Any) -> str:
 
 
 def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
-    """The tags in Confluent's property `confluent:tags`, by the fields' full names
+    """Return the tags in Confluent's property `confluent:tags`, by the fields' full names
     (`namespace.Record.field`), of the schema's text and of those of its references."""
     found: dict[str, frozenset[str]] = {}
     schemas = [schema]

@@ -1,8 +1,9 @@
 """Moves cursors over values that are not decoded, and finds the items of arrays and maps.
 
-A Skipper is made from the writer's type only. The items of arrays are found by skipping them, the
-j-th items of all arrays in one step; then they are decoded as one column. Once few arrays are left,
-the items of each are skipped one by one, without NumPy.
+A Skipper is made from the writer's type only. An item is an element of an array, or a key and its
+value of a map; to skip and to locate them, maps are arrays of such pairs. Items are located by
+skipping them, the j-th items of all arrays in one step; then they are decoded as one column. Once
+few arrays are left, the items of each are skipped one by one, without NumPy.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class VarintSkipper(Skipper):
         super().__init__(path, 1)
 
     def skip(self, cursor: Cursor) -> None:
-        cursor.varints(self.path)
+        cursor.read_varints(self.path)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         if at < end and data[at] < 0x80:
@@ -122,10 +123,10 @@ class BytesSkipper(BlobSkipper):
         super().__init__(path, 1)
 
     def skip(self, cursor: Cursor) -> None:
-        cursor.blobs(self.path)
+        cursor.read_blobs(self.path)
 
     def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
-        return cursor.blobs(self.path)
+        return cursor.read_blobs(self.path)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         length, at = read_long(data, at, end, self.path)
@@ -139,6 +140,8 @@ class BytesSkipper(BlobSkipper):
 
 
 class RecordSkipper(Skipper):
+    """A record, or a key and its value of a map: its fields, one after the other."""
+
     def __init__(self, path: str, fields: Sequence[Skipper]) -> None:
         sizes = [field.size for field in fields if field.size is not None]
         super().__init__(
@@ -202,6 +205,8 @@ class RecursiveSkipper(Skipper):
 
 
 class UnionSkipper(Skipper):
+    """A union: the number of a branch, then its value."""
+
     def __init__(self, path: str, branches: Sequence[Skipper]) -> None:
         super().__init__(path, 1 + min(branch.min_size for branch in branches))
         self.is_recursive = any(branch.is_recursive for branch in branches)
@@ -209,10 +214,10 @@ class UnionSkipper(Skipper):
 
     def read_branches(self, cursor: Cursor) -> Ints:
         """Read the number of each entry's branch (0 for inactive entries)."""
-        numbers = cursor.longs(self.path, 32)
+        numbers = cursor.read_longs(self.path, 32)
         bad = (numbers < 0) | (numbers >= len(self.branches))
         if bad.any():
-            cursor.fail(bad, self.path, lambda entry: self._no_branch(numbers[entry]))
+            cursor.fail(bad, self.path, lambda entry: self._no_branch_reason(numbers[entry]))
             numbers = np.where(bad, 0, numbers)
         return numbers
 
@@ -236,12 +241,13 @@ class UnionSkipper(Skipper):
         return (yield branch, at) if branch.is_recursive else branch.skip_one(data, at, end)
 
     def _read_branch(self, data: bytes, at: int, end: int) -> tuple[Skipper, int]:
+        """Read the number of one value's branch: (its skipper, the position after the number)."""
         number, at = read_long(data, at, end, self.path)
         if not 0 <= number < len(self.branches):
-            raise BadValueError(self.path, self._no_branch(number))
+            raise BadValueError(self.path, self._no_branch_reason(number))
         return self.branches[number], at
 
-    def _no_branch(self, number: int) -> str:
+    def _no_branch_reason(self, number: int) -> str:
         return f"branch {number} of a union that has {len(self.branches)}"
 
 
@@ -260,15 +266,15 @@ class ItemsSkipper(Skipper):
     def locate(self, cursor: Cursor) -> tuple[Ints, Cursor]:
         """Skip one array of each entry; return how many items each has, and a cursor of the items
         of all arrays, in order."""
-        found: list[tuple[Ints, Ints]] = []
-        counts = self._skip(cursor, found)
-        if not found:
+        located: list[tuple[Ints, Ints]] = []
+        counts = self._skip(cursor, located)
+        if not located:
             starts = np.zeros(0, np.int64)
-        elif len(found) == 1:
-            starts = found[0][1]
+        elif len(located) == 1:
+            starts = located[0][1]
         else:  # several blocks: bring the items of each array together
-            order = np.argsort(np.concatenate([entries for entries, _ in found]), kind="stable")
-            starts = np.concatenate([block_starts for _, block_starts in found])[order]
+            order = np.argsort(np.concatenate([entries for entries, _ in located]), kind="stable")
+            starts = np.concatenate([block_starts for _, block_starts in located])[order]
         entries = np.repeat(np.arange(len(cursor)), counts)
         end = cursor.end[entries]
         inactive = end == INACTIVE
@@ -276,57 +282,60 @@ class ItemsSkipper(Skipper):
             starts = np.where(inactive, cursor.chunk.zeros_at, starts)
         return counts, Cursor(cursor.chunk, starts, end, cursor.rows_of(entries))
 
-    def _skip(self, cursor: Cursor, found: list[tuple[Ints, Ints]] | None) -> Ints:
-        """Skip the arrays; return how many items each has. Append the entries and starts of the
-        items to `found`, unless it is None."""
+    def _skip(self, cursor: Cursor, located: list[tuple[Ints, Ints]] | None) -> Ints:
+        """Skip one array of each entry; return how many items each has. Unless `located` is None,
+        append (the entry of each item, its start) to it, for each block of the arrays."""
         counts = np.zeros(len(cursor), np.int64)
-        active = np.arange(len(cursor))
-        failures = cursor.chunk.failures
+        # The entries whose array has not ended, and a cursor of them.
+        entries = np.arange(len(cursor))
         inner = Cursor(cursor.chunk, cursor.at, cursor.end, cursor.rows)
-        while len(active) >= _MIN_VECTOR:
-            block, ends = self._read_block_heads(inner, located=found is not None)
-            unfinished = np.flatnonzero(block)
-            if len(unfinished) < len(active):
-                self._update(cursor, active, inner)
+        failures = cursor.chunk.failures
+        while len(entries) >= _MIN_VECTOR:
+            block_counts, ends = self._read_block_heads(inner, is_decoded=located is not None)
+            unfinished = np.flatnonzero(block_counts)
+            if len(unfinished) < len(entries):
+                self._move_entries(cursor, entries, inner)
                 inner = inner.select(unfinished)
-                active, block, ends = active[unfinished], block[unfinished], ends[unfinished]
-            counts[active] += block
-            if found is None:
-                self._skip_items(inner, block, None)
+                entries = entries[unfinished]
+                block_counts, ends = block_counts[unfinished], ends[unfinished]
+            counts[entries] += block_counts
+            if located is None:
+                self._skip_items(inner, block_counts, None)
             else:
-                starts = np.full(int(block.sum()), cursor.chunk.zeros_at, np.int64)
-                self._skip_items(inner, block, starts)
-                found.append((np.repeat(active, block), starts))
+                starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
+                self._skip_items(inner, block_counts, starts)
+                located.append((np.repeat(entries, block_counts), starts))
             wrong = (ends >= 0) & (inner.at != ends)
             if wrong.any():
                 inner.fail(wrong, self.path, _OTHER_SIZE)
-        if len(active):
-            if found is None:
+        if len(entries):
+            if located is None:
                 skip_one_by_one(self, inner)
             else:
                 starts, more = self._locate_one_by_one(inner)
-                counts[active] += more
-                found.append((np.repeat(active, more), starts))
-            self._update(cursor, active, inner)
+                counts[entries] += more
+                located.append((np.repeat(entries, more), starts))
+            self._move_entries(cursor, entries, inner)
         cursor.deactivate_bad(failures)
         return counts
 
     @staticmethod
-    def _update(cursor: Cursor, entries: Ints, inner: Cursor) -> None:
+    def _move_entries(cursor: Cursor, entries: Ints, inner: Cursor) -> None:
+        """As `cursor.update`, without a copy if these are all of its entries."""
         if len(entries) < len(cursor):
             cursor.update(entries, inner)
         else:
             cursor.at, cursor.end = inner.at, inner.end
 
-    def _read_block_heads(self, cursor: Cursor, *, located: bool) -> tuple[Ints, Ints]:
-        """Read the head of the next block of each array: (the counts of items, where the blocks
-        should end, or -1). `located`: the items will be decoded, so they take memory."""
-        counts = cursor.longs(self.path)
+    def _read_block_heads(self, cursor: Cursor, *, is_decoded: bool) -> tuple[Ints, Ints]:
+        """Read the head of the next block of each array: (how many items each block has, where it
+        should end; -1 if it does not say). `is_decoded`: the items will take memory in columns."""
+        counts = cursor.read_longs(self.path)
         ends = np.full(len(counts), -1, np.int64)
         if len(counts) and int(counts.min()) < 0:
             sized = np.flatnonzero(counts < 0)
             inner = cursor.select(sized)
-            sizes = inner.longs(self.path)
+            sizes = inner.read_longs(self.path)
             bad = (sizes < 0) | (sizes > inner.end - inner.at)
             if bad.any():
                 inner.fail(
@@ -339,11 +348,11 @@ class ItemsSkipper(Skipper):
         bad = counts < 0  # of -2**63, which is its own opposite
         if self.item.min_size:
             bad |= counts > (cursor.end - cursor.at) // self.item.min_size
-        elif located:
+        elif is_decoded:
             rows = cursor.rows_of(np.arange(len(cursor)))
             bad |= cursor.chunk.take_free_items(rows, np.maximum(counts, 0))
         if bad.any():
-            cursor.fail(bad, self.path, lambda entry: _too_many(int(counts[entry])))
+            cursor.fail(bad, self.path, lambda entry: _too_many_reason(int(counts[entry])))
             counts = np.where(bad, 0, counts)
         return counts, ends
 
@@ -353,43 +362,46 @@ class ItemsSkipper(Skipper):
 
         Items of one size need no look at the data. Otherwise each round skips one item of every
         entry that has items left, as long as enough entries are left for NumPy to be faster than a
-        loop; the rest is skipped entry by entry. An item's index in `starts` is its `slot`.
+        loop; the rest is skipped entry by entry.
         """
         size = self.item.size
-        slots = np.cumsum(counts) - counts
+        next_items = np.cumsum(counts) - counts  # the index in `starts` of each entry's next item
         if size is not None:
             if starts is not None:
-                within = np.arange(len(starts)) - np.repeat(slots, counts)
+                within = np.arange(len(starts)) - np.repeat(next_items, counts)
                 starts[:] = np.repeat(cursor.at, counts) + within * size
             cursor.skip(counts * size, self.path)
             return
-        active = np.flatnonzero(counts)
-        inner = cursor.select(active)
-        left, slots = counts[active], slots[active]
-        while len(active) >= _MIN_VECTOR:
+        entries = np.flatnonzero(counts)
+        inner = cursor.select(entries)
+        left, next_items = counts[entries], next_items[entries]
+        while len(entries) >= _MIN_VECTOR:
             if starts is not None:
-                starts[slots] = inner.at
-                slots = slots + 1
+                starts[next_items] = inner.at
+                next_items = next_items + 1
             self.item.skip(inner)
             left = left - 1
             if not left.all():
-                cursor.update(active, inner)
+                cursor.update(entries, inner)
                 unfinished = np.flatnonzero(left)
-                active, left, slots = active[unfinished], left[unfinished], slots[unfinished]
+                entries, left = entries[unfinished], left[unfinished]
+                next_items = next_items[unfinished]
                 inner = inner.select(unfinished)
-        for entry, (count, slot) in enumerate(zip(left.tolist(), slots.tolist(), strict=True)):
-            if inner.end[entry] == INACTIVE:
+        for index, (count, next_item) in enumerate(
+            zip(left.tolist(), next_items.tolist(), strict=True)
+        ):
+            if inner.end[index] == INACTIVE:
                 continue
-            found = array("q")
-            at, end = int(inner.at[entry]), int(inner.end[entry])
+            item_starts = array("q")
+            at, end = int(inner.at[index]), int(inner.end[index])
             try:
-                inner.at[entry] = self._locate_items(inner, at, end, count, found)
+                inner.at[index] = self._locate_items(inner, at, end, count, item_starts)
             except BadValueError as error:
-                inner.fail_one(entry, error)
+                inner.fail_one(index, error)
                 continue
             if starts is not None:
-                starts[slot : slot + count] = found
-        cursor.update(active, inner)
+                starts[next_item : next_item + count] = item_starts
+        cursor.update(entries, inner)
 
     # --- one array after the other
 
@@ -410,8 +422,8 @@ class ItemsSkipper(Skipper):
         return np.array(starts, np.int64), counts
 
     def _locate_one(self, cursor: Cursor, entry: int, starts: array[int]) -> int:
-        """Append the starts of one array's items; return the position after it. Raises
-        BadValueError."""
+        """Skip the rest of one entry's array, and append its items' starts to `starts`; return the
+        position after it. Raises BadValueError."""
         at, end = int(cursor.at[entry]), int(cursor.end[entry])
         while True:
             count, at, block_end = self._read_block_head(cursor.chunk.raw, at, end)
@@ -420,7 +432,7 @@ class ItemsSkipper(Skipper):
             if not self.item.min_size:
                 row = cursor.rows_of(np.array([entry]))
                 if cursor.chunk.take_free_items(row, np.array([min(count, end + 2**32)])):
-                    raise BadValueError(self.path, _too_many(count))
+                    raise BadValueError(self.path, _too_many_reason(count))
             at = self._locate_items(cursor, at, end, count, starts)
             if block_end not in (-1, at):
                 raise BadValueError(self.path, _OTHER_SIZE)
@@ -428,8 +440,8 @@ class ItemsSkipper(Skipper):
     def _locate_items(
         self, cursor: Cursor, at: int, end: int, count: int, starts: array[int]
     ) -> int:
-        """Append the starts of `count` items of one array; return the position after them. Raises
-        BadValueError."""
+        """Skip `count` items of one array, which begin at `at`, and append their starts to
+        `starts`; return the position after them. Raises BadValueError."""
         size = self.item.size
         if size is not None:
             after = at + count * size
@@ -440,13 +452,13 @@ class ItemsSkipper(Skipper):
         if count >= _MIN_NUMBERS and isinstance(self.item, VarintSkipper):
             # A number has at most ten bytes; a longer one is refused when it is decoded.
             window = min(end - at, 10 * count)
-            last = np.flatnonzero(cursor.chunk.data[at : at + window] < 0x80)[:count]
-            if len(last) < count:
+            last_bytes = np.flatnonzero(cursor.chunk.data[at : at + window] < 0x80)[:count]
+            if len(last_bytes) < count:
                 is_cut_off = at + window == end
                 raise BadValueError(self.item.path, CUT_OFF if is_cut_off else LONG_VARINT)
             starts.append(at)
-            starts.frombytes((at + 1 + last[:-1]).tobytes())
-            return at + 1 + int(last[-1])
+            starts.frombytes((at + 1 + last_bytes[:-1]).tobytes())
+            return at + 1 + int(last_bytes[-1])
         data, skip_one = cursor.chunk.raw, self.item.skip_one
         for _ in range(count):
             starts.append(at)
@@ -455,7 +467,7 @@ class ItemsSkipper(Skipper):
 
     def _read_block_head(self, data: bytes, at: int, end: int) -> tuple[int, int, int]:
         """Read the head of a block of one array: (the count of its items, where they begin, where
-        the block should end, or -1). Raises BadValueError."""
+        the block should end; -1 if it does not say). Raises BadValueError."""
         count, at = read_long(data, at, end, self.path)
         block_end = -1
         if count < 0:
@@ -466,7 +478,7 @@ class ItemsSkipper(Skipper):
             block_end = at + size
         min_size = self.item.min_size
         if count >= 1 << 63 or (min_size and count > (end - at) // min_size):
-            raise BadValueError(self.path, _too_many(count))
+            raise BadValueError(self.path, _too_many_reason(count))
         return count, at, block_end
 
     def walk(self, data: bytes, at: int, end: int) -> Walk:
@@ -506,7 +518,7 @@ def skip_one_by_one(skipper: Skipper, cursor: Cursor) -> None:
             cursor.fail_one(entry, error)
 
 
-def _too_many(count: int) -> str:
+def _too_many_reason(count: int) -> str:
     return f"{abs(count):,} items, which the payload has no bytes for"
 
 
@@ -514,12 +526,12 @@ def _too_many(count: int) -> str:
 
 
 def skipper_of(node: Node, path: str) -> Skipper:
-    """Return the Skipper of a type."""
+    """Return the Skipper of the values of a type. `path`: the field's, for errors."""
     kind = node.kind
     if kind == avro.RECORD:
         if not node.refusal:  # only a record that contains itself is refused
             return _record_skipper(node, path)
-        if not node.skippers:  # made once
+        if not node.skippers:  # made once for all nodes of the record
             node.skippers.append(RecursiveSkipper(node))
         recursive: Skipper = node.skippers[0]
         return recursive
@@ -529,15 +541,16 @@ def skipper_of(node: Node, path: str) -> Skipper:
         return ItemsSkipper(path, skipper_of(node.item, f"{path}[]"))
     if kind == avro.MAP:
         inner = f"{path}{{}}"
-        entry = RecordSkipper(inner, [BytesSkipper(inner), skipper_of(node.item, inner)])
-        return ItemsSkipper(path, entry)
+        pair = RecordSkipper(inner, [BytesSkipper(inner), skipper_of(node.item, inner)])
+        return ItemsSkipper(path, pair)
     if kind in (avro.INT, avro.LONG, avro.ENUM):
         return VarintSkipper(path)
     return blob_skipper_of(node, path)
 
 
 def blob_skipper_of(node: Node, path: str) -> BlobSkipper:
-    """Return the Skipper of a type that is not a union, varint or nested: it locates values too."""
+    """Return the Skipper of a type that is not a union, varint or nested; it also locates the bytes
+    of values."""
     if node.kind in (avro.STRING, avro.BYTES):
         return BytesSkipper(path)
     sizes = {avro.NULL: 0, avro.BOOLEAN: 1, avro.FLOAT: 4, avro.DOUBLE: 8}

@@ -80,15 +80,15 @@ class _TypeBuilder:
 
     def __init__(self, depth: int | None) -> None:
         self._depth = depth
-        self._count = 0
+        self._type_count = 0
 
     def build(self, node: Node, above: tuple[int, ...]) -> pa.DataType:
-        """`above`: the identities of the records around the node."""
+        """Return the type of a node. `above`: the identities of the records around it."""
         if node.refusal and (node.kind != avro.RECORD or self._depth is None):
             raise SchemaError(node.refusal)
         if self._depth is not None:
-            self._count += 1
-            if self._count > MAX_FIELDS:
+            self._type_count += 1
+            if self._type_count > MAX_FIELDS:
                 raise too_deep_error(self._depth, f"has more than {MAX_FIELDS:,} fields")
         if node.kind == avro.RECORD:
             if self._depth is not None and above.count(node.identity) >= self._depth:
@@ -120,7 +120,8 @@ class _TypeBuilder:
 
 
 def type_if_any(node: Node) -> pa.DataType | None:
-    """Return the type of the node's column; None if a part of it cannot become a column."""
+    """Return the type for a read of all fields of a node; None if a part of it cannot become a
+    column."""
     try:
         return arrow_type(node)
     except SchemaError:
@@ -136,18 +137,18 @@ _WIDER: Final = {
 }
 
 
-def is_recursive_text(node: Node, kind: pa.DataType) -> bool:
-    """Whether a column of type `kind` has the values of a recursive type as JSON text or as bytes.
+def is_recursive_text(node: Node, column_type: pa.DataType) -> bool:
+    """Whether a column of this type has the values of a recursive type as JSON text or as bytes.
 
     Never for a union with a string or bytes, since a column of these has that branch's values."""
     if not node.recurs:
         return False
-    blobs = (avro.STRING, avro.ENUM, avro.BYTES, avro.FIXED)
+    texts_and_bytes = (avro.STRING, avro.ENUM, avro.BYTES, avro.FIXED)
     if node.kind == avro.UNION and (
-        not becomes_struct(node) or any(branch.kind in blobs for branch in node.branches)
+        not becomes_struct(node) or any(branch.kind in texts_and_bytes for branch in node.branches)
     ):
         return False
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+    return bool(pa.types.is_string(column_type) or pa.types.is_binary(column_type))
 
 
 def check_target(node: Node, target: pa.DataType, path: str = "") -> None:
@@ -160,7 +161,7 @@ def check_target(node: Node, target: pa.DataType, path: str = "") -> None:
         if len(node.value_branches) == 1:
             check_target(node.branches[node.value_branches[0]], target, path)
         elif number is not None and target not in (number, *_WIDER.get(number, ())):
-            raise _mismatch(node, target, path)
+            raise _mismatch_error(node, target, path)
         return
     if node.kind in (avro.RECORD, avro.UNION) and pa.types.is_struct(target):
         if node.kind == avro.RECORD:
@@ -184,10 +185,11 @@ def check_target(node: Node, target: pa.DataType, path: str = "") -> None:
     elif node.kind == avro.MAP and pa.types.is_map(target) and target.key_type == pa.string():
         _check_field(node.item, target.item_field, may_be_null(node.item), f"{path}{{}}")
     elif node.kind not in _PRIMITIVE or not _can_become(node, target):
-        raise _mismatch(node, target, path)
+        raise _mismatch_error(node, target, path)
 
 
 def _check_field(node: Node, field: pa.Field, may_be_null: bool, path: str) -> None:
+    """As `check_target`, for a field of the requested type, which may be NOT NULL."""
     if may_be_null and not field.nullable:
         raise OptionError(
             f"{label(path)} of the requested schema cannot be NOT NULL: it may be null in the Avro "
@@ -212,7 +214,7 @@ def _can_become(node: Node, target: pa.DataType) -> bool:
     return target == _PRIMITIVE[node.kind] and node.logical != avro.DECIMAL
 
 
-def _mismatch(node: Node, target: pa.DataType, path: str) -> OptionError:
+def _mismatch_error(node: Node, target: pa.DataType, path: str) -> OptionError:
     if node.recurs and node.kind == avro.UNION and becomes_struct(node):
         becomes = "a struct of its types, with a recursive one as string (JSON text) or binary"
     elif node.recurs:
@@ -258,6 +260,8 @@ def schema_text(source: pa.DataType, name: str) -> str:
 
 
 def _avro_type(source: pa.DataType, name: str, namespace: str, path: str) -> Any:
+    """Return the JSON of a type. `name`, `namespace`: of a record or fixed type; `path`: the
+    field's."""
     types = pa.types
     full_name = f"{namespace}.{name}" if namespace else name
     if source in _AVRO:
@@ -289,19 +293,21 @@ def _avro_type(source: pa.DataType, name: str, namespace: str, path: str) -> Any
         for field in source:
             at = child_path(path, field.name)
             _check_name(field.name, at)
-            kind = _field_type(field, field.name, full_name, at)
-            fields.append({"name": field.name, "type": kind})
+            field_type = _field_type(field, field.name, full_name, at)
+            fields.append({"name": field.name, "type": field_type})
         record = {"type": avro.RECORD, "name": name, "fields": fields}
         return {**record, "namespace": namespace} if namespace else record
     raise SchemaError(f"{label(path)}: Avro has no type for {type_name(source)}")
 
 
 def _field_type(field: pa.Field, name: str, namespace: str, path: str) -> Any:
-    kind = _avro_type(field.type, name, namespace, path)
-    return [kind, avro.NULL] if field.nullable and kind != avro.NULL else kind
+    """As `_avro_type`; a union with null if the field may be null."""
+    avro_type = _avro_type(field.type, name, namespace, path)
+    return [avro_type, avro.NULL] if field.nullable and avro_type != avro.NULL else avro_type
 
 
 def _check_name(name: str, path: str) -> None:
+    """Raises SchemaError for a name that Avro does not allow."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SchemaError(
             f"{label(path)}: {name!r} is not a name in Avro, whose names have only letters, digits "
@@ -316,8 +322,8 @@ UUID_DIGITS: Final = np.array([index for index in range(36) if index not in (8, 
 
 
 def rescale_times(times: Ints, unit: str, target: str) -> tuple[Ints, Flags | None]:
-    """Convert times from one unit to another (keys of NANOSECONDS), rounded down, also before 1970.
-    Return also which of them are out of the range of 64 bits and became 0; None if all fit."""
+    """Return times converted from one unit to another (keys of NANOSECONDS), rounded down, also
+    before 1970; and which of them are out of the range of 64 bits and became 0 (None: none)."""
     unit_ns, target_ns = avro.NANOSECONDS[unit], avro.NANOSECONDS[target]
     if unit_ns <= target_ns:
         return times // (target_ns // unit_ns), None

@@ -26,7 +26,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.bounds import RECURSION_HINT, spend
+from sparkkafka.schemas.bounds import RECURSION_HINT, count_steps
 from sparkkafka.schemas.field_names import check_distinct, child_path, names_hint
 from sparkkafka.schemas.values import Schema, type_name
 
@@ -246,7 +246,7 @@ def _follow(subschema: Subschema) -> Subschema:
         if not isinstance(ref, str):
             raise subschema.error(f"{keyword} is {_brief(ref)}, not a text")
         count += 1
-        spend(1 + len(ref) // 50)
+        count_steps(1 + len(ref) // 50)
         document, node = _find_target(subschema, ref)
         subschema = replace(subschema, document=document, node=node)
         if count > MAX_LEVELS:
@@ -365,7 +365,7 @@ def shape_of(subschema: Subschema) -> Shape:
     node = subschema.node
     if subschema.depth is not None and subschema.parents.count(id(node)) >= subschema.depth:
         return ANY
-    spend(1 + (len(node) // 50 if isinstance(node, dict) else 0))
+    count_steps(1 + (len(node) // 50 if isinstance(node, dict) else 0))
     if node is True or node == {}:
         return ANY
     if not isinstance(node, dict):
