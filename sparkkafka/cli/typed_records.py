@@ -26,9 +26,9 @@ from sparkkafka.schemas.column import (
     ColumnDecoder,
     ColumnEncoder,
     ColumnPlan,
+    compile_for_tasks,
     format_module,
     in_pieces,
-    prepared,
 )
 from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
@@ -179,7 +179,7 @@ class _TypedDecoder:
             message=chosen.message,
             subject=chosen.subject,
             schema_id=chosen.schema_id,
-            prepared=prepared(chosen.schema),
+            compiled=compile_for_tasks(chosen.schema),
         )
         self._decoder = ColumnDecoder(plan, None if registry is None else lambda: registry)
         self._encoder: Any = None

@@ -68,7 +68,7 @@ def cut(text: str, max_length: int = MAX_REASON) -> str:
 @contextmanager
 def schema_errors(what: str) -> Iterator[None]:
     """Use around all work on a schema, or as a decorator: its errors become SchemaError or
-    OptionError with a short message, and `count_steps` limits the work.
+    OptionError with a short message, and `count_steps` limits the work. `what`: "Avro schema".
 
     Parsers find most damage late: text that is not UTF-8, a map without a key, options of another
     type. They raise whatever Python, Arrow or protobuf's runtime raises there.
@@ -109,7 +109,8 @@ def count_steps(steps: int = 1) -> None:
 
 
 def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
-    """Cut each reason, and replace the last ones if all together are too long."""
+    """Return each reason cut, and the last ones replaced if all together are too long. The same
+    string (object) several times in a row takes memory once, and is counted once."""
     left = MAX_REASONS
     kept: list[str] = []
     last = ""
@@ -124,7 +125,7 @@ def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
 
 
 def check_levels(kind: pa.DataType, depth: int | None) -> pa.DataType:
-    """Return the type that a schema becomes. Raises SchemaError if Spark cannot take columns of it,
+    """Return this type of a schema's column. Raises SchemaError if Spark cannot take such a column,
     because `depth` levels of a recursive part are too many. Without a depth any type is allowed."""
     if depth is not None and type_levels(kind) > MAX_LEVELS:
         raise too_deep_error(depth, f"nests in more than {MAX_LEVELS} levels")

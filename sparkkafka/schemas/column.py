@@ -22,7 +22,7 @@ from sparkkafka.config.kinds import HEADERS, JSON, NO_FRAMING, PROTOBUF
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
-from sparkkafka.schemas.data_contract import DataContract, Rule, listed
+from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
 from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.registry.client import RegistryClient, call_concurrently
 from sparkkafka.schemas.registry.responses import is_unknown_path
@@ -52,6 +52,7 @@ Made = TypeVar("Made")
 _MAX_SCHEMAS = 64
 """How many schemas are requested together: the text of each may have 4 MiB."""
 _MAX_WRITERS = 10_000
+"""How many writers' decoders a ColumnDecoder keeps."""
 
 _RETRY_S: Final = 60.0
 """When an unknown schema is requested again: the command and functions keep a decoder for days, and
@@ -71,11 +72,11 @@ def warn_of_rules(
     contract = schema.contract
     if contract is None:
         return
-    if rules := contract.encryption(writes=writes):
+    if rules := contract.encryption_rules(writes=writes):
         fields = encrypted_fields(schema, rules)
         warn(
             f"{column} of {subject}: {fields} encrypted, writes {writes}",
-            f"column {column}: {whose} has rules that encrypt {fields}: {listed(rules)}. "
+            f"column {column}: {whose} has rules that encrypt {fields}: {name_some(rules)}. "
             + (
                 "They are written in plain text (ignoreEncryptionRules=true)"
                 if writes
@@ -83,10 +84,10 @@ def warn_of_rules(
                 "Confluent's deserializers decrypt them"
             ),
         )
-    if others := contract.others(writes=writes):
+    if others := contract.other_rules(writes=writes):
         warn(
             f"{column} of {subject}: {others} not run, writes {writes}",
-            f"column {column}: rules of {whose} are not run here: {listed(others)}. Values are "
+            f"column {column}: rules of {whose} are not run here: {name_some(others)}. Values are "
             + ("written as they are" if writes else "read as they were written")
             + "; Confluent's clients check or change them by these rules",
         )
@@ -99,7 +100,7 @@ def encrypted_fields(schema: Schema, rules: Collection[Rule]) -> str:
         tags = format_module(schema.format).inline_tags(schema)
     except KafkaError:  # the schema cannot be used, which is reported where it is used
         tags = {}
-    return contract.encrypted(rules, tags)
+    return contract.describe_encrypted(rules, tags)
 
 
 @cache
@@ -119,11 +120,11 @@ def _keep_memory() -> None:
 class ColumnPlan:
     """How one column is read. The driver makes it, and all tasks use the same.
 
-    reader: the schema that determines the column's type; prepared: the same schema compiled, so
-    that tasks need not do it (Protobuf). target: the type that the user chose, or None. type: the
-    column's type, exactly as Spark has it. subject: the subject of the writers' schemas in the
-    registry; schema_id: the reader's id there. rest: keep what no field takes (JSON).
-    """
+    column: "key" or "value". reader: the schema that determines the column's type; compiled: the
+    same schema as of `compile_for_tasks`. message: the reader's message (Protobuf). target: the
+    type that the user chose, or None. type: the column's type, exactly as Spark has it. subject:
+    the subject of the writers' schemas in the registry; schema_id: the reader's id there. rest:
+    keep what no field takes (JSON)."""
 
     column: str
     format: str
@@ -135,12 +136,12 @@ class ColumnPlan:
     subject: str | None = None
     schema_id: int | None = None
     rest: bool = False
-    prepared: Schema | None = None
+    compiled: Schema | None = None
 
     @property
-    def known(self) -> Schema:
-        """The reader's schema for decoders: the compiled one, if there is one."""
-        return self.prepared or self.reader
+    def decoder_schema(self) -> Schema:
+        """The reader's schema as decoders get it: compiled, if its format needs compiling."""
+        return self.compiled or self.reader
 
 
 class BadRow(NamedTuple):
@@ -184,11 +185,12 @@ class ColumnDecoder:
         _keep_memory()
         self.plan = plan
         self._get_registry = get_registry
-        self._decoders: dict[WriterId, Decoder | str] = {}
+        self._decoders: dict[WriterId, Decoder | str] = {}  # a str: why its payloads are bad
         self._retry_at_s = time.monotonic() + _RETRY_S
 
     def decode(self, payloads: pa.Array, headers: pa.Array | None) -> DecodedColumn:
-        """`payloads` is binary; `headers` of HEADERS_TYPE, or None.
+        """Decode the column's payloads (binary). `headers`: the records' headers, of HEADERS_TYPE,
+        or None.
 
         Raises RegistryError if a request to the registry fails, and OptionError for a type that
         cannot be read or a missing library. Records never raise, except TooManyRowsError for
@@ -245,22 +247,22 @@ class ColumnDecoder:
         )
         rest = None
         if plan.rest:
-            found = [(group, decoded.rest) for group, decoded in parts if decoded.rest is not None]
-            rest = _in_row_order(found, len(payloads), pa.string())
+            rests = [(group, decoded.rest) for group, decoded in parts if decoded.rest is not None]
+            rest = _in_row_order(rests, len(payloads), pa.string())
         return DecodedColumn(values, bad, rest)
 
     def _add_decoders(self, writers: list[WriterId]) -> None:
         """Add the decoders of these writers to `_decoders`, or why their payloads are bad."""
-        known = self._decoders
+        decoders = self._decoders
         if time.monotonic() > self._retry_at_s:
             self._retry_at_s = time.monotonic() + _RETRY_S
-            for writer in [writer for writer, made in known.items() if isinstance(made, str)]:
-                del known[writer]
-        if all(writer in known for writer in writers):
+            for writer in [writer for writer, made in decoders.items() if isinstance(made, str)]:
+                del decoders[writer]
+        if all(writer in decoders for writer in writers):
             return
-        if len(known) >= _MAX_WRITERS:  # payloads whose first bytes are no ids
-            known.clear()
-        new = [writer for writer in writers if writer not in known]
+        if len(decoders) >= _MAX_WRITERS:  # payloads whose first bytes are no ids
+            decoders.clear()
+        new = [writer for writer in writers if writer not in decoders]
         for start in range(0, len(new), _MAX_SCHEMAS):
             some = new[start : start + _MAX_SCHEMAS]
             schemas = call_concurrently(
@@ -270,7 +272,7 @@ class ColumnDecoder:
             for writer in some:
                 is_of_reader = self._is_of_reader(writer)
                 schema = None if is_of_reader else schemas[_without_message(writer)]
-                known[writer] = self._make_decoder(writer, schema)
+                decoders[writer] = self._make_decoder(writer, schema)
 
     def _is_of_reader(self, writer: WriterId) -> bool:
         """Whether payloads of this writer are decoded by the reader's schema, without a request."""
@@ -317,11 +319,11 @@ class ColumnDecoder:
         try:
             if schema is None or (schema == plan.reader and writer.message == plan.message):
                 return decoder_of(
-                    plan.format, plan.known, None, plan.target, plan.message, plan.rest
+                    plan.format, plan.decoder_schema, None, plan.target, plan.message, plan.rest
                 )
             if plan.format == PROTOBUF:
                 name = message_name(schema, writer.message)
-                target = message_name(plan.known, plan.message)
+                target = message_name(plan.decoder_schema, plan.message)
                 if name != target:
                     return (
                         f"it is a message {name} ({writer}), not {target}, which "
@@ -330,7 +332,7 @@ class ColumnDecoder:
                 # It is decoded by the reader's schema, if the fields of both have the same wire
                 # types.
                 return decoder_of(
-                    plan.format, schema, plan.known, plan.target, writer.message, plan.rest
+                    plan.format, schema, plan.decoder_schema, plan.target, writer.message, plan.rest
                 )
             return decoder_of(plan.format, schema, plan.reader, plan.target, rest=plan.rest)
         except SchemaError as error:
@@ -342,13 +344,13 @@ def _without_message(writer: WriterId) -> WriterId:
     return replace(writer, message=FIRST_MESSAGE)
 
 
-def prepared(schema: Schema) -> Schema | None:
-    """Return the schema compiled, so that tasks need not do it; None if its format needs no
-    compiling."""
+def compile_for_tasks(schema: Schema) -> Schema | None:
+    """Return the schema compiled, so that tasks need not do it (Protobuf); None if its format needs
+    no compiling."""
     if schema.format != PROTOBUF:
         return None
-    found: Schema = format_module(PROTOBUF).compiled(schema)
-    return found
+    compiled: Schema = format_module(PROTOBUF).compiled(schema)
+    return compiled
 
 
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
@@ -358,22 +360,22 @@ def message_name(schema: Schema, message: tuple[int, ...]) -> str:
 
 
 def _in_row_order(
-    parts: list[tuple[PayloadGroup, pa.Array]], count: int, kind: pa.DataType
+    parts: list[tuple[PayloadGroup, pa.Array]], count: int, arrow_type: pa.DataType
 ) -> pa.Array:
-    """Join the values of groups in the order of their rows; null for rows of no group."""
-    typed = [(group, as_type(values, kind)) for group, values in parts]
+    """Return the values of groups as one array of `count` rows; null for rows of no group."""
+    typed = [(group, as_type(values, arrow_type)) for group, values in parts]
     if len(typed) == 1 and typed[0][0].rows is None:
         return typed[0][1]
     if not typed:
-        return pa.nulls(count, kind)
+        return pa.nulls(count, arrow_type)
     # One null behind all values, for rows of no group.
-    joined = pa.concat_arrays([*(values for _, values in typed), pa.nulls(1, kind)])
+    joined = pa.concat_arrays([*(values for _, values in typed), pa.nulls(1, arrow_type)])
     indexes = np.full(count, len(joined) - 1, np.int64)
-    at = 0
+    first = 0  # the index of the group's first value in `joined`
     for group, values in typed:
         rows = slice(None) if group.rows is None else group.rows
-        indexes[rows] = np.arange(at, at + len(values))
-        at += len(values)
+        indexes[rows] = np.arange(first, first + len(values))
+        first += len(values)
     return joined.take(from_numpy(indexes))
 
 
@@ -398,7 +400,8 @@ def decoder_of(
 
 
 def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Cast to `kind`. Other names of list items and other nullability need no copy."""
+    """Return the array as the type `kind`. Other names of list items and other nullability need no
+    copy."""
     if array.type.equals(kind, check_metadata=True):
         return array
     own = array.type
@@ -459,8 +462,8 @@ class ColumnEncoder:
     ) -> tuple[pa.Array, pa.Array | None]:
         """Encode values: (payloads, headers). A null value is no payload, a tombstone.
 
-        Raises EncodeError for a value that the schema does not allow. `first_row`: the number of
-        the first row in the task, or in whatever the rows are `of`."""
+        Raises EncodeError for a value that the schema does not allow. For its text, `of` names what
+        the rows belong to, and `first_row` is the number of the first row there."""
         try:
             return self.encode_values(values, headers)
         except ValueRowError as error:

@@ -42,8 +42,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class DataContract:
-    """`rules`: those that are not disabled. `field_tags`: (pattern of fields' full names, tags) in
-    the metadata; the schema's text may have more tags."""
+    """What a registry keeps with a schema. `rules`: those that are not disabled. `field_tags`:
+    (pattern of fields' full names, tags) in the metadata; the schema's text may have more tags."""
 
     rules: tuple[Rule, ...] = ()
     field_tags: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -56,7 +56,7 @@ class DataContract:
             for name, tags in (*((rule.name, rule.tags) for rule in self.rules), *self.field_tags)
         )
 
-    def encryption(self, *, writes: bool) -> tuple[Rule, ...]:
+    def encryption_rules(self, *, writes: bool) -> tuple[Rule, ...]:
         """Return the rules that encrypt when values are written; for a read all rules that encrypt,
         since any writer may have run them."""
         return tuple(
@@ -65,12 +65,15 @@ class DataContract:
             if rule.encrypts and (rule.mode in WRITE_MODES or not writes)
         )
 
-    def others(self, *, writes: bool) -> tuple[Rule, ...]:
-        """Return the rules of other types that Confluent's clients run when they write, or read."""
+    def other_rules(self, *, writes: bool) -> tuple[Rule, ...]:
+        """Return the rules that do not encrypt and that Confluent's clients run when they write, or
+        read."""
         modes = WRITE_MODES if writes else READ_MODES | MIGRATION_MODES
         return tuple(rule for rule in self.rules if not rule.encrypts and rule.mode in modes)
 
-    def encrypted(self, rules: Collection[Rule], inline_tags: Mapping[str, Collection[str]]) -> str:
+    def describe_encrypted(
+        self, rules: Collection[Rule], inline_tags: Mapping[str, Collection[str]]
+    ) -> str:
         """Describe what these rules encrypt, for messages. `inline_tags`: the tags in the schema's
         text, by the fields' full names."""
         if any(rule.type == "ENCRYPT_PAYLOAD" for rule in rules):
@@ -79,11 +82,11 @@ class DataContract:
             return "all fields of text and bytes"
         tags = {tag for rule in rules for tag in rule.tags}
         names = [name for name, own in (*inline_tags.items(), *self.field_tags) if tags & set(own)]
-        return f"{listed(names) or 'the fields'} (tagged {listed(sorted(tags))})"
+        return f"{name_some(names) or 'the fields'} (tagged {name_some(sorted(tags))})"
 
 
-def listed(names: Collection[object]) -> str:
-    """List the first ten names as printable text, and how many more there are."""
+def name_some(names: Collection[object]) -> str:
+    """Return the first ten names as printable text, and how many more there are."""
     shown = [
         "".join(char if char.isprintable() else " " for char in str(name)[:200])
         for name in list(dict.fromkeys(names))[:10]

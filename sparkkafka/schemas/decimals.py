@@ -73,8 +73,9 @@ def min_sizes(words: Words) -> Ints:
 
 
 def _bit_lengths(numbers: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """Return the bits of each number. Without the bits that follow a bit, a number is not rounded
-    up to the next power of two when it becomes a float."""
+    """Return how many bits each number has. A float64 cannot hold 64 bits, and rounding could reach
+    the next power of two. So each bit is cleared that has a higher bit beside it: the highest bit
+    stays, and no rounding can reach further."""
     exponents: NDArray[np.int32]
     _, exponents = np.frexp((numbers & ~(numbers >> np.uint64(1))).astype(np.float64))
     return exponents

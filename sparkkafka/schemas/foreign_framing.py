@@ -26,8 +26,8 @@ _AZURE_TYPE: Final = b"avro/binary+"
 
 
 class _Framing(NamedTuple):
-    """`name` and `detail` (of one record) are for the reason. `hint` says how such records are
-    read, with {} for the column."""
+    """A framing of another serializer. `name` and `detail` (of one record) are for the reason.
+    `hint` says how such records are read, with {} for the column."""
 
     name: str
     detail: str
@@ -56,12 +56,12 @@ def name_framings(
     by_headers = {} if headers is None or not framed else _recognize_headers(headers, rows, column)
     named = {}
     recognized: dict[str, _Framing] = {}
-    for at, (row, reason) in enumerate(reasons.items()):
-        framing = by_headers.get(at)
+    for index, (row, reason) in enumerate(reasons.items()):
+        framing = by_headers.get(index)
         if framing is None and framed:
-            framing = _recognize_apicurio(heads[at] or b"")
+            framing = _recognize_apicurio(heads[index] or b"")
         if framing is None:
-            framing = _recognize_bytes(heads[at] or b"", tails[at] or b"", is_json)
+            framing = _recognize_bytes(heads[index] or b"", tails[index] or b"", is_json)
         if framing is None:
             named[row] = reason
             continue
@@ -76,7 +76,7 @@ def name_framings(
     return named
 
 
-def _decode_after(size: int) -> str:
+def _decode_hint(size: int) -> str:
     """Return the hint for bare Avro, Protobuf or JSON after a frame of `size` bytes."""
     return (
         f"Read the column as binary, and decode substring({{}}, {size + 1}) by from_avro (or "
@@ -85,14 +85,15 @@ def _decode_after(size: int) -> str:
 
 
 def _recognize_apicurio(head: bytes) -> _Framing | None:
-    """A frame with an id of 8 bytes looks like schema id 0, which no registry assigns."""
+    """Recognize Apicurio's frame with an id of 8 bytes: it looks like schema id 0, which no
+    registry assigns."""
     if head[:5] == bytes(5) and len(head) >= 9 and any(head[5:9]):
         return _Framing(
             "Apicurio's framing with ids of 8 bytes",
             f"id {int.from_bytes(head[1:9], 'big')}",
             "Have Apicurio's serializers write ids of 4 bytes (apicurio.registry.as-confluent="
             "true in Apicurio 2, the id handler Default4ByteIdHandler in 3). For existing "
-            f"records: {_decode_after(9)}",
+            f"records: {_decode_hint(9)}",
         )
     return None
 
@@ -104,7 +105,7 @@ def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None
         return _Framing(
             "AWS Glue's framing",
             version,
-            f"Glue's registry is not supported. {_decode_after(18)}; what Glue has compressed must "
+            f"Glue's registry is not supported. {_decode_hint(18)}; what Glue has compressed must "
             "be unpacked before",
         )
     if head.startswith(b"\xc3\x01") and len(head) >= 10:
@@ -112,7 +113,7 @@ def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None
         return _Framing(
             "Avro's single-object encoding",
             f"schema fingerprint 0x{fingerprint:016x}",
-            f"No registry has these fingerprints. {_decode_after(10)}",
+            f"No registry has these fingerprints. {_decode_hint(10)}",
         )
     if head.startswith(b"Obj\x01"):
         return _Framing(
@@ -168,5 +169,6 @@ def _id_text(value: bytes) -> str:
 
 
 def _printable(value: bytes) -> str:
+    """Return the beginning of a text, for messages."""
     text = value[:64].decode("utf-8", "replace")
     return "".join(char if char.isprintable() else "�" for char in text)

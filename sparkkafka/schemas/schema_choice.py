@@ -30,20 +30,20 @@ from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaErro
 from sparkkafka.schemas.avro.schema import json_of as parse_avro_schema
 from sparkkafka.schemas.column import (
     EncodePlan,
+    compile_for_tasks,
     encrypted_fields,
     format_module,
     message_name,
-    prepared,
     warn_of_rules,
 )
-from sparkkafka.schemas.data_contract import listed
+from sparkkafka.schemas.data_contract import name_some
 from sparkkafka.schemas.registry.client import RegisteredSchema, RegistryClient
 from sparkkafka.schemas.values import FIRST_MESSAGE, Schema
 from sparkkafka.schemas.wire_format import WriterId
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenSchema:
     """The schema of a column, with its subject, id and version if it comes from the registry."""
 
     schema: Schema
@@ -55,7 +55,7 @@ class Chosen:
 
 def reader_schema(
     column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
-) -> Chosen:
+) -> ChosenSchema:
     """Return the schema that determines a read column's type. Warns of rules that are not run.
 
     `pinned`: its id in the registry, if it was chosen before. Raises OptionError, SchemaError,
@@ -70,11 +70,11 @@ def reader_schema(
 
 def column_schema(
     column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
-) -> Chosen:
+) -> ChosenSchema:
     """Return the schema of the options, or the registry's: as `reader_schema`, without warning."""
     if column.schema is not None:
         schema = Schema(column.format, column.schema)
-        return Chosen(schema, _message_indexes(column, schema))
+        return ChosenSchema(schema, _message_indexes(column, schema))
     if registry is None:
         raise OptionError(
             f"{column.column}Format={column.format} needs a schema: set schema.registry.url, or "
@@ -83,12 +83,12 @@ def column_schema(
     subject = subject_of(column, topic)
     if pinned is not None:
         schema = registry.by_id(pinned, subject, column.format)
-        return Chosen(schema, _message_indexes(column, schema), subject, pinned)
+        return ChosenSchema(schema, _message_indexes(column, schema), subject, pinned)
     if column.schema_version is not None:
         found = registry.version(subject, column.schema_version, column.format)
     else:
         found = registry.latest(subject, column.format)
-    return Chosen(
+    return ChosenSchema(
         found.schema, _message_indexes(column, found.schema), subject, found.id, found.version
     )
 
@@ -125,14 +125,14 @@ def encode_plan(
     if column.schema is not None:
         schema = Schema(column.format, column.schema)
     elif registry is not None and (column.schema_version is not None or formats.use_latest_version):
-        subject = _written_subject(column, topic, None)
+        subject = _subject_of_write(column, topic, None)
         if column.schema_version is not None:
             _check_latest_rules(registry, formats, column, subject)
             found = registry.version(subject, column.schema_version, column.format)
         else:
             found = registry.latest(subject, column.format)
         _check_rules(formats, column, subject, found.schema)
-        return _plan(column, source, found)
+        return _make_plan(column, source, found)
     elif source is None:
         raise OptionError(f"column {name} needs a schema, or a type from which one is made")
     else:
@@ -144,9 +144,13 @@ def encode_plan(
     _check_type(column, schema, source, message)
     if column.framing == NO_FRAMING or registry is None:
         return EncodePlan(
-            name, column.format, NO_FRAMING, prepared(schema) or schema, WriterId(message=message)
+            name,
+            column.format,
+            NO_FRAMING,
+            compile_for_tasks(schema) or schema,
+            WriterId(message=message),
         )
-    subject = _written_subject(column, topic, schema)
+    subject = _subject_of_write(column, topic, schema)
     _check_latest_rules(registry, formats, column, subject)  # before anything is registered
     try:
         found = _register_or_look_up(registry, formats, column, subject, schema)
@@ -161,10 +165,10 @@ def encode_plan(
             raise RegistryError(text, status=error.status, code=error.code) from None
         raise
     _check_rules(formats, column, subject, found.schema)
-    return _plan(column, source, found, schema)
+    return _make_plan(column, source, found, schema)
 
 
-def _plan(
+def _make_plan(
     column: ColumnFormat,
     source: pa.DataType | None,
     found: RegisteredSchema,
@@ -184,7 +188,7 @@ def _plan(
     guid = found.guid if column.framing == HEADERS else None
     writer = WriterId(None if guid else found.id, guid, message)
     return EncodePlan(
-        column.column, column.format, column.framing, prepared(schema) or schema, writer
+        column.column, column.format, column.framing, compile_for_tasks(schema) or schema, writer
     )
 
 
@@ -199,7 +203,7 @@ def _check_latest_rules(
         if error.status != 403:
             raise
         return  # the user may only register; the response to that has the rules
-    if contract is not None and contract.encryption(writes=True):
+    if contract is not None and contract.encryption_rules(writes=True):
         _check_rules(formats, column, subject, registry.latest(subject).schema)
 
 
@@ -208,11 +212,11 @@ def _check_rules(
 ) -> None:
     """Raises SchemaError if rules of the schema would encrypt the values, unless the user allows
     plain text. Warns of rules that are not run."""
-    rules = schema.contract.encryption(writes=True) if schema.contract else ()
+    rules = schema.contract.encryption_rules(writes=True) if schema.contract else ()
     if rules and not formats.ignore_encryption_rules:
         raise SchemaError(
             f"subject {subject} has rules that encrypt {encrypted_fields(schema, rules)}: "
-            f"{listed(rules)}. No rules of a registry are run here, so column {column.column} "
+            f"{name_some(rules)}. No rules of a registry are run here, so column {column.column} "
             "would be written in plain text: write it with Confluent's serializers, or set "
             "ignoreEncryptionRules=true if plain text is meant"
         )
@@ -287,7 +291,7 @@ def _not_registered_message(
     return f"{text}. It is not compatible: {'; '.join(messages)}" if messages else text
 
 
-def _written_subject(column: ColumnFormat, topic: str | None, schema: Schema | None) -> str:
+def _subject_of_write(column: ColumnFormat, topic: str | None, schema: Schema | None) -> str:
     """Return the subject of a write. Raises OptionError or SchemaError if the strategy needs a
     topic or a record's name that is not known."""
     name = column.column
@@ -357,6 +361,7 @@ def record_name(schema: Schema) -> str:
 
 
 def _avro_name(parsed: Any) -> str:
+    """As `record_name`, for the JSON of an Avro schema."""
     if isinstance(parsed, str):
         return parsed
     if not isinstance(parsed, dict):

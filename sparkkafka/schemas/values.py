@@ -3,14 +3,14 @@
 The module `format` in each format's package has the same five functions:
 
     arrow_type(schema, message=…, depth=…)         the column's type for a read of all fields
-    decoder(writer, reader, target, message=…)     a Decoder
-    encoder(schema, given, message=…)              an Encoder for a column of type `source`
+    decoder(writer, reader, target, message=…, rest=…)  a Decoder of payloads of the schema `writer`
+    encoder(schema, source, message=…)             an Encoder for a column of type `source`
     schema_of(source, name)                        the Schema for an Arrow type
     inline_tags(schema)                            the tags of fields in Confluent's properties
 
 `message` is used by Protobuf only: the indexes of the message in its file, as in frames.
 `depth`: how many levels of a recursive type become structs; the next level is a string with JSON
-text. With None, a recursive schema raises SchemaError.
+text. With None, a recursive schema raises SchemaError. `rest`: see `Decoded`.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class TooManyRowsError(Exception):
 
 
 class MemoryBudget:
-    """The bytes that the columns of one call may take, over all of its decoders.
+    """The bytes that the columns of one decode call may take, over all of its decoders.
 
-    Memory of at most BUDGET_PER_BYTE for each payload byte need not be taken from it."""
+    Columns that take at most BUDGET_PER_BYTE bytes for each payload byte need not be counted."""
 
     def __init__(self, payloads: pa.Array) -> None:
         self._left = BASE_BUDGET + BUDGET_PER_BYTE * payloads.nbytes
@@ -160,17 +160,17 @@ _TYPE_NAMES = {
 }
 
 
-def type_name(kind: pa.DataType) -> str:
+def type_name(arrow_type: pa.DataType) -> str:
     """Return the type's name in Spark, for messages: users write "bigint", not "int64"."""
-    if pa.types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
+    if pa.types.is_decimal(arrow_type):
+        return f"decimal({arrow_type.precision},{arrow_type.scale})"
+    if pa.types.is_timestamp(arrow_type) and arrow_type.tz is not None:
         return "timestamp"
-    if pa.types.is_map(kind):
-        return f"map<{type_name(kind.key_type)},{type_name(kind.item_type)}>"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"array<{type_name(kind.value_type)}>"
-    if pa.types.is_struct(kind):
-        fields = ",".join(f"{field.name}:{type_name(field.type)}" for field in kind)
+    if pa.types.is_map(arrow_type):
+        return f"map<{type_name(arrow_type.key_type)},{type_name(arrow_type.item_type)}>"
+    if pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type):
+        return f"array<{type_name(arrow_type.value_type)}>"
+    if pa.types.is_struct(arrow_type):
+        fields = ",".join(f"{field.name}:{type_name(field.type)}" for field in arrow_type)
         return f"struct<{fields}>"
-    return _TYPE_NAMES.get(kind, str(kind))
+    return _TYPE_NAMES.get(arrow_type, str(arrow_type))

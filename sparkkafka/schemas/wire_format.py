@@ -218,12 +218,12 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 class _Frames(NamedTuple):
-    """The frames of some rows. `numbers`: the index of each row's writer, -1 for a bad frame; None
-    if all have the only writer. `bodies`: where each payload begins. `reasons`: for each bad frame.
-    """
+    """The frames of some rows. `writer_indexes`: the index of each row's writer in `writers`, -1
+    for a bad frame; None if all rows have the only writer. `bodies`: where each payload begins
+    behind its frame. `reasons`: for each bad frame."""
 
     writers: list[WriterId]
-    numbers: Ints | None
+    writer_indexes: Ints | None
     bodies: Ints
     reasons: list[str]
 
@@ -255,8 +255,8 @@ class _Unframer:
     def group_of_writer(
         self, writer: WriterId, rows: Ints, bodies: Ints | None = None, *, with_nulls: bool = False
     ) -> PayloadGroup:
-        """Return the payloads of some rows as a group. `with_nulls`: it has the other rows as
-        nulls."""
+        """Return the payloads of some rows, which begin at `bodies` (None: they have no frames), as
+        a group. `with_nulls`: it has the column's other rows as nulls."""
         bodies = self.starts[rows] if bodies is None else bodies
         lengths = self.ends[rows] - bodies
         if len(rows) == len(self.starts):
@@ -268,27 +268,30 @@ class _Unframer:
         return PayloadGroup(writer, None, gather(self._content, all_bodies, all_lengths))
 
     def group(self, rows: Ints, frames: _Frames, *, with_nulls: bool = False) -> Unframed:
-        """Group rows by writer. `with_nulls`: they are all rows that have a payload, and the others
-        are nulls if there is only one writer."""
-        if frames.numbers is None:
+        """Group these rows by writer. `with_nulls`: they are all rows that have a payload, so if
+        they have one writer, its group has all rows of the column, the others as nulls."""
+        if frames.writer_indexes is None:
             group = self.group_of_writer(
                 frames.writers[0], rows, frames.bodies, with_nulls=with_nulls
             )
             return Unframed([group], _NO_ROWS, [])
-        # Numbers of 16 bits are sorted much faster.
-        is_short = len(frames.writers) < 1 << 15
-        numbers = frames.numbers.astype(np.int16) if is_short else frames.numbers
-        order = np.argsort(numbers, kind="stable")
-        edges = np.searchsorted(numbers[order], np.arange(len(frames.writers) + 1))
+        writer_indexes = frames.writer_indexes
+        if len(frames.writers) < 1 << 15:
+            writer_indexes = writer_indexes.astype(np.int16)  # sorted much faster
+        order = np.argsort(writer_indexes, kind="stable")
+        # Where each writer's rows begin in `order`; before the first are those of bad frames (-1).
+        starts = np.searchsorted(writer_indexes[order], np.arange(len(frames.writers) + 1))
         groups = []
-        for number, writer in enumerate(frames.writers):
-            some = order[edges[number] : edges[number + 1]]
+        for index, writer in enumerate(frames.writers):
+            some = order[starts[index] : starts[index + 1]]
             groups.append(self.group_of_writer(writer, rows[some], frames.bodies[some]))
-        return Unframed(groups, rows[order[: edges[0]]], frames.reasons)
+        return Unframed(groups, rows[order[: starts[0]]], frames.reasons)
 
     def _parse(self, data: Bytes, starts: Ints, ends: Ints, *, in_header: bool = False) -> _Frames:
-        """Read frames that begin at `starts` and end before `ends`, in headers at `ends`."""
+        """Read frames that begin at `starts`. They end before `ends`, or, in headers, exactly
+        there: a header's value is only the frame."""
         lengths = ends - starts
+        # The usual case: all rows have the same id (and the first message).
         min_size = _ID_BYTES + self._with_indexes
         if int(lengths.min()) >= min_size and not (in_header and int(lengths.max()) > min_size):
             ids = windows(data, ">u4")[starts + 1]
@@ -303,7 +306,8 @@ class _Unframer:
         has_id = ((magic == _MAGIC_ID) | (magic == _MAGIC_GUID)) & (lengths >= sizes)
         bodies = starts + sizes
 
-        # The magic byte, the id or the GUID in two halves; then the count of indexes and these.
+        # One row for each frame, the same for the same writer: the magic byte, the id or the GUID
+        # in two halves; then the count of message indexes (0: the short form) and these.
         keys = np.zeros((count, 4 + MAX_INDEXES if self._with_indexes else 3), np.int64)
         keys[:, 0] = magic
         with_id = np.flatnonzero(has_id & (magic == _MAGIC_ID))
@@ -333,22 +337,22 @@ class _Unframer:
 
         reasons = [reason(row) for row in np.flatnonzero(~good).tolist()]
         kept = np.flatnonzero(good)
-        numbers = np.full(count, -1, np.int64)
+        writer_indexes = np.full(count, -1, np.int64)
         if not len(kept):
-            return _Frames([], numbers, bodies, reasons)
+            return _Frames([], writer_indexes, bodies, reasons)
         keys = keys[kept]
         if keys[:, 0].any() or (self._with_indexes and keys[:, 3].any()):
             used = keys[:, keys.any(axis=0)]  # comparing columns of zeros takes most of the time
             _, first, inverse = np.unique(used, axis=0, return_index=True, return_inverse=True)
-            numbers[kept] = inverse.reshape(-1)
+            writer_indexes[kept] = inverse.reshape(-1)
             writers = [_writer_of(keys[index]) for index in first]
         else:
             coded = from_numpy(keys[:, 1]).dictionary_encode()
-            numbers[kept] = to_numpy(coded.indices)
+            writer_indexes[kept] = to_numpy(coded.indices)
             writers = [WriterId(schema_id) for schema_id in coded.dictionary.to_pylist()]
         if len(writers) == 1 and len(kept) == count:
             return _Frames(writers, None, bodies, [])
-        return _Frames(writers, numbers, bodies, reasons)
+        return _Frames(writers, writer_indexes, bodies, reasons)
 
 
 def _writer_of(key: Ints) -> WriterId:
@@ -362,14 +366,14 @@ def _writer_of(key: Ints) -> WriterId:
 
 
 def _read_indexes(data: Bytes, at: Ints, ends: Ints, keys: Ints, rows: Ints) -> tuple[Flags, Ints]:
-    """Read the message indexes of `rows` into `keys` (from column 3). Return which are valid, and
-    the positions after them."""
+    """Read the message indexes at the positions `at` into `rows` of `keys` (from column 3 on: the
+    count, then the indexes). Return which are valid, and the positions after them."""
     valid = at < ends
     after = at.copy()
     first = np.ones(len(at), np.uint8)
     first[valid] = data[at[valid]]
     after[valid & (first == 0)] += 1  # the short form
-    left = np.flatnonzero(valid & (first != 0))
+    left = np.flatnonzero(valid & (first != 0))  # those that are read on, one number in each round
     at = at[left]
     counts = np.zeros(len(left), np.int64)
     for column in range(3, 4 + MAX_INDEXES):  # the count, and then each index

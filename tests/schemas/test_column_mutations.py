@@ -18,8 +18,8 @@ from sparkkafka.schemas.column import (
     ColumnEncoder,
     ColumnPlan,
     EncodePlan,
+    compile_for_tasks,
     format_module,
-    prepared,
 )
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
@@ -74,7 +74,7 @@ def decoder(registry: SmallRegistry, format: str, framing: str) -> ColumnDecoder
         reader=schema,
         type=format_module(format).arrow_type(schema),
         schema_id=FORMATS.index(format) + 1,
-        prepared=prepared(schema),
+        compiled=compile_for_tasks(schema),
     )
     return ColumnDecoder(plan, lambda: client)
 

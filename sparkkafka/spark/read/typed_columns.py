@@ -32,14 +32,14 @@ from sparkkafka.errors import (
     UnknownTopicError,
     some,
 )
-from sparkkafka.schemas.column import ColumnPlan, decoder_of, format_module, prepared
+from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, decoder_of, format_module
 from sparkkafka.schemas.registry.client import (
     SUBJECT_NOT_FOUND,
     RegisteredSchema,
     RegistryClient,
     open_registry,
 )
-from sparkkafka.schemas.schema_choice import Chosen, reader_schema, subject_of
+from sparkkafka.schemas.schema_choice import ChosenSchema, reader_schema, subject_of
 from sparkkafka.schemas.values import Schema
 from sparkkafka.schemas.wire_format import unframe_texts
 from sparkkafka.spark.arrow_types import (
@@ -170,10 +170,10 @@ def _choose_schemas(
     options: ReadOptions,
     registry: RegistryClient | None,
     pinned_ids: Mapping[str, int],
-) -> dict[str, Chosen]:
+) -> dict[str, ChosenSchema]:
     """Return the schema of each topic: the one whose id `typed_schema` has pinned (`pinned_ids`, by
     topic), else that of the options or of the subject."""
-    schemas: dict[str, Chosen] = {}
+    schemas: dict[str, ChosenSchema] = {}
     # Topics often share a schema. It is pickled only once if it is the same object for all.
     known: dict[Schema, Schema] = {}
     for topic in topics:
@@ -204,7 +204,7 @@ def _unknown_topic_hint(options: ReadOptions, topic: str) -> str:
 
 
 def _common_type(
-    column: ColumnFormat, schemas: Mapping[str, Chosen], depth: int | None
+    column: ColumnFormat, schemas: Mapping[str, ChosenSchema], depth: int | None
 ) -> pa.DataType:
     """Return the type of all topics' schemas. Raises OptionError if they have several."""
     types = {topic: _type_of(column, chosen, depth) for topic, chosen in schemas.items()}
@@ -223,7 +223,7 @@ def _common_type(
     return arrow_type
 
 
-def _type_of(column: ColumnFormat, chosen: Chosen, depth: int | None) -> pa.DataType:
+def _type_of(column: ColumnFormat, chosen: ChosenSchema, depth: int | None) -> pa.DataType:
     """Return the type that a schema gives the column. `depth`: recursive.fields.max.depth."""
     try:
         arrow_type: pa.DataType = format_module(column.format).arrow_type(
@@ -416,14 +416,14 @@ def _plans_by_topic(
     pinned_ids = {topic: int(pin["id"]) for topic, pin in field.metadata.get(PINS_KEY, {}).items()}
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
-        schemas = {ALL_TOPICS: Chosen(Schema(column.format, ""))}
+        schemas = {ALL_TOPICS: ChosenSchema(Schema(column.format, ""))}
     else:
         topics = _topics_of(options, column)
         if pinned_ids and set(topics) != set(pinned_ids):
             pinned_ids = {}  # the field's metadata comes from a read of other topics
         schemas = _choose_schemas(column, topics, options, registry, pinned_ids)
-    prepared_schemas = {
-        schema: prepared(schema) for schema in {row.schema for row in schemas.values()}
+    compiled_schemas = {
+        schema: compile_for_tasks(schema) for schema in {row.schema for row in schemas.values()}
     }
     rescues = formats.rescued_column and column.column == "value"
     depth = formats.recursive_fields_max_depth
@@ -433,7 +433,7 @@ def _plans_by_topic(
             _plan(
                 column,
                 chosen,
-                prepared_schemas[chosen.schema],
+                compiled_schemas[chosen.schema],
                 arrow_type,
                 rescues=rescues,
                 depth=depth,
@@ -452,7 +452,7 @@ def column_plan(
     SchemaError, RegistryError."""
     column, depth = formats.value, formats.recursive_fields_max_depth
     if column.schema is None and registry is None:
-        chosen = Chosen(Schema(column.format, ""))
+        chosen = ChosenSchema(Schema(column.format, ""))
     else:
         chosen = reader_schema(column, "", registry)
     if result_type is not None:
@@ -461,11 +461,11 @@ def column_plan(
         arrow_type = to_arrow_type(from_arrow_type(_type_of(column, chosen, depth)), "the column")
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
-    prepared_schema = prepared(chosen.schema)
+    compiled_schema = compile_for_tasks(chosen.schema)
     return _plan(
         column,
         chosen,
-        prepared_schema,
+        compiled_schema,
         arrow_type,
         rescues=False,
         depth=depth,
@@ -475,8 +475,8 @@ def column_plan(
 
 def _plan(
     column: ColumnFormat,
-    chosen: Chosen,
-    prepared_schema: Schema | None,
+    chosen: ChosenSchema,
+    compiled_schema: Schema | None,
     arrow_type: pa.DataType,
     *,
     rescues: bool,
@@ -485,7 +485,7 @@ def _plan(
 ) -> ColumnPlan:
     """Return how a column of type `arrow_type` is decoded with the chosen schema.
 
-    `prepared_schema`: the schema as `prepared` returns it. `rescues`: what has no field in the type
+    `compiled_schema`: the schema as `compile_for_tasks` returns it. `rescues`: what has no field in the type
     goes into the column rescued. `is_from_schema`: `arrow_type` is the type that the schema gave,
     not the user's. Raises OptionError and SchemaError for a type that the schema cannot give.
     """
@@ -516,12 +516,12 @@ def _plan(
         subject=chosen.subject,
         schema_id=chosen.schema_id,
         rest=rescues,
-        prepared=prepared_schema,
+        compiled=compiled_schema,
     )
     if plan.target is not None or rescues:
         # If a field of the type does not exist, the read fails here, and not in each task.
         try:
-            decoder_of(plan.format, plan.known, None, plan.target, plan.message, plan.rest)
+            decoder_of(plan.format, plan.decoder_schema, None, plan.target, plan.message, plan.rest)
         except (OptionError, SchemaError) as error:
             if not chosen.subject:
                 raise
