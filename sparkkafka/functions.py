@@ -133,8 +133,8 @@ def _parse_options(
     schema: str | None,
     side: Side,
 ) -> FormatOptions:
-    """Parse and check the options of a function. `side`: READ for from_…, WRITE for to_…. Raises
-    OptionError."""
+    """Parse and check the options of a function; its arguments `subject` and `schema` become the
+    options of that name. `side`: READ for from_…, WRITE for to_…. Raises OptionError."""
     set_options = dict(options or {})
     names = {name.lower() for name in set_options}
     for name, value in (("valueSubject", subject), ("valueSchema", schema)):
@@ -185,8 +185,8 @@ def _decode_column(
     task_registry = (
         None if formats.registry is None else RegistryClient(formats.registry.for_tasks())
     )
-    decode = _Decode(plan, task_registry, formats.on_bad_record == NULL)
-    return _udf(decode, from_arrow_type(plan.type), pa.binary())(data)
+    decode = _DecodeFunction(plan, task_registry, formats.on_bad_record == NULL)
+    return _make_udf(decode, from_arrow_type(plan.type), pa.binary())(data)
 
 
 def _encode_column(
@@ -244,7 +244,7 @@ def _encode_column(
         arrow_type = format_module(format).arrow_type(
             plan.schema, message=plan.writer.message, depth=depth
         )
-    return _udf(_Encode(plan), BinaryType(), arrow_type)(data)
+    return _make_udf(_EncodeFunction(plan), BinaryType(), arrow_type)(data)
 
 
 def _spark_type(type: DataType | str | None) -> DataType | None:
@@ -259,7 +259,7 @@ def _spark_type(type: DataType | str | None) -> DataType | None:
 # --- in the query -------------------------------------------------------------------------------
 
 
-class _Decode:
+class _DecodeFunction:
     """A function that decodes an array of payloads. Spark pickles it into tasks.
 
     `null_for_bad`: payloads that cannot be decoded become null, and raise no BadRecordError.
@@ -319,7 +319,7 @@ class _Decode:
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-class _Encode:
+class _EncodeFunction:
     """A function that encodes an array of values. Spark pickles it into tasks."""
 
     def __init__(self, plan: EncodePlan) -> None:
@@ -348,11 +348,12 @@ def _row_ranges(payloads: pa.Array) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, count)
 
 
-def _udf(
+def _make_udf(
     function: Callable[[pa.Array], pa.Array], returned: DataType, argument: pa.DataType
 ) -> Callable[[Column | str], Column]:
     """Return a UDF that calls `function` with the Arrow arrays of a column. `argument` is the type
-    of the column, `returned` that of the result."""
+    of the column, `returned` that of the result. (The function inside, as `column` or `row`, gives
+    the result its name in Spark.)"""
     import pyarrow as pa
     from pyspark.sql import functions
 
@@ -366,11 +367,11 @@ def _udf(
         udf: Callable[[Column | str], Column] = functions.arrow_udf(column, returnType=returned)
         return udf
     if argument == pa.binary():
-        return _pandas_udf(function, returned)
-    return _python_udf(function, argument)
+        return _make_pandas_udf(function, returned)
+    return _make_python_udf(function, argument)
 
 
-def _pandas_udf(
+def _make_pandas_udf(
     function: Callable[[pa.Array], pa.Array], returned: DataType
 ) -> Callable[[Column | str], Column]:
     """Return a pandas UDF of a binary column, for Spark 4.0. Its result is the field of a struct,
@@ -400,7 +401,7 @@ def _pandas_udf(
     return apply
 
 
-def _python_udf(
+def _make_python_udf(
     function: Callable[[pa.Array], pa.Array], argument: pa.DataType
 ) -> Callable[[Column | str], Column]:
     """Return a Python UDF of one row that returns binary, for Spark 4.0. (In pandas, times in
@@ -439,11 +440,11 @@ def _for_arrow(value: Any, spark_type: DataType) -> Any:
         return value.astimezone(UTC)
     if isinstance(spark_type, types.StructType):
         return {
-            field.name: _for_arrow(each, field.dataType)
-            for field, each in zip(spark_type.fields, value, strict=True)
+            field.name: _for_arrow(item, field.dataType)
+            for field, item in zip(spark_type.fields, value, strict=True)
         }
     if isinstance(spark_type, types.ArrayType):
-        return [_for_arrow(each, spark_type.elementType) for each in value]
+        return [_for_arrow(item, spark_type.elementType) for item in value]
     if isinstance(spark_type, types.MapType):
-        return [(key, _for_arrow(each, spark_type.valueType)) for key, each in value.items()]
+        return [(key, _for_arrow(item, spark_type.valueType)) for key, item in value.items()]
     return value

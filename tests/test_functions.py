@@ -41,7 +41,7 @@ def test_what_is_registered_must_be_given(
 def test_an_error_has_no_bytes_of_the_payload() -> None:
     column = ColumnFormat(column="value", format="avro", schema='"string"', framing="none")
     formats = FormatOptions(value=column)
-    decode = functions._Decode(column_plan(formats, None, None), None, null_for_bad=False)
+    decode = functions._DecodeFunction(column_plan(formats, None, None), None, null_for_bad=False)
     with pytest.raises(BadRecordError, match=r"a payload of 7 bytes .*onBadRecord=null") as caught:
         decode(pa.array([b"\x20secret"]))
     assert b"secret".hex(" ") not in str(caught.value)
@@ -52,7 +52,7 @@ def test_errors_of_writes_name_the_column_and_the_argument(
     registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Callable[[pa.Array], pa.Array]] = []
-    monkeypatch.setattr(functions, "_udf", lambda encode, *_: lambda _: made.append(encode))
+    monkeypatch.setattr(functions, "_make_udf", lambda encode, *_: lambda _: made.append(encode))
     enum = '{"type": "enum", "name": "E", "symbols": ["A"]}'
     to_avro("v", {"valueFraming": "none"}, schema=enum, type=StringType())
     with pytest.raises(EncodeError, match=r"^column v, row 1 of this batch: "):
@@ -70,7 +70,7 @@ def test_a_schema_that_contains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         kinds.append(kind.simpleString())
         return lambda _: function
 
-    monkeypatch.setattr(functions, "_udf", apply)
+    monkeypatch.setattr(functions, "_make_udf", apply)
     person = 'syntax = "proto3"; message Person { string name = 1; Person bff = 2; }'
     bare = {"valueFraming": "none"}
     with pytest.raises(SchemaError, match=r"max\.depth to .* \(type= of a function\) name"):
@@ -91,7 +91,7 @@ def test_a_schema_that_contains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clients_of_the_registry_are_closed(
     registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(functions, "_udf", lambda *_: lambda _: None)
+    monkeypatch.setattr(functions, "_make_udf", lambda *_: lambda _: None)
     registry.add("s", '"string"')
     options = {"schema.registry.url": registry.url}
     open_clients = open_registry_clients(monkeypatch)

@@ -2,11 +2,11 @@
 
 The module `format` in each format's package has the same five functions:
 
-    arrow_type(schema, message=…, depth=…)         the column's type for a read of all fields
-    decoder(writer, reader, target, message=…, rest=…)  a Decoder of payloads of the schema `writer`
-    encoder(schema, source, message=…)             an Encoder for a column of type `source`
-    schema_of(source, name)                        the Schema for an Arrow type
-    inline_tags(schema)                            the tags of fields in Confluent's properties
+    arrow_type(schema, message=…, depth=…)             the column's type for a read of all fields
+    decoder(writer, reader, target, message=…, rest=…) a Decoder of payloads of the schema `writer`
+    encoder(schema, source, message=…)                 an Encoder for a column of type `source`
+    schema_of(source, name)                            the Schema for an Arrow type
+    inline_tags(schema)                                the tags of fields in Confluent's properties
 
 `message` is used by Protobuf only: the indexes of the message in its file, as in frames.
 `depth`: how many levels of a recursive type become structs; the next level is a string with JSON

@@ -15,7 +15,7 @@ from sparkkafka import functions
 from sparkkafka.cli.typed_records import Decoding, read_formats
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import BadRecordError, SchemaError
-from sparkkafka.functions import _Decode
+from sparkkafka.functions import _DecodeFunction
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas import values
@@ -337,7 +337,7 @@ def test_the_command_takes_such_rows_in_pieces(name: str, small_budget: None) ->
 def test_a_function_takes_such_rows_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "BASE_BUDGET", 70_000)
     plan = ColumnPlan("value", "avro", "confluent", READER, avro.arrow_type(READER), schema_id=8)
-    decode = _Decode(plan, OneWriter(), null_for_bad=False)  # type: ignore[arg-type]
+    decode = _DecodeFunction(plan, OneWriter(), null_for_bad=False)  # type: ignore[arg-type]
     payloads = pa.array([bytes([0, 0, 0, 0, 7, 2 * n]) for n in range(30)])
     found = decode(payloads)
     assert found.field("f").to_pylist() == list(range(30))

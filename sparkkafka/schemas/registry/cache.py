@@ -42,6 +42,7 @@ class SchemaCache:
         self._absent: OrderedDict[Hashable, float] = OrderedDict()  # with their expiry, ascending
 
     def get(self, key: Hashable) -> Schema | None:
+        """Return the schema of an id; None if it is not in the cache."""
         with _lock:
             entry = self._schemas.get(key)
             if entry is None:
@@ -50,6 +51,7 @@ class SchemaCache:
             return entry[0]
 
     def put(self, key: Hashable, schema: Schema) -> None:
+        """Add a schema, and drop those that were not used for longest, if there are too many."""
         size = text_size(schema)
         with _lock:
             if key in self._schemas:
@@ -70,6 +72,7 @@ class SchemaCache:
             return len(self._absent) > MIN_ABSENT and key in self._absent
 
     def put_absent(self, key: Hashable) -> None:
+        """Note that this id does not exist."""
         with _lock:
             self._absent.pop(key, None)
             self._absent[key] = time.monotonic() + ABSENT_S

@@ -117,7 +117,7 @@ class RegistryClient:
         has_context = subject is not None and subject.startswith(":.")
         context = subject[1:].partition(":")[0] if subject is not None and has_context else ""
         key = "id", schema_id, context
-        schema = self._cached(key, what, f"/schemas/ids/{schema_id}{query}")
+        schema = self._get_schema(key, what, f"/schemas/ids/{schema_id}{query}")
         if format is not None and schema.format != format:
             names = self._subjects_of(schema_id)
             hint = f" (it belongs to {self._redactor.list_names(names)})" if names else ""
@@ -132,7 +132,7 @@ class RegistryClient:
         """Return the schema with this GUID (16 bytes), cached. Raises as `by_id`."""
         name = str(uuid.UUID(bytes=bytes(guid)))
         what = f"the schema with GUID {name}"
-        schema = self._cached(("guid", name), what, f"/schemas/guids/{name}")
+        schema = self._get_schema(("guid", name), what, f"/schemas/guids/{name}")
         if format is not None and schema.format != format:
             raise SchemaError(
                 f"{what} in the Schema Registry is {schema.format}, and the records are read as "
@@ -145,12 +145,12 @@ class RegistryClient:
     def latest(self, subject: str, format: str | None = None) -> RegisteredSchema:
         """Return the subject's latest version. Raises RegistryError with code 40401 and similar
         names if there is no such subject, SchemaError if it has another format."""
-        return self._version(subject, "latest", format)
+        return self._request_version(subject, "latest", format)
 
     def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
         """Return this version of the subject. Raises as `latest`, and RegistryError with code 40402
         and the existing versions if there is no such version."""
-        return self._version(subject, str(version), format)
+        return self._request_version(subject, str(version), format)
 
     def contract(self, subject: str) -> DataContract | None:
         """Return the rules and tags of the subject's latest version; None if it has none, or if
@@ -221,7 +221,7 @@ class RegistryClient:
             if error.code in (SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND):
                 return None
             raise
-        return self._registered(response, what, subject, schema)
+        return self._registered_schema(response, what, subject, schema)
 
     def register(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -238,7 +238,7 @@ class RegistryClient:
             response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
         except RegistryError as error:
             raise self._registration_error(error, subject, schema) from None
-        found = self._registered(response, what, subject, schema)
+        found = self._registered_schema(response, what, subject, schema)
         log.info("the Schema Registry has a schema of subject %r with id %d", subject, found.id)
         if found.version is None or found.guid is None:
             # Registries before Confluent's 8.0 send only the id.
@@ -274,8 +274,9 @@ class RegistryClient:
     def _deadline(self) -> Deadline:
         return Deadline(self._options.api_timeout_ms)
 
-    def _cached(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
-        """Return a schema from the cache, or request it. Raises as `by_id`."""
+    def _get_schema(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
+        """Return a schema from the cache, or request it. `key`: in the cache; `what` names it in
+        errors; `path`: of the request. Raises as `by_id`."""
         schema = self._cache.get(key)
         if schema is not None:
             return schema
@@ -307,16 +308,18 @@ class RegistryClient:
         self._cache.put(key, schema)
         return schema
 
-    def _registered(
+    def _registered_schema(
         self, response: Any, what: str, subject: str, schema: Schema
     ) -> RegisteredSchema:
-        """Return the schema of a request under the ids and with the contract of the response."""
+        """Return the schema of a request, with the ids and the contract that the response gives
+        it."""
         schema_id = parse_id(response, what)
         found = parse_schema({"schema": schema.text, **response}, what, self._redactor)
         schema = replace(schema, contract=found.contract)
         return RegisteredSchema(subject, schema_id, found.version, found.guid, schema)
 
-    def _version(self, subject: str, version: str, format: str | None) -> RegisteredSchema:
+    def _request_version(self, subject: str, version: str, format: str | None) -> RegisteredSchema:
+        """As `version`; `version` may be "latest"."""
         deadline = self._deadline()
         what = f"subject {subject!r}" + ("" if version == "latest" else f" version {version}")
         try:
@@ -338,8 +341,8 @@ class RegistryClient:
         )
 
     def _resolve(self, found: SchemaResponse, what: str, deadline: Deadline) -> Schema:
-        """Return the schema with its references resolved, and its own contract: the rules of
-        schemas that it refers to are not run."""
+        """Return the schema of a response with its references resolved, and with its own contract:
+        the rules of schemas that it refers to are not run."""
         redactor = self._redactor
 
         def look_up(reference: Reference) -> SchemaResponse:
@@ -388,6 +391,7 @@ class RegistryClient:
     def _registration_error(
         self, error: RegistryError, subject: str, schema: Schema
     ) -> RegistryError:
+        """Return the error of a registration with its reason, and what to do."""
         if error.status == 409:
             try:
                 reasons = self.incompatibilities(subject, schema)
@@ -432,7 +436,7 @@ class RegistryClient:
         )
 
     def _subjects_of(self, schema_id: int) -> list[str]:
-        """Return the names of the subjects that have the schema; none if no request answers."""
+        """Return the names of the subjects that have the schema; none if the request fails."""
         try:
             return sorted({name for name, _ in self.subject_versions(schema_id)})
         except KafkaError:
@@ -452,14 +456,17 @@ def _topic(subject: str) -> str:
 
 
 def _quoted(text: str) -> str:
+    """Return a text as a part of a URL."""
     return quote(text, safe="", errors="replace")
 
 
 def _path(subject: str) -> str:
+    """Return the URL's path of a subject."""
     return f"/subjects/{_quoted(subject)}"
 
 
 def _body(schema: Schema, subject: str) -> dict[str, Any]:
+    """Return the body of a request with this schema. Raises SchemaError if it has references."""
     if schema.references:
         raise SchemaError(
             f"a schema that refers to others cannot be looked up or registered for subject "
@@ -474,7 +481,8 @@ def _body(schema: Schema, subject: str) -> dict[str, Any]:
 class _ReferenceResolver:
     """Resolves the references of one schema, within limits: a registry may answer in circles.
 
-    Raises SchemaError for a circle and for more than a limit, and what `look_up` raises.
+    `what` names the schema in errors; `look_up` requests a schema that is referred to. Raises
+    SchemaError for a circle and for more than a limit, and what `look_up` raises.
     """
 
     MAX_DEPTH: Final = 32
@@ -519,6 +527,7 @@ class _ReferenceResolver:
     def _follow(
         self, reference: Reference, schema_format: str, path: tuple[tuple[str, int], ...]
     ) -> tuple[Schema, int]:
+        """As `_walk`, for the schema of a reference, which must have the same format."""
         key = reference.subject, reference.version
         name = f"subject {self._redactor.redact(reference.subject)!r} version {reference.version}"
         if key in path:

@@ -69,7 +69,7 @@ class Redactor:
         return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
     def list_names(self, names: list[str]) -> str:
-        """Return the first five, redacted and quoted."""
+        """Return the first five names, redacted and quoted, and how many more there are."""
         first = ", ".join(repr(self.redact(name, 200)) for name in names[:5])
         return f"{first} and {len(names) - 5} more" if len(names) > 5 else first
 
@@ -81,6 +81,8 @@ def _encodings(secrets: list[Secret]) -> tuple[Secret, ...]:
 
 
 def _encodings_of_one(secret: Secret) -> list[Secret]:
+    """As `_encodings`, for one secret, in any order."""
+
     def in_base64(alphabet: bytes) -> Secret:
         text = secret.reveal().encode("utf-8", "replace")
         return Secret(base64.b64encode(text, alphabet).decode().rstrip("="))
@@ -165,17 +167,17 @@ def parse_subjects(response: Any, what: str) -> tuple[str, ...]:
 
 def parse_versions(response: Any) -> tuple[int, ...]:
     """Return the version numbers in a list; other values are left out."""
-    rows = response if isinstance(response, list) else []
-    return tuple(number for number in map(_number, rows) if number is not None)
+    elements = response if isinstance(response, list) else []
+    return tuple(number for number in map(_number, elements) if number is not None)
 
 
 def parse_subject_versions(response: Any) -> tuple[tuple[str, int | None], ...]:
     """Return (subject, version) of each subject that has a schema."""
-    rows = response if isinstance(response, list) else []
+    elements = response if isinstance(response, list) else []
     return tuple(
-        (row["subject"], _number(row.get("version")))
-        for row in rows
-        if isinstance(row, dict) and isinstance(row.get("subject"), str)
+        (element["subject"], _number(element.get("version")))
+        for element in elements
+        if isinstance(element, dict) and isinstance(element.get("subject"), str)
     )
 
 
@@ -184,11 +186,13 @@ def parse_incompatibilities(response: Any, redactor: Redactor) -> tuple[str, ...
     response = _require_object(response, "whether a schema is compatible")
     if response.get("is_compatible") is True:
         return ()
-    rows = response.get("messages")
+    elements = response.get("messages")
     # Apicurio sends one text, `reason`, instead of a list.
-    rows = rows if isinstance(rows, list) and rows else [response.get("reason")]
+    elements = elements if isinstance(elements, list) and elements else [response.get("reason")]
     found = tuple(
-        redactor.redact(row, 500) for row in rows[:10] if isinstance(row, str) and row.strip()
+        redactor.redact(element, 500)
+        for element in elements[:10]
+        if isinstance(element, str) and element.strip()
     )
     return found or ("the registry gives no reason",)
 
@@ -269,12 +273,13 @@ def _require_object(response: Any, what: str) -> Mapping[str, Any]:
     return response
 
 
-def _references(rows: Any, what: str) -> tuple[Reference, ...]:
+def _references(elements: Any, what: str) -> tuple[Reference, ...]:
+    """Return the references in a response. Raises RegistryError for one that lacks a value."""
     found = []
-    for row in rows if isinstance(rows, list) else [rows] if rows else ():
+    for element in elements if isinstance(elements, list) else [elements] if elements else ():
         name, subject, version = (
-            (row.get("name"), row.get("subject"), _number(row.get("version")))
-            if isinstance(row, dict)
+            (element.get("name"), element.get("subject"), _number(element.get("version")))
+            if isinstance(element, dict)
             else (None, None, None)
         )
         if not isinstance(name, str) or not isinstance(subject, str) or version is None:
@@ -287,7 +292,7 @@ def _references(rows: Any, what: str) -> tuple[Reference, ...]:
 
 
 def _number(value: Any) -> int | None:
-    """Return the value if it can be an id or a version, else None."""
+    """Return the value if it can be an id or a version (-1 is the latest), else None."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return value if is_number and -1 <= value <= MAX_ID else None
 
@@ -305,7 +310,7 @@ def _guid(value: Any) -> bytes | None:
 def _contract(response: Mapping[str, Any], what: str, redactor: Redactor) -> DataContract | None:
     """Return the rules that clients run and the tags of the metadata; None if there is neither.
     Raises SchemaError for more than MAX_CONTRACT_ENTRIES."""
-    rule_set = _entries(response.get("ruleSet"), dict, what)
+    rule_set = _collection_of(response.get("ruleSet"), dict, what)
     enable_at = rule_set.get("enableAt")
     rules: list[Rule] = []
     if not isinstance(enable_at, str) or enable_at.upper() in ("ALL", "CLIENT"):
@@ -314,9 +319,9 @@ def _contract(response: Mapping[str, Any], what: str, redactor: Redactor) -> Dat
             ("encodingRules", WRITE_MODES | READ_MODES),
             ("migrationRules", MIGRATION_MODES),
         ):
-            rules += _rules(_entries(rule_set.get(name), list, what), modes, what, redactor)
-    metadata = _entries(response.get("metadata"), dict, what)
-    tags = _entries(metadata.get("tags"), dict, what)
+            rules += _rules(_collection_of(rule_set.get(name), list, what), modes, what, redactor)
+    metadata = _collection_of(response.get("metadata"), dict, what)
+    tags = _collection_of(metadata.get("tags"), dict, what)
     field_tags = tuple(
         (redactor.redact(name, 200), _redacted_texts(own, what, redactor))
         for name, own in tags.items()
@@ -324,37 +329,38 @@ def _contract(response: Mapping[str, Any], what: str, redactor: Redactor) -> Dat
     return DataContract(tuple(rules), field_tags) if rules or field_tags else None
 
 
-def _rules(rows: list[Any], modes: frozenset[str], what: str, redactor: Redactor) -> list[Rule]:
+def _rules(elements: list[Any], modes: frozenset[str], what: str, redactor: Redactor) -> list[Rule]:
     """Return the rules with one of these modes that are not disabled. An unknown mode counts as all
     of them: to report a rule too many is better than to overlook one."""
     known = WRITE_MODES | READ_MODES | MIGRATION_MODES
     found = []
-    for row in rows:
-        if not isinstance(row, dict) or row.get("disabled") is True:
+    for element in elements:
+        if not isinstance(element, dict) or element.get("disabled") is True:
             continue
         name, kind, mode = (
             redactor.redact(value, 200) if isinstance(value, str) else ""
-            for value in (row.get("name"), row.get("type"), row.get("mode"))
+            for value in (element.get("name"), element.get("type"), element.get("mode"))
         )
         mode = mode.upper()
         if mode not in known:
             mode = "WRITEREAD" if "WRITEREAD" in modes else "UPDOWN"
         if mode in modes:
             found.append(
-                Rule(name, kind.upper(), mode, _redacted_texts(row.get("tags"), what, redactor))
+                Rule(name, kind.upper(), mode, _redacted_texts(element.get("tags"), what, redactor))
             )
     return found
 
 
 def _redacted_texts(value: Any, what: str, redactor: Redactor) -> tuple[str, ...]:
-    rows = _entries(value, list, what)
-    return tuple(redactor.redact(row, 200) for row in rows if isinstance(row, str))
+    """Return the strings in a list, redacted; () for any other value."""
+    elements = _collection_of(value, list, what)
+    return tuple(redactor.redact(element, 200) for element in elements if isinstance(element, str))
 
 
-def _entries(value: Any, kind: type[Entries], what: str) -> Entries:
-    """Return the value if it is an object (dict), or a list; else an empty one. Raises SchemaError
+def _collection_of(value: Any, kind: type[Entries], what: str) -> Entries:
+    """Return the value if it is of this type (dict or list), else an empty one. Raises SchemaError
     for more than MAX_CONTRACT_ENTRIES."""
-    found = value if isinstance(value, kind) else kind()
-    if len(found) > MAX_CONTRACT_ENTRIES:
+    collection = value if isinstance(value, kind) else kind()
+    if len(collection) > MAX_CONTRACT_ENTRIES:
         raise SchemaError(f"{what} has more than {MAX_CONTRACT_ENTRIES} rules or tags")
-    return found
+    return collection

@@ -151,7 +151,8 @@ class RestService:
         body: Any,
         servers: _Servers,
     ) -> Any:
-        """Return the JSON of the first server that answers. Raises the error of one, or of all."""
+        """Request each available server until one answers, and return the JSON of the answer.
+        Raises the error of the one that refuses, or of all."""
         urls = self.settings.urls
         order = servers.available()
         for number, url in enumerate(order):
@@ -160,7 +161,7 @@ class RestService:
             answer = None
             try:
                 answer = self._request_server(url, method, path, time_share, body)
-                found = self._read(url, what, answer)
+                found = self._parse_answer(url, what, answer)
             except KafkaError as error:
                 if error.retriable and not has_given_up(error):
                     wait_s = 0.0 if answer is None else _retry_after_s(answer.headers)
@@ -194,6 +195,7 @@ class RestService:
         return answer
 
     def _send(self, url: HttpUrl, method: str, path: str, deadline: Deadline, body: Any) -> Answer:
+        """Send one request to a server and return its answer."""
         server = server_of(self.settings, url, self._options.name_of("url"))
         headers: dict[str, str | Secret] = {
             "Accept": f"{_MEDIA_TYPE}, application/json",
@@ -215,9 +217,11 @@ class RestService:
         return exchange(server, request, limit, connect_ms=limit_ms, answer_ms=limit_ms)
 
     def _authorization(self, deadline: Deadline) -> Secret | None:
+        """Return the value of the header Authorization; None without credentials. Raises
+        OptionError for credentials that no header can have."""
         options = self._options
         if self.settings.user_info:
-            basic = _basic(self.settings.user_info)
+            basic = _basic_header(self.settings.user_info)
             if basic is None:
                 raise OptionError(
                     f"{options.name_of('user_info')} has a character that UTF-8 cannot write"
@@ -225,7 +229,7 @@ class RestService:
             return basic
         if self._tokens is None:
             return None
-        bearer = _bearer(self._tokens(deadline))
+        bearer = _bearer_header(self._tokens(deadline))
         if bearer is None:
             name = "bearer_token" if options.bearer_token else "issuer_url"
             raise OptionError(
@@ -236,7 +240,7 @@ class RestService:
 
     # --- answers -----------------------------------------------------------------------------
 
-    def _read(self, url: HttpUrl, what: str, answer: Answer) -> Any:
+    def _parse_answer(self, url: HttpUrl, what: str, answer: Answer) -> Any:
         """Return the JSON of an answer. Raises RegistryError for any but a success."""
         status, body = answer.status, answer.body
         here = f"the Schema Registry {url}"
@@ -256,25 +260,25 @@ class RestService:
                 f"is sent unasked: set {self._options.name_of('url')} to the registry itself",
                 status=status,
             )
-        code, message = self._message(body)
+        code, message = self._parse_message(body)
         number = f" (error {code})" if code and code != status else ""
         error = RegistryError(
             f"{here} answers the request for {what} with status {status}{number}{message}"
-            f"{self._advice(status, code)}",
+            f"{self._advice_for(status, code)}",
             status=status,
             code=code,
         )
         error.retriable = status in RETRIABLE_STATUSES
         raise error
 
-    def _message(self, body: SecretBytes) -> tuple[int | None, str]:
+    def _parse_message(self, body: SecretBytes) -> tuple[int | None, str]:
         """Return the registry's code and its message, as they follow a status in an error."""
         code, message = parse_error(body)
         if message:
             return code, f": {self.redactor.redact(message, 2000)}"
         return code, f" with {describe_body(body)}" if body and code is None else ""
 
-    def _advice(self, status: int, code: int | None) -> str:
+    def _advice_for(self, status: int, code: int | None) -> str:
         """Return what an error with this status adds: what to check."""
         options = self._options
         name = options.name_of
@@ -314,7 +318,8 @@ class _Servers:
         return [url for url, until_s in self._until_s.items() if until_s <= limit_s]
 
     def failed(self, url: HttpUrl, error: KafkaError, wait_s: float) -> None:
-        """`wait_s`: until the server may be tried again; infinite if its failure is final."""
+        """Note that a server failed. `wait_s`: until it may be tried again; infinite if its failure
+        is final."""
         self._failures[url] = error
         self._until_s[url] = time.monotonic() + wait_s
 
@@ -352,16 +357,17 @@ def _retry_after_s(headers: HTTPMessage) -> float:
     return min(max(0.0, at_s - now_s), _MAX_WAIT_S)
 
 
-def _basic(user_info: Secret) -> Secret | None:
-    """Return the header's value; None for text that UTF-8 cannot write."""
+def _basic_header(user_info: Secret) -> Secret | None:
+    """Return the value of the header Authorization; None for text that UTF-8 cannot write."""
     try:
         return Secret(f"Basic {base64.b64encode(user_info.reveal().encode()).decode()}")
     except UnicodeEncodeError:  # whose message has the secret
         return None
 
 
-def _bearer(token: Secret) -> Secret | None:
-    """Return the header's value; None for a token that would break the header."""
+def _bearer_header(token: Secret) -> Secret | None:
+    """Return the value of the header Authorization; None for a token that would break the
+    header."""
     if not re.fullmatch(r"[\x21-\x7e]+", token.reveal().strip()):
         return None
     return Secret(f"Bearer {token.reveal().strip()}")

@@ -485,9 +485,10 @@ def _plan(
 ) -> ColumnPlan:
     """Return how a column of type `arrow_type` is decoded with the chosen schema.
 
-    `compiled_schema`: the schema as `compile_for_tasks` returns it. `rescues`: what has no field in the type
-    goes into the column rescued. `is_from_schema`: `arrow_type` is the type that the schema gave,
-    not the user's. Raises OptionError and SchemaError for a type that the schema cannot give.
+    `compiled_schema`: the schema as `compile_for_tasks` returns it. `rescues`: what has no field in
+    the type goes into the column rescued. `is_from_schema`: `arrow_type` is the type that the
+    schema gave, not the user's. Raises OptionError and SchemaError for a type that the schema
+    cannot give.
     """
     name = column.column
     schema_type = as_nullable(arrow_type)  # of JSON without a schema: any field may be missing
