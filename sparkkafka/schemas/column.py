@@ -124,7 +124,8 @@ class ColumnPlan:
     same schema as of `compile_for_tasks`. message: the reader's message (Protobuf). target: the
     type that the user chose, or None. type: the column's type, exactly as Spark has it. subject:
     the subject of the writers' schemas in the registry; schema_id: the reader's id there. rest:
-    keep what no field takes (JSON)."""
+    keep what no field takes (JSON).
+    """
 
     column: str
     format: str

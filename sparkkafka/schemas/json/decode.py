@@ -48,9 +48,10 @@ read one by one: they are full of what it cannot read."""
 class JsonDecoder:
     """Decodes JSON texts into the values of one node. `Normalizer` explains `with_rest`, `exact`.
 
-    rows: normalizes texts one by one. normalized: reads normalized texts, many at once. raw: reads
-    texts as they are, many at once; None if pyarrow's reader lacks one of the types. complete: as
-    raw, but fails if a text has a field that the type lacks.
+    normalizer: normalizes texts one by one. normalized: reads normalized texts, many at once. raw:
+    reads texts as they are, many at once; None if pyarrow's reader lacks one of the types.
+    complete: as raw, but, if the rest or exactness needs it, fails if a text has a field that the
+    type lacks.
     """
 
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
@@ -58,7 +59,7 @@ class JsonDecoder:
         self._row_bytes = bytes_per_value(root.type)
         self.with_rest = with_rest
         self.exact = exact
-        self.rows = Normalizer(root, with_rest, exact)
+        self.normalizer = Normalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
         is_object = root.kind == Kind.STRUCT and bool(root.children)
         can_read = is_object and _can_read_raw(root)
@@ -72,13 +73,14 @@ class JsonDecoder:
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
         batch = _Batch(self, payloads)
-        if self.rows.item_bytes:  # if one row takes too much, Normalizer refuses it
-            budget.take(max_item_bytes(batch.data, self.rows.item_bytes))
+        if self.normalizer.item_bytes:  # if one row takes too much, Normalizer refuses it
+            budget.take(max_item_bytes(batch.data, self.normalizer.item_bytes))
         return batch.run()
 
 
 class _Batch:
-    """The work of one call. Its rows are indexes of the payloads that are not null."""
+    """The work of one call of `decode`. Its rows are indexes among the payloads that are not
+    null."""
 
     def __init__(self, decoder: JsonDecoder, payloads: pa.Array) -> None:
         self._decoder = decoder
@@ -90,13 +92,14 @@ class _Batch:
         data = np.frombuffer(self._texts.buffers()[2] or b"", np.uint8)
         self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, one after the other
         self._offsets -= self._offsets[0]
-        self._blocks: list[pa.Array] = []
-        self._block_rows: list[NDArray[np.int64]] = []
-        self._normalized: list[tuple[int, str]] = []
-        self._rests: list[tuple[int, str]] = []
+        self._blocks: list[pa.Array] = []  # values that were read together
+        self._block_rows: list[NDArray[np.int64]] = []  # the rows of each block
+        self._normalized: list[tuple[int, str]] = []  # rows and their normalized texts
+        self._rests: list[tuple[int, str]] = []  # rows and the JSON texts of their rests
         self._reasons: dict[int, str] = {}  # why rows are bad
 
     def run(self) -> Decoded:
+        """Decode all payloads."""
         complete, raw = self._decoder.complete, self._decoder.raw
         if complete is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
             self._normalize(np.arange(len(self._texts)))
@@ -111,14 +114,15 @@ class _Batch:
     # --- many texts at once -----------------------------------------------------------------------
 
     def _read_blocks(self, complete: BlockReader, raw: BlockReader) -> list[NDArray[np.int64]]:
-        """Read all rows that pyarrow's reader can read; return the others."""
+        """Read all rows that pyarrow's reader can read, in blocks; return the others. A block that
+        fails is cut, and its parts are read again."""
         offsets = self._offsets
         full = np.flatnonzero(np.diff(offsets))
         doubtful = np.ones(len(self._texts), np.bool_)
         if len(full):
             starts, ends = offsets[full], offsets[full + 1]
             doubtful[full] = _is_doubtful(self._content, starts, ends)
-            if size := self._decoder.rows.item_bytes:
+            if size := self._decoder.normalizer.item_bytes:
                 doubtful[full] |= may_take_too_much(self.data, starts, ends, size)
         others = [np.flatnonzero(doubtful)]
         waiting = self._cut_by_size(np.flatnonzero(~doubtful))
@@ -152,15 +156,16 @@ class _Batch:
         return others
 
     def _rests_of_fitting(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
-        """Return the rests of rows that were read at once."""
-        rest_of_fitting = self._decoder.rows.rest_of_fitting
+        """Return (row, rest) of the rows that have a rest. They were read together, so they fit."""
+        rest_of_fitting = self._decoder.normalizer.rest_of_fitting
         try:
-            rests = [(row, rest_of_fitting(text)) for row, text in self._each(rows)]
+            rests = [(row, rest_of_fitting(text)) for row, text in self._texts_of(rows)]
         except JsonSyntaxError:  # no text is known on which the two parsers differ
             raise ReadError from None
         return [(row, rest) for row, rest in rests if rest is not None]
 
     def _cut_by_size(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Cut rows into parts whose texts have about MAX_BLOCK_BYTES."""
         ends = np.cumsum(self._offsets[rows + 1] - self._offsets[rows])
         if not len(rows) or ends[-1] <= MAX_BLOCK_BYTES:
             return [rows]
@@ -169,8 +174,10 @@ class _Batch:
     def _cut_at_failure(
         self, rows: NDArray[np.int64], stopped: int, text: bytes | None
     ) -> list[NDArray[np.int64]]:
-        """Cut rows after a failure at index `stopped`, or at a value that some of them have. Return
-        the suspect rows first, then the parts of the others."""
+        """Cut rows that pyarrow's reader could not read together. Return first the rows that it
+        cannot read, as far as that is known, then the parts in which the others are read again.
+        `stopped`: the index of the row at which it stopped, len(rows) if that is not known; `text`:
+        the value that it could not read, None if that is not known."""
         if stopped < len(rows):
             after = rows[stopped + 1 :]
             cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
@@ -190,6 +197,7 @@ class _Batch:
         return [rows[:0], *np.array_split(rows, 4)]
 
     def _take(self, rows: NDArray[np.int64]) -> pa.Array:
+        """Return the texts of rows, which ascend."""
         first, last = int(rows[0]), int(rows[-1])
         if last - first + 1 == len(rows):
             return self._texts.slice(first, len(rows))
@@ -197,11 +205,12 @@ class _Batch:
 
     @cached_property
     def _content(self) -> bytes:
+        """All texts, as `data`."""
         return self.data.tobytes()
 
     # --- one by one -------------------------------------------------------------------------------
 
-    def _each(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+    def _texts_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
         """Yield rows with their texts."""
         content = self._content
         starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
@@ -209,8 +218,9 @@ class _Batch:
             yield row, content[start:end]
 
     def _normalize(self, rows: NDArray[np.int64]) -> None:
-        read = self._decoder.rows.read
-        for row, payload in self._each(rows):
+        """Normalize rows one by one: add each to `_normalized`, or to `_reasons` if it is bad."""
+        read = self._decoder.normalizer.read
+        for row, payload in self._texts_of(rows):
             try:
                 text, rest = read(payload)
             except UnfitError as error:
@@ -221,6 +231,7 @@ class _Batch:
                 self._rests.append((row, rest))
 
     def _read_normalized(self) -> None:
+        """Read the normalized texts as a block."""
         if not self._normalized:
             return
         texts = binary_array([f'{{"v":{text}}}'.encode() for _, text in self._normalized])
@@ -253,6 +264,7 @@ class _Batch:
         return spread(values, rows, self._count)
 
     def _rest_texts(self) -> pa.Array:
+        """Return the rests in the payloads' order, null for a row without one."""
         rests = dict(self._rests)
         texts = binary_array([rest.encode() for rest in rests.values()]).view(pa.string())
         return spread(texts, self._payload_rows(np.array(list(rests), np.int64)), self._count)
@@ -282,7 +294,7 @@ def _is_doubtful(
     data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Return which texts pyarrow's reader must not get. The texts lie one after the other in
-    `data`, none is empty.
+    `data`, from `starts` to `ends`; none is empty.
 
     All other texts begin with { and end with }. So, with a newline between texts, no object can
     reach from one text into the next: inside one, { never follows }, and strings have no newline.
@@ -379,6 +391,7 @@ _UNREAD_VALUE = re.compile(
 
 
 def _read_error(message: str) -> ReadError:
+    """Return the error for a message of pyarrow's reader, with what it says about the place."""
     match = re.search(r"in row (\d+)$", message[-40:])
     if match:
         return ReadError(row=int(match[1]))
@@ -389,6 +402,7 @@ def _read_error(message: str) -> ReadError:
 
 
 def _join_lines(texts: pa.Array) -> pa.Buffer:
+    """Return all texts with newlines between them."""
     offsets = from_numpy(np.array([0, len(texts)], np.int32))
     newline = binary_array([b"\n"])
     return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), newline)[0].as_buffer()
@@ -455,8 +469,9 @@ def _convert(node: Node, array: pa.Array) -> pa.Array:
 
 
 def _rebuild(
-    kind: pa.DataType, like: pa.Array, buffers: list[Any], children: list[pa.Array]
+    column_type: pa.DataType, like: pa.Array, buffers: list[Any], children: list[pa.Array]
 ) -> pa.Array:
+    """Return an array of this type with other children, and the length and nulls of `like`."""
     return pa.Array.from_buffers(
-        kind, len(like), buffers, like.null_count, like.offset, children=children
+        column_type, len(like), buffers, like.null_count, like.offset, children=children
     )

@@ -61,7 +61,8 @@ class Null(enum.Enum):
 
 @dataclass(frozen=True)
 class Form:
-    """How values of a type are written.
+    """How values of a type are written. `null`: how a null of it; `scale`: of a decimal that has
+    that of the schema.
 
     children: a struct's fields by name; the one item of a list, or value of a map, under "".
     """
@@ -133,6 +134,7 @@ def with_nulls(form: Form) -> Form:
 
 
 def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) -> Form:
+    """Return how a type is written by a schema of this shape; None: by the type only."""
     if shape is not None and shape.kind == Kind.JSON_TEXT:
         if pa.types.is_string(source):
             return Form(Kind.JSON_TEXT, null)
@@ -176,6 +178,7 @@ def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) 
 def _form_with_item(
     kind: Kind, source: pa.DataType, shape: Shape | None, path: str, null: Null
 ) -> Form:
+    """As `_make_form`, for a list or map (`kind`)."""
     is_map = kind == Kind.MAP
     item_type = source.item_type if is_map else source.value_type
     item_path = f"{path}{{}}" if is_map else f"{path}[]"
@@ -189,6 +192,7 @@ def _form_with_item(
 
 
 def _field_forms(source: pa.DataType, shape: Shape | None, path: str) -> dict[str, Form]:
+    """Return how the fields of a struct are written, by name."""
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
         raise _type_error(source, shape, path)
     check_distinct(source, path)
@@ -230,12 +234,14 @@ def _literal(text: str) -> Any:
 
 
 def _enclose(before: str, texts: pa.Array, after: str) -> pa.Array:
+    """Put texts before and after each text; null stays null."""
     return pc.binary_join_element_wise(
         _literal(before), texts, _literal(after), _literal(""), null_handling="emit_null"
     )
 
 
 def _write(form: Form, values: pa.Array) -> pa.Array:
+    """Return the JSON text of each value. Raises _UnfitError."""
     if form.null is Null.REFUSED and values.null_count:
         raise _null_error(int(np.flatnonzero(~is_valid(values))[0]))
     if form.kind == Kind.STRUCT:
@@ -324,7 +330,8 @@ def _entries(values: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _offsets(values: pa.Array) -> NDArray[np.int32]:
-    """Return the offsets of lists among their items, without the items of null lists."""
+    """Return the offsets of lists among their items, as `flatten` returns these: without those of
+    null lists."""
     return offsets_of(np.diff(blob_offsets(values)) * is_valid(values), np.int32)
 
 
@@ -339,12 +346,14 @@ def _as_list_error(error: _UnfitError, offsets: NDArray[np.int32], step: str) ->
 def _join_items(
     values: pa.Array, offsets: NDArray[np.int32], texts: pa.Array, before: str, after: str
 ) -> pa.Array:
+    """Return the JSON text of each list or map by the texts of its items."""
     lists = pa.ListArray.from_arrays(from_numpy(offsets), texts)
     joined = _enclose(before, pc.binary_join(lists, _literal(",")), after)
     return null_outside(joined, is_valid(values)) if values.null_count else joined
 
 
 def _write_strings(values: pa.Array) -> pa.Array:
+    """Write strings with quotes, and escape each character that they have and that needs it."""
     offsets = blob_offsets(values)
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     present = np.flatnonzero(np.bincount(data, minlength=256)).tolist()
@@ -361,6 +370,7 @@ def _cast_to_text(values: pa.Array) -> pa.Array:
 
 
 def _write_floats(values: pa.Array) -> pa.Array:
+    """Write numbers, each with a point or an exponent. Raises _UnfitError for NaN and infinity."""
     finite = pc.is_finite(values)
     if values.null_count:
         finite = finite.fill_null(from_numpy(np.ones(1, np.bool_))[0])
@@ -413,6 +423,7 @@ _DAYS: Final = (-719_528, 2_932_896)
 
 
 def _check_range(numbers: pa.Array, first: int, last: int, reason: str) -> None:
+    """Raises _UnfitError, with this reason, for a number that is not from `first` to `last`."""
     values = to_numpy(numbers)
     wrong = np.flatnonzero(((values < first) | (values > last)) & is_valid(numbers))
     if len(wrong):
@@ -420,6 +431,7 @@ def _check_range(numbers: pa.Array, first: int, last: int, reason: str) -> None:
 
 
 def _write_millis(values: pa.Array) -> pa.Array:
+    """Write timestamps as milliseconds. Raises _UnfitError for one that has microseconds."""
     micros = values.cast(pa.int64())
     wrong = np.flatnonzero((to_numpy(micros) % 1000 != 0) & is_valid(micros))
     if len(wrong):
@@ -432,7 +444,8 @@ def _write_millis(values: pa.Array) -> pa.Array:
 
 
 def _check_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
-    """Return strings, or bytes, that must be JSON texts of values of this Python type."""
+    """Return strings, or bytes, as they are. Raises _UnfitError unless each is the JSON text of a
+    value of this Python type."""
     texts = values.cast(pa.binary())
     for row, text in enumerate(texts.to_pylist()):
         if text is not None:

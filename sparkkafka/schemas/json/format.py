@@ -122,6 +122,8 @@ def schema_of(source: pa.DataType, name: str) -> Schema:
 
 
 def _node(schema: Schema, target: pa.DataType | None, depth: int | None = None) -> Node:
+    """Return how values are read: by the schema, if it has a text, and as `target`, if it is given.
+    Raises OptionError if there is neither."""
     if not schema.text.strip():
         if target is None:
             raise OptionError(

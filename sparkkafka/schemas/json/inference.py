@@ -16,14 +16,16 @@ from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, Number, parse
 
 MAX_FIELDS: Final = 1_000
-"""An object with more names has them as data: it becomes a map."""
+"""An object with more fields is a map: its names are data."""
 MAX_LEVELS: Final = 32
 """Deeper values stay JSON text."""
 
 
 @dataclass
 class _FieldTypes:
-    """The types that a field has in the samples. `digits`: of its largest integer over 64 bits."""
+    """The types that a field has in the samples. `kinds`: "object", "array", "boolean", "text", and
+    of numbers "long", "big" (integers of more than 64 bits) and "double". `fields`: of its objects;
+    `item`: of its arrays; `digits`: of its longest "big" integer."""
 
     kinds: set[str] = field(default_factory=set)
     fields: dict[str, _FieldTypes] = field(default_factory=dict)
@@ -34,27 +36,29 @@ class _FieldTypes:
         """Add a sample's value. `level`: how many objects and arrays are around it."""
         if value is None:
             return
-        kind = type(value)
+        python_type = type(value)
         if level > MAX_LEVELS:
             self.kinds.add("text")
-        elif kind is dict:
+        elif python_type is dict:
             self.kinds.add("object")
             for name, item in value.items():
                 if name not in self.fields and len(self.fields) > MAX_FIELDS:
                     name = next(iter(self.fields))  # a map: any field will do
                 self.fields.setdefault(name, _FieldTypes()).add(item, level + 1)
-        elif kind is list:
+        elif python_type is list:
             self.kinds.add("array")
             self.item = self.item or _FieldTypes()
             for item in value:
                 self.item.add(item, level + 1)
-        elif kind is bool:
+        elif python_type is bool:
             self.kinds.add("boolean")
-        elif (kind is int and -(2**63) <= value < 2**63) or (kind is Number and value == "-0"):
+        elif (python_type is int and -(2**63) <= value < 2**63) or (
+            python_type is Number and value == "-0"
+        ):
             self.kinds.add("long")
-        elif kind is str or math.isinf(float(str(value))):
+        elif python_type is str or math.isinf(float(str(value))):
             self.kinds.add("text")
-        elif kind is int:
+        elif python_type is int:
             self.kinds.add("big")
             self.digits = max(self.digits, len(str(abs(value))))
         else:
@@ -96,15 +100,15 @@ class _FieldTypes:
 def infer(samples: list[bytes]) -> pa.DataType:
     """Return the type of samples, without those that are null or not JSON. Raises SchemaError if no
     other samples are left."""
-    seen = _FieldTypes()
-    last = ""
+    found = _FieldTypes()
+    hint = ""
     for sample in samples:
         try:
-            seen.add(parse(sample), 0)
+            found.add(parse(sample), 0)
         except JsonSyntaxError as error:
-            last = f"; the last one {error}"
-    if not seen.kinds:
+            hint = f"; the last one {error}"
+    if not found.kinds:
         raise SchemaError(
-            f"no type can be inferred: of {len(samples)} samples none is JSON with a value{last}"
+            f"no type can be inferred: of {len(samples)} samples none is JSON with a value{hint}"
         )
-    return seen.type()
+    return found.type()

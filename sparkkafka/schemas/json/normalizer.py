@@ -39,8 +39,8 @@ from sparkkafka.schemas.json.syntax import (
 from sparkkafka.schemas.values import BASE_BUDGET, BUDGET_PER_BYTE
 
 Writer = Callable[[Any], str]
-"""A function that returns the normalized text of a value of `syntax.parse`, which is not None.
-Raises UnfitError."""
+"""Returns the normalized text of a value, as `syntax.parse` returns it and not None. Raises
+UnfitError."""
 
 # Looked up for each value: on Python 3.11 a member of an enum takes 0.1 µs.
 _LIST, _MAP, _STRUCT = Kind.LIST, Kind.MAP, Kind.STRUCT
@@ -63,8 +63,9 @@ class UnfitError(ValueError):
 
 
 class Normalizer:
-    """Normalizes texts. With `rest`, values that do not fit and fields that the type lacks are
-    returned as the row's rest; with `exact`, a field that the type lacks makes the row bad."""
+    """Normalizes the texts of one node. With `rest`, values that do not fit and fields that the
+    type lacks are returned as the row's rest; with `exact`, a field that the type lacks makes the
+    row bad. `item_bytes`: as the function of this name returns it."""
 
     def __init__(self, root: Node, rest: bool, exact: bool = False) -> None:
         self._root = root
@@ -73,8 +74,8 @@ class Normalizer:
         self.item_bytes = item_bytes(root)
         self._write = _make_writer(root, unfit_to_null=False)
         self._write_fitting = _make_writer(root, unfit_to_null=True) if rest else self._write
-        self._writers: dict[int, Writer] = {}  # of nodes without fields, by their id
-        self._with_fields = {id(node) for node in _nodes(root) if _has_fields(node)}
+        self._writers: dict[int, Writer] = {}  # of nodes without fields, by their Python id
+        self._with_fields = {id(node) for node in _walk_nodes(root) if _has_fields(node)}
 
     def read(self, payload: bytes) -> tuple[str, str | None]:
         """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
@@ -131,7 +132,8 @@ class Normalizer:
                     raise
 
     def _rest_of_fitting(self, node: Node, value: Any) -> Any:
-        """As `_rest_of`, for a value that fits its node."""
+        """As `_rest_of`, for a value that fits its node: only fields that its type lacks are
+        left."""
         if value is None:
             return NOTHING
         if node.kind is _LIST:
@@ -149,12 +151,13 @@ class Normalizer:
         return rest or NOTHING
 
     def _rest_of(self, node: Node, value: Any) -> Any:
-        """Return what no field takes of a value: of objects the fields concerned, of arrays null
-        for items that are taken; NOTHING if all is taken."""
+        """Return what no field takes of a value, with the objects and arrays around it: objects
+        without the fields that are taken, arrays with null for items that are taken. NOTHING if all
+        is taken."""
         if value is None:
             return NOTHING
-        kind = type(value)
-        if node.kind is _STRUCT and kind is dict:
+        python_type = type(value)
+        if node.kind is _STRUCT and python_type is dict:
             rest = {}
             for name, item in value.items():
                 child = node.children.get(name)
@@ -162,10 +165,10 @@ class Normalizer:
                 if below is not NOTHING:
                     rest[name] = below
             return rest or NOTHING
-        if node.kind is _MAP and kind is dict:
+        if node.kind is _MAP and python_type is dict:
             pairs = ((name, self._rest_of(node.item, item)) for name, item in value.items())
             return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
-        if node.kind is _LIST and kind is list:
+        if node.kind is _LIST and python_type is list:
             return _rest_of_items([self._rest_of(node.item, item) for item in value])
         write = self._writers.get(id(node))
         if write is None:
@@ -178,15 +181,17 @@ class Normalizer:
 
 
 def _rest_of_items(rests: list[Any]) -> Any:
+    """Return the rest of an array by those of its items."""
     if all(rest is NOTHING for rest in rests):
         return NOTHING
     return [None if rest is NOTHING else rest for rest in rests]
 
 
-def _nodes(node: Node) -> Iterator[Node]:
+def _walk_nodes(node: Node) -> Iterator[Node]:
+    """Yield a node and all nodes below it."""
     yield node
     for child in node.children.values():
-        yield from _nodes(child)
+        yield from _walk_nodes(child)
 
 
 def _has_fields(node: Node) -> bool:
@@ -197,6 +202,7 @@ def _has_fields(node: Node) -> bool:
 
 
 def _short(name: str) -> str:
+    """Return the beginning of a name, for messages."""
     return name if len(name) <= 40 else name[:37] + "…"
 
 
@@ -208,18 +214,20 @@ def _unknown_field(name: str, names: Collection[str]) -> UnfitError:
 
 # --- memory ---------------------------------------------------------------------------------------
 #
-# An item of an array or map takes a slot in each column of its type, even if its text is only {}.
+# An item of an array or map takes memory in each column of its type, even if its text is only {}.
 
 _MIN_ITEM_TEXT: Final = 3  # {} and a comma
 
 
 def item_bytes(root: Node) -> int:
-    """Return the column bytes of the largest item; 0 if they are in proportion to its text."""
+    """Return how many bytes an item takes in columns, of the array or map where it takes most; 0 if
+    that is in proportion to its text, so that no limit is needed."""
     size = _largest_item(root)
     return size if size > _MIN_ITEM_TEXT * BUDGET_PER_BYTE else 0
 
 
 def _largest_item(node: Node) -> int:
+    """As `item_bytes`, whatever the proportion."""
     size = max(map(_largest_item, node.children.values()), default=0)
     if node.kind in (_LIST, _MAP):
         size = max(size, bytes_per_value(node.item.type))
@@ -227,15 +235,16 @@ def _largest_item(node: Node) -> int:
 
 
 def max_item_bytes(data: NDArray[np.uint8], size: int) -> int:
-    """Return the most bytes that the items in all texts take as columns; `size`: of one item."""
+    """Return the most bytes that the items in all texts (`data`: one after the other) can take in
+    columns. `size`: the most that one item takes."""
     return int(np.count_nonzero(_item_starts(data))) * size
 
 
 def may_take_too_much(
     data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], size: int
 ) -> NDArray[np.bool_]:
-    """Return which texts may have items that take too much memory, of `size` bytes each. All
-    objects and nulls in a text are counted as items."""
+    """Return which texts, from `starts` to `ends` in `data`, may have items that take too much
+    memory, of at most `size` bytes each. All objects and nulls in a text are counted as items."""
     if size <= _MIN_ITEM_TEXT * BYTES_PER_BYTE:
         return np.zeros(len(starts), np.bool_)
     items = np.flatnonzero(_item_starts(data))
@@ -245,7 +254,7 @@ def may_take_too_much(
 
 
 def _item_starts(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return where an object or a null begins."""
+    """Return at which bytes an object or a null begins (or, in a string, may seem to)."""
     first = data[:-1]
     starts: NDArray[np.bool_] = (first == ord("{")) | ((first == ord("n")) & (data[1:] == ord("u")))
     return starts
@@ -263,18 +272,18 @@ def takes_too_much(root: Node, payload: bytes, value: Any, size: int) -> bool:
 
 def _items_size(node: Node, value: Any, limit: int) -> int:
     """Return the bytes that the items of a value take as columns, or any number above `limit`."""
-    kind = type(value)
-    if node.kind is _STRUCT and kind is dict:
+    python_type = type(value)
+    if node.kind is _STRUCT and python_type is dict:
         children = node.children
         return sum(
             _items_size(children[name], value[name], limit) for name in value if name in children
         )
-    if node.kind not in (_LIST, _MAP) or kind not in (list, dict):
+    if node.kind not in (_LIST, _MAP) or python_type not in (list, dict):
         return 0
     own = len(value) * bytes_per_value(node.item.type)
     if own > limit or not node.item.children:
         return own
-    items = value.values() if kind is dict else value
+    items = value.values() if python_type is dict else value
     return own + sum(_items_size(node.item, item, limit) for item in items)
 
 
@@ -282,8 +291,8 @@ def _items_size(node: Node, value: Any, limit: int) -> int:
 
 
 def _make_writer(node: Node, unfit_to_null: bool) -> Writer:
-    """Return the Writer of a node. `unfit_to_null`: values that do not fit become null, instead of
-    an UnfitError, at the lowest level."""
+    """Return the Writer of a node. `unfit_to_null`: a value that does not fit becomes null, instead
+    of an UnfitError; only the innermost such value, so that the object around it is kept."""
     if node.kind is _STRUCT:
         write = _struct_writer(node, unfit_to_null)
     elif node.kind is _LIST:
@@ -314,8 +323,9 @@ def _make_writer(node: Node, unfit_to_null: bool) -> Writer:
 
 
 def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
+    """Return the Writer of a struct."""
     fields = [
-        (name, f"{quote(name)}:", _make_writer(child, unfit_to_null), *_plain_values(child))
+        (name, f"{quote(name)}:", _make_writer(child, unfit_to_null), *_directly_written(child))
         for name, child in node.children.items()
     ]
 
@@ -325,14 +335,14 @@ def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
         parts = []
         name = ""
         try:
-            for name, label, write_field, plain, limit in fields:
+            for name, label, write_field, direct_type, limit in fields:
                 item = value.get(name)
                 if item is None:
                     continue
-                kind = type(item)
-                if kind is not plain:
+                python_type = type(item)
+                if python_type is not direct_type:
                     parts.append(label + write_field(item))
-                elif kind is str:  # strings and integers without a call for each
+                elif python_type is str:  # strings and integers without a call for each
                     parts.append(label + quote(item))
                 elif -limit <= item < limit:
                     parts.append(f"{label}{item}")
@@ -346,9 +356,9 @@ def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
     return write
 
 
-def _plain_values(node: Node) -> tuple[type[Any], int]:
-    """Return the type of values that are written without a call of the field's writer, and for
-    integers the limit up to which they are."""
+def _directly_written(node: Node) -> tuple[type[Any], int]:
+    """Return the Python type of values that are written without a call of the field's writer, and
+    for integers the limit up to which they are (else 0)."""
     if node.kind in (Kind.TEXT, Kind.LENIENT):
         return str, 0
     if node.kind is Kind.INTEGER:
@@ -357,10 +367,11 @@ def _plain_values(node: Node) -> tuple[type[Any], int]:
 
 
 class _Never:
-    """The type of no value."""
+    """The type of no value: all are written by the field's writer."""
 
 
 def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
+    """Return the Writer of a list."""
     write_item = _make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
@@ -379,7 +390,8 @@ def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
 
 
 def _map_writer(node: Node, unfit_to_null: bool) -> Writer:
-    """pyarrow reads no maps: `decode.py` makes one of a list of pairs."""
+    """Return the Writer of a map, as a list of pairs: pyarrow reads no maps, `decode.py` makes one
+    of these."""
     write_item = _make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
@@ -404,6 +416,7 @@ def _wrong_type(value: Any, expected: str) -> UnfitError:
 
 
 def _integer_writer(bits: int, expected: str) -> Writer:
+    """Return the Writer of integers of this many bits. `expected` names them in errors."""
     limit = 2 ** (bits - 1)
 
     def write(value: Any) -> str:
@@ -420,6 +433,8 @@ def _integer_writer(bits: int, expected: str) -> Writer:
 
 
 def _float_writer(single: bool) -> Writer:
+    """Return the Writer of float32 (`single`) or float64."""
+
     def write(value: Any) -> str:
         if type(value) is int and -(2**53) <= value <= 2**53:
             return str(value)
@@ -444,6 +459,8 @@ def _overflows_float32(value: Number | int, number: float) -> bool:
 
 
 def _decimal_writer(precision: int, scale: int) -> Writer:
+    """Return the Writer of decimals, from numbers or strings."""
+
     def write(value: Any) -> str:
         if type(value) not in (int, Number, str):
             raise _wrong_type(value, "a number")
@@ -460,6 +477,8 @@ def _decimal_writer(precision: int, scale: int) -> Writer:
 
 
 def _decimal_bytes_writer(precision: int, scale: int) -> Writer:
+    """Return the Writer of decimals from their bytes in base64, as Kafka Connect writes them."""
+
     def write(value: Any) -> str:
         _write_binary(value)
         digits = binascii.a2b_base64(value)
@@ -478,7 +497,7 @@ def _write_bool(value: Any) -> str:
 
 
 def _refuse_all(value: Any) -> str:
-    """Null is written without a writer, so each value is of another type."""
+    """Raise UnfitError for a value where only null fits: null is written without a Writer."""
     raise _wrong_type(value, "null")
 
 

@@ -71,12 +71,13 @@ def node_of_type_and_schema(target: pa.DataType, subschema: Subschema) -> Node:
 
 
 def _node(target: pa.DataType, shape: Shape | None, path: str) -> Node:
+    """Return the node that reads `target` from a schema of this shape; None: from any value."""
     if shape is not None and shape.kind in (Kind.JSON_TEXT, Kind.NULL):
         if pa.types.is_string(target) and shape.kind == Kind.JSON_TEXT:
             return Node(Kind.JSON_TEXT, pa.string())
         shape = None  # the schema allows any value: `target` decides
     if pa.types.is_struct(target):
-        return _struct(target, shape, path)
+        return _struct_node(target, shape, path)
     if pa.types.is_map(target):
         return _map_node(target, shape, path)
     if pa.types.is_list(target):
@@ -105,7 +106,8 @@ def _node(target: pa.DataType, shape: Shape | None, path: str) -> Node:
     return Node(kind, target)
 
 
-def _struct(target: pa.DataType, shape: Shape | None, path: str) -> Node:
+def _struct_node(target: pa.DataType, shape: Shape | None, path: str) -> Node:
+    """As `_node`, for a struct."""
     if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
         raise _type_error(target, shape, path)
     check_distinct(target, path)
@@ -121,7 +123,7 @@ def _struct(target: pa.DataType, shape: Shape | None, path: str) -> Node:
 
 
 def _map_node(target: pa.DataType, shape: Shape | None, path: str) -> Node:
-    """Plan a map of type `target` from a schema of this shape, None for any."""
+    """As `_node`, for a map."""
     if not pa.types.is_string(target.key_type):
         raise OptionError(
             f"{label(path)}: a JSON object has strings as keys, not {type_name(target.key_type)}"

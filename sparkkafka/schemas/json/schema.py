@@ -183,10 +183,10 @@ def _join_uri(base: str, uri: str) -> str:
 
 @dataclass(frozen=True)
 class Subschema:
-    """A part of a schema that types a value. `path`: the field's; `parents`: ids of the subschemas
-    around it, which show recursion; `levels`: how many objects and arrays are around it. `depth`:
-    how many levels of a recursive subschema are read; the next is JSON text. None: a recursive
-    subschema is an error."""
+    """A part of a schema that types a value. `node`: its JSON; `path`: the field's; `parents`:
+    Python ids of the nodes of the subschemas around it, which show recursion; `levels`: how many
+    objects and arrays are around it. `depth`: how many levels of a recursive subschema are read;
+    the next is JSON text. None: a recursive subschema is an error."""
 
     document: Document
     node: Any
@@ -211,6 +211,7 @@ class Subschema:
         return replace(self, node=node, path=path, levels=self.levels + 1)
 
     def error(self, message: str) -> SchemaError:
+        """Return an error that names the document and the field."""
         where = f"field {self.path}: " if self.path else ""
         return SchemaError(f"JSON Schema{self.document.label}: {where}{message}")
 
@@ -239,7 +240,8 @@ _TYPING: Final = frozenset(
 
 
 def _follow(subschema: Subschema) -> Subschema:
-    """Follow $ref and $dynamicRef until there is none, or one beside keywords that apply."""
+    """Return the subschema to which $ref and $dynamicRef lead: the first that has none, or that has
+    one beside keywords that apply."""
     count = 0
     while (keyword := _ref_keyword(subschema.node)) and not _beside_ref(subschema):
         ref = subschema.node[keyword]
@@ -275,7 +277,8 @@ def _beside_ref(subschema: Subschema) -> dict[str, Any] | None:
 
 
 def _find_target(subschema: Subschema, ref: str) -> tuple[Document, Any]:
-    """Return what a reference names by path, anchor or $id, in this document or in another."""
+    """Return the document and the node that a reference names by path, anchor or $id, in this
+    document or in another. Raises SchemaError if there is none."""
     document = subschema.document
     try:
         address, fragment = urldefrag(ref)
@@ -321,7 +324,9 @@ def _find_target(subschema: Subschema, ref: str) -> tuple[Document, Any]:
 class Shape:
     """What a subschema says about the type of a value.
 
-    children: a struct's fields by name; the one item of a list, or value of a map, under "".
+    type: the column's; None for a struct, list or map. nullable: the schema allows null. required:
+    the properties that an object must have. children: a struct's fields by name; the one item of a
+    list, or value of a map, under "".
     """
 
     kind: Kind
@@ -383,8 +388,10 @@ def shape_of(subschema: Subschema) -> Shape:
         if not isinstance(parts, list) or not parts:
             raise subschema.error(f"allOf is {_brief(parts)}, not a list of schemas")
         return _merged_shape(subschema, [*parts, subschema.document.without(node, "allOf")])
-    types = _types(subschema)
-    shapes = [_shape(subschema, name) for name in types if name != "null" or len(types) == 1]
+    types = _json_types(subschema)
+    shapes = [
+        _shape_of_json_type(subschema, name) for name in types if name != "null" or len(types) == 1
+    ]
     if not shapes:
         return replace(ANY, required=_required(node))
     shape = _with_null(_common_shape(shapes) or ANY, "null" in types)
@@ -417,6 +424,7 @@ def type_of(subschema: Subschema) -> pa.DataType:
 
 
 def _full_type(shape: Shape) -> pa.DataType:
+    """As `type_of`, for a shape."""
     if shape.kind == Kind.STRUCT:
         return pa.struct([(name, type_of(below)) for name, below in shape.children.items()])
     if shape.kind == Kind.LIST:
@@ -430,7 +438,7 @@ def _with_null(shape: Shape, nullable: bool) -> Shape:
     return replace(shape, nullable=True) if nullable else shape
 
 
-def _types(subschema: Subschema) -> list[str]:
+def _json_types(subschema: Subschema) -> list[str]:
     """Return the names of the JSON types that a value may have."""
     names = subschema.node.get("type")
     if names is None:
@@ -466,7 +474,7 @@ def _implied_types(node: dict[str, Any]) -> Iterator[str]:
         yield "array"
 
 
-def _shape(subschema: Subschema, json_type: str) -> Shape:
+def _shape_of_json_type(subschema: Subschema, json_type: str) -> Shape:
     """Return the shape of a value of this JSON type."""
     node = subschema.node
     if json_type == "object":
@@ -523,6 +531,8 @@ def _decimal_shape(subschema: Subschema, json_type: str) -> Shape | None:
 
 
 def _object_shape(subschema: Subschema) -> Shape:
+    """Return the shape of an object: a struct if it has properties, a map if all others have one
+    schema, or else any value."""
     node, path = subschema.node, subschema.path
     properties = node.get("properties", {})
     if not isinstance(properties, dict):
@@ -549,6 +559,8 @@ def _required(node: dict[str, Any]) -> frozenset[str]:
 
 
 def _array_shape(subschema: Subschema) -> Shape:
+    """Return the shape of an array. The items of a tuple are any value, unless all have one
+    type."""
     node = subschema.node
     items = node.get("items", True)
     first = node.get("prefixItems", [])
@@ -568,7 +580,8 @@ def _array_shape(subschema: Subschema) -> Shape:
 
 
 def _union_shape(subschema: Subschema, branches: Any, keyword: str) -> Shape:
-    """oneOf or anyOf: the shape that all branches have, or any value."""
+    """Return the shape of oneOf or anyOf (`keyword`): that which all branches have, or any
+    value."""
     if not isinstance(branches, list) or not branches:
         raise subschema.error(f"{keyword} is {_brief(branches)}, not a list of schemas")
     siblings = subschema.document.without(subschema.node, "oneOf", "anyOf")
@@ -668,15 +681,16 @@ def _brief(value: Any) -> str:
 def schema_text(arrow_type: pa.DataType, title: str) -> str:
     """Return the JSON Schema of a type. Raises OptionError for a type that JSON has nothing for."""
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title}
-    return json.dumps({**head, **_node_of_type(arrow_type, "")}, ensure_ascii=False)
+    return json.dumps({**head, **_schema_of_type(arrow_type, "")}, ensure_ascii=False)
 
 
-def _node_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
+def _schema_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
+    """Return the JSON Schema of values of a type that are not null."""
     types = pa.types
     if types.is_struct(arrow_type):
         check_distinct(arrow_type, path)
         properties = {
-            column.name: _node_of_field(column, child_path(path, column.name))
+            column.name: _schema_of_field(column, child_path(path, column.name))
             for column in arrow_type
         }
         required = [column.name for column in arrow_type if not column.nullable]
@@ -691,10 +705,10 @@ def _node_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
             raise OptionError(
                 f"field {path}: JSON has strings as keys, not {type_name(arrow_type.key_type)}"
             )
-        values = _node_of_field(arrow_type.item_field, f"{path}{{}}")
+        values = _schema_of_field(arrow_type.item_field, f"{path}{{}}")
         return {"type": "object", "additionalProperties": values}
     if types.is_list(arrow_type):
-        return {"type": "array", "items": _node_of_field(arrow_type.value_field, f"{path}[]")}
+        return {"type": "array", "items": _schema_of_field(arrow_type.value_field, f"{path}[]")}
     kind = kind_of_type(arrow_type)
     if kind is None:
         raise OptionError(f"field {path}: {type_name(arrow_type)} cannot be written as JSON")
@@ -713,17 +727,18 @@ def _node_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
                 "connect.decimal.precision": str(arrow_type.precision),
             },
         }
-    return dict(_NODES[kind])
+    return dict(_SCHEMAS[kind])
 
 
-def _node_of_field(column: pa.Field, path: str) -> dict[str, Any]:
-    node = _node_of_type(column.type, path)
-    if not column.nullable or node == _NODES[Kind.NULL]:
+def _schema_of_field(column: pa.Field, path: str) -> dict[str, Any]:
+    """As `_schema_of_type`, with null if the field may be null."""
+    node = _schema_of_type(column.type, path)
+    if not column.nullable or node == _SCHEMAS[Kind.NULL]:
         return node
     return {"oneOf": [{"type": "null"}, node]}
 
 
-_NODES: Final[dict[Kind, dict[str, Any]]] = {
+_SCHEMAS: Final[dict[Kind, dict[str, Any]]] = {
     Kind.BOOL: {"type": "boolean"},
     Kind.LENIENT: {"type": "string"},
     Kind.BINARY: {"type": "string", "contentEncoding": "base64", "connect.type": "bytes"},

@@ -39,6 +39,7 @@ class JsonSyntaxError(ValueError):
 
 
 def _refuse_constant(name: str) -> Any:
+    """Raise JsonSyntaxError for NaN and Infinity, which the standard library's parser accepts."""
     raise JsonSyntaxError(f"{name} is not JSON")
 
 
@@ -98,6 +99,7 @@ def parse(payload: bytes) -> Any:
 
 
 def _syntax_error(error: json.JSONDecodeError) -> JsonSyntaxError:
+    """Return the standard library's error as ours."""
     reason = error.msg[:1].lower() + error.msg[1:]
     return JsonSyntaxError(f"is not JSON: {reason} at character {error.pos}")
 
@@ -107,9 +109,10 @@ def nests_too_deep(payload: bytes) -> bool:
     length only. For bytes that are not JSON, the result means nothing."""
     if len(payload) <= 2 * MAX_NESTING or payload.count(b"[") + payload.count(b"{") <= MAX_NESTING:
         return False
-    plain = np.frombuffer(payload.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
-    in_string = np.cumsum(plain == ord('"'), dtype=np.uint8) & 1  # after an odd number of quotes
-    brackets = (plain | 0x20) * (1 - in_string)  # makes [ and {, ] and } the same
+    # Without escaped quotes, each quote begins or ends a string: a string is after an odd number.
+    unescaped = np.frombuffer(payload.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    in_string = np.cumsum(unescaped == ord('"'), dtype=np.uint8) & 1
+    brackets = (unescaped | 0x20) * (1 - in_string)  # makes [ and {, ] and } the same
     steps = (brackets == 0x7B).astype(np.int8) - (brackets == 0x7D)
     return bool(np.cumsum(steps, dtype=np.int32).max(initial=0) > MAX_NESTING)
 
@@ -158,8 +161,9 @@ def scale_number(number: str, scale: int, max_digits: int) -> int | None:
     power = exponent.lstrip("+-").lstrip("0") or "0"
     if len(power) > 12:  # an exponent that is out of any type's range
         return None
-    ten = int(power) * (-1 if exponent.startswith("-") else 1)
-    shift = ten - len(fraction) + len(digits) - len(significant) + scale
+    exponent_value = int(power) * (-1 if exponent.startswith("-") else 1)
+    # The result is `significant` times 10 to the `shift`.
+    shift = exponent_value - len(fraction) + len(digits) - len(significant) + scale
     if shift < 0 or len(significant) + shift > max_digits:
         return None
     return int(f"{sign}{significant}{'0' * shift}")
