@@ -323,6 +323,7 @@ class _Unframer:
         good = is_whole & (bodies == ends) if in_header else is_whole
 
         def reason(row: int) -> str:
+            """Return why a frame is bad."""
             what = f"header {header_name(self._column)}" if in_header else "it"
             if is_whole[row]:
                 return f"{what} has {ends[row] - bodies[row]} bytes behind the schema's id"

@@ -184,6 +184,7 @@ class Cursor:
             self._deactivate(entries)
 
     def _deactivate(self, entries: Ints) -> None:
+        """Make these entries inactive."""
         self._copy_positions()
         self.at[entries] = self.chunk.zeros_at
         self.end[entries] = INACTIVE

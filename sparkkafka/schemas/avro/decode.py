@@ -156,6 +156,8 @@ class RefusingDecoder(ValueDecoder):
 
 
 class BooleanDecoder(ValueDecoder):
+    """boolean: the byte 0 or 1."""
+
     def read(self, cursor: Cursor) -> pa.Array:
         byte = cursor.chunk.data.take(cursor.at, mode="clip")
         cursor.skip(1, self.path)

@@ -187,7 +187,7 @@ class PreparedConstant(Prepared):
 
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
         size = len(self._data)
-        if size and size <= 8 <= size + slack.after:
+        if size and size <= 8 <= size + slack.after:  # one write of eight bytes for each value
             windows(out, "<u8")[at] = np.uint64(int.from_bytes(self._data, "little"))
             return
         for index, byte in enumerate(self._data):
@@ -530,7 +530,7 @@ class PreparedSequence(Prepared):
         self._parts = parts
 
     def write(self, out: Bytes, at: Ints, slack: Slack) -> None:
-        rest = self.min_size  # the fewest bytes that are written behind a part
+        rest = self.min_size  # the fewest bytes that are written behind the part, later
         for part in self._parts:
             rest -= part.min_size
             part.write(out, at, slack.before(rest))

@@ -235,6 +235,7 @@ class _Parser:
         self._open: dict[str, list[Node]] = {}
 
     def parse(self, text: str) -> Node:
+        """Parse the text; a primitive type may be written without quotes."""
         try:
             value: Any = text.strip() if text.strip() in PRIMITIVES else json_of(text)
         except ValueError as error:
@@ -244,6 +245,7 @@ class _Parser:
         return self._parse_type(value, "", "", 1)
 
     def _parse_type(self, value: Any, namespace: str, path: str, depth: int) -> Node:
+        """Parse any type: a name, an object, or a list (a union)."""
         if depth > _MAX_DEPTH:
             raise _error(path, f"types are nested more than {_MAX_DEPTH} deep")
         self._type_count[0] += 1
@@ -264,6 +266,8 @@ class _Parser:
         return node
 
     def _find_named(self, name: str, namespace: str, path: str) -> Node:
+        """Return the type of this name. A record that is still being parsed is a node of its own,
+        whose fields are set once they are known."""
         if name in PRIMITIVES:
             return Node(name)
         full = _qualified(name, namespace)
@@ -299,6 +303,7 @@ class _Parser:
         return Node(UNION, branches=branches, **_totals(branches))
 
     def _parse_object(self, value: dict[str, Any], namespace: str, path: str, depth: int) -> Node:
+        """Parse a type that is written as an object, which may define a name."""
         kind = value.get("type")
         if isinstance(kind, (dict, list)):
             return self._parse_type(kind, namespace, path, depth + 1)
@@ -345,6 +350,8 @@ class _Parser:
         path: str,
         depth: int,
     ) -> Node:
+        """Parse a record; `namespace` is its own. Complete the nodes inside that are this
+        record."""
         definitions = _require(value, "fields", path)
         if not isinstance(definitions, list):
             raise _error(path, f"'fields' of record {name} is no list")

@@ -188,6 +188,7 @@ class RecursiveSkipper(Skipper):
         return self._record.walk(data, at, end)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
+        # The walks that have begun, each inside the one before it.
         stack = [self.walk(data, at, end)]
         after: int | None = None
         while stack:

@@ -260,6 +260,8 @@ def _null_error(row: int) -> _UnfitError:
 
 
 def _write_structs(form: Form, values: pa.Array) -> pa.Array:
+    """Write structs as objects: the texts ,"name":value of all fields are joined, where an omitted
+    field has none; then the first comma becomes the brace."""
     valid = is_valid(values)
     parts = []
     # flatten: a field is null where the struct is null, whatever its column has there
@@ -283,7 +285,6 @@ def _write_structs(form: Form, values: pa.Array) -> pa.Array:
         joined = pc.binary_join_element_wise(
             *parts, _literal("}"), _literal(""), null_handling="replace", null_replacement=""
         )
-        # the first field's comma becomes the brace
         joined = pc.if_else(
             pc.equal(joined, _literal("}")),
             _literal("{}"),

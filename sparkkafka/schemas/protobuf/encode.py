@@ -95,9 +95,9 @@ class _MessageBytes:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        # tags and numbers that are not written yet, and finished arrays of bytes
+        # (tag, number behind it, present) that are not written yet
         self._pending: list[tuple[bytes, Varints | None, Flags | None]] = []
-        self._parts: list[pa.Array] = []
+        self._parts: list[pa.Array] = []  # what is written: bytes of each message, to be joined
 
     def add_numbers(self, tag: int, raw: Any, present: Flags | None) -> None:
         """Add a tag and a number: uint64 that become varints, or numbers of fixed width."""
@@ -120,6 +120,7 @@ class _MessageBytes:
         self._parts.append(content)
 
     def build(self) -> pa.Array:
+        """Return the bytes of all messages."""
         self._write_pending()
         if not self._parts:
             return _binary(np.zeros(self.count + 1, np.int64), b"")
@@ -128,6 +129,7 @@ class _MessageBytes:
         return pc.binary_join_element_wise(*self._parts, binary_array([b""])[0])
 
     def _write_pending(self) -> None:
+        """Write the pending tags and numbers of all messages as one array of bytes."""
         if not self._pending:
             return
         total = np.zeros(self.count, np.int64)
