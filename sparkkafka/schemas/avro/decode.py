@@ -131,7 +131,7 @@ class ValueDecoder:
 
     def read(self, cursor: Cursor) -> pa.Array:
         """Read one value of each entry, and move the cursor behind it. Return one value for each
-        entry; that of an inactive or bad entry means nothing."""
+        entry; the caller makes those of inactive entries null."""
         raise NotImplementedError
 
 
