@@ -132,10 +132,11 @@ class _Tokenizer:
 
     def read_waves(self, starts: Ints, ends: Ints) -> None:
         """Read all fields of all messages, wave by wave."""
-        # The open messages are those that had not ended when this pass over the tags began. These
-        # arrays have an element for each: its position, its end, the tag that is read next (_ENDED
-        # if the message has ended since), and the position after this tag.
-        self.open_messages: Ints | None = None  # their indexes; None: all messages
+        # The indexes of open messages: those that had not ended when the last pass over the tags
+        # ended. None: all messages.
+        self.open_messages: Ints | None = None
+        # For each open message: its position, its end, the tag that is read next (_ENDED if it has
+        # ended since), and the position after this tag.
         self.at, self.end = starts.copy(), ends
         self.tag, self.body = _read_tags(self.data, self.at, self.end)
         while True:
@@ -150,6 +151,7 @@ class _Tokenizer:
                 wire = np.where(unknown, self.tag & 7, 7)
                 for wire_type in (VARINT, I64, LEN, I32):
                     self._read_wave(wire == wire_type, wire_type, SKIP)
+                # Groups, and wire types that do not exist. (7 stands for known tags, too.)
                 unreadable = unknown & ((wire == 3) | (wire == 4) | (wire >= 6))
                 self._give_up(np.flatnonzero(unreadable))
 
@@ -170,7 +172,7 @@ class _Tokenizer:
         count = int(np.count_nonzero(is_next))
         if not count:
             return False
-        if count < MIN_WAVE_MESSAGES:
+        if count < MIN_WAVE_MESSAGES:  # these are read to their end
             few = np.flatnonzero(is_next)
             self.read_one_by_one(self._indexes_of(few), self.at[few], self.end[few])
             self.tag[few] = _ENDED
