@@ -116,7 +116,7 @@ that is being prepared."""
 
 class Prepared:
     """Values that are ready to be written. `sizes`: how many bytes each takes (a number, if all
-    take the same); `min_size`: the fewest that any takes."""
+    take the same); `min_size`: no value takes fewer."""
 
     def __init__(self, sizes: Sizes, min_size: int) -> None:
         self.sizes = sizes
