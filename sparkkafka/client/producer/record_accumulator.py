@@ -135,9 +135,10 @@ class RecordAccumulator(Generic[Owner]):
         return batch.size_bytes if batch is not None else 0
 
     def record_counts(self) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield the number of records in the open batch of each partition."""
-        for tp, batch in self._open.items():
-            yield tp, batch.record_count
+        """Yield partition and number of records of each batch that is open, or full and not closed
+        yet."""
+        for batch in (*self._full, *self._open.values()):
+            yield batch.tp, batch.record_count
 
     def next_close_s(self) -> float | None:
         """When `close_lingering` is due (monotonic seconds), None for never."""

@@ -160,3 +160,15 @@ def test_large_batches_behind_small_ones_keep_their_order(monkeypatch: pytest.Mo
             for row in range(rows)
         ]
         assert got.values(partition) == wanted
+
+
+def test_full_batches_count_until_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    got = Collected(monkeypatch)
+    for number in range(10):
+        got.hold_only(number, partitions=2, rows=10)
+    counts = dict.fromkeys((TopicPartition("t", 0), TopicPartition("t", 1)), 0)
+    for tp, count in got.accumulator.record_counts():
+        counts[tp] += count
+    assert set(counts.values()) == {100}
+    got.accumulator.close_all()
+    assert list(got.accumulator.record_counts()) == []
