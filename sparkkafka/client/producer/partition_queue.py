@@ -22,9 +22,9 @@ broker's ProducerAppendInfo):
   topic that was recreated, a minute after the last acknowledgement (producer.id.expiration.ms).
 - A failed batch leaves a gap in the sequence numbers (`State.GAP`). Nothing new is sent until all
   batches in flight are answered; those that may be written are sent again as they were, until the
-  broker takes them or finds them out of order, in which case they were never written. The rest then
-  starts at sequence 0 of the next epoch (Java's bumpIdempotentProducerEpoch), and the broker
-  refuses late batches of the old one.
+  broker takes the last of them, or finds it out of order: then none of them was written
+  (`out_of_order`). The rest then starts at sequence 0 of the next epoch (Java's
+  bumpIdempotentProducerEpoch), and the broker refuses late batches of the old one.
 - After an unclean restart a broker knows only a producer's last batch. Of several batches whose
   answers were lost it refuses the first ones as out of order, although they are in the log
   (`ProducerBatch.is_unresolved`). Once it takes a later one of them, or recognises it as a
@@ -38,6 +38,7 @@ broker's ProducerAppendInfo):
 from __future__ import annotations
 
 import enum
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -284,7 +285,7 @@ class PartitionQueue:
                 return None
         else:
             self._transition(Event.ALL_ANSWERED)
-        if self.has_unresolved:
+        if self.has_unresolved or self.state is State.GAP:
             return next(
                 (
                     batch
@@ -293,8 +294,6 @@ class PartitionQueue:
                 ),
                 None,
             )
-        if self.state is State.GAP:
-            return next((batch for batch in self.batches if batch.maybe_written), None)
         is_retrying = False
         for batch in self.batches:
             if not batch.in_flight:
@@ -362,11 +361,22 @@ class PartitionQueue:
         self._state_known_until_s = 0.0
 
     def out_of_order(self, batch: ProducerBatch) -> None:
-        """The broker misses the batch before. Behind a gap this proves that no attempt of this one
-        was written: the broker would recognise it."""
+        """The broker misses the batch before.
+
+        Behind a gap, a later batch that may be in the log leaves the outcome open, since a broker
+        may remember only a producer's last batch. If there is none, no attempt of this batch or of
+        the unresolved ones before it was written: the broker would recognise the last of them.
+        """
         self.attempt_failed(batch, maybe_written=False)
-        if self.state is State.GAP:
-            batch.maybe_written = False
+        if self.state is not State.GAP:
+            return
+        position = self.batches.index(batch)
+        later = itertools.islice(self.batches, position + 1, None)
+        if any(other.has_unknown_outcome for other in later):
+            batch.is_unresolved = batch.maybe_written
+        else:
+            for refused in [*self.unresolved_before(batch), batch]:
+                refused.maybe_written = refused.is_unresolved = False
 
     def fail(self, batch: ProducerBatch) -> None:
         """Remove a batch that failed for good. A later answer is ignored."""
@@ -392,13 +402,11 @@ class PartitionQueue:
 
     @property
     def has_unresolved(self) -> bool:
-        """Whether there are unresolved batches; they are always the first ones."""
+        """Whether the first batch is unresolved: outside of a gap unresolved ones come first."""
         return bool(self.batches) and self.batches[0].is_unresolved
 
     def unresolved_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Return the unresolved batches whose outcome the answer to this one shows."""
-        if not self.has_unresolved:
-            return []
         return [other for other in self.batches if other.is_unresolved and other is not batch]
 
     def fits_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:

@@ -416,6 +416,51 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
     assert log_values(fake, "t", 0) == numbers(5)
 
 
+@pytest.mark.parametrize("known", [1, 2, 3])
+def test_a_broker_that_knows_only_the_last_batch_behind_one_that_expired(
+    fake: FakeCluster, known: int
+) -> None:
+    """Batches 1 to 3 are written, all answers are lost, 1 expires, and the broker comes back with
+    the state of its last batches only: 2 must not be written again."""
+    log = fake.log("t", 0)
+    calls: list[float] = []
+    is_back = threading.Event()
+
+    def lose(_: Any) -> Any:
+        calls.append(time.monotonic())
+        if len(calls) == 1:
+            time.sleep(1.1)
+        if is_back.is_set():
+            return None
+        return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=len(calls) <= 3)
+
+    given = settings(fake, linger_ms=0, delivery_timeout_ms=2_500, request_timeout_ms=2_000)
+    with Producer(given) as producer:
+        producer.send("t", b"0", partition=0).result(WAIT_S)
+        fake.fault(lose, api="Produce", times=10_000)
+        handles = [producer.send("t", b"1", partition=0)]
+        time.sleep(0.8)
+        for value in (b"2", b"3"):
+            handles.append(producer.send("t", value, partition=0))
+            time.sleep(0.05)
+        expired = handles[0].exception(WAIT_S)
+        (state,) = log.producers.values()
+        while len(state.batches) > known:
+            state.batches.popleft()
+        is_back.set()
+        errors = [handle.exception(WAIT_S) for handle in handles[1:]]
+        with contextlib.suppress(ProduceError):
+            producer.flush(WAIT_S)
+    assert isinstance(expired, ProduceError)
+    assert expired.written is Written.UNKNOWN
+    assert log_values(fake, "t", 0) == numbers(4)
+    assert [error and error.written for error in errors] in (
+        [None, None],
+        [Written.UNKNOWN, None],
+        [Written.UNKNOWN, Written.UNKNOWN],
+    )
+
+
 def test_batches_that_no_broker_knows_any_more_are_told_as_such(fake: FakeCluster) -> None:
     """Nothing tells whether they are written: that is an error, and none is sent twice."""
     log = fake.log("t", 0)
