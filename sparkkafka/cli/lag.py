@@ -33,7 +33,7 @@ from sparkkafka.cli.tables import (
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import ErrorCode, KafkaError, OptionError, counted, some
+from sparkkafka.errors import CheckpointError, ErrorCode, KafkaError, OptionError, counted, some
 
 app = typer.Typer(rich_markup_mode=None)
 pause = time.sleep  # tests replace it
@@ -113,7 +113,12 @@ def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions)
     checkpoint = Checkpoint(location)
 
     def committed_of(admin: Admin) -> Mapping[TopicPartition, int | None]:
-        return next_offsets(checkpoint.reload(), admin)
+        current = checkpoint.reload()
+        if not current.committed:
+            raise CheckpointError(
+                f"{current.location}: no batch has finished yet, so the lag is not known"
+            )
+        return next_offsets(current, admin)
 
     show_lag(session, f"checkpoint {checkpoint.location}", committed_of, options)
 

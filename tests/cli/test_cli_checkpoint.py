@@ -230,6 +230,14 @@ def test_what_is_left_and_lost(cluster: Runs, tmp_path: Path) -> None:
     assert "26 behind in 1 partition" in cluster("lag", folder, "--no-ages").out
 
 
+def test_the_lag_is_not_known_before_the_first_batch_has_finished(
+    cluster: Runs, tmp_path: Path
+) -> None:
+    folder = str(make_checkpoint(tmp_path / "c", {0: {0: 14}}, []))
+    run = cluster("lag", folder, code=1)
+    assert "no batch has finished yet, so the lag is not known" in run.error
+
+
 def test_a_deleted_or_recreated_topic(cluster: Runs, tmp_path: Path) -> None:
     text = plan_text(kafka_line({"t": {0: 99}, "gone": {0: 1}}))
     folder = str(make_checkpoint(tmp_path / "c", {0: text}, [0]))

@@ -256,7 +256,7 @@ class PollLoop:
                         remaining -= count
                     is_over = budget_bytes <= 0 or deadline.expired
             except KafkaError as error:
-                if isinstance(error, CorruptRecordError):
+                if isinstance(error, CorruptRecordError) and _ADVICE not in error.reason:
                     error = _with_advice(error, state.tp, state.position or 0)
                 state.error = error
                 if has_taken:
@@ -301,6 +301,9 @@ class PollLoop:
         raise state.error
 
 
+_ADVICE = ". The position stays at "  # an error that waited for the next poll has it already
+
+
 def _with_advice(
     error: CorruptRecordError, tp: TopicPartition, position: int
 ) -> CorruptRecordError:
@@ -309,7 +312,5 @@ def _with_advice(
     is_too_large = isinstance(error, BatchTooLargeError)
     batch, it = ("batch", "it") if is_too_large else ("damaged batch", "the damage")
     past = f" The {batch} ends before offset {error.next_offset}." if error.next_offset else ""
-    error.reason += (
-        f". The position stays at {position}.{past} Seek past {it} to skip these records"
-    )
+    error.reason += f"{_ADVICE}{position}.{past} Seek past {it} to skip these records"
     return error.at(*tp)

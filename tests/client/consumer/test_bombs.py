@@ -334,7 +334,7 @@ def test_large_records_before_damage(fake_cluster, how: str) -> None:
     [[kind, words]] = found["errors"]
     assert kind == "CorruptRecordError"
     assert "topic t partition 0 offset 3" in words
-    assert "The position stays at 3." in words  # what stands before it has been read
+    assert words.count("The position stays at 3.") == 1  # what stands before it has been read
     assert found["rows"] == 3
     assert found["peak"] < ALLOWED
 

@@ -512,6 +512,7 @@ def test_damage_is_told_after_what_stands_before_it(fake_cluster, how, good_befo
             with pytest.raises(CorruptRecordError, match="Seek past the damage") as raised:
                 poll(WAIT_S)
             error = raised.value
+            assert str(error).count("Seek past the damage") == 1
             assert (error.topic, error.partition) == ("t", 0)
             assert error.offset == good_before + (0 if how == "crc" else 2)
             assert error.next_offset == good_before + 3
