@@ -98,7 +98,7 @@ $(STAMP): pyproject.toml
 	if [ -z "$$python" ]; then \
 	  echo "Python 3.11 or newer is needed and was not found$(if $(PYTHON), at $(PYTHON)): install it, or run make PYTHON=/path/to/python3.11" >&2; \
 	  exit 1; fi; \
-	echo "installing the pinned tools into $(VENV) with $$($$python --version), one or two minutes, once"; \
+	echo "installing the pinned tools into $(VENV) with $$($$python --version), once: two minutes or more, by the network"; \
 	if ! { [ -x $(PY) ] && $(PY) -m pip --version >/dev/null 2>&1; } && ! "$$python" -m venv $(VENV); then \
 	  echo "$$python cannot make a virtual environment (on Debian and Ubuntu: apt-get install python3-venv)" >&2; \
 	  exit 1; fi; \

@@ -54,6 +54,7 @@ def write_notebook_pages(*, execute: bool) -> None:
     executed yet has no output."""
     files: dict[str, bytes] = {}
     for path in notebooks.NOTEBOOKS:
+        print(f"{'executing' if execute else 'reading'} {path.name}", flush=True)
         text, pictures = notebooks.as_page(notebooks.kept_copy(path, execute=execute), path.stem)
         files |= {f"{path.stem}.md": text.encode(), **pictures}
     folder = DOCS / "notebooks"  # ignored by git

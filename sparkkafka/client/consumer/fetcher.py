@@ -373,12 +373,17 @@ class Fetcher:
             elif leader.is_fetch:
                 has_news = self._take_records(state, row, buffer) or has_news
             else:
-                self._take_listed_offset(state, row.offset)
+                self._take_listed_offset(state, row.offset, where)
         has_news = has_news or not leader.is_fetch
         leader.pace(self.options.fetch_max_wait_ms, has_news=has_news)
 
-    def _take_listed_offset(self, state: PartitionState, offset: int) -> None:
-        """Set the position that the leader looked up."""
+    def _take_listed_offset(self, state: PartitionState, offset: int, where: str) -> None:
+        """Set the position that the leader looked up. An answer that no broker of Kafka gives is
+        requested again, after a backoff."""
+        if offset < NO_OFFSET or (offset == NO_OFFSET and state.lookup == LATEST):
+            reason = f"it returned offset {offset}"
+            self.retry(state, BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, where, reason))
+            return
         state.backoff.reset()
         if offset == NO_OFFSET:  # no record is that late, or none has been tiered
             state.seek(None, lookup=EARLIEST if state.lookup == LATEST_TIERED else LATEST)

@@ -641,3 +641,23 @@ def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
                 rows += source.poll(0.5)
         assert by_partition(rows) == ALL
         assert len(used) > 2
+
+
+@pytest.mark.parametrize("offset", [-1, -5])
+def test_an_offset_that_no_broker_of_kafka_returns_is_requested_after_a_backoff(
+    fake_cluster, offset
+):
+    fake_cluster.create_topic("t")
+    answer = fake_cluster.handlers["ListOffsets"]
+
+    def wrong(*arguments: Any) -> Any:
+        response = answer(*arguments)
+        response.topics[0].partitions[0].offset = offset
+        return response
+
+    fake_cluster.handlers["ListOffsets"] = wrong
+    with reading(fake_cluster) as source:
+        assert not source.poll(1.0)
+        assert len(fake_cluster.requests_of("ListOffsets")) < 100
+        with pytest.raises(KafkaTimeoutError, match=f"returned offset {offset}"):
+            source.position(TopicPartition("t", 0), timeout_s=0.5)
