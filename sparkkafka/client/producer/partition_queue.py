@@ -317,8 +317,11 @@ class PartitionQueue:
         self.in_flight += 1
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Whether this is the first batch, and every earlier one was acknowledged."""
-        return bool(self.batches) and self.batches[0] is batch and self.state is not State.GAP
+        """Whether every earlier batch was acknowledged or is unresolved. Behind a gap no batch is
+        the head."""
+        if self.state is State.GAP or not self.batches:
+            return False
+        return self.batches[0] is batch or self.has_unresolved
 
     def was_sent_to_former_topic(self, batch: ProducerBatch) -> bool:
         """Whether the topic was recreated since the batch was first sent, by its id."""
@@ -419,9 +422,7 @@ class PartitionQueue:
     def mark_unresolved(self, batch: ProducerBatch) -> bool:
         """Keep a batch that was refused as out of order, if a later batch can show its outcome;
         else return False."""
-        if not batch.maybe_written or batch.is_overtaken:
-            return False
-        if not (self.has_unresolved or self.is_head(batch)):
+        if not batch.maybe_written or batch.is_overtaken or not self.is_head(batch):
             return False
         if not any(
             other.maybe_written and not other.is_unresolved and other is not batch

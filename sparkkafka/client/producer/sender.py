@@ -722,7 +722,7 @@ class Sender:
             verdict = judge(
                 code,
                 record_count=batch.encoded.record_count,
-                is_head=queue.is_head(batch) or (queue.has_unresolved and not queue.has_gap),
+                is_head=queue.is_head(batch),
                 maybe_written=batch.maybe_written,
                 attempts_left=batch.attempts <= self._options.retries,
                 transactional=self._transaction is not None,
@@ -758,7 +758,7 @@ class Sender:
     def _recover_out_of_order(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Decide about a batch that the broker refused as out of order: keep it queued, or fail it
         as possibly written, and return True. Return False: the refusal is judged like any other."""
-        if queue.has_gap or not (queue.has_unresolved or queue.is_head(batch)):
+        if not queue.is_head(batch):
             return False
         self._refresh_topic_id(queue)
         if queue.was_sent_to_former_topic(batch) and self._transaction is None:
