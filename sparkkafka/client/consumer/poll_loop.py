@@ -256,13 +256,13 @@ class PollLoop:
                         remaining -= count
                     is_over = budget_bytes <= 0 or deadline.expired
             except KafkaError as error:
-                if isinstance(error, CorruptRecordError) and _ADVICE not in error.reason:
-                    error = _with_advice(error, state.tp, state.position or 0)
-                state.error = error
                 if has_taken:
+                    state.error = error
                     self._subscription.enqueue_if_ready(state)
                     return
                 state.error = None
+                if isinstance(error, CorruptRecordError):
+                    error = _with_advice(error, state.tp, state.position or 0)
                 self._subscription.may_lack_positions = True
                 self._subscription.end_turn(state)
                 raise error from error.__cause__
@@ -301,9 +301,6 @@ class PollLoop:
         raise state.error
 
 
-_ADVICE = ". The position stays at "  # an error that waited for the next poll has it already
-
-
 def _with_advice(
     error: CorruptRecordError, tp: TopicPartition, position: int
 ) -> CorruptRecordError:
@@ -312,5 +309,7 @@ def _with_advice(
     is_too_large = isinstance(error, BatchTooLargeError)
     batch, it = ("batch", "it") if is_too_large else ("damaged batch", "the damage")
     past = f" The {batch} ends before offset {error.next_offset}." if error.next_offset else ""
-    error.reason += f"{_ADVICE}{position}.{past} Seek past {it} to skip these records"
+    error.reason += (
+        f". The position stays at {position}.{past} Seek past {it} to skip these records"
+    )
     return error.at(*tp)
