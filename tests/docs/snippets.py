@@ -55,8 +55,8 @@ def page(name: str) -> str:
 
 
 def hand_written_pages() -> list[str]:
-    """README, CONTRIBUTING and the pages of the docs."""
-    docs = sorted((ROOT / "docs").glob("*.md"))
+    """README, CONTRIBUTING and the pages of the docs, recipes included."""
+    docs = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/recipes").glob("*.md")])
     return [README, "CONTRIBUTING.md", *(path.relative_to(ROOT).as_posix() for path in docs)]
 
 

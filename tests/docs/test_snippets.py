@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sparkkafka.testing.registry import PATH, USUAL_PORT, SchemaRegistry
 from tests.docs.snippets import (
     AUTHORIZER,
     CHAINS,
+    ROOT,
     SECURITY,
     hand_written_pages,
     page,
@@ -187,9 +189,12 @@ def test_errors(capsys: Any) -> None:
 
 def test_every_page_with_snippets_is_run() -> None:
     with_snippets = {name for name in hand_written_pages() if snippets(page(name))}
+    recipes = {name for name in with_snippets if name.startswith("docs/recipes/")}
     listed = [name for names in CHAINS.values() for name in names]
-    assert with_snippets == {*listed, SECURITY}
+    assert with_snippets - recipes == {*listed, SECURITY}
     assert len(listed) == len(set(listed))
+    tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests/docs/recipes").glob("*.py")}
+    assert {Path(name).stem.replace("-", "_") for name in recipes} <= tests
 
 
 def test_what_a_page_prints_is_compared(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
