@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from sparkkafka.client.arguments import NotPickled, as_bytes, checked_headers, checked_number
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
@@ -32,6 +32,7 @@ from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.topic_records import (
     RECORD_BYTES,
+    ArrowStream,
     TopicRecords,
     series_records,
     table_records,
@@ -43,9 +44,6 @@ from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
 from sparkkafka.protocol.records.batches import HEADER_BYTES
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -241,11 +239,11 @@ class Producer(NotPickled):
             self._record_lost(error)
         raise error
 
-    def send_table(
-        self, table: pa.Table | pa.RecordBatch, topic: str | None = None
-    ) -> TableDelivery:
+    def send_table(self, table: ArrowStream, topic: str | None = None) -> TableDelivery:
         """Queue all rows of an Arrow table: column value and, if there, key, headers, partition,
-        topic and timestamp, as for the Spark sink; other columns are ignored.
+        topic and timestamp, as for the Spark sink; other columns are ignored. `table` is a pyarrow
+        Table or RecordBatch, or what else exports Arrow's C stream: a DataFrame of Polars or
+        pandas, a relation of DuckDB.
 
         An argument `topic` replaces the column. All rows are checked before any is queued. Raises
         OptionError for the type of a column, EncodeError for a value (null topic, null header key,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -367,25 +367,45 @@ _PART_BYTES = 2**20
 buffer.memory."""
 
 
+class ArrowStream(Protocol):
+    """A table of any library that exports Arrow's C stream (the Arrow PyCapsule interface)."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+def arrow_table(table: ArrowStream) -> pa.Table:
+    """Return the table as a pyarrow Table, without a copy if its library has Arrow columns. Raises
+    OptionError for an object that is no table."""
+    if isinstance(table, pa.Table):
+        return table
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise OptionError(
+            "a table is a pyarrow Table or RecordBatch, or another DataFrame that exports Arrow's "
+            f"C stream (Polars, DuckDB, pandas 2.2 or later), got {type(table).__name__}"
+        )
+    try:
+        return pa.table(table)
+    except (TypeError, pa.ArrowException) as error:
+        raise OptionError(
+            f"cannot convert a {type(table).__name__} to an Arrow table: {error}"
+        ) from error
+
+
 def table_records(
-    table: pa.Table | pa.RecordBatch,
+    table: ArrowStream,
     topic: str | None,
     notifier: OutcomeNotifier,
     options: ProducerOptions,
 ) -> list[TableRecords]:
     """Check all rows, then return them in parts of one topic each. Raises OptionError for columns,
     EncodeError and ProduceError for rows."""
-    if not isinstance(table, pa.Table | pa.RecordBatch):
-        raise OptionError(
-            f"a table is a pyarrow Table or RecordBatch, got {type(table).__name__} (of a pandas "
-            "DataFrame: pyarrow.Table.from_pandas)"
-        )
-    columns = table_columns(table.schema, topic)
+    source = arrow_table(table)
+    columns = table_columns(source.schema, topic)
     now_ms = time.time_ns() // 1_000_000
     max_bytes = max(1, min(_PART_BYTES, options.buffer_memory // 4))
     parts: list[TableRecords] = []
     first_row = 0
-    for batch in [table] if isinstance(table, pa.RecordBatch) else table.to_batches():
+    for batch in source.to_batches():
         for part in _table_parts(batch, max_bytes):
             rows = InputRows.of(part, columns)
             check_headers(rows, first_row, "the table")

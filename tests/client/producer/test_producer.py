@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -901,6 +902,24 @@ def test_a_table(fake_cluster: FakeCluster) -> None:
     assert fake_cluster.log("u", 0).records()[0].value is None
 
 
+def test_a_table_of_any_library_that_exports_arrow(fake_cluster: FakeCluster) -> None:
+    """pandas' DataFrame, and a stream of Arrow's view types, as Polars exports it."""
+    fake_cluster.create_topic("t")
+    views = pa.table({"value": pa.array([b"2"], pa.binary_view()), "key": pa.nulls(1)})
+
+    class Stream:
+        def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+            return views.__arrow_c_stream__(requested_schema)
+
+    frame = pd.DataFrame({"value": ["0", None], "key": ["a", "b"]}, index=[7, 8])
+    with opened(fake_cluster) as producer:
+        for table in (frame, Stream(), views.to_batches()[0]):
+            producer.send_table(table, "t").result(WAIT_S)
+        with pytest.raises(OptionError, match="cannot convert a ChunkedArray to an Arrow"):
+            producer.send_table(views["value"], "t")
+    assert log_values(fake_cluster, "t") == [b"0", None, b"2", b"2"]
+
+
 def test_columns_of_nulls_are_as_none(fake_cluster: FakeCluster) -> None:
     """What pandas makes of a table whose columns were all null."""
     fake_cluster.create_topic("t")
@@ -948,7 +967,7 @@ def test_tables_that_are_wrong(columns: Any, error: type[KafkaError], words: str
     with opened("127.0.0.1:1", max_request_size=3_000) as producer:
         with pytest.raises(error, match=words):
             producer.send_table(pa.table(columns))
-        with pytest.raises(OptionError, match="pyarrow Table"):
+        with pytest.raises(OptionError, match="pyarrow Table or RecordBatch"):
             producer.send_table([{"value": b""}])
 
 
