@@ -24,6 +24,7 @@ from sparkkafka.spark.registration import choose_worker_python, needs_pyspark, r
 if TYPE_CHECKING:
     from sparkkafka.monitoring.listener import metrics
     from sparkkafka.spark.datasource import KafkaDataSource
+    from sparkkafka.spark.read.batch_offsets import commit, resolve_offsets
     from sparkkafka.spark.stream.group_committer import commit_to_group
     from sparkkafka.spark.stream.progress import lag, progress
 
@@ -31,20 +32,24 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "KafkaDataSource",
     "__version__",
+    "commit",
     "commit_to_group",
     "lag",
     "metrics",
     "progress",
     "register",
+    "resolve_offsets",
 ]
 
 # Imported when they are first used, so that `import sparkkafka.client` does not import pyspark.
 _LATE = {
     "KafkaDataSource": "sparkkafka.spark.datasource",
+    "commit": "sparkkafka.spark.read.batch_offsets",
     "commit_to_group": "sparkkafka.spark.stream.group_committer",
     "lag": "sparkkafka.spark.stream.progress",
     "metrics": "sparkkafka.monitoring.listener",
     "progress": "sparkkafka.spark.stream.progress",
+    "resolve_offsets": "sparkkafka.spark.read.batch_offsets",
 }
 _PLOT = "plot"  # a subpackage, which is imported when it is first used as `sparkkafka.plot`
 

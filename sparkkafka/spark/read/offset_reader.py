@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import TopicMetadata
@@ -34,6 +34,16 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 Offsets = dict[TopicPartition, int]
+
+
+class _BatchBounds(NamedTuple):
+    """What a batch read is to read, and the first offsets and the ends of the logs."""
+
+    partitions: list[TopicPartition]
+    starting: OffsetBound
+    ending: OffsetBound
+    earliest: Offsets
+    latest: Offsets
 
 
 class OffsetReader:
@@ -216,6 +226,27 @@ class OffsetReader:
     ) -> tuple[list[KafkaInputPartition], list[planning.Loss], dict[str, bytes | None]]:
         """Return the ranges of a batch read, the losses in them, and the topics' ids by name.
         Raises OptionError."""
+        bounds = self._batch_bounds(deadline)
+        topic_ids = {tp.topic: self._cluster.topic_id(tp.topic) for tp in bounds.partitions}
+        bind_in_task = self._options.bind_offsets == "task"
+        ranges, losses = planning.plan_ranges(*bounds, bind_in_task=bind_in_task)
+        return ranges, losses, topic_ids
+
+    def batch_offsets(self, deadline: Deadline) -> tuple[Offsets, Offsets, list[planning.Loss]]:
+        """Return the start and the end of a batch read in each partition, and the losses. Where
+        nothing is to be read, both are the end. Raises OptionError."""
+        bounds = self._batch_bounds(deadline)
+        ranges, losses = planning.plan_ranges(*bounds)
+        ends: Offsets = {}
+        for tp in bounds.partitions:
+            log_start, log_end = bounds.earliest[tp], bounds.latest[tp]
+            end = planning.offset_of(bounds.ending, tp, log_start, log_end)
+            ends[tp] = max(min(end, log_end), log_start)
+        starts = ends | {planned.tp: planned.start for planned in ranges}
+        return starts, ends, losses
+
+    def _batch_bounds(self, deadline: Deadline) -> _BatchBounds:
+        """Look up the bounds of a batch read. Raises OptionError."""
         options = self._options
         partitions = self.subscribed_partitions(deadline)
         planning.check_named("startingOffsets", options.starting, partitions)
@@ -233,16 +264,7 @@ class OffsetReader:
             offsets.get(tp, -1) > end for offsets in specific for tp, end in latest.items()
         ):
             latest = self.confirmed_ends(latest, deadline)
-        topic_ids = {tp.topic: self._cluster.topic_id(tp.topic) for tp in partitions}
-        ranges, losses = planning.plan_ranges(
-            partitions,
-            starting,
-            ending,
-            earliest,
-            latest,
-            bind_in_task=options.bind_offsets == "task",
-        )
-        return ranges, losses, topic_ids
+        return _BatchBounds(partitions, starting, ending, earliest, latest)
 
     def task_ranges(
         self, ranges: list[KafkaInputPartition], topic_ids: Mapping[str, bytes | None]

@@ -290,8 +290,8 @@ def plan_ranges(
     ranges, losses = [], []
     for tp in sorted(partitions):
         log_start, log_end = earliest[tp], latest[tp]
-        start = _offset_of(starting, tp, log_start, log_end)
-        end = _offset_of(ending, tp, log_start, log_end)
+        start = offset_of(starting, tp, log_start, log_end)
+        end = offset_of(ending, tp, log_start, log_end)
         planned = KafkaInputPartition(tp.topic, tp.partition, start, end)
         if bind_in_task:
             planned = _with_open_ends(planned, starting, ending)
@@ -357,7 +357,7 @@ def _bound_number(bound: OffsetBound, tp: TopicPartition) -> int:
     return EARLIEST_OFFSET if bound.kind == "earliest" else LATEST_OFFSET
 
 
-def _offset_of(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
+def offset_of(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int) -> int:
     """Return the offset that the bound means in a log with these first and end offsets."""
     number = _bound_number(bound, tp)
     return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(number, number)
