@@ -1,4 +1,4 @@
-"""Progress of streaming queries: the offsets that Spark reports, lag, and a live line.
+"""Progress of streaming queries: the offsets that Spark reports, lag, and its live display.
 
 Spark reports the offsets of each source as JSON; those of Kafka sources are {"topic": {"0": 23}}.
 In PySpark 4.0 and 4.1 a query's own `lastProgress` has the text of a Python dictionary instead.
@@ -16,9 +16,10 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from html import escape
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets
@@ -29,6 +30,7 @@ from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError
 from sparkkafka.protocol.constants import LATEST
 from sparkkafka.spark.delegation_tokens import with_token
+from sparkkafka.spark.stream.progress_chart import Curve, Point, chart_html
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -213,7 +215,7 @@ def _look_up_ends(
     return {tp: row.offset for tp, row in listed.items()}
 
 
-# --- a live line --------------------------------------------------------------------------------
+# --- a live display ------------------------------------------------------------------------------
 
 _MIN_INTERVAL_S = 0.1
 
@@ -225,14 +227,15 @@ def progress(
     timeout_s: float = 60.0,
     interval_s: float = 1.0,
 ) -> None:
-    """Show a live line about the query: its batch, rows a second, and lag.
+    """Show the query's batch, rows per second, and lag while it runs.
 
-    In a notebook one output changes in place; a terminal shows one line that is rewritten; a pipe
-    gets a line for each batch. It ends with the query or after `timeout_s`. Interrupt (Ctrl-C) ends
-    it too, and leaves the query running. A failed query's error is raised, as `awaitTermination`
-    does.
+    A notebook gets one output that changes in place: a line, and curves of the rows per second and
+    of the lag, from the first report that Spark still keeps. A terminal shows one line that is
+    rewritten; a pipe gets a line for each batch. It ends with the query or after `timeout_s`.
+    Interrupt (Ctrl-C) ends it too, and leaves the query running. A failed query's error is raised,
+    as `awaitTermination` does.
 
-    The line is renewed every `interval_s`. The lag is that of `sparkkafka.lag`; with the query's
+    The display is renewed every `interval_s`. The lag is that of `sparkkafka.lag`; with the query's
     `options` (`kafka.bootstrap.servers`, …) the ends of the logs are looked up each time.
     """
     deadline = Deadline(seconds_of(timeout_s) * 1000)
@@ -241,7 +244,7 @@ def progress(
         raise OptionError(f"progress() takes a streaming query, not {type(query).__name__}")
     if options is not None:
         parse_group_options(options)  # a bad option is an error, not an unknown lag
-    output = _choose_output()
+    output = _choose_output(query)
     status: _StatusLine | None = None
     try:
         with _python_sigint_handler():
@@ -267,12 +270,15 @@ def progress(
 
 
 class _StatusLine(NamedTuple):
-    """A line about a query: its name, `parts` with the numbers of batch `batch`, and its state."""
+    """A line about a query: its name, `parts` with the numbers of batch `batch`, and its state.
+    `rate` and `lag` are points of curves, None if they are not known."""
 
     name: str
     batch: int | None
     parts: tuple[str, ...]
     state: str
+    rate: Point | None = None
+    lag: Point | None = None
 
     def text(self) -> str:
         return "  ".join([self.name, *self.parts, self.state])
@@ -298,16 +304,22 @@ def _status_line(
         return _StatusLine(name, None, ("no batch has finished yet",), state)
     batch = field_of(report, "batchId")
     rows, took_ms = field_of(report, "numInputRows"), field_of(report, "batchDuration")
-    rows_per_s = field_of(report, "processedRowsPerSecond")
     took = "" if took_ms is None else f" in {took_ms / 1000:.1f} s"
     parts = [f"batch {batch}", f"{rows or 0:,} rows{took}"]
-    if rows_per_s is not None and math.isfinite(rows_per_s):
-        parts.append(f"{rows_per_s:,.0f} rows/s")
-    return _StatusLine(name, batch, (*parts, _lag_text(report, options, timeout_s)), state)
+    rate = field_of(report, "processedRowsPerSecond")
+    if _is_number(rate):
+        parts.append(f"{rate:,.0f} rows/s")
+    lag_now = _lag_sum(report, options, timeout_s)
+    parts.append("lag ?" if lag_now is None else f"lag {lag_now:,}")
+    # Ends that were looked up are those of now, not those of the report.
+    lag_time = _start_time(report) if options is None else datetime.now(UTC)
+    return _StatusLine(
+        name, batch, tuple(parts), state, _rate_point(report), _point(lag_time, lag_now)
+    )
 
 
-def _lag_text(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -> str:
-    """Return "lag" and the unread offsets, "?" if they are unknown."""
+def _lag_sum(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -> int | None:
+    """Return the number of unread offsets, None if it is unknown."""
     try:
         lags: Mapping[TopicPartition, int] | None
         if options is None:
@@ -316,7 +328,25 @@ def _lag_text(report: Any, options: Mapping[str, Any] | None, timeout_s: float) 
             lags = lag(report, options, timeout_s=max(timeout_s, _MIN_INTERVAL_S))
     except KafkaError:  # if the error lasts, the query fails with it
         lags = None
-    return "lag ?" if lags is None else f"lag {sum(lags.values()):,}"
+    return None if lags is None else sum(lags.values())
+
+
+def _rate_point(report: Any) -> Point | None:
+    return _point(_start_time(report), field_of(report, "processedRowsPerSecond"))
+
+
+def _point(time: datetime | None, value: float | None) -> Point | None:
+    return Point(time, value) if time is not None and _is_number(value) else None
+
+
+def _is_number(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
+
+
+def _start_time(report: Any) -> datetime | None:
+    """Return when the reported batch started."""
+    timestamp = field_of(report, "timestamp")
+    return datetime.fromisoformat(timestamp) if timestamp else None
 
 
 @contextmanager
@@ -362,25 +392,34 @@ class _TerminalLine:
 
 
 class _NotebookOutput:
-    """Shows one line in a notebook, which changes in place."""
+    """Shows the line and curves in a notebook, in one output that changes in place. The curves
+    begin with `reports`."""
 
-    def __init__(self) -> None:
+    def __init__(self, reports: Iterable[Any]) -> None:
         self._handle: Any = None
+        self._rates = Curve("rows/s", "#1f9d8b")
+        self._lags = Curve("lag (offsets)", "#d9622b")
+        for report in reports:
+            self._rates.add(_rate_point(report))
+            self._lags.add(_point(_start_time(report), _lag_sum(report, None, 0)))
 
     def show(self, status: _StatusLine, *, last: bool = False) -> None:
         from IPython.display import display
 
-        data = {"text/plain": status.text(), "text/html": status.html()}
+        self._rates.add(status.rate)
+        self._lags.add(status.lag)
+        html = f"<div>{status.html()}</div>{chart_html((self._rates, self._lags))}"
+        data = {"text/plain": status.text(), "text/html": html}
         if self._handle is None:
             self._handle = display(data, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self._handle.update(data, raw=True)
 
 
-def _choose_output() -> _LinePerBatch | _TerminalLine | _NotebookOutput:
+def _choose_output(query: StreamingQuery) -> _LinePerBatch | _TerminalLine | _NotebookOutput:
     """Return the output for a notebook, a terminal, or anything else."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if getattr(shell, "kernel", None) is not None:
-        return _NotebookOutput()
+        return _NotebookOutput(query.recentProgress)
     return _TerminalLine() if sys.stdout.isatty() else _LinePerBatch()

@@ -1,7 +1,8 @@
-"""The live line about a query: what it says, where, and when it ends. No Spark session."""
+"""The live display of a query: what it says, where, and when it ends. No Spark session."""
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -44,6 +45,7 @@ class Query:
         self.id = "0123456789abcdef"
         self.status = {"message": "Processing new data"}
         self.looks = 0
+        self.recentProgress: list[Any] = []
 
     @property
     def isActive(self) -> bool:
@@ -87,7 +89,9 @@ def test_on_a_terminal_one_line_is_written_anew_and_fits(
     assert last.endswith("\x1b[K\n")
 
 
-def test_in_a_notebook_one_output_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def outputs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """What a notebook shows one after the other in one output."""
     display = pytest.importorskip("IPython.display")
     outputs: list[dict[str, str]] = []
 
@@ -99,11 +103,47 @@ def test_in_a_notebook_one_output_changes(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(display, "display", made)
     shell = SimpleNamespace(kernel="one")
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    return outputs
+
+
+def test_in_a_notebook_one_output_changes(outputs: list[dict[str, str]]) -> None:
     sparkkafka.progress(Query(report(1), report(2), name="<q>"), interval_s=0.1)
     assert len(outputs) == 2
     assert outputs[0]["text/plain"] == LINE.replace("q ", "<q> ", 1)
-    assert outputs[1]["text/html"].startswith("&lt;q&gt; ")
+    assert outputs[1]["text/html"].startswith("<div>&lt;q&gt; ")
     assert "lag <b>1,200</b>" in outputs[1]["text/html"]
+
+
+def points(html: str) -> list[int]:
+    """Return the number of points of each curve."""
+    return [len(line.split()) for line in re.findall(r'<polyline points="([^"]*)"', html)]
+
+
+def timed(second: int, **more: Any) -> dict[str, Any]:
+    return report(second, timestamp=f"2026-01-31T06:00:{second:02}.500Z", **more)
+
+
+def test_a_notebook_has_curves_from_the_first_report_on(outputs: list[dict[str, str]]) -> None:
+    query = Query(None, timed(3), timed(3), timed(4, processedRowsPerSecond=None))
+    query.recentProgress = [timed(1), timed(2, end="null")]
+    sparkkafka.progress(query, interval_s=0.1)
+    # The rows per second of batches 1 to 3, the lag of batches 1, 3 and 4.
+    assert [points(output["text/html"]) for output in outputs] == [[2, 2], [3, 2], [3, 2], [3, 3]]
+    assert "06:00:01" in outputs[-1]["text/html"]
+    assert "06:00:04 UTC" in outputs[-1]["text/html"]
+
+
+def test_a_lag_that_is_looked_up_is_a_point_each_time(
+    outputs: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module, "lag", lambda report, options, *, timeout_s: {})
+    sparkkafka.progress(Query(*[timed(1)] * 4), OPTIONS, interval_s=0.1)
+    assert points(outputs[-1]["text/html"]) == [2, 4]  # a curve with one point is a line
+
+
+def test_a_query_without_a_report_has_no_curves(outputs: list[dict[str, str]]) -> None:
+    sparkkafka.progress(Query(None))
+    assert "svg" not in outputs[-1]["text/html"]
 
 
 def test_it_ends_at_its_deadline(capsys: Any) -> None:

@@ -404,6 +404,8 @@ import json, sys
 import sparkkafka
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.streaming.query import StreamingQuery
+from sparkkafka.spark.stream.progress import _NotebookOutput
+from sparkkafka.spark.stream.progress_chart import chart_html
 
 servers, topic, folder = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
@@ -428,8 +430,10 @@ except Exception as error:
 before = list(committer.committed.values())
 committer.flush(query)
 sparkkafka.progress(query)
+rates = _NotebookOutput(query.recentProgress)._rates
 print(json.dumps({
     "processed": len(sparkkafka.plot.throughput(query).lines[0].get_xdata()),
+    "curves": chart_html([rates]).count("<svg"),
     "lag": list(sparkkafka.lag(query, options).values()),
     "alone": alone,
     "before": before,
@@ -457,7 +461,13 @@ def test_flush_and_lag_over_connect(
     assert re.fullmatch(r"flushed  batch 0  30 rows .*  lag [0?]  ended", line)
     told = json.loads(last)
     alone = told.pop("alone")
-    assert told == {"lag": [20], "before": [], "flushed": [[topic, 0, 30]], "processed": 1}
+    assert told == {
+        "lag": [20],
+        "before": [],
+        "flushed": [[topic, 0, 30]],
+        "processed": 1,
+        "curves": 1,
+    }
     assert alone == [0] if LATER_THAN_4_1 else "Spark 4.2 and later does" in alone
     assert group_offsets(servers, f"of-{topic}") == {(topic, 0): 30}
 
