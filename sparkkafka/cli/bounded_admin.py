@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import logging
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -24,10 +24,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     UnknownTopicError,
-    some,
 )
-
-log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -37,7 +34,7 @@ class BoundedAdmin(Admin):
     """An `Admin` for one run of a verb.
 
     A call after the deadline raises KafkaTimeoutError and sends nothing. The first call raises
-    KafkaConnectionError if all bootstrap servers refuse connections.
+    KafkaConnectionError as `check_servers` does.
     """
 
     def __init__(self, config: Mapping[str, Any], deadline: Deadline) -> None:
@@ -75,7 +72,7 @@ class BoundedAdmin(Admin):
                 f"not done after {self.deadline.text}: give --timeout more seconds"
             )
         if not self._has_checked_servers:
-            check_not_refused(self._options)
+            check_servers(self._options)
             self._has_checked_servers = True
         remaining_s = self.deadline.remaining_s()
         with super()._call(remaining_s if timeout_s is None else min(timeout_s, remaining_s)) as (
@@ -115,30 +112,32 @@ def config_values(
     }
 
 
-def check_not_refused(options: ClientOptions) -> None:
-    """Raise KafkaConnectionError if every bootstrap server refuses connections.
+def check_servers(options: ClientOptions) -> None:
+    """Raise KafkaConnectionError if every bootstrap server refuses connections or has a name that
+    cannot be resolved.
 
-    The client retries a refused connection until its deadline, as Java's does, because a service
-    outlives a broker that restarts. At a terminal a refused port is a typing error or a broker that
-    was not started, and nobody wants to wait half a minute to learn that.
+    The client retries both until its deadline, as Java's does, because a service outlives a broker
+    that restarts. At a terminal they are a typing error or a broker that was not started, and
+    nobody wants to wait half a minute to learn that.
 
-    The first server that does not refuse ends the check, after a second at most; all other failures
-    are left to the client. If that server does not connect either, a warning names those that
-    refused.
+    The first server that fails in another way, or not at all, ends the check, after a second at
+    most: its failure is left to the client.
     """
     deadline = Deadline(1_000)
-    refused: list[str] = []
+    failures: list[str] = []
     for host, port in BootstrapServers(options).addresses():
+        where = address_text(host, port)
         try:
             connect(host, port, options, deadline).close()
         except KafkaConnectionError as error:
             if error.errno == errno.ECONNREFUSED:
-                refused.append(address_text(host, port))
+                failures.append(f"{where} refused the connection, so no broker listens there")
                 continue
-            if refused:
-                log.warning("%s: connection refused; %s", some(refused), error)
+            if isinstance(error.__cause__, socket.gaierror | UnicodeError):
+                failures.append(str(error))
+                continue
         return
     raise KafkaConnectionError(
-        f"connection refused by {some(refused)}: no broker listens there. Is the port of "
-        "bootstrap.servers right, and has the broker been started?"
+        f"no bootstrap server can be reached: {'; '.join(failures)}. Check the names and ports, and "
+        "that the brokers are running"
     )

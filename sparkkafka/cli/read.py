@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import typer
 from numpy.typing import NDArray
 
-from sparkkafka.cli.bounded_admin import check_not_refused
+from sparkkafka.cli.bounded_admin import check_servers
 from sparkkafka.cli.commands import (
     Count,
     Delimiter,
@@ -464,9 +464,9 @@ class TopicReader:
         """Look up the plan's partitions, and where to start and end in each: this sets `positions`,
         `ends` and `leaders`. Waits `timeout_s` at most.
 
-        Raises KafkaConnectionError if all servers refuse connections.
+        Raises KafkaConnectionError as `check_servers` does.
         """
-        check_not_refused(self._options)
+        check_servers(self._options)
         plan, consumer, deadline = self._plan, self._consumer, Deadline(self._timeout_s * 1000)
         ranges = self._offset_ranges(deadline)
         if plan.start.kind == "tail":

@@ -21,7 +21,7 @@ from typing import IO, Annotated, Any, Final, Literal, Self
 import pyarrow as pa
 import typer
 
-from sparkkafka.cli.bounded_admin import check_not_refused
+from sparkkafka.cli.bounded_admin import check_servers
 from sparkkafka.cli.commands import (
     Count,
     Delimiter,
@@ -406,8 +406,8 @@ class TopicWriter:
     """Sends batches to one topic; use it under `with`, which waits for all acknowledgements.
 
     `settings` are a Producer's; each record may take `timeout_s`, unless they say something else.
-    `written` counts acknowledged records. Raises NotWrittenError, and what Producer.send_table
-    raises.
+    `written` counts acknowledged records. The constructor connects, and raises KafkaConnectionError
+    as `check_servers` does. Raises NotWrittenError, and what Producer.send_table raises.
     """
 
     def __init__(self, settings: Mapping[str, Any], topic: str, timeout_s: float) -> None:
@@ -415,7 +415,7 @@ class TopicWriter:
             raise OptionError("transactional.id: records go without a transaction here: remove it")
         self._topic = topic
         settings = {**producer_settings(timeout_s), **settings}
-        self._options = parse_producer_settings(settings).client
+        check_servers(parse_producer_settings(settings).client)
         self._producer = Producer(settings)
         self._unsettled: deque[tuple[TableDelivery, int]] = deque()
         # Records: queued, acknowledged, and given up.
@@ -450,11 +450,8 @@ class TopicWriter:
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue the rows; wait while the producer's memory is full.
 
-        Raises NotWrittenError once earlier records were given up; KafkaConnectionError, before
-        anything is sent, if all servers refuse connections.
+        Raises NotWrittenError once earlier records were given up.
         """
-        if not self.sent:
-            check_not_refused(self._options)
         self._unsettled.append((self._producer.send_table(batch, self._topic), batch.num_rows))
         self.sent += batch.num_rows
         # The records are bounded by buffer.memory, their deliveries by this number.

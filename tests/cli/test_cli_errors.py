@@ -87,32 +87,28 @@ def test_all_verbs_are_here():
 
 
 @pytest.mark.parametrize("verb", ANY)
-def test_a_dead_cluster(verb, dead_port, capsys):
-    """It does not wait for --timeout: it took 30 s by default."""
-    assert main(["-b", f"127.0.0.1:{dead_port}", "--timeout", "10", *verb.split()]) == 1
-    assert f"connection refused by 127.0.0.1:{dead_port}: " in one_line(capsys)
+def test_a_server_that_refuses(verb, dead_port, capsys):
+    """The error does not wait for --timeout, which no test outlives."""
+    servers = f"127.0.0.1:{dead_port}"
+    assert main(["-b", servers, "--timeout", "86400", *verb.split()]) == 1
+    assert f"{servers} refused the connection" in one_line(capsys)
 
 
 def test_one_of_several_servers_refuses(dead_port, capsys):
     with FakeCluster() as fake:
         fake.create_topic("t")
-        servers = f"127.0.0.1:{dead_port},{fake.bootstrap_servers}"
+        servers = f"127.0.0.1:{dead_port},nobody.invalid:9092,{fake.bootstrap_servers}"
         assert main(["-b", servers, "topics", "list"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_all_of_several_servers_refuse(dead_port, capsys):
-    servers = f"127.0.0.1:{dead_port},localhost:{dead_port}"
-    assert main(["-b", servers, "topics", "list"]) == 1
-    assert f"connection refused by {servers.replace(',', ', ')}: " in one_line(capsys)
-
-
-def test_a_server_that_refuses_is_named_while_another_does_not_connect(dead_port, capsys):
-    servers = f"127.0.0.1:{dead_port},nobody.invalid:9092"
-    assert main(["-b", servers, "--timeout", "1", "topics", "list"]) == 1
-    warning, error = capsys.readouterr().err.splitlines()
-    assert f"warning: 127.0.0.1:{dead_port}: connection refused; nobody.invalid:9092" in warning
-    assert "no broker of bootstrap.servers can be reached" in error
+def test_all_of_several_servers_are_named_with_their_reasons(dead_port, capsys):
+    servers = f"127.0.0.1:{dead_port},localhost:{dead_port},nobody.invalid:9092"
+    assert main(["-b", servers, "--timeout", "86400", "topics", "list"]) == 1
+    line = one_line(capsys)
+    for server in servers.split(",")[:2]:
+        assert f"{server} refused the connection" in line
+    assert "nobody.invalid:9092: the host name cannot be resolved" in line
 
 
 @pytest.mark.parametrize("verb", ["topics list", "lag g"])
@@ -327,10 +323,12 @@ def _raise(error):
     ],
 )
 def test_a_stream_that_the_shell_has_closed(closed, arguments, code, message):
-    command = f'"{sys.executable}" -m sparkkafka -b 127.0.0.1:9 {arguments} {closed}'
-    run = subprocess.run(
-        ["sh", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
-    )
+    with FakeCluster() as fake:
+        program = f'"{sys.executable}" -m sparkkafka -b {fake.bootstrap_servers}'
+        command = ["sh", "-c", f"{program} {arguments} {closed}"]
+        run = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+        )
     assert (run.returncode, run.stderr) == (code, message)
 
 
