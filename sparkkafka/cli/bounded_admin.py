@@ -138,6 +138,6 @@ def check_servers(options: ClientOptions) -> None:
                 continue
         return
     raise KafkaConnectionError(
-        f"no bootstrap server can be reached: {'; '.join(failures)}. Check the names and ports, and "
-        "that the brokers are running"
+        f"no bootstrap server can be reached: {'; '.join(failures)}. Check the names and "
+        "ports, and that the brokers are running"
     )

@@ -240,12 +240,14 @@ def _print_shown(document: Mapping[str, Any]) -> None:
     start = document["next_start"]
     if start is not None:
         batch = start["batch"]
+        # Without a batch before it, the query looks up startingOffsets again.
+        origin = ", from:" if start["partitions"] else ", from its startingOffsets"
         print_line(
             {
-                "new": "no batch was planned yet: the next start begins as its options say",
+                "new": "no batch was planned yet: the next start begins at its startingOffsets",
                 "on": f"the next start plans batch {batch}, which reads from:",
                 "again": f"batch {batch} is planned and not finished: the next start runs it "
-                "again, from:",
+                f"again{origin}",
             }[start["kind"]]
         )
         _print_starts(start["partitions"])

@@ -382,7 +382,10 @@ def _parse_headers(value: Any) -> list[tuple[str, bytes | None]]:
 # --- columns of records --------------------------------------------------------------------------
 
 NO_VALUE_COLUMNS: Final = frozenset(
-    ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", "key")
+    (
+        *("topic", "partition", "offset", "next_offset", "timestamp", "timestamp_type"),
+        *("headers", "key"),
+    )
 )
 """Columns of a file that are no part of a value."""
 

@@ -56,6 +56,7 @@ from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import KafkaTimeoutError, OptionError, counted, some
+from sparkkafka.protocol.constants import ISOLATION_LEVELS
 from sparkkafka.protocol.records.arrow import (
     binary_array,
     from_numpy,
@@ -117,6 +118,15 @@ def read(
             "--group", help="Begin at this group's committed offsets, without joining it."
         ),
     ] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option(
+            "--isolation",
+            metavar="LEVEL",
+            help="read_committed, or read_uncommitted for records of aborted and open "
+            "transactions, too. [default: read_committed]",
+        ),
+    ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Only records with this key.")] = None,
     header: Annotated[
         list[str] | None,
@@ -163,6 +173,10 @@ def read(
     session = session_of(context)
     if format not in (TEXT, "hex", "json"):
         raise OptionError(f"--format is {TEXT}, hex or json, got {format!r}")
+    if isolation is not None:
+        if isolation not in ISOLATION_LEVELS:
+            raise OptionError(f"--isolation is {' or '.join(ISOLATION_LEVELS)}, got {isolation!r}")
+        session.set_option("property", [f"isolation.level={isolation}"])
     if on_bad not in ("fail", "skip"):
         raise OptionError(f"--on-bad is fail or skip, got {on_bad!r}")
     if output is not None:

@@ -108,7 +108,16 @@ def test_show_reports_unreadable_files(files: Runs, checkpoint: str) -> None:
 
 def test_show_before_the_first_batch(files: Runs, tmp_path: Path) -> None:
     make_checkpoint(tmp_path / "c", {}, [])
-    assert "begins as its options say" in files("show", str(tmp_path / "c")).out
+    assert "begins at its startingOffsets" in files("show", str(tmp_path / "c")).out
+
+
+def test_show_the_first_batch_that_is_not_finished(files: Runs, tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "c", {0: plan_text(kafka_line({"t": {0: 5}}))}, [])
+    last = files("show", str(tmp_path / "c")).out.splitlines()[-1]
+    assert last == (
+        "batch 0 is planned and not finished: the next start runs it again, from its "
+        "startingOffsets"
+    )
 
 
 def test_other_sources(files: Runs, tmp_path: Path) -> None:

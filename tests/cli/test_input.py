@@ -198,9 +198,11 @@ def test_constants():
 
 
 def test_a_value_of_all_other_columns():
-    batch = pa.RecordBatch.from_pylist([{"key": "k", "id": 1, "name": "x", "partition": 2}])
+    batch = pa.RecordBatch.from_pylist(
+        [{"key": "k", "id": 1, "name": "x", "partition": 2, "next_offset": 7}]
+    )
     assert with_value(batch).to_pylist() == [
-        {"key": "k", "partition": 2, "value": {"id": 1, "name": "x"}}
+        {"key": "k", "partition": 2, "next_offset": 7, "value": {"id": 1, "name": "x"}}
     ]
     with pytest.raises(OptionError, match="no column value"):
         with_value(pa.RecordBatch.from_pylist([{"key": "k"}]))

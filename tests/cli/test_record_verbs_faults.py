@@ -73,6 +73,10 @@ def test_no_server_can_be_reached(verb, dead_port, capsys, lines):
         (["read", "t", "--group", "g", "--from", "latest"], "exclude each other"),
         (["read", "t", "-e", "--until", "5"], "exclude each other"),
         (["read", "t", "-f", "%z"], "there is no '%z'"),
+        (
+            ["read", "t", "--isolation", "committed"],
+            "--isolation is read_uncommitted or read_committed, got 'committed'",
+        ),
         (["read", "t", "-p", "x"], "--partitions is like 0"),
         (["read", "t", "--output", "a.txt"], ".parquet"),
         (["read", "t", "--format", "xml"], "--format"),

@@ -193,7 +193,7 @@ def test_aborted_transactions_and_markers(command, new_topic, kafka_cluster):
             else:
                 producer.commit_transaction()
     assert command("read", topic, "-e") == b"good\nbetter\n"
-    out = command("read", topic, "-e", "-X", "isolation.level=read_uncommitted")
+    out = command("read", topic, "-e", "--isolation", "read_uncommitted")
     assert out == b"good\nbad\nbetter\n"
     # Markers and aborted records have offsets, but are not among the last N records.
     assert command("read", topic, "--from", "-1", "-e") == b"better\n"

@@ -261,6 +261,10 @@ class RecordFutures:
     def all_done(self) -> bool:
         return self.pending_count == 0
 
+    @property
+    def failed_count(self) -> int:
+        return sum(failure.count for failure in self._failures)
+
     def acknowledged(
         self, tp: TopicPartition, indexes: Indexes, first_offset: int, log_append_time_ms: int
     ) -> None:
@@ -341,6 +345,17 @@ class RecordFutures:
         """Return the error of a record that is done, None if it was written."""
         failure = self._failure_of(index)
         return None if failure is None else failure.error_of(index)
+
+    def outcome_text(self, index: int) -> str:
+        """Describe the outcome of a record for a repr: its error does not count as seen."""
+        if not self.is_done(index):
+            return "pending"
+        failure = self._failure_of(index)
+        if failure is not None:
+            return f"failed: {failure.error}"
+        row = self.metadata_of(index)
+        where = f"written to {TopicPartition(row.topic, row.partition)}"
+        return where if row.offset < 0 else f"{where} at offset {row.offset}"
 
     def metadata_of(self, index: int) -> RecordMetadata:
         """Return where a record was written; it must be done, and not have failed."""
@@ -484,7 +499,7 @@ class Delivery:
         self._index = index
 
     def __repr__(self) -> str:
-        return f"<Delivery {'done' if self.done() else 'pending'}>"
+        return f"<Delivery {self._futures.outcome_text(self._index)}>"
 
     def done(self) -> bool:
         """Whether the record is written or has failed. Never waits."""
@@ -552,7 +567,10 @@ class TableDelivery:
         self._parts = parts
 
     def __repr__(self) -> str:
-        return f"<TableDelivery {'done' if self.done() else 'pending'}>"
+        written = sum(row.record_count for row in self.written().values())
+        failed = sum(part.failed_count for part in self._parts)
+        texts = [f"{written} written", f"{failed} failed"] if failed else [f"{written} written"]
+        return f"<TableDelivery {', '.join(texts) if self.done() else 'pending'}>"
 
     def done(self) -> bool:
         """Whether each record is written or has failed. Never waits."""

@@ -8,6 +8,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -670,6 +671,22 @@ def test_close_delivers_and_then_refuses(fake_cluster: FakeCluster) -> None:
     producer.close()
     assert not producer._io_thread._thread.is_alive()
     assert "closed" in repr(producer)
+
+
+def test_the_repr_of_a_delivery_has_its_outcome(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    with Producer(settings(fake_cluster, linger_ms=60_000)) as producer:
+        written, table = producer.send("t", b"0"), producer.send_many("t", [b"1", b"2"])
+        assert (repr(written), repr(table)) == ("<Delivery pending>", "<TableDelivery pending>")
+        producer.flush()
+        assert repr(written) == "<Delivery written to t-0 at offset 0>"
+        assert repr(table) == "<TableDelivery 2 written>"
+        fake_cluster.fault(api="Produce", action=ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=None)
+        failed, table = producer.send("t", b"3"), producer.send_many("t", [b"4"])
+        with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+            producer.flush()
+        assert re.fullmatch("<Delivery failed: .* TOPIC_AUTHORIZATION_FAILED.*>", repr(failed))
+        assert repr(table) == "<TableDelivery 0 written, 1 failed>"
 
 
 def test_leaving_with_an_exception_does_not_wait_and_says_what_is_lost(
