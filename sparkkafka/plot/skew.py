@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _KEY_BYTES: Final = 64
 """The part of a key that is read for its label."""
 _MAX_LABEL: Final = 24
+_MAX_TITLE: Final = 18
 
 
 def partitions(
@@ -74,7 +75,7 @@ def partitions(
     if not skew.records:
         raise OptionError("there is no partition to draw: the DataFrame has no rows")
     axes = canvas.new_axes(ax, 3 if keys else 2, "partitions")
-    what = canvas.shorten(skew.name, _MAX_LABEL)
+    what = canvas.shorten(skew.name, _MAX_TITLE)
     _draw_bars(axes[0], skew.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
     _draw_bars(axes[1], skew.sizes, f"Bytes{what and f': {what}'}", skew.bytes_label, None)
     if keys:
@@ -236,7 +237,8 @@ def _draw_bars(
         _draw_text(ax, title, y)
         return
     mean = sum(heights.values()) / len(heights)
-    colours = [canvas.COLOURS[height > 2 * mean] for height in heights.values()]
+    palette = canvas.colours_of(ax)
+    colours = [palette[height > 2 * mean] for height in heights.values()]
     # Many bars have no gaps, since only the gaps would be visible.
     width = 0.8 if len(heights) <= 50 else 1.0
     # With an edge, since a bar narrower than a pixel may not be drawn at all.
@@ -251,7 +253,7 @@ def _draw_bars(
     colour, _ = canvas.faint_style(ax)
     ax.axhline(mean, color=colour, linestyle="--", linewidth=1)
     largest = max(heights.values()) / mean if mean else 1.0
-    label = f"partition (the largest has {largest:.1f} × the mean)"
+    label = f"partition (largest: {largest:.1f} × mean)"
     canvas.add_labels(ax, title=title, x=label, y=y)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
     ax.set_xlim(min(heights) - 0.7, max(heights) + 0.7)
@@ -266,8 +268,8 @@ def _draw_key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int)
         _draw_text(ax, title, "no records")
         return
     positions = range(len(keys))
-    ax.barh(positions, [100 * count / sampled for _, count in keys], color=canvas.COLOURS[0])
-    canvas.add_labels(ax, title=title, x="% of the sampled records", y="", grid="x")
+    ax.barh(positions, [100 * count / sampled for _, count in keys], color=canvas.colours_of(ax)[0])
+    canvas.add_labels(ax, title=title, x="% of the sampled records", grid="x")
     ax.set_yticks(positions, [canvas.shorten(_key_label(key), _MAX_LABEL) for key, _ in keys])
     if len(keys) > 12:
         ax.tick_params(axis="y", labelsize=max(4.0, 120 / len(keys)))
@@ -286,6 +288,6 @@ def _key_label(key: bytes | None) -> str:
 
 def _draw_text(ax: Axes, title: str, text: str) -> None:
     """Write a text in the place of a plot."""
-    canvas.add_labels(ax, title=title, x="", y="")
+    canvas.add_labels(ax, title=title)
     ax.text(0.5, 0.5, text, ha="center", va="center", transform=ax.transAxes)
     ax.set(xticks=[], yticks=[])

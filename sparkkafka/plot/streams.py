@@ -51,7 +51,7 @@ def lag(
     lines_by = _lines_by_topic if by == "topic" else _lines_by_partition
     lines = lines_by(partitions, lags)
     (axes,) = canvas.new_axes(ax, 1, "lag")
-    canvas.draw_lines(axes, _start_times(reports), lines, named=len(lines) > 1)
+    canvas.draw_lines(axes, [*map(_start_time, reports)], lines, named=len(lines) > 1)
     what = _query_name(reports) or (canvas.shorten(partitions[0].topic) if len(lines) == 1 else "")
     _add_labels(axes, f"Lag after each batch{what and f': {what}'}", "offsets not read")
     return axes
@@ -73,16 +73,15 @@ def throughput(query: StreamingQuery | Iterable[Any], *, ax: Axes | None = None)
         "waits included": [_rate(report, "inputRowsPerSecond") for report in reports],
     }
     (axes,) = canvas.new_axes(ax, 1, "throughput")
-    canvas.draw_lines(axes, _start_times(reports), lines, named=True)
+    canvas.draw_lines(axes, [*map(_start_time, reports)], lines, named=True)
     what = _query_name(reports)
     _add_labels(axes, f"Throughput{what and f': {what}'}", "rows/s")
     return axes
 
 
 def _add_labels(axes: Axes, title: str, y: str) -> None:
-    from matplotlib import rcParams
-
-    canvas.add_labels(axes, title=title, x=f"start of the batch ({rcParams['timezone']})", y=y)
+    canvas.add_labels(axes, title=title, y=y)
+    canvas.add_time_axis(axes, "start of the batch")
 
 
 def _reports(query: Any) -> list[Any]:
@@ -105,7 +104,7 @@ def _reports(query: Any) -> list[Any]:
                 "this takes a streaming query, or reports of its progress, not "
                 f"{type(report).__name__}"
             )
-    return sorted(reports, key=lambda report: str(field_of(report, "timestamp")))
+    return sorted(reports, key=_start_time)
 
 
 def _field(report: Any, name: str) -> Any:
@@ -114,8 +113,8 @@ def _field(report: Any, name: str) -> Any:
     return field_of(report, name)
 
 
-def _start_times(reports: Iterable[Any]) -> list[datetime]:
-    return [datetime.fromisoformat(_field(report, "timestamp")) for report in reports]
+def _start_time(report: Any) -> datetime:
+    return datetime.fromisoformat(_field(report, "timestamp"))
 
 
 def _query_name(reports: list[Any]) -> str:

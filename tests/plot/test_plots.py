@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +20,7 @@ from sparkkafka.plot import skew
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
+to_rgb = pytest.importorskip("matplotlib.colors").to_rgb
 pyplot.switch_backend("Agg")
 
 
@@ -135,6 +138,8 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     for call in (sparkkafka.plot.lag, sparkkafka.plot.throughput, sparkkafka.plot.partitions):
         with pytest.raises(ImportError, match=rf"{call.__name__} needs .*'sparkkafka\[plot\]'"):
             call([])
+    with pytest.raises(ImportError, match=r"style needs .*'sparkkafka\[plot\]'"):
+        sparkkafka.plot.style()
 
 
 # --- partitions of a topic ----------------------------------------------------------------------
@@ -163,7 +168,7 @@ def test_partitions_of_a_topic_and_the_keys_of_its_last_records(
     records, size, keys = sparkkafka.plot.partitions("t", options, keys=2, sample=40)
     assert [bar.get_height() for bar in records.patches] == [0, 50, 0, 10]
     assert [bar.get_height() for bar in size.patches] == list(sizes.values())
-    assert "3.3 × the mean" in records.get_xlabel()
+    assert "3.3 × mean" in records.get_xlabel()
     colours = [bar.get_facecolor() for bar in records.patches]
     assert colours[1] != colours[0] == colours[2] == colours[3]
     # The last ten of each partition.
@@ -212,8 +217,47 @@ def test_a_missing_topic(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) 
         )
 
 
+# --- how it looks -------------------------------------------------------------------------------
+
+
+def texts_of(axes: Any) -> list[Any]:
+    """Return the titles, labels, ticks and legend texts that are visible."""
+    legend = axes.get_legend()
+    texts = [
+        axes.title,
+        axes._left_title,
+        axes.xaxis.label,
+        axes.yaxis.label,
+        *axes.get_xticklabels(),
+        *axes.get_yticklabels(),
+        *(legend.get_texts() if legend else ()),
+    ]
+    return [text for text in texts if text.get_text() and text.get_visible()]
+
+
+def assert_nothing_overlaps(figure: Any) -> None:
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for axes in figure.axes for text in texts_of(axes)]
+    for axes in figure.axes:
+        assert axes._left_title.get_window_extent().x1 <= figure.bbox.x1
+        if axes.get_legend():  # outside of the data
+            assert not axes.get_legend().get_window_extent().overlaps(axes.bbox)
+            assert axes.get_legend().get_window_extent().x1 <= figure.bbox.x1
+    assert not [
+        (box, other) for n, box in enumerate(boxes) for other in boxes[:n] if box.overlaps(other)
+    ]
+
+
+STYLES = {
+    "default": "default",
+    "light": sparkkafka.plot.style(),
+    "dark": sparkkafka.plot.style(dark=True),
+    "dark_background": "dark_background",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("style", ["default", "dark_background"])
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("count", [1, 200])
 def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Titles, labels, ticks and legends do not overlap."""
@@ -222,7 +266,7 @@ def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatc
     seen = skew._Skew("a-topic-with-a-long-name" * 3, heights, heights, "bytes", keys, 1_000)
     monkeypatch.setattr(skew, "_topic_skew", lambda *given: seen)
     tops = tree("a-topic-with-a-long-name" * 3, heights)
-    with pyplot.style.context(style):
+    with pyplot.style.context(STYLES[style]):
         axes = sparkkafka.plot.partitions("t", {}, keys=12)
         figures = [axes[0].figure]
         reports = [report(n, tree("t", {}), tops) for n in range(30)]
@@ -230,26 +274,95 @@ def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatc
             progress["sources"][0]["endOffset"] = tree("a-topic-with-a-long-name" * 3, {0: 0})
         figures.append(sparkkafka.plot.lag(reports).figure)
         for figure in figures:
-            figure.canvas.draw()
-            boxes = [
-                text.get_window_extent()
-                for axis in figure.axes
-                for text in [
-                    axis.title,
-                    axis._left_title,
-                    axis.xaxis.label,
-                    axis.yaxis.label,
-                    *axis.get_xticklabels(),
-                    *axis.get_yticklabels(),
-                    *(axis.get_legend().get_texts() if axis.get_legend() else ()),
-                ]
-                if text.get_text() and text.get_visible()
-            ]
-            for axis in figure.axes:
-                assert axis._left_title.get_window_extent().x1 <= figure.bbox.x1
-            assert not [
-                (box, other)
-                for n, box in enumerate(boxes)
-                for other in boxes[:n]
-                if box.overlaps(other)
-            ]
+            assert_nothing_overlaps(figure)
+
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0, r"06:00:\d\d"),
+        (4, r"06:00:\d\d"),
+        (60, r"06:0\d:\d\d"),
+        (179, r"06:0\d(:\d\d)?"),
+        (600, r"06:\d\d"),
+        (3 * 3_600, r"0\d:00"),
+        (DAY, r"\d\d:00|Feb 01"),
+        (3 * DAY, r"(Jan|Feb) \d\d"),
+        (90 * DAY, r"Feb|Mar|Apr|May"),
+        (900 * DAY, r"[A-Z][a-z][a-z]|202\d"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_time_axis_of_any_length_is_readable(seconds: int, labels: str, count: int) -> None:
+    _, plots = pyplot.subplots(1, count, figsize=(8, 3), layout="constrained", squeeze=False)
+    start = datetime(2026, 1, 31, 6, 0, 3, tzinfo=UTC)
+    read, ends = tree("t", {0: 1, 1: 1}), tree("t", {0: 3, 1: 9})
+    times = [start + timedelta(seconds=seconds * part / 20) for part in range(21)]
+    reports = [
+        report(1, read, ends, timestamp=time.isoformat(timespec="milliseconds")) for time in times
+    ]
+    axes = sparkkafka.plot.throughput(reports, ax=plots[0][0])
+    assert_nothing_overlaps(axes.figure)
+    low, high = sorted(axes.get_xlim())
+    drawn_ticks = [
+        text.get_text()
+        for text, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)
+        if low <= at <= high
+    ]
+    assert 2 <= len(drawn_ticks) <= 8
+    assert seconds >= DAY or len(set(drawn_ticks)) == len(drawn_ticks)
+    assert all(re.fullmatch(labels, text) for text in drawn_ticks), drawn_ticks
+    days = dict.fromkeys(f"{time:%Y-%m-%d}" for time in (times[0], times[-1]))
+    assert axes.get_xlabel() == f"start of the batch, {' to '.join(days)} UTC"
+
+
+def luminance(colour: Any) -> float:
+    """Return the relative luminance, as WCAG defines it."""
+    parts = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in to_rgb(colour)
+    ]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def contrast(one: Any, other: Any) -> float:
+    darker, lighter = sorted((luminance(one), luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_lines_bars_and_texts_are_visible_on_their_background(
+    style: str, cluster: FakeCluster
+) -> None:
+    read = tree("t", dict.fromkeys(range(5), 0))
+    ends = tree("t", {number: number for number in range(5)})
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    with pyplot.style.context(STYLES[style]):
+        lines = sparkkafka.plot.lag([report(1, read, ends), report(2, read, ends)], by="partition")
+        bars, _ = sparkkafka.plot.partitions("t", options)
+        back = lines.get_facecolor()
+        assert {line.get_color() for line in lines.lines}.isdisjoint({"white", "black"})
+        assert all(contrast(line.get_color(), back) >= 3 for line in lines.lines)
+        assert all(contrast(bar.get_facecolor(), back) >= 3 for bar in bars.patches)
+        lines.figure.canvas.draw()
+        assert all(contrast(text.get_color(), back) >= 7 for text in texts_of(lines))
+
+
+def test_the_style_is_for_own_plots_too() -> None:
+    with pyplot.style.context(sparkkafka.plot.style(dark=True)):
+        figure, axes = pyplot.subplots()
+        (line,) = axes.plot([1, 2])
+        assert line.get_color() == sparkkafka.plot.canvas.colours_of(axes)[0]
+        assert contrast(figure.get_facecolor(), "white") > 10
+        assert not axes.spines["top"].get_visible()
+
+
+def test_a_transparent_plot_has_the_colours_for_its_figure() -> None:
+    figure, axes = pyplot.subplots(facecolor="black")
+    axes.set_facecolor("none")
+    assert contrast(sparkkafka.plot.canvas.colours_of(axes)[0], "black") > 6
+    figure.set_facecolor("white")
+    assert contrast(sparkkafka.plot.canvas.colours_of(axes)[0], "white") > 3
