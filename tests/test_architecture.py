@@ -174,6 +174,8 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "lag",
         "groups",
         "checkpoint",
+        "snapshots",
+        "top",
         "acls",
         "users",
         "text_formats",

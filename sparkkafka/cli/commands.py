@@ -32,6 +32,7 @@ VERBS: Final = {
     "topics": "Topics: list, describe, create, alter, delete.",
     "groups": "Groups: list, describe, reset, delete.",
     "lag": "Show the lag of a group or of a streaming query; --watch redraws it.",
+    "top": "Show brokers, topics' rates and groups' lag on one live screen.",
     "check": "Check whether a job can run.",
     "brokers": "Brokers: list, describe.",
     "acls": "ACLs: list, create, delete.",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from sparkkafka.cli.app import main
+from sparkkafka.client import Producer
+from sparkkafka.testing.fake.cluster import FakeCluster
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,17 @@ class Command:
         out, err = self._capsys.readouterr()
         assert code is None or found == code, f"exit code {found}: {out}{err}"
         return Run(found, out, err)
+
+
+def produce(
+    fake: FakeCluster,
+    topic: str,
+    counts: Mapping[int, int],
+    headers: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write records, as many as `counts` says of each partition."""
+    with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+        for partition, count in counts.items():
+            for number in range(count):
+                value = b"value %d" % number
+                producer.send(topic, value, b"key", headers or {}, partition=partition)

@@ -39,6 +39,7 @@ ANY = [
     "groups reset g --all-topics --to-latest",
     "groups delete g --yes",
     "lag g",
+    "top --once",
     "acls list",
     "acls create --principal User:a --topic t --operation read",
     "acls delete --topic t --yes",

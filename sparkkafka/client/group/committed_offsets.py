@@ -134,7 +134,7 @@ class FetchOffsets(OffsetsHandler):
         return _stable_unsupported_reason(self, self._require_stable, version)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        group_code, outcomes = _read_group(response)
+        group_code, outcomes = _read_group(response.groups[0] if response.groups else response)
         return [(tp, Outcome(group_code)) for tp in items] if group_code else outcomes.items()
 
     def needed_acl(self, item: TopicPartition) -> str:
@@ -148,7 +148,7 @@ class _FetchIfAny(FetchOffsets):
 
 
 class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
-    """Fetches all offsets of a group, each with its own error; the item is the group."""
+    """Fetches all offsets of each group, each with its own error; the items are groups."""
 
     request_type = OffsetFetchRequest
     name_format = "group {!r}"
@@ -157,15 +157,24 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
     def __init__(self, require_stable: bool | None = None) -> None:
         self._require_stable = require_stable
 
+    def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
+        return [items] if version >= GROUPS_VERSION else [[item] for item in items]
+
     def build(self, items: Sequence[str], version: int) -> OffsetFetchRequest:
-        return _fetch_request(items[0], None, self._require_stable, version)
+        request = _fetch_request(items[0], None, self._require_stable, version)
+        request.groups += [
+            OffsetFetchRequestGroup(group_id=item, topics=None) for item in items[1:]
+        ]
+        return request
 
     def unsupported_reason(self, item: str, version: int) -> str | None:
         return _stable_unsupported_reason(self, self._require_stable, version)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        code, outcomes = _read_group(response)
-        return [(group, Outcome(code, outcomes, _HINTS.get(code))) for group in items]
+        found = {row.group_id: row for row in response.groups} or {items[0]: response}
+        for group_id, row in found.items():
+            code, outcomes = _read_group(row)
+            yield group_id, Outcome(code, outcomes, _HINTS.get(code))
 
 
 class _FetchAllOrFail(FetchAllOffsets):
@@ -211,10 +220,9 @@ def _fetch_request(
     return OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
-def _read_group(response: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
-    """Return the error code of the group in an OffsetFetch answer, and the outcome of each
-    partition: an OffsetAndMetadata, or None without an offset."""
-    group = response.groups[0] if response.groups else response
+def _read_group(group: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
+    """Return the error code of a group in an OffsetFetch answer (before GROUPS_VERSION the whole
+    answer), and the outcome of each partition: an OffsetAndMetadata, or None without an offset."""
     return group.error_code, {
         tp: Outcome(row.error_code, _read_offset(row)) for tp, row in by_partition(group.topics)
     }
@@ -327,6 +335,21 @@ def fetch_all_committed(
     return {
         tp: outcome.value for tp, outcome in (outcomes or {}).items() if outcome.value is not None
     }
+
+
+def fetch_offsets_of_groups(
+    cluster: Cluster, group_ids: Iterable[str], deadline: Deadline
+) -> Results[str, dict[TopicPartition, int]]:
+    """Fetch all committed offsets of several groups, those of one coordinator in one request (Kafka
+    3.0). An offset that has an error is left out."""
+    lookup = ToCoordinator(cluster, FOR_GROUP)
+    what = "looking up the offsets of groups"
+    results = call_each(cluster, group_ids, FetchAllOffsets(False), lookup, deadline, what)
+    offsets: dict[str, dict[TopicPartition, int] | KafkaError] = {
+        group_id: {tp: row.value.offset for tp, row in outcomes.items() if row.value is not None}
+        for group_id, outcomes in results.values_by_item.items()
+    }
+    return Results({**offsets, **results.errors})
 
 
 def fetch_committed(

@@ -1,0 +1,453 @@
+"""Snapshots of a whole cluster for `top` and `ui`: brokers, topics with rates, groups with lag.
+
+    with Collector(session.admin()) as collector:
+        snapshot = collector.collect()      # again and again; rates need two snapshots
+        collector.history.points("lag", "billing")
+
+A snapshot takes about twenty requests, however many topics and groups there are: requests about
+all partitions of a broker, or all groups of a coordinator, are one.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isnan, nan
+from typing import Any, Final, NamedTuple, Self
+
+from sparkkafka.cli.bounded_admin import BoundedAdmin
+from sparkkafka.client.admin.brokers import LogDirDescription
+from sparkkafka.client.admin.groups import GroupListing
+from sparkkafka.client.cluster.offsets import OffsetSpec
+from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, error_name
+from sparkkafka.protocol.messages import MetadataRequest
+
+STEP_S: Final = 3.0
+"""The longest time for one kind of request: what a broker does not answer by then is missing from
+the snapshot, and the next snapshot requests it again."""
+RATE_SNAPSHOTS: Final = 5
+"""A rate is the change since this number of snapshots ago, so that it does not jump."""
+HISTORY_S: Final = 900.0
+MAX_POINTS: Final = 180
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerRow:
+    """A broker. `state` is online; "no answer" if it is in the cluster's metadata and does not
+    answer; "offline" if only its replicas are. `out_of_sync` counts its replicas that are not in
+    sync."""
+
+    broker: int
+    address: str | None
+    rack: str | None
+    state: str
+    controller: bool
+    leaders: int
+    replicas: int
+    out_of_sync: int
+    size_bytes: int | None
+    free_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicRow:
+    """A topic. Rates are None before the second snapshot, and if its offsets or sizes are not
+    known. `skew` is the size of its largest partition, divided by the mean."""
+
+    topic: str
+    partitions: int
+    records_per_s: float | None
+    bytes_per_s: float | None
+    size_bytes: int | None
+    skew: float | None
+    without_leader: int
+    out_of_sync: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRow:
+    """A consumer group. `lag` is None if it has no offsets. `catch_up_s` is the time until the lag
+    is 0 if it goes on shrinking as now, None if it does not shrink. `is_growing` says that the lag
+    did not shrink in any of the last snapshots, and grew."""
+
+    group: str
+    state: str | None
+    members: int | None
+    lag: int | None
+    lag_per_s: float | None
+    catch_up_s: float | None
+    is_growing: bool
+    lag_by_topic: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What the cluster was like at `time_ms`, and how long the lookup took. `problems` are lines
+    about what is missing. The mappings by partition are for a view of one topic or group."""
+
+    time_ms: int
+    took_s: float
+    cluster_id: str | None
+    brokers: list[BrokerRow]
+    topics: list[TopicRow]
+    groups: list[GroupRow]
+    problems: list[str]
+    leaders: Mapping[TopicPartition, int | None] = field(repr=False)
+    ends: Mapping[TopicPartition, int] = field(repr=False)
+    sizes: Mapping[TopicPartition, int] = field(repr=False)
+    rates: Mapping[TopicPartition, float] = field(repr=False)
+    committed: Mapping[str, Mapping[TopicPartition, int]] = field(repr=False)
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """The sums over all topics and groups, for the first line and for JSON."""
+        return {
+            "brokers": sum(row.state == "online" for row in self.brokers),
+            "brokers_missing": sum(row.state != "online" for row in self.brokers),
+            "topics": len(self.topics),
+            "partitions": sum(row.partitions for row in self.topics),
+            "without_leader": sum(row.without_leader for row in self.topics),
+            "out_of_sync": sum(row.out_of_sync for row in self.topics),
+            "records_per_s": sum_of(row.records_per_s for row in self.topics),
+            "bytes_per_s": sum_of(row.bytes_per_s for row in self.topics),
+            "size_bytes": sum_of(row.size_bytes for row in self.topics),
+            "groups": len(self.groups),
+            "lag": sum_of(row.lag for row in self.groups),
+            "groups_growing": sum(row.is_growing for row in self.groups),
+        }
+
+
+def sum_of(values: Iterable[Any]) -> Any:
+    """Return the sum of the values that are not None; None if there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+class _Sample(NamedTuple):
+    """What rates are computed from."""
+
+    time_s: float
+    ends: Mapping[TopicPartition, int]
+    sizes: Mapping[TopicPartition, int]
+    lags: Mapping[str, int]
+
+
+class History:
+    """Curves of the last 15 minutes, in at most MAX_POINTS points: of "records" and "bytes" per
+    second by topic, and of "lag" by group. The name "" has the totals."""
+
+    def __init__(self) -> None:
+        self.times_ms = array("q")
+        self._curves: dict[tuple[str, str], array[float]] = {}
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add a point to each curve, unless the last one is too recent. The curve of a topic or
+        group that is not there any more is kept until all of its points are old."""
+        if self.times_ms and snapshot.time_ms - self.times_ms[-1] < HISTORY_S * 1000 / MAX_POINTS:
+            return
+        count = len(self.times_ms)
+        totals = snapshot.totals
+        values: dict[tuple[str, str], float | None] = {
+            ("records", ""): totals["records_per_s"],
+            ("bytes", ""): totals["bytes_per_s"],
+            ("lag", ""): totals["lag"],
+        }
+        for topic in snapshot.topics:
+            values["records", topic.topic] = topic.records_per_s
+            values["bytes", topic.topic] = topic.bytes_per_s
+        for group in snapshot.groups:
+            values["lag", group.group] = group.lag
+        self._curves = {
+            key: curve
+            for key, curve in self._curves.items()
+            if key in values or not all(map(isnan, curve))
+        }
+        self.times_ms.append(snapshot.time_ms)
+        for key in {*values, *self._curves}:
+            curve = self._curves.setdefault(key, array("d", [nan]) * count)
+            value = values.get(key)
+            curve.append(nan if value is None else value)
+        oldest_ms = snapshot.time_ms - HISTORY_S * 1000
+        while len(self.times_ms) > MAX_POINTS or self.times_ms[0] < oldest_ms:
+            self.times_ms.pop(0)
+            for curve in self._curves.values():
+                curve.pop(0)
+
+    def points(self, kind: str, name: str = "") -> list[float | None]:
+        """Return a curve, with a value for each of `times_ms`; None where it is not known."""
+        curve = self._curves.get((kind, name), array("d", [nan]) * len(self.times_ms))
+        return [None if isnan(value) else value for value in curve]
+
+
+class Collector:
+    """Takes snapshots of a cluster, and keeps what rates and curves need. Use it under `with`."""
+
+    def __init__(self, admin: BoundedAdmin) -> None:
+        self._admin = admin
+        self._samples: deque[_Sample] = deque(maxlen=RATE_SNAPSHOTS + 1)
+        self.history = History()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._admin.close()
+
+    def collect(self) -> Snapshot:
+        """Take a snapshot, under a new deadline. Raises KafkaError if no broker answers."""
+        admin, problems = self._admin, list[str]()
+        admin.restart_deadline()
+        began_s = time.monotonic()
+        with admin.cluster_and_deadline() as (cluster, deadline):
+            request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+            metadata = cluster.call(
+                request, deadline=deadline.sooner(2 * STEP_S * 1000), what="describing the cluster"
+            )
+        rows = {
+            TopicPartition(topic.name, row.partition_index): row
+            for topic in metadata.topics
+            for row in topic.partitions
+        }
+        live = {broker.node_id for broker in metadata.brokers}
+        leaders = {tp: row.leader_id if row.leader_id in live else None for tp, row in rows.items()}
+        log_dirs, silent = self._log_dirs(live, problems)
+        reachable = live - silent
+        sizes = {
+            tp: replica.size_bytes
+            for node_id, directories in log_dirs.items()
+            for directory in directories.values()
+            for tp, replica in directory.replicas.items()
+            if leaders.get(tp) == node_id and not replica.is_future
+        }
+        groups = self._groups(problems)
+        committed = self._committed(groups, problems)
+        # After the committed offsets: a group is never ahead of the ends that it is compared with.
+        specs = {tp: OffsetSpec.latest() for tp, node in leaders.items() if node in reachable}
+        listed = admin.list_offsets(specs, timeout_s=STEP_S)
+        _note(problems, "offsets of partitions", listed.errors)
+        ends = {tp: row.offset for tp, row in listed.values_by_item.items()}
+        members = self._members(groups, problems)
+        lags = {name: lag_by_topic(offsets, ends) for name, offsets in committed.items()}
+        totals = {name: sum(by_topic.values()) for name, by_topic in lags.items() if by_topic}
+        sample = _Sample(time.monotonic(), ends, sizes, totals)
+        self._samples.append(sample)
+        rates, growth = self._rates(sample)
+        topics = {
+            topic.name: topic
+            for topic in metadata.topics
+            if not topic.is_internal and topic.partitions
+        }
+        for topic in metadata.topics:
+            if topic.error_code:
+                problems.append(f"topic {topic.name}: {error_name(topic.error_code)}")
+        snapshot = Snapshot(
+            time_ms=int(time.time() * 1000),
+            took_s=time.monotonic() - began_s,
+            cluster_id=metadata.cluster_id,
+            brokers=_broker_rows(metadata, rows, leaders, log_dirs, silent),
+            topics=[
+                _topic_row(topics[name], leaders, sizes, rates, growth) for name in sorted(topics)
+            ],
+            groups=[
+                self._group_row(row, members.get(row.group_id), lags.get(row.group_id, {}))
+                for row in groups
+            ],
+            problems=problems,
+            leaders=leaders,
+            ends=ends,
+            sizes=sizes,
+            rates=rates,
+            committed=committed,
+        )
+        self.history.add(snapshot)
+        return snapshot
+
+    # --- requests
+
+    def _log_dirs(
+        self, live: Iterable[int], problems: list[str]
+    ) -> tuple[Mapping[int, Mapping[str, LogDirDescription]], set[int]]:
+        """Describe the brokers' directories. Also return the brokers that do not answer."""
+        results = self._admin.describe_log_dirs(sorted(live), timeout_s=STEP_S)
+        silent = {
+            node_id
+            for node_id, error in results.errors.items()
+            if isinstance(error, KafkaConnectionError | KafkaTimeoutError)
+        }
+        _note(problems, "sizes", results.errors)
+        for node_id, directories in results.values_by_item.items():
+            problems += (
+                f"broker {node_id}: {row.error}" for row in directories.values() if row.error
+            )
+        return results.values_by_item, silent
+
+    def _groups(self, problems: list[str]) -> list[GroupListing]:
+        try:
+            listed = self._admin.list_consumer_groups(timeout_s=STEP_S)
+        except KafkaError as error:
+            _note(problems, "groups", {None: error})
+            return []
+        _note(problems, "groups", listed.errors)
+        return list(listed)
+
+    def _committed(
+        self, groups: Iterable[GroupListing], problems: list[str]
+    ) -> Mapping[str, Mapping[TopicPartition, int]]:
+        with self._admin.cluster_and_deadline() as (cluster, deadline):
+            results = fetch_offsets_of_groups(
+                cluster, [row.group_id for row in groups], deadline.sooner(STEP_S * 1000)
+            )
+        _note(problems, "offsets of groups", results.errors)
+        return {name: offsets for name, offsets in results.values_by_item.items() if offsets}
+
+    def _members(self, groups: Iterable[GroupListing], problems: list[str]) -> dict[str, int]:
+        """Return the number of members of each group. One that is Empty has none."""
+        names = [row.group_id for row in groups if row.state != "Empty" and not row.is_simple]
+        results = self._admin.describe_consumer_groups(names, timeout_s=STEP_S)
+        _note(problems, "members of groups", results.errors)
+        described = {name: len(row.members) for name, row in results.values_by_item.items()}
+        return {row.group_id: 0 for row in groups if row.group_id not in names} | described
+
+    # --- rates
+
+    def _rates(
+        self, now: _Sample
+    ) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
+        """Return the records and the bytes per second of each partition. A log that became shorter,
+        by retention or because its topic was recreated, grew by 0 bytes."""
+        base = self._samples[0]
+        seconds = now.time_s - base.time_s
+        if seconds <= 0:
+            return {}, {}
+        records, growth = (
+            {tp: max(0, value - old[tp]) / seconds for tp, value in new.items() if tp in old}
+            for new, old in ((now.ends, base.ends), (now.sizes, base.sizes))
+        )
+        return records, growth
+
+    def _group_row(
+        self, group: GroupListing, members: int | None, by_topic: Mapping[str, int]
+    ) -> GroupRow:
+        name = group.group_id
+        lags = [(row.time_s, row.lags[name]) for row in self._samples if name in row.lags]
+        lag = sum(by_topic.values()) if by_topic else None
+        rate = catch_up_s = None
+        if lag is not None and len(lags) > 1:
+            (first_s, first), (last_s, last) = lags[0], lags[-1]
+            rate = (last - first) / max(last_s - first_s, 1e-3)
+            if lag == 0 or rate < 0:
+                catch_up_s = lag / -rate if lag else 0.0
+        return GroupRow(
+            group=name,
+            state=group.state,
+            members=members,
+            lag=lag,
+            lag_per_s=rate,
+            catch_up_s=catch_up_s,
+            is_growing=len(lags) > 2
+            and lags[-1][1] > lags[0][1]
+            and all(after >= before for (_, before), (_, after) in pairwise(lags)),
+            lag_by_topic=by_topic,
+        )
+
+
+def lag_by_topic(
+    offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[str, int]:
+    """Return a group's unread offsets in each topic, in the partitions whose ends are known."""
+    lags: dict[str, int] = {}
+    for tp, offset in offsets.items():
+        if tp in ends:
+            lags[tp.topic] = lags.get(tp.topic, 0) + max(0, ends[tp] - offset)
+    return lags
+
+
+def _note(problems: list[str], what: str, errors: Mapping[Any, KafkaError]) -> None:
+    """Add a line that says what is missing, and the first reason."""
+    if errors:
+        more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
+        problems.append(f"{what} are not all known: {next(iter(errors.values()))}{more}")
+
+
+def _broker_rows(
+    metadata: Any,
+    rows: Mapping[TopicPartition, Any],
+    leaders: Mapping[TopicPartition, int | None],
+    log_dirs: Mapping[int, Mapping[str, LogDirDescription]],
+    silent: set[int],
+) -> list[BrokerRow]:
+    """Describe the live brokers, and those that have replicas and are not there."""
+    led: dict[int, int] = {}
+    for leader in leaders.values():
+        if leader is not None:
+            led[leader] = led.get(leader, 0) + 1
+    replicas: dict[int, int] = {}
+    lagging: dict[int, int] = {}
+    for row in rows.values():
+        for node_id in row.replica_nodes:
+            replicas[node_id] = replicas.get(node_id, 0) + 1
+            if node_id not in row.isr_nodes:
+                lagging[node_id] = lagging.get(node_id, 0) + 1
+    live = {broker.node_id: broker for broker in metadata.brokers}
+    found = []
+    for node_id in sorted({*live, *replicas}):
+        broker = live.get(node_id)
+        directories = list(log_dirs.get(node_id, {}).values())
+        state = "offline" if broker is None else "no answer" if node_id in silent else "online"
+        found.append(
+            BrokerRow(
+                broker=node_id,
+                address=None if broker is None else f"{broker.host}:{broker.port}",
+                rack=None if broker is None else broker.rack,
+                state=state,
+                controller=node_id == metadata.controller_id,
+                leaders=led.get(node_id, 0),
+                replicas=replicas.get(node_id, 0),
+                out_of_sync=lagging.get(node_id, 0),
+                size_bytes=sum_of(row.size_bytes for row in directories),
+                free_bytes=sum_of(row.usable_bytes for row in directories),
+            )
+        )
+    return found
+
+
+def _topic_row(
+    topic: Any,
+    leaders: Mapping[TopicPartition, int | None],
+    sizes: Mapping[TopicPartition, int],
+    rates: Mapping[TopicPartition, float],
+    growth: Mapping[TopicPartition, float],
+) -> TopicRow:
+    partitions = [TopicPartition(topic.name, row.partition_index) for row in topic.partitions]
+    known = [sizes[tp] for tp in partitions if tp in sizes]
+    total = sum(known)
+    return TopicRow(
+        topic=topic.name,
+        partitions=len(partitions),
+        records_per_s=sum_of(rates.get(tp) for tp in partitions),
+        bytes_per_s=sum_of(growth.get(tp) for tp in partitions),
+        size_bytes=total if known else None,
+        skew=max(known) * len(known) / total if total and len(known) > 1 else None,
+        without_leader=sum(leaders[tp] is None for tp in partitions),
+        out_of_sync=sum(len(row.isr_nodes) < len(row.replica_nodes) for row in topic.partitions),
+    )
+
+
+def document_of(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a snapshot as a JSON document."""
+    return {
+        "cluster_id": snapshot.cluster_id,
+        "time_ms": snapshot.time_ms,
+        "took_s": round(snapshot.took_s, 3),
+        "totals": snapshot.totals,
+        "problems": snapshot.problems,
+        "brokers": [vars(row) for row in snapshot.brokers],
+        "topics": [vars(row) for row in snapshot.topics],
+        "groups": [vars(row) for row in snapshot.groups],
+    }

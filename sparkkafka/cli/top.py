@@ -1,0 +1,425 @@
+"""`top`: the brokers, topics and consumer groups of a cluster on one live screen."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from sparkkafka.cli.commands import AsJson, session_of
+from sparkkafka.cli.snapshots import (
+    BrokerRow,
+    Collector,
+    GroupRow,
+    Snapshot,
+    TopicRow,
+    document_of,
+)
+from sparkkafka.cli.tables import (
+    bytes_text,
+    duration_text,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+    table_of,
+    text_of,
+)
+from sparkkafka.cli.times import seconds_of
+from sparkkafka.errors import KafkaError, OptionError, counted
+
+app = typer.Typer(rich_markup_mode=None)
+pause = time.sleep  # tests replace it
+
+Sort = Literal["rate", "size", "name"]
+SORTS: Final[tuple[Sort, ...]] = ("rate", "size", "name")
+BROKER_COLUMNS: Final = (
+    *("broker", "address", "rack", "state", "controller", "leaders", "replicas", "out_of_sync"),
+    *("size", "free"),
+)
+TOPIC_COLUMNS: Final = (
+    *("topic", "partitions", "records/s", "bytes/s", "size", "skew", "no_leader", "out_of_sync"),
+)
+GROUP_COLUMNS: Final = ("group", "state", "members", "lag", "change/s", "catches_up_in", "topics")
+LESS_IMPORTANT: Final = (
+    *("free", "replicas", "controller", "rack", "address", "size", "partitions", "skew"),
+    *("topics", "members"),
+)
+"""The columns that a narrow terminal does not show, the first of them first."""
+MAX_PROBLEMS: Final = 3
+"""The most lines about what is missing."""
+EVERY_S: Final = (0.5, 3_600.0)
+
+Every = Annotated[
+    str,
+    typer.Option("--every", metavar="TIME", help="Time between two snapshots: 2s, 500ms, 1m."),
+]
+
+
+@dataclass
+class View:
+    """What is shown of a snapshot: sorted how, and only names that contain `filter`. While
+    `is_typing`, keys go to the filter."""
+
+    sort: Sort = "rate"
+    filter: str = ""
+    is_typing: bool = False
+
+    def topics(self, snapshot: Snapshot) -> list[TopicRow]:
+        """Return the topics to show, sorted."""
+        keys: dict[Sort, Callable[[TopicRow], Any]] = {
+            "rate": lambda row: (-(row.records_per_s or 0), row.topic),
+            "size": lambda row: (-(row.size_bytes or 0), row.topic),
+            "name": lambda row: row.topic,
+        }
+        shown = (row for row in snapshot.topics if self.filter.lower() in row.topic.lower())
+        return sorted(shown, key=keys[self.sort])
+
+    def groups(self, snapshot: Snapshot) -> list[GroupRow]:
+        """Return the groups to show: by name, or those with the largest lag first."""
+        shown = [row for row in snapshot.groups if self.filter.lower() in row.group.lower()]
+        if self.sort == "name":
+            return shown
+        return sorted(shown, key=lambda row: (-(row.lag or 0), row.group))
+
+
+@app.command()
+def top(
+    context: typer.Context,
+    every: Every = "2s",
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one snapshot and end, for pipes and scripts.")
+    ] = False,
+    sort: Annotated[
+        str,
+        typer.Option("--sort", metavar="KEY", help="Sort by rate (and lag), size or name."),
+    ] = "rate",
+    filter_: Annotated[
+        str,
+        typer.Option(
+            "--filter", metavar="TEXT", help="Only topics and groups with it in the name."
+        ),
+    ] = "",
+    rows: Annotated[
+        int, typer.Option("--rows", min=1, help="The most topics, and groups, of --once.")
+    ] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show brokers, topics by rate and groups by lag on one screen, until q or Ctrl-C.
+
+    Rates are changes between snapshots: records/s of the ends of logs (transaction markers count),
+    bytes/s of the files on the leaders' disks, which need DESCRIBE on the cluster. CATCHES_UP_IN is
+    the lag divided by the speed at which it shrinks. Keys: s sorts, / filters, q ends. --once and
+    --json take two snapshots, --every apart.
+
+    \b
+      sparkkafka -b localhost:9092 top
+      sparkkafka -b localhost:9092 top --once --sort size --rows 50
+      sparkkafka -b localhost:9092 top --json | jq '.groups[] | select(.is_growing)'
+    """
+    interval_s = seconds_of_every(every)
+    if sort not in SORTS:
+        raise OptionError(f"--sort is {', '.join(SORTS)}; got {sort[:100]!r}")
+    view = View(sort, filter_)
+    is_single = once or as_json
+    if not is_single and not sys.stdout.isatty():
+        raise OptionError("top redraws a terminal: in a pipe there is --once or --json")
+    with Collector(session_of(context).admin()) as collector:
+        snapshot = collector.collect()
+        if is_single:
+            pause(interval_s)
+            snapshot = collector.collect()
+        if as_json:
+            print_json(document_of(snapshot))
+        elif once:
+            print_snapshot(snapshot, view, rows)
+        else:
+            _redraw(collector, snapshot, view, interval_s)
+
+
+def seconds_of_every(text: str) -> float:
+    """Return the seconds of --every. Raises OptionError."""
+    seconds = seconds_of(text, "--every")
+    low, high = EVERY_S
+    if not low <= seconds <= high:
+        raise OptionError(f"--every is a time from 500ms to 1h, got {text[:100]!r}")
+    return seconds
+
+
+# --- cells ------------------------------------------------------------------------------------
+
+
+def broker_cells(row: BrokerRow) -> tuple[Any, ...]:
+    return (
+        str(row.broker),
+        row.address,
+        row.rack,
+        row.state,
+        row.controller or None,
+        row.leaders,
+        row.replicas,
+        row.out_of_sync or None,
+        bytes_text(row.size_bytes),
+        bytes_text(row.free_bytes),
+    )
+
+
+def topic_cells(row: TopicRow) -> tuple[Any, ...]:
+    return (
+        row.topic,
+        row.partitions,
+        row.records_per_s,
+        None if row.bytes_per_s is None else bytes_text(round(row.bytes_per_s)),
+        bytes_text(row.size_bytes),
+        row.skew,
+        row.without_leader or None,
+        row.out_of_sync or None,
+    )
+
+
+def group_cells(row: GroupRow) -> tuple[Any, ...]:
+    largest = sorted(row.lag_by_topic, key=lambda topic: (-row.lag_by_topic[topic], topic))
+    more = f" +{len(largest) - 2}" if len(largest) > 2 else ""
+    return (
+        row.group,
+        row.state,
+        row.members,
+        row.lag,
+        row.lag_per_s,
+        None if row.catch_up_s is None else duration_text(row.catch_up_s),
+        f"{', '.join(largest[:2])}{more}" if largest else None,
+    )
+
+
+def headlines(snapshot: Snapshot) -> tuple[str, str]:
+    """Return two lines: the cluster, and its totals."""
+    totals = snapshot.totals
+    rate, growth, lag = totals["records_per_s"], totals["bytes_per_s"], totals["lag"]
+    parts = [
+        None if rate is None else f"{text_of(rate)} records/s",
+        None if growth is None else f"{bytes_text(round(growth))}/s",
+        counted(totals["groups"], "group") + (f" {text_of(lag)} behind" if lag is not None else ""),
+    ]
+    return (
+        f"cluster {snapshot.cluster_id}: {counted(totals['brokers'], 'broker')}, "
+        f"{counted(totals['topics'], 'topic')} with {counted(totals['partitions'], 'partition')}",
+        ", ".join(part for part in parts if part),
+    )
+
+
+def troubles(snapshot: Snapshot) -> list[str]:
+    """Return a line for each thing that is wrong with the cluster, and for what is not known."""
+    totals = snapshot.totals
+    missing = [row for row in snapshot.brokers if row.state != "online"]
+    lines = [f"broker {row.broker}: {row.state}" for row in missing]
+    if totals["without_leader"]:
+        lines.append(f"{counted(totals['without_leader'], 'partition')} without a leader")
+    if totals["out_of_sync"]:
+        lines.append(
+            f"{counted(totals['out_of_sync'], 'partition')} under-replicated (replicas out of sync)"
+        )
+    if totals["groups_growing"]:
+        lines.append(f"{counted(totals['groups_growing'], 'group')} with a lag that grows")
+    more = len(snapshot.problems) - MAX_PROBLEMS
+    return [
+        *lines,
+        *snapshot.problems[:MAX_PROBLEMS],
+        *([f"and {counted(more, 'problem')} more"] if more > 0 else ()),
+    ]
+
+
+# --- once -------------------------------------------------------------------------------------
+
+
+def print_snapshot(snapshot: Snapshot, view: View, max_rows: int) -> None:
+    """Print a snapshot, with at most `max_rows` topics and groups."""
+    for line in headlines(snapshot):
+        print_line(line)
+    for line in troubles(snapshot):
+        print_line(f"! {line}")
+    print_line("")
+    print_table(BROKER_COLUMNS, [broker_cells(row) for row in snapshot.brokers])
+    topics, groups = view.topics(snapshot), view.groups(snapshot)
+    for columns, cells, what in (
+        (TOPIC_COLUMNS, [topic_cells(row) for row in topics[:max_rows]], "topic"),
+        (GROUP_COLUMNS, [group_cells(row) for row in groups[:max_rows]], "group"),
+    ):
+        print_line("")
+        print_table(columns, cells, empty=f"no {what}s")
+        more = (len(topics) if what == "topic" else len(groups)) - max_rows
+        if more > 0:
+            print_line(f"and {counted(more, what)} more (--rows, --filter)")
+
+
+# --- repeatedly -------------------------------------------------------------------------------
+
+
+def _redraw(collector: Collector, snapshot: Snapshot, view: View, interval_s: float) -> None:
+    """Draw on the terminal's alternate screen until q or Ctrl-C; the last drawing stays on the
+    normal screen. If a lookup fails, the last good snapshot stays, with the error."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False)
+    failure = ""
+    try:
+        with Live(console=console, auto_refresh=False, screen=True) as live, _keys() as read_key:
+            next_s = time.monotonic() + interval_s
+            while True:
+                live.update(picture(snapshot, view, failure, console), refresh=True)
+                key = read_key(next_s - time.monotonic())
+                if key is not None:
+                    if not press(key, view):
+                        return
+                    continue
+                next_s = time.monotonic() + interval_s
+                try:
+                    snapshot, failure = collector.collect(), ""
+                except KafkaError as error:
+                    failure = str(error)
+    finally:
+        console.print(picture(snapshot, view, failure, console))
+
+
+def press(key: str, view: View) -> bool:
+    """Handle a key. Return False for the one that ends the command."""
+    if view.is_typing:
+        if key in "\r\n\x1b":
+            view.is_typing = False
+            view.filter = "" if key == "\x1b" else view.filter
+        elif key in "\x7f\b":
+            view.filter = view.filter[:-1]
+        elif key.isprintable():
+            view.filter += key
+    elif key == "s":
+        view.sort = SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]
+    elif key == "/":
+        view.is_typing, view.filter = True, ""
+    return view.is_typing or key != "q"
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str | None]]:
+    """Yield a function that waits for a key, for at most some seconds; it returns None without
+    one. Without a terminal to read from it only waits."""
+    if not sys.stdin.isatty():
+        yield lambda seconds: pause(max(0.0, seconds))
+        return
+    import os
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def read_key(seconds: float) -> str | None:
+        if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
+            return None
+        # An arrow key is several bytes: none of them is a key of ours.
+        read = os.read(descriptor, 64).decode("utf-8", "replace")
+        return read if len(read) == 1 else "\0"
+
+    tty.setcbreak(descriptor)  # Ctrl-C still interrupts
+    try:
+        yield read_key
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def picture(snapshot: Snapshot, view: View, failure: str, console: Any) -> Any:
+    """Return one screen of the terminal's size: the totals, what is wrong, brokers, and as many
+    topics and groups as fit."""
+    from rich.console import Group
+    from rich.text import Text
+
+    lines = [Text(printable(line), style="bold") for line in headlines(snapshot)]
+    lines += (Text(f"! {printable(line)}", style="red") for line in troubles(snapshot))
+    if failure:
+        lines.append(Text(f"the last lookup failed: {printable(failure)}", style="bold red"))
+    clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time_ms / 1000))
+    shown = f"/{view.filter}_" if view.is_typing else f"filter {view.filter!r}, / changes it"
+    status = Text(
+        f"{clock}, took {snapshot.took_s:.1f} s   sorted by {view.sort}, s changes it   "
+        f"{shown if view.filter or view.is_typing else '/ filters'}   q ends",
+        style="dim",
+    )
+    for text in (*lines, status):
+        text.no_wrap, text.overflow = True, "ellipsis"
+    topics, groups = view.topics(snapshot), view.groups(snapshot)
+    brokers = sorted(snapshot.brokers, key=lambda row: (row.state == "online", row.broker))
+    # Each table has its heading, and below it a line that is empty or counts the other rows.
+    left = max(console.height - len(lines) - 1 - 3 * 2, 3)
+    broker_rows = min(len(brokers), max(left // 4, 1))
+    left -= broker_rows
+    group_rows = min(len(groups), max(left // 2, left - len(topics), 1))
+    topic_rows = max(left - group_rows, 1)
+    parts: list[Any] = list(lines)
+    for columns, cells, count, styles, what in (
+        (
+            BROKER_COLUMNS,
+            [broker_cells(row) for row in brokers[:broker_rows]],
+            len(brokers),
+            ["red" if row.state != "online" else "" for row in brokers[:broker_rows]],
+            "broker",
+        ),
+        (
+            TOPIC_COLUMNS,
+            [topic_cells(row) for row in topics[:topic_rows]],
+            len(topics),
+            [_topic_style(row) for row in topics[:topic_rows]],
+            "topic",
+        ),
+        (
+            GROUP_COLUMNS,
+            [group_cells(row) for row in groups[:group_rows]],
+            len(groups),
+            ["red" if row.is_growing else "" for row in groups[:group_rows]],
+            "group",
+        ),
+    ):
+        table = _fitting_table(columns, cells, styles, console)
+        parts.append(table or Text(f"no {what}s", style="dim"))
+        more = count - len(cells)
+        parts.append(Text(f"and {counted(more, what)} more" if more else "", style="dim"))
+    return Group(*parts, status)
+
+
+def _topic_style(row: TopicRow) -> str:
+    if row.without_leader:
+        return "red"
+    return "yellow" if row.out_of_sync else ""
+
+
+def _fitting_table(
+    columns: Sequence[str], cells: Sequence[Sequence[Any]], styles: Sequence[str], console: Any
+) -> Any:
+    """Return a table with one line for each row, in its style; None without rows. Without the
+    columns that the terminal is too narrow for."""
+    from rich.cells import cell_len
+    from rich.measure import Measurement
+
+    shown = list(range(len(columns)))
+    dropped = [columns.index(name) for name in LESS_IMPORTANT if name in columns]
+    unlimited = console.options.update(max_width=10_000)
+    while True:
+        table = table_of([columns[n] for n in shown], [[row[n] for n in shown] for row in cells])
+        if table is None:
+            return None
+        excess = Measurement.get(console, unlimited, table).maximum - console.width
+        if not dropped or excess <= 0:
+            break
+        shown.remove(dropped.pop(0))
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    if excess > 0:  # the names are cut
+        names = table.columns[0]
+        names.max_width = max(8, max(map(cell_len, map(str, names.cells))) - excess)
+    for row, style in zip(table.rows, styles, strict=True):
+        row.style = style
+    return table
