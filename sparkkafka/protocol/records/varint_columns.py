@@ -466,48 +466,36 @@ def write_rest(
 
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:
-    """Copy pieces of `data` to positions in `out`, by words. The last word of a piece may overlap
-    the one before it, so that nothing is written beside the piece.
+    """Copy pieces of `data` to positions in `out`.
 
-    Pieces of eight bytes or more are copied in words of eight, shorter ones in words of 4, 2 or 1.
+    Long pieces are copied one by one: a step of NumPy for each of their words would take several
+    times as long. Shorter ones are copied in words of 8, 4, 2 or 1 bytes, a word of all pieces in
+    one step. The last word of a piece may overlap the one before it, so that nothing is written
+    beside the piece.
     """
-    if not len(lengths):
-        return
+    long = np.flatnonzero(lengths >= _MIN_LONG_PIECE)
+    if len(long):
+        source_bytes, target_bytes = memoryview(data), memoryview(out)
+        for start, size, to in zip(
+            starts[long].tolist(), lengths[long].tolist(), at[long].tolist(), strict=True
+        ):
+            target_bytes[to : to + size] = source_bytes[start : start + size]
     for word_bytes, dtype in ((8, "<u8"), (4, "<u4"), (2, "<u2"), (1, "u1")):
-        mask = lengths >= word_bytes
-        if word_bytes < 8:
-            mask &= lengths < 2 * word_bytes
-        rows = np.flatnonzero(mask)
+        max_size = _MIN_LONG_PIECE if word_bytes == 8 else 2 * word_bytes
+        rows = np.flatnonzero((lengths >= word_bytes) & (lengths < max_size))
         if not len(rows):
             continue
         source, target = windows(data, dtype), windows(out, dtype)
         begins, target_at, sizes = starts[rows], at[rows], lengths[rows]
-        if word_bytes == 8:
-            _copy_words(source, begins, target, target_at, sizes)
-        else:
-            target[target_at] = source[begins]
         if word_bytes > 1:
             last = sizes - word_bytes
             target[target_at + last] = source[begins + last]
+        while len(begins):
+            target[target_at] = source[begins]
+            rows = np.flatnonzero(sizes >= 2 * word_bytes)
+            begins, target_at = begins[rows] + word_bytes, target_at[rows] + word_bytes
+            sizes = sizes[rows] - word_bytes
 
 
-def _copy_words(
-    source: NDArray[Any], begins: Ints, target: NDArray[Any], target_at: Ints, sizes: Ints
-) -> None:
-    """Copy the whole words of 8 bytes of each piece. `source` and `target` are `windows`."""
-    words = sizes >> 3
-    if int(words.max()) <= _MAX_LOOPED_WORDS:
-        # The first word of all pieces, then the second of those that have one, …
-        for index in range(int(words.max())):
-            if index:
-                rows = np.flatnonzero(words > index)
-                begins, target_at, words = begins[rows], target_at[rows], words[rows]
-            target[target_at + 8 * index] = source[begins + 8 * index]
-        return
-    # All words of all pieces in one step; `within` is the position of each in its piece.
-    first = np.cumsum(words) - words
-    within = 8 * (np.arange(int(words.sum())) - np.repeat(first, words))
-    target[np.repeat(target_at, words) + within] = source[np.repeat(begins, words) + within]
-
-
-_MAX_LOOPED_WORDS: Final = 4
+_MIN_LONG_PIECE: Final = 96
+"""Pieces of at least this many bytes are copied one by one."""

@@ -147,6 +147,11 @@ class Cursor:
         """Return a cursor of only these entries."""
         return Cursor(self.chunk, self.at[entries], self.end[entries], self.rows_of(entries))
 
+    def prefix(self, count: int) -> Cursor:
+        """Return a cursor of the first entries."""
+        rows = None if self.rows is None else self.rows[:count]
+        return Cursor(self.chunk, self.at[:count], self.end[:count], rows)
+
     def update(self, entries: Ints, selected: Cursor) -> None:
         """Move the entries to the positions of `selected`, a cursor of only these entries."""
         self._copy_positions()

@@ -109,8 +109,9 @@ class AvroDecoder:
 def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
     """Return a cursor of rows, at the begin of each payload. `offsets`: of the payloads in
     `data`."""
-    padded = np.zeros(len(data) + PADDING, np.uint8)
+    padded = np.empty(len(data) + PADDING, np.uint8)
     padded[: len(data)] = data
+    padded[len(data) :] = 0
     return Cursor(Chunk(padded, np.diff(offsets), budget), offsets[:-1], offsets[1:])
 
 
@@ -461,18 +462,27 @@ class MapDecoder(ArrayDecoder):
     value counts, as in Java and fastavro."""
 
     def _make_lists(self, counts: Ints, values: pa.Array) -> pa.Array:
-        total = len(values)
-        if total and int(counts.max()) > 1:
+        if len(values) and int(counts.max()) > 1:
             keys = values.field(0).dictionary_encode()
             map_of = np.repeat(np.arange(len(counts)), counts)
             code = map_of * len(keys.dictionary) + to_numpy(keys.indices)
-            ordered = np.sort(code)
-            if (ordered[1:] == ordered[:-1]).any():
+            if _has_duplicates(code, int(counts.max())):
                 _, from_the_end = np.unique(code[::-1], return_index=True)
-                kept = np.sort(total - 1 - from_the_end)
+                kept = np.sort(len(values) - 1 - from_the_end)
                 values = values.take(from_numpy(kept.astype(np.int64)))
                 counts = np.bincount(map_of[kept], minlength=len(counts))
         return super()._make_lists(counts, values)
+
+
+def _has_duplicates(codes: Ints, max_distance: int) -> bool:
+    """Return whether a code is repeated; equal codes are less than `max_distance` apart."""
+    if max_distance <= 32:  # comparing neighbours is faster than sorting
+        return any(
+            bool((codes[distance:] == codes[:-distance]).any())
+            for distance in range(1, max_distance)
+        )
+    ordered = np.sort(codes)
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 # --- unions -------------------------------------------------------------------------------------

@@ -373,35 +373,33 @@ class ItemsSkipper(Skipper):
                 starts[:] = np.repeat(cursor.at, counts) + within * size
             cursor.skip(counts * size, self.path)
             return
-        entries = np.flatnonzero(counts)
+        # The longest arrays first: those that have items left are a prefix in each round.
+        entries = np.argsort(-counts)[: np.count_nonzero(counts)]
+        counts, next_items = counts[entries], next_items[entries]
         inner = cursor.select(entries)
-        left, next_items = counts[entries], next_items[entries]
-        while len(entries) >= _MIN_VECTOR:
+        skipped, unfinished = 0, len(entries)
+        while unfinished >= _MIN_VECTOR:
+            prefix = inner.prefix(unfinished)
             if starts is not None:
-                starts[next_items] = inner.at
-                next_items = next_items + 1
-            self.item.skip(inner)
-            left = left - 1
-            if not left.all():
-                cursor.update(entries, inner)
-                unfinished = np.flatnonzero(left)
-                entries, left = entries[unfinished], left[unfinished]
-                next_items = next_items[unfinished]
-                inner = inner.select(unfinished)
-        for index, (count, next_item) in enumerate(
-            zip(left.tolist(), next_items.tolist(), strict=True)
-        ):
+                starts[next_items[:unfinished]] = prefix.at
+                next_items[:unfinished] += 1
+            self.item.skip(prefix)
+            inner.at[:unfinished], inner.end[:unfinished] = prefix.at, prefix.end
+            skipped += 1
+            unfinished = int(np.searchsorted(-counts, -skipped))
+        for index in range(unfinished):
             if inner.end[index] == INACTIVE:
                 continue
             item_starts = array("q")
-            at, end = int(inner.at[index]), int(inner.end[index])
+            at, end, left = int(inner.at[index]), int(inner.end[index]), int(counts[index]) - skipped
             try:
-                inner.at[index] = self._locate_items(inner, at, end, count, item_starts)
+                inner.at[index] = self._locate_items(inner, at, end, left, item_starts)
             except BadValueError as error:
                 inner.fail_one(index, error)
                 continue
             if starts is not None:
-                starts[next_item : next_item + count] = item_starts
+                next_item = int(next_items[index])
+                starts[next_item : next_item + left] = item_starts
         cursor.update(entries, inner)
 
     # --- one array after the other
