@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records.arrow import is_valid
+from sparkkafka.protocol.records.arrow import blob_offsets, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 
 
@@ -51,6 +51,17 @@ def spread(values: pa.Array, rows: Ints, count: int) -> pa.Array:
     has_value[rows] = True
     buffers = [validity(has_value), pa.py_buffer(indexes)]
     return values.take(pa.Array.from_buffers(pa.int32(), count, buffers))
+
+
+def as_texts(values: pa.Array) -> pa.Array:
+    """Return a binary array as strings, of the same memory. Raises ArrowInvalid if a value is not
+    UTF-8."""
+    if len(values):
+        offsets = blob_offsets(values)
+        data = np.frombuffer(values.buffers()[2] or b"", np.int8)[offsets[0] : offsets[-1]]
+        if data.min(initial=0) >= 0:  # only ASCII, which Arrow would check value by value
+            return values.view(pa.string())
+    return values.cast(pa.string())
 
 
 def is_utf8(texts: pa.Array) -> Flags:

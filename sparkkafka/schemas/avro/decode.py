@@ -31,7 +31,7 @@ from sparkkafka.protocol.records.arrow import (
 )
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import is_utf8, null_outside, offsets_of, spread
+from sparkkafka.schemas.arrays import as_texts, is_utf8, null_outside, offsets_of, spread
 from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
@@ -258,11 +258,11 @@ class StringDecoder(BytesDecoder):
         starts, lengths = self._blobs.locate(cursor)
         raw = cursor.gather(starts, lengths)
         try:
-            return raw.cast(self.type)
+            return as_texts(raw).cast(self.type)
         except pa.ArrowInvalid:
             bad = ~is_utf8(raw)
         cursor.fail(bad, self.path, "the text is not UTF-8")
-        return cursor.gather(starts, np.where(bad, 0, lengths)).cast(self.type)
+        return as_texts(cursor.gather(starts, np.where(bad, 0, lengths))).cast(self.type)
 
 
 class UuidDecoder(ValueDecoder):
@@ -489,8 +489,9 @@ def _has_duplicates(codes: Ints, max_distance: int) -> bool:
 
 
 class Branch(NamedTuple):
-    """How a branch of the writer's union is read. `decoder` None: as null. `member`: the index of
-    its column where the reader's union is a struct, or -1. `refusal`: why it cannot be read."""
+    """How a branch of the writer's union is read. `decoder` None: it is null, which has no bytes.
+    `member`: the index of its column where the reader's union is a struct, or -1. `refusal`: why it
+    cannot be read."""
 
     decoder: ValueDecoder | None
     member: int = 0
@@ -533,7 +534,6 @@ class UnionDecoder(ValueDecoder):
                 cursor.fail(mask, self.path, branch.refusal)
                 valid &= ~mask
             elif branch.decoder is None:
-                self._union.branches[number].skip(cursor.where(mask))
                 valid &= ~mask
             else:
                 values = _read_branch(branch.decoder, cursor, mask)
@@ -554,6 +554,8 @@ def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array
     behind them. The result has a value for each entry; those of other entries mean nothing."""
     failures = cursor.chunk.failures
     count = int(np.count_nonzero(mask))
+    if count == len(mask):
+        return decoder.read(cursor)
     if 4 * count >= len(mask):
         inner = cursor.where(mask)
         values = decoder.read(inner)

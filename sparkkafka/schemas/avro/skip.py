@@ -11,11 +11,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Generator, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.varint_columns import Ints
+from sparkkafka.protocol.records.varint_columns import Ints, unzigzag
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import (
     CUT_OFF,
@@ -213,9 +214,15 @@ class UnionSkipper(Skipper):
         self.is_recursive = any(branch.is_recursive for branch in branches)
         self.branches = branches
 
-    def read_branches(self, cursor: Cursor) -> Ints:
-        """Read the number of each entry's branch (0 for inactive entries)."""
-        numbers = cursor.read_longs(self.path, 32)
+    def read_branches(self, cursor: Cursor) -> NDArray[Any]:
+        """Read the number of each entry's branch (0 for inactive entries), as integers of any
+        type."""
+        raw, failed = cursor.read_varints(self.path, 32)
+        if failed is None and raw.max(initial=0) < 2 * len(self.branches) and not (raw & 1).any():
+            return raw >> 1  # of a zigzag number that is not negative
+        numbers = unzigzag(raw)
+        if failed is not None:
+            numbers[failed] = 0
         bad = (numbers < 0) | (numbers >= len(self.branches))
         if bad.any():
             cursor.fail(bad, self.path, lambda entry: self._no_branch_reason(numbers[entry]))
@@ -391,7 +398,11 @@ class ItemsSkipper(Skipper):
             if inner.end[index] == INACTIVE:
                 continue
             item_starts = array("q")
-            at, end, left = int(inner.at[index]), int(inner.end[index]), int(counts[index]) - skipped
+            at, end, left = (
+                int(inner.at[index]),
+                int(inner.end[index]),
+                int(counts[index]) - skipped,
+            )
             try:
                 inner.at[index] = self._locate_items(inner, at, end, left, item_starts)
             except BadValueError as error:

@@ -21,7 +21,7 @@ import pyarrow.json as pj
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
-from sparkkafka.schemas.arrays import spread
+from sparkkafka.schemas.arrays import as_texts, spread
 from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.json.normalizer import (
     Normalizer,
@@ -360,7 +360,7 @@ class BlockReader:
         if not count:
             return pa.schema([("v", self._root.type)]).empty_table().column(0).combine_chunks()
         try:
-            texts.cast(pa.string())  # the reader does not check UTF-8
+            as_texts(texts)  # the reader does not check UTF-8
             lines = _join_lines(texts)
             table = pj.read_json(
                 pa.BufferReader(lines),

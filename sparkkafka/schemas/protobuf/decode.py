@@ -32,7 +32,7 @@ from sparkkafka.protocol.records.arrow import (
 )
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, unzigzag
 from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import is_utf8, null_outside, offsets_of, spread
+from sparkkafka.schemas.arrays import as_texts, is_utf8, null_outside, offsets_of, spread
 from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
@@ -397,13 +397,13 @@ class _MessageColumns:
         if field.kind == types.BYTES or field.special is Special.BYTES:
             return array
         try:
-            return array.cast(pa.string()).cast(field.value_type)
+            return as_texts(array).cast(field.value_type)
         except pa.ArrowInvalid:
             not_utf8 = np.flatnonzero(~is_utf8(array))
         self.state.add_bad(rows[not_utf8], field.path, lambda _: "its text is not UTF-8")
         size = size.copy()
         size[not_utf8] = 0
-        return gather(self.data.buffer, at, size).cast(pa.string()).cast(field.value_type)
+        return as_texts(gather(self.data.buffer, at, size)).cast(field.value_type)
 
     def _decode_single_message(
         self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
