@@ -302,10 +302,10 @@ def _is_doubtful(
     numbers = np.frombuffer(data, np.uint8)
     flags: NDArray[np.bool_] = (numbers[starts] != ord("{")) | (numbers[ends - 1] != ord("}"))
     suspects: list[int] = []
-    following = numbers[np.flatnonzero(numbers[:-1] == ord("}")) + 1]
+    following = numbers[_positions(numbers[:-1], ord("}")) + 1]
     if np.any((following == ord("n")) | (following <= ord(" "))):
         suspects += [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(data)]
-    if _has_pair(numbers, b"Na") or _has_pair(numbers, b"In"):
+    if _has_pair(data, b"Na") or _has_pair(data, b"In"):
         suspects += [match.end() - 1 for match in _NOT_A_NUMBER.finditer(data)]
     if b"\0" in data:  # NUL ends the reader's input
         suspects += np.flatnonzero(numbers == 0).tolist()
@@ -313,16 +313,41 @@ def _is_doubtful(
         flags[np.searchsorted(ends, suspects, side="right")] = True
     long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)
     if len(long):
-        opening = np.flatnonzero((numbers | 0x20) == 0x7B)  # { and [
-        counts = np.searchsorted(opening, ends[long]) - np.searchsorted(opening, starts[long])
+        counts = np.zeros(len(long), np.int64)
+        for bracket in b"{[":
+            opening = _positions(numbers, bracket)
+            counts += np.searchsorted(opening, ends[long])
+            counts -= np.searchsorted(opening, starts[long])
         for row in long[counts > MAX_NESTING].tolist():
             flags[row] |= nests_too_deep(data[starts[row] : ends[row]])
     return flags
 
 
-def _has_pair(numbers: NDArray[np.uint8], pair: bytes) -> bool:
+_PIECE_BYTES: Final = 1 << 17
+"""NumPy searches texts in pieces that stay in the processor's cache, which is five times faster."""
+
+
+def _has_pair(data: bytes, pair: bytes) -> bool:
     """Whether the data has two bytes side by side: several times faster than `pair in data`."""
-    return bool(np.any((numbers[:-1] == pair[0]) & (numbers[1:] == pair[1])))
+    if pair[:1] not in data:
+        return False
+    numbers = np.frombuffer(data, np.uint8)
+    return any(
+        bool(((piece[:-1] == pair[0]) & (piece[1:] == pair[1])).any())
+        for begin in range(0, len(data), _PIECE_BYTES)
+        for piece in (numbers[begin : begin + _PIECE_BYTES + 1],)
+    )
+
+
+def _positions(numbers: NDArray[np.uint8], byte: int) -> NDArray[np.int64]:
+    """Return the positions of a byte."""
+    return np.concatenate(
+        [
+            np.flatnonzero(numbers[begin : begin + _PIECE_BYTES] == byte) + begin
+            for begin in range(0, len(numbers), _PIECE_BYTES)
+        ]
+        or [np.zeros(0, np.int64)]
+    )
 
 
 # --- pyarrow's reader -----------------------------------------------------------------------------
