@@ -475,7 +475,7 @@ def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) 
     """
     long = np.flatnonzero(lengths >= _MIN_LONG_PIECE)
     if len(long):
-        source_bytes, target_bytes = memoryview(data), memoryview(out)
+        source_bytes, target_bytes = data.data, out.data
         for start, size, to in zip(
             starts[long].tolist(), lengths[long].tolist(), at[long].tolist(), strict=True
         ):
