@@ -8,7 +8,6 @@ import pytest
 
 import sparkkafka
 import sparkkafka.client
-import sparkkafka.errors
 import sparkkafka.protocol
 from tests.docs.snippets import README, ROOT, blocks, hand_written_pages, page
 from tests.tools.docs_site import pages_not_in_nav
@@ -122,25 +121,3 @@ def test_the_page_of_admin_names_every_call() -> None:
     }
     named = set(re.findall(r"\w+", page("docs/client-admin.md")))
     assert sorted(calls - named - {"close"}) == []
-
-
-def test_the_tree_of_errors_is_that_of_the_classes() -> None:
-    """On the page and in the module's docstring: each class under its base, with Python's own."""
-    (tree,) = (text for _, text in blocks(page("docs/client-errors.md")) if "KafkaError\n" in text)
-    for text in (tree, sparkkafka.errors.__doc__ or ""):
-        found: dict[str, str] = {}
-        above: dict[int, str] = {}
-        for before, name, python in re.findall(
-            r"^([ │├└─]*)\b(\w+Error)(?: \((\w+)\))?(?:  .*)?$", text, re.MULTILINE
-        ):
-            depth = len(before)
-            above = {level: other for level, other in above.items() if level < depth}
-            parent = above[max(above)] if above else "Exception"
-            above[depth] = name
-            found[name] = f"{parent} {python}".strip()
-        expected = {}
-        for name in sparkkafka.errors.__all__:
-            cls = getattr(sparkkafka.errors, name)
-            if isinstance(cls, type) and issubclass(cls, sparkkafka.errors.KafkaError):
-                expected[name] = " ".join(base.__name__ for base in cls.__bases__)
-        assert found == expected

@@ -1,0 +1,71 @@
+"""The headings of the error messages are in the messages themselves: a reader searches for them."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+
+from sparkkafka.client import Admin, Consumer, Producer, TopicPartition
+from sparkkafka.config.options import parse_read_options
+from sparkkafka.errors import KafkaError
+from sparkkafka.schemas.wire_format import unframe
+from sparkkafka.spark.read.planning import Loss, loss_error
+from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Drop
+from tests.docs.snippets import page
+
+ELSEWHERE = {"DATA_SOURCE_NOT_FOUND"}  # Spark's own
+
+
+def message(error: pytest.ExceptionInfo[KafkaError]) -> str:
+    return str(error.value)
+
+
+def messages() -> list[str]:
+    found = []
+    with pytest.raises(KafkaError) as error:
+        Admin({"bootstrap.servers": "localhost:1", "default.api.timeout.ms": 500}).list_topics()
+    found.append(message(error))
+    with pytest.raises(KafkaError) as error:
+        parse_read_options({"startingOffset": "earliest"})
+    found.append(message(error))
+    with FakeCluster(sasl_users={"alice": "hush"}) as fake:
+        settings = {"bootstrap.servers": fake.bootstrap_servers, "default.api.timeout.ms": 500}
+        with pytest.raises(KafkaError) as error:
+            Admin(settings).list_topics()
+        found.append(message(error))
+    with FakeCluster() as fake:
+        fake.create_topic("orders", partitions=1)
+        servers = {"bootstrap.servers": fake.bootstrap_servers}
+        with Producer(servers | {"max.request.size": 10_000}) as producer:
+            with pytest.raises(KafkaError) as error:
+                producer.partitions_for("order")
+            found.append(message(error))
+            with pytest.raises(KafkaError) as error:
+                producer.send("orders", b"x" * 20_000).result()
+            found.append(message(error))
+        with Consumer(servers | {"auto.offset.reset": "none"}) as consumer:
+            consumer.assign({TopicPartition("orders", 0): 77})
+            with pytest.raises(KafkaError) as error:
+                consumer.poll(timeout_s=10)
+            found.append(message(error))
+        fake.fault(Drop.BEFORE, api="Produce", times=1000)
+        short = {"delivery.timeout.ms": 300, "request.timeout.ms": 200, "linger.ms": 0}
+        with Producer(servers | short) as producer:
+            with pytest.raises(KafkaError) as error:
+                producer.send("orders", b"x").result()
+            found.append(message(error))
+    found.append(str(loss_error([Loss("KAFKA_DATA_LOSS", "gone", 1)], streaming=True)))
+    json = pa.array([b'{"id": 1}'], pa.binary())
+    found.extend(unframe(json, None, "value", with_indexes=False).reasons)
+    return found
+
+
+def test_each_heading_is_a_part_of_a_message() -> None:
+    section = page("docs/client-errors.md").partition("## Error messages")[2].partition("\n## ")[0]
+    headings = set(re.findall(r"^### (.*)$", section, re.MULTILINE)) - ELSEWHERE
+    texts = [re.sub(r"\b\d+\b", "N", re.sub(r"=\d+", "", text)) for text in messages()]
+    assert len(headings) == len(texts)
+    assert [one for one in headings if not any(one in text for text in texts)] == []
