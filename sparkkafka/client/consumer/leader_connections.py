@@ -226,7 +226,7 @@ class LeaderLookup:
         except KafkaError as error:
             if not error.retriable:
                 raise
-            log.warning("no metadata of %d topics: %s", len(names), error)
+            log.warning("%s", error)
             for state in self._subscription:
                 if state.tp.topic in names:
                     state.last_failure = error

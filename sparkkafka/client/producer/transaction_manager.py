@@ -51,7 +51,7 @@ _FINAL = FENCED | {
 class State(enum.Enum):
     """The state of a transactional producer; the value is for messages."""
 
-    UNINITIALIZED = "init_transactions was not called"
+    UNINITIALIZED = "init_transactions was not called: call it before the first transaction"
     READY = "no transaction is open: call begin_transaction"
     IN_TRANSACTION = "a transaction is open already"
     COMMITTING_TRANSACTION = (

@@ -366,7 +366,7 @@ class ShareFetcher:
         except KafkaError as error:
             if not error.retriable:
                 raise
-            log.warning("no metadata of %d topics: %s", len(topics), error)
+            log.warning("%s", error)
             return
         leaderless = [
             tp
