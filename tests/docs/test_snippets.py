@@ -170,8 +170,9 @@ def test_one_broker_by_hand(kafka_cluster: Any, capsys: Any) -> None:
 
 
 @pytest.mark.real
-def test_brokers_of_ones_own(capsys: Any) -> None:
-    _, printed = run_chain("testing", capsys)
+def test_brokers_of_ones_own(capsys: Any, fake_cluster: Any) -> None:
+    names, printed = run_chain("testing", capsys)
+    names["test_shout_survives_a_new_leader"](fake_cluster)
     assert re.search(r"^127\.0\.0\.1:\d+$", printed, re.MULTILINE)
     assert "in the log: 1" in printed
 
