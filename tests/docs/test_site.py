@@ -79,6 +79,13 @@ def test_what_our_own_check_finds(tmp_path: Path, html: str, words: str | None) 
     assert all(words in line for line in found)
 
 
+def test_long_names_in_tables_may_break() -> None:
+    name = "<code>kafka.x_y=maxOffsets</code>"
+    html = docs_site.with_breaks_in_names(f"<p>{name}</p><td>{name} <code>a.b</code></td>")
+    broken = "<code>kafka.<wbr>x_<wbr>y=<wbr>max<wbr>Offsets</code>"
+    assert html == f"<p>{name}</p><td>{broken} <code>a.b</code></td>"
+
+
 def test_a_page_that_the_nav_lacks_is_found(tmp_path: Path) -> None:
     (tmp_path / "index.md").write_text("# A")
     (tmp_path / "lost.md").write_text("# B")

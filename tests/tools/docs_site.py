@@ -37,6 +37,8 @@ def main(*, execute: bool = True) -> int:
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
     if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
         return 1
+    for path in SITE.rglob("*.html"):
+        path.write_text(with_breaks_in_names(path.read_text("utf-8")), "utf-8")
     wrong = [*pages_not_in_nav(), *broken_addresses(SITE), *calls_not_in_the_api(SITE)]
     for line in wrong:
         print(line, file=sys.stderr)
@@ -63,6 +65,24 @@ def write_notebook_pages(*, execute: bool) -> None:
         old.unlink()
     for name, content in files.items():
         (folder / name).write_bytes(content)
+
+
+def with_breaks_in_names(html: str) -> str:
+    """Return a page in which a browser may break long names in tables after dots and before capitals."""
+
+    def with_breaks(code: re.Match[str]) -> str:
+        return (
+            re.sub(r"(?<=[._=,(])(?=[a-zA-Z])|(?<=[a-z])(?=[A-Z])", "<wbr>", code[0])
+            if len(code[1]) > 16
+            else code[0]
+        )
+
+    return re.sub(
+        r"<td\b.*?</td>",
+        lambda cell: re.sub(r"<code>([^<]*)</code>", with_breaks, cell[0]),
+        html,
+        flags=re.DOTALL,
+    )
 
 
 def pages_not_in_nav(docs: Path = DOCS, config: Path = ROOT / "mkdocs.yml") -> Iterator[str]:
