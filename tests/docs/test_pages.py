@@ -9,6 +9,8 @@ import pytest
 import sparkkafka
 import sparkkafka.client
 import sparkkafka.protocol
+from sparkkafka.client.metrics.fetching import FetchMetrics, ShareMetrics
+from sparkkafka.client.metrics.sending import SendMetrics
 from tests.docs.snippets import README, ROOT, blocks, hand_written_pages, page
 from tests.tools.docs_site import pages_not_in_nav
 
@@ -106,6 +108,15 @@ def test_the_pages_of_the_api_have_all_that_is_public(package: object) -> None:
     prefix = re.escape(package.__name__)
     named = set(re.findall(rf"^::: {prefix}\.(\w+)$", API, re.MULTILINE))
     assert named - {"errors", "testing"} == names
+
+
+def test_the_page_of_metrics_names_all_of_the_clients() -> None:
+    groups = [FetchMetrics().figures([]), SendMetrics(1).figures(0, 0)]
+    groups.append(ShareMetrics().share_figures())
+    figures = [metrics for group in groups for metrics in group.values()]
+    headings = re.findall(r"^#### (.*)$", page("docs/metrics.md"), re.MULTILINE)
+    named = set(re.findall(r"`([^`]+)`", " ".join(headings)))
+    assert sorted({name for metrics in figures for name in metrics} - named) == []
 
 
 def test_the_page_of_the_codec_names_all_that_is_public() -> None:
