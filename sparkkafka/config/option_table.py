@@ -749,8 +749,8 @@ CONNECTOR: tuple[Option, ...] = (
     used(
         "endingTimestamp", _READ, "read.ending", Kind("milliseconds since 1970", str),
         "Each partition is read up to, but not including, its first record with this timestamp or "
-        "a later one. If there is none, it is read to its end. Overrides endingOffsetsByTimestamp "
-        "and endingOffsets. Only for batch reads.",
+        "a later one. Without such a record it is read to its end. Overrides "
+        "endingOffsetsByTimestamp and endingOffsets. Only for batch reads.",
         default_text="",
     ),
     used(
@@ -1195,9 +1195,9 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "buffer.memory", _WRITE, "producer.buffer_memory", integer(1, INT64_MAX),
-        "Maximum bytes of records that wait to be sent or acknowledged. In Spark, each task has "
-        "this much. Arrow batches that Spark has passed to the task count too, up to half of it. "
-        "One slice of them, about as large as buffer.memory, comes on top.",
+        "Maximum bytes of records that wait to be sent or acknowledged. In Spark, each task has a "
+        "buffer of this size. Arrow batches that Spark has passed to the task take up to half of "
+        "it. The task also holds one slice of such a batch, of about this size, outside of it.",
     ),
     used(
         "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),

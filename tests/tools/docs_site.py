@@ -68,14 +68,12 @@ def write_notebook_pages(*, execute: bool) -> None:
 
 
 def with_breaks_in_names(html: str) -> str:
-    """Return a page in which a browser may break long names in tables after dots and before capitals."""
+    """Return a page whose long names in tables may break after dots and before capitals."""
 
     def with_breaks(code: re.Match[str]) -> str:
-        return (
-            re.sub(r"(?<=[._=,(])(?=[a-zA-Z])|(?<=[a-z])(?=[A-Z])", "<wbr>", code[0])
-            if len(code[1]) > 16
-            else code[0]
-        )
+        if len(code[1]) <= 16:
+            return code[0]
+        return re.sub(r"(?<=[._=,(])(?=[a-zA-Z])|(?<=[a-z])(?=[A-Z])", "<wbr>", code[0])
 
     return re.sub(
         r"<td\b.*?</td>",
