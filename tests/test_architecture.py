@@ -176,6 +176,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "checkpoint",
         "snapshots",
         "top",
+        "ui",
         "acls",
         "users",
         "text_formats",

@@ -109,7 +109,7 @@ def show(
         "checkpoint": checkpoint.location,
         "query_id": _result_or_none(lambda: checkpoint.query_id, errors),
         "stateful": checkpoint.is_stateful,
-        "batches": _batch_documents(checkpoint, batches, errors),
+        "batches": batch_documents(checkpoint, batches, errors),
         "next_start": _result_or_none(lambda: _next_start_document(checkpoint), errors),
     }
     backups = _result_or_none(lambda: backups_of(checkpoint.storage), errors) or []
@@ -155,7 +155,7 @@ def _result_or_none(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
         return None
 
 
-def _batch_documents(
+def batch_documents(
     checkpoint: Checkpoint, count: int, errors: list[KafkaError]
 ) -> list[dict[str, Any]]:
     """Describe the last planned batches. A batch that cannot be read adds to `errors`."""

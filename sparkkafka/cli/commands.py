@@ -33,6 +33,7 @@ VERBS: Final = {
     "groups": "Groups: list, describe, reset, delete.",
     "lag": "Show the lag of a group or of a streaming query; --watch redraws it.",
     "top": "Show brokers, topics' rates and groups' lag on one live screen.",
+    "ui": "Show the same on a local web page, with curves, skew, checkpoints, dead letters.",
     "check": "Check whether a job can run.",
     "brokers": "Brokers: list, describe.",
     "acls": "ACLs: list, create, delete.",

@@ -2,7 +2,7 @@
 
     with Collector(session.admin()) as collector:
         snapshot = collector.collect()      # again and again; rates need two snapshots
-        collector.history.points("lag", "billing")
+        collector.history.curves({"lag": ["billing"]})
 
 A snapshot takes about twenty requests, however many topics and groups there are: requests about
 all partitions of a broker, or all groups of a coordinator, are one.
@@ -10,6 +10,8 @@ all partitions of a broker, or all groups of a coordinator, are one.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from array import array
 from collections import deque
@@ -28,6 +30,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, error_name
 from sparkkafka.protocol.messages import MetadataRequest
 
+CLIENT_LOG: Final = logging.getLogger("sparkkafka.client")
 STEP_S: Final = 3.0
 """The longest time for one kind of request: what a broker does not answer by then is missing from
 the snapshot, and the next snapshot requests it again."""
@@ -140,18 +143,23 @@ class _Sample(NamedTuple):
 
 class History:
     """Curves of the last 15 minutes, in at most MAX_POINTS points: of "records" and "bytes" per
-    second by topic, and of "lag" by group. The name "" has the totals."""
+    second by topic, and of "lag" by group. The name "" has the totals. Threads may share it."""
 
     def __init__(self) -> None:
-        self.times_ms = array("q")
+        self._lock = threading.Lock()
+        self._times_ms = array("q")
         self._curves: dict[tuple[str, str], array[float]] = {}
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a point to each curve, unless the last one is too recent. The curve of a topic or
         group that is not there any more is kept until all of its points are old."""
-        if self.times_ms and snapshot.time_ms - self.times_ms[-1] < HISTORY_S * 1000 / MAX_POINTS:
-            return
-        count = len(self.times_ms)
+        last_ms = self._times_ms[-1] if self._times_ms else -HISTORY_S * 1000
+        if snapshot.time_ms - last_ms >= HISTORY_S * 1000 / MAX_POINTS:
+            with self._lock:
+                self._add(snapshot)
+
+    def _add(self, snapshot: Snapshot) -> None:
+        count = len(self._times_ms)
         totals = snapshot.totals
         values: dict[tuple[str, str], float | None] = {
             ("records", ""): totals["records_per_s"],
@@ -168,25 +176,41 @@ class History:
             for key, curve in self._curves.items()
             if key in values or not all(map(isnan, curve))
         }
-        self.times_ms.append(snapshot.time_ms)
+        self._times_ms.append(snapshot.time_ms)
         for key in {*values, *self._curves}:
             curve = self._curves.setdefault(key, array("d", [nan]) * count)
             value = values.get(key)
             curve.append(nan if value is None else value)
         oldest_ms = snapshot.time_ms - HISTORY_S * 1000
-        while len(self.times_ms) > MAX_POINTS or self.times_ms[0] < oldest_ms:
-            self.times_ms.pop(0)
+        while len(self._times_ms) > MAX_POINTS or self._times_ms[0] < oldest_ms:
+            self._times_ms.pop(0)
             for curve in self._curves.values():
                 curve.pop(0)
 
-    def points(self, kind: str, name: str = "") -> list[float | None]:
-        """Return a curve, with a value for each of `times_ms`; None where it is not known."""
-        curve = self._curves.get((kind, name), array("d", [nan]) * len(self.times_ms))
+    def curves(self, names: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+        """Return the curves of these names, by kind, for JSON: {"times_ms": […], "lag": [{"name":
+        …, "points": […]}]}. A point is None where the value is not known."""
+        with self._lock:
+            document: dict[str, Any] = {"times_ms": list(self._times_ms)}
+            for kind, chosen in names.items():
+                document[kind] = [
+                    {"name": name, "points": self._points((kind, name))} for name in chosen
+                ]
+            return document
+
+    def _points(self, key: tuple[str, str]) -> list[float | None]:
+        curve = self._curves.get(key)
+        if curve is None:
+            return [None] * len(self._times_ms)
         return [None if isnan(value) else value for value in curve]
 
 
 class Collector:
-    """Takes snapshots of a cluster, and keeps what rates and curves need. Use it under `with`."""
+    """Takes snapshots of a cluster, and keeps what rates and curves need. Use it under `with`.
+
+    Meanwhile the client logs no warnings: `Snapshot.problems` says the same, and lines on stderr
+    would spoil a screen.
+    """
 
     def __init__(self, admin: BoundedAdmin) -> None:
         self._admin = admin
@@ -194,9 +218,12 @@ class Collector:
         self.history = History()
 
     def __enter__(self) -> Self:
+        self._level = CLIENT_LOG.level
+        CLIENT_LOG.setLevel(logging.ERROR)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        CLIENT_LOG.setLevel(self._level)
         self._admin.close()
 
     def collect(self) -> Snapshot:

@@ -91,6 +91,16 @@ def list_lags(
     return lags
 
 
+def settings_without_group(settings: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
+    """Return a consumer's settings for one that joins no group and commits nothing, with the
+    `fixed` ones instead of its own."""
+    fixed = {"enable.auto.commit": "false", **fixed}
+    group = ("group.id", "group.instance.id", "group.protocol", "group.remote.assignor")
+    replaced = {*fixed, *group}
+    others = {key: value for key, value in settings.items() if key.lower() not in replaced}
+    return {**others, **fixed}
+
+
 class AgeReader:
     """Fetches the oldest unread record of each partition for its timestamp; to be closed.
 
@@ -99,15 +109,9 @@ class AgeReader:
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        fixed = {
-            "enable.auto.commit": "false",
-            "auto.offset.reset": "earliest",
-            "max.partition.fetch.bytes": "65536",  # one batch of each partition is enough
-        }
-        group = ("group.id", "group.instance.id", "group.protocol", "group.remote.assignor")
-        replaced = {*fixed, *group}
-        others = {key: value for key, value in settings.items() if key.lower() not in replaced}
-        self._settings = others | fixed
+        # One batch of each partition is enough.
+        fixed = {"auto.offset.reset": "earliest", "max.partition.fetch.bytes": "65536"}
+        self._settings = settings_without_group(settings, fixed)
         self._consumer: Consumer | None = None
 
     def close(self) -> None:

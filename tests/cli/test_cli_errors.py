@@ -40,6 +40,7 @@ ANY = [
     "groups delete g --yes",
     "lag g",
     "top --once",
+    "ui --port 0",
     "acls list",
     "acls create --principal User:a --topic t --operation read",
     "acls delete --topic t --yes",

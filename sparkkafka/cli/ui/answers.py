@@ -1,0 +1,334 @@
+"""The JSON of the page, from the snapshots that a thread takes.
+
+Answers are limited in size: lists have at most MAX_ROWS rows, and `total` says how many there are.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self
+
+from sparkkafka.cli.checkpoint import batch_documents
+from sparkkafka.cli.session import Session
+from sparkkafka.cli.snapshots import Collector, GroupRow, Snapshot, TopicRow, sum_of
+from sparkkafka.cli.ui.dead_letters import (
+    DeadLetterReader,
+    is_dead_letter,
+    named_like_dead_letters,
+)
+from sparkkafka.cli.ui.server import NotFoundError, Query
+from sparkkafka.errors import KafkaError, OptionError
+
+MAX_ROWS: Final = 1_000
+DEFAULT_ROWS: Final = 100
+CURVES: Final = 5
+"""The number of topics, or groups, in a plot of the overview."""
+MAX_BATCHES: Final = 10
+MAX_LETTERS: Final = 30
+MAX_NAMED: Final = 10
+"""The most topics that are examined because of their name."""
+CACHED_S: Final = 5.0
+"""How long checkpoints and dead letters are not read again, however many browsers there are."""
+
+
+class Watcher:
+    """Takes a snapshot every `every_s` seconds, in a thread. Use it under `with`, which takes the
+    first one and raises KafkaError if that fails. A later failure is in `failure`, and the last
+    snapshot stays."""
+
+    snapshot: Snapshot
+
+    def __init__(self, collector: Collector, every_s: float) -> None:
+        self._collector = collector
+        self.every_s = every_s
+        self.failure = ""
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._watch, name="sparkkafka-ui-snapshots", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self.snapshot = self._collector.collect()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._closing.set()
+        self._thread.join(timeout=10)
+
+    def _watch(self) -> None:
+        while not self._closing.wait(self.every_s):
+            try:
+                self.snapshot, self.failure = self._collector.collect(), ""
+            except KafkaError as error:
+                self.failure = str(error)
+
+    def curves(self, **names: Iterable[str]) -> dict[str, Any]:
+        """Return the curves of these topics or groups: see `History.curves`."""
+        return self._collector.history.curves(names)
+
+
+class Answers(Mapping[str, Callable[[Query], Any]]):
+    """The documents of the page, by path. Use it under `with`: it has connections of its own."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        session: Session,
+        checkpoints: Sequence[str],
+        dead_letters: Sequence[str],
+    ) -> None:
+        self._watcher = watcher
+        self._locations = list(dict.fromkeys(checkpoints))
+        self._topics = list(dict.fromkeys(dead_letters))
+        self._admin = session.admin(session.new_deadline())
+        self._reader = DeadLetterReader(session.settings("consumer"))
+        self._lock = threading.Lock()
+        self._cached: dict[str, tuple[float, Any]] = {}
+        self._documents: Mapping[str, Callable[[Query], Any]] = {
+            "/api/state": self._state,
+            "/api/overview": self._overview,
+            "/api/topics": self._topic_rows,
+            "/api/topic": self._topic,
+            "/api/groups": self._group_rows,
+            "/api/group": self._group,
+            "/api/checkpoints": lambda query: self._cache("checkpoints", self._checkpoints),
+            "/api/dead-letters": lambda query: self._cache("dead letters", self._dead_letters),
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._admin.close()
+            self._reader.__exit__()
+
+    def __getitem__(self, path: str) -> Callable[[Query], Any]:
+        return self._documents[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._documents)
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    # --- cluster
+
+    def _state(self, query: Query) -> dict[str, Any]:
+        watcher, snapshot = self._watcher, self._watcher.snapshot
+        return {
+            "cluster_id": snapshot.cluster_id,
+            "time_ms": snapshot.time_ms,
+            "took_s": round(snapshot.took_s, 3),
+            "every_s": watcher.every_s,
+            "failure": watcher.failure,
+        }
+
+    def _overview(self, query: Query) -> dict[str, Any]:
+        watcher, snapshot = self._watcher, self._watcher.snapshot
+        fastest = sorted(snapshot.topics, key=lambda row: (-(row.records_per_s or 0), row.topic))
+        behind = sorted(snapshot.groups, key=lambda row: (-(row.lag or 0), row.group))
+        topics = [row.topic for row in fastest[:CURVES]]
+        groups = [row.group for row in behind[:CURVES]]
+        return {
+            "problems": snapshot.problems,
+            "totals": snapshot.totals,
+            "brokers": [vars(row) for row in snapshot.brokers],
+            "topics": [vars(row) for row in fastest[:CURVES]],
+            "groups": [_without_topics(row) for row in behind[:CURVES]],
+            "curves": watcher.curves(records=["", *topics], bytes=["", *topics], lag=["", *groups]),
+        }
+
+    def _topic_rows(self, query: Query) -> dict[str, Any]:
+        keys: dict[str, Callable[[TopicRow], Any]] = {
+            "rate": lambda row: (-(row.records_per_s or 0), row.topic),
+            "size": lambda row: (-(row.size_bytes or 0), row.topic),
+            "skew": lambda row: (-(row.skew or 0), row.topic),
+            "name": lambda row: row.topic,
+        }
+        rows = [row for row in self._watcher.snapshot.topics if _is_chosen(row.topic, query)]
+        return _limited(sorted(rows, key=_key(keys, query, "rate")), query, vars)
+
+    def _topic(self, query: Query) -> dict[str, Any]:
+        snapshot, name = self._watcher.snapshot, query.get("name", "")
+        row = next((row for row in snapshot.topics if row.topic == name), None)
+        if row is None:
+            raise NotFoundError(f"there is no topic {name!r} (any more)")
+        partitions = sorted(tp for tp in snapshot.leaders if tp.topic == name)
+        rows = [
+            {
+                "partition": tp.partition,
+                "leader": snapshot.leaders[tp],
+                "end": snapshot.ends.get(tp),
+                "records_per_s": snapshot.rates.get(tp),
+                "size_bytes": snapshot.sizes.get(tp),
+            }
+            for tp in partitions
+        ]
+        readers: list[dict[str, Any]] = sorted(
+            (
+                {"group": group.group, "lag": group.lag_by_topic[name]}
+                for group in snapshot.groups
+                if name in group.lag_by_topic
+            ),
+            key=lambda reader: (-reader["lag"], reader["group"]),
+        )
+        return {
+            "row": vars(row),
+            "curves": self._watcher.curves(records=[name], bytes=[name]),
+            "partitions": {"total": len(rows), "rows": rows[:MAX_ROWS]},
+            "groups": {"total": len(readers), "rows": readers[:DEFAULT_ROWS]},
+        }
+
+    def _group_rows(self, query: Query) -> dict[str, Any]:
+        keys: dict[str, Callable[[GroupRow], Any]] = {
+            "lag": lambda row: (-(row.lag or 0), row.group),
+            "growth": lambda row: (-(row.lag_per_s or 0), row.group),
+            "name": lambda row: row.group,
+        }
+        rows = [row for row in self._watcher.snapshot.groups if _is_chosen(row.group, query)]
+        return _limited(sorted(rows, key=_key(keys, query, "lag")), query, _without_topics)
+
+    def _group(self, query: Query) -> dict[str, Any]:
+        snapshot, name = self._watcher.snapshot, query.get("name", "")
+        row = next((row for row in snapshot.groups if row.group == name), None)
+        if row is None:
+            raise NotFoundError(f"there is no group {name!r} (any more)")
+        partitions = [
+            {**tp._asdict(), "committed": offset, "end": end, "lag": end and max(0, end - offset)}
+            for tp, offset in sorted(snapshot.committed.get(name, {}).items())
+            for end in (snapshot.ends.get(tp),)
+        ]
+        partitions.sort(key=lambda row: -(row["lag"] or 0))
+        return {
+            "row": vars(row),
+            "curves": self._watcher.curves(lag=[name]),
+            "partitions": {"total": len(partitions), "rows": partitions[:DEFAULT_ROWS]},
+        }
+
+    # --- checkpoints and dead letters
+
+    def _cache(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned less than CACHED_S ago, or call it; one thread at a time."""
+        with self._lock:
+            made_s, document = self._cached.get(name, (-CACHED_S, None))
+            if time.monotonic() - made_s >= CACHED_S:
+                self._admin.restart_deadline()
+                document = make()
+                self._cached[name] = time.monotonic(), document
+            return document
+
+    def _checkpoints(self) -> dict[str, Any]:
+        return {"checkpoints": [self._checkpoint(location) for location in self._locations]}
+
+    def _checkpoint(self, location: str) -> dict[str, Any]:
+        """Describe a checkpoint: its last batches, and the lag of its query."""
+        from sparkkafka.checkpoints.logs import Checkpoint
+        from sparkkafka.checkpoints.positions import lag_of
+
+        errors: list[KafkaError] = []
+        document: dict[str, Any] = {"location": location}
+        try:
+            checkpoint = Checkpoint(location)
+            document["stateful"] = checkpoint.is_stateful
+            document["batches"] = [
+                {
+                    "batch": row["batch"],
+                    "finished": row["finished"],
+                    "planned_ms": row["planned_ms"],
+                    "records": sum_of(
+                        partition["records"]
+                        for source in row["sources"]
+                        for partition in source["partitions"]
+                    ),
+                    "topics": sorted(
+                        {
+                            partition["topic"]
+                            for source in row["sources"]
+                            for partition in source["partitions"]
+                        }
+                    ),
+                }
+                for row in reversed(batch_documents(checkpoint, MAX_BATCHES, errors))
+            ]
+            document["query_id"] = checkpoint.query_id
+            lags = sorted(lag_of(checkpoint, self._admin), key=lambda row: -(row.lag or 0))
+            document["lag"] = sum_of(row.lag for row in lags)
+            document["partitions"] = {
+                "total": len(lags),
+                "rows": [
+                    {
+                        **row.partition._asdict(),
+                        "next": row.committed,
+                        "end": row.latest,
+                        "lag": row.lag,
+                        "lost": row.gone,
+                    }
+                    for row in lags[:DEFAULT_ROWS]
+                ],
+            }
+        except KafkaError as error:
+            errors.append(error)
+        # A file that was read twice has two equal errors.
+        document["errors"] = list({str(error): None for error in errors})
+        return document
+
+    def _dead_letters(self) -> dict[str, Any]:
+        """Return the last records of the topics of --dead-letters, and of those that are named
+        like dead letters and have headers with a reason."""
+        snapshot = self._watcher.snapshot
+        named = named_like_dead_letters(row.topic for row in snapshot.topics)
+        found = [name for name in named if name not in self._topics][:MAX_NAMED]
+        documents = []
+        for name in [*self._topics, *found]:
+            ends = {tp: end for tp, end in snapshot.ends.items() if tp.topic == name}
+            document: dict[str, Any] = {
+                "topic": name,
+                "records": sum(ends.values()),
+                "letters": [],
+                "error": "" if ends else f"there is no topic {name!r}, or it has no leader",
+            }
+            try:
+                document["letters"] = self._reader.read(ends, MAX_LETTERS)
+            except KafkaError as error:
+                document["error"] = str(error)
+            if name in self._topics or any(map(is_dead_letter, document["letters"])):
+                documents.append(document)
+        return {"topics": documents}
+
+
+def _without_topics(row: GroupRow) -> dict[str, Any]:
+    """Describe a group in a list: with the topic in which it is furthest behind."""
+    document = {**vars(row), "topics": len(row.lag_by_topic)}
+    by_topic = document.pop("lag_by_topic")
+    document["topic"] = max(by_topic, key=lambda name: (by_topic[name], name), default=None)
+    return document
+
+
+def _is_chosen(name: str, query: Query) -> bool:
+    return query.get("filter", "").lower() in name.lower()
+
+
+def _key(keys: Mapping[str, Callable[[Any], Any]], query: Query, default: str) -> Any:
+    sort = query.get("sort", default)
+    if sort not in keys:
+        raise OptionError(f"sort is one of {', '.join(keys)}")
+    return keys[sort]
+
+
+def _limited(
+    rows: Sequence[Any], query: Query, document_of: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Return the rows from `start` on, at most `limit` of them, and how many there are."""
+    numbers = []
+    for name, default in (("start", 0), ("limit", DEFAULT_ROWS)):
+        text = query.get(name, str(default))
+        if not (text.isascii() and text.isdecimal() and len(text) < 10):
+            raise OptionError(f"{name} is a whole number")
+        numbers.append(int(text))
+    start, limit = numbers
+    shown = rows[start : start + min(limit, MAX_ROWS)]
+    return {"total": len(rows), "start": start, "rows": [document_of(row) for row in shown]}

@@ -1,0 +1,181 @@
+"""The web server of `ui`: files of the page, and JSON. It reads only.
+
+- Only GET is served. Nothing that a request says changes anything.
+- A page of another site cannot read the answers: none has a CORS header, and a request whose Host
+  is a foreign name (DNS rebinding) is refused.
+- The page loads nothing from another host: see CSP.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import json
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from socketserver import TCPServer
+from typing import Any, Final, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from sparkkafka.errors import KafkaError, OptionError
+
+Query = Mapping[str, str]
+"""The parameters of a URL: the last value of each name."""
+
+FILES: Final = {
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/logo.svg": ("logo.svg", "image/svg+xml"),
+}
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+IDLE_S: Final = 30.0
+"""How long a connection may send nothing."""
+MAX_URL: Final = 4_096
+
+
+class NotFoundError(KafkaError):
+    """A request about a topic, group or page that is not there."""
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page at an address. Use it under `with`. Raises OptionError if it cannot listen
+    there."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, host: str, port: int, documents: Mapping[str, Callable[[Query], Any]]
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._host = host
+        handler = partial(_Handler, documents=documents)
+        try:
+            super().__init__((host, port), handler)
+        except OSError as error:
+            hint = ": give another --port" if error.errno == errno.EADDRINUSE else ""
+            raise OptionError(
+                f"cannot listen at {host} port {port}: {error.strerror or error}{hint}"
+            ) from error
+        self.port: int = self.server_address[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.server_close()
+
+    def server_bind(self) -> None:
+        # HTTPServer also looks up the host's name, which may take a minute.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = self._host, self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A browser closes connections when a page is left; other errors were answered.
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handle_error(request, client_address)
+
+    def serve(self) -> None:
+        """Answer requests until an exception, such as Ctrl-C."""
+        self.serve_forever(poll_interval=0.2)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self.port}/"
+
+    def is_own_host(self, header: str | None) -> bool:
+        """Return whether a Host header names this server: by an IP address, as localhost, by the
+        name in --host or by this machine's name. Another name is what DNS rebinding uses."""
+        try:
+            parts = urlsplit(f"//{header or ''}")
+            name, port = parts.hostname or "", parts.port or 80
+        except ValueError:
+            return False
+        if port != self.port or parts.username is not None or parts.path:
+            return False
+        try:
+            ipaddress.ip_address(name)
+            return True
+        except ValueError:
+            return name in {"localhost", self._host.lower(), socket.gethostname().lower()}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request. `documents` makes the JSON of each path below /api/."""
+
+    server: PageServer
+    server_version, sys_version = "sparkkafka", ""
+    timeout = IDLE_S
+
+    def __init__(
+        self, *arguments: Any, documents: Mapping[str, Callable[[Query], Any]], **values: Any
+    ) -> None:
+        self._documents = documents
+        super().__init__(*arguments, **values)
+
+    def do_GET(self) -> None:
+        if not self.server.is_own_host(self.headers.get("Host")):
+            self._refuse(403, "the Host header is not an address of this server")
+            return
+        if len(self.path) > MAX_URL:
+            self._refuse(414, "the URL is too long")
+            return
+        url = urlsplit(self.path)
+        if url.path in FILES:
+            name, media_type = FILES[url.path]
+            content = files("sparkkafka.cli.ui").joinpath(name).read_bytes()
+            self._answer(200, media_type, content)
+            return
+        document = self._documents.get(url.path)
+        if document is None:
+            self._refuse(404, f"there is no {url.path}")
+            return
+        try:
+            self._answer_json(200, document(dict(parse_qsl(url.query))))
+        except NotFoundError as error:
+            self._refuse(404, str(error))
+        except OptionError as error:
+            self._refuse(400, str(error))
+        except KafkaError as error:
+            self._refuse(502, str(error))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a request that is no GET, or none at all."""
+        if code == 501:
+            code, message = 405, "this server only answers GET"
+        self._refuse(code, message or "")
+
+    def _refuse(self, code: int, message: str) -> None:
+        self.close_connection = True
+        self._answer_json(code, {"error": message})
+
+    def _answer_json(self, code: int, document: Any) -> None:
+        # ASCII, because the name of a topic or a header may have half a pair of surrogates.
+        content = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+        self._answer(code, "application/json", content)
+
+    def _answer(self, code: int, media_type: str, content: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", f"{media_type}; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", CSP)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        if code == 405:
+            self.send_header("Allow", "GET")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log nothing: the terminal has the address of the page."""

@@ -1,0 +1,366 @@
+"""`ui`: the JSON and the files of its page, what it refuses, and the page in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from importlib.resources import files
+from types import SimpleNamespace
+
+import pytest
+
+from sparkkafka.cli.session import Session
+from sparkkafka.cli.snapshots import Collector
+from sparkkafka.cli.ui.answers import CACHED_S, MAX_LETTERS, Answers, Watcher
+from sparkkafka.cli.ui.server import FILES, PageServer
+from sparkkafka.client import Admin, TopicPartition
+from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.cli.run import produce
+from tests.support.waiting import wait_until
+
+PREFIX = "__connect.errors."
+PASSWORD = "hunter2"
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+
+
+@pytest.fixture
+def fake():
+    with FakeCluster(brokers=3) as fake:
+        fake.create_topic("orders", partitions=4)
+        yield fake
+
+
+@contextmanager
+def serving(fake, *, every_s=3600.0, checkpoints=(), dead_letters=(), settings=()):
+    """The page of a cluster, with functions that send it requests."""
+    session = Session()
+    session.set_option("bootstrap_server", fake.bootstrap_servers)
+    session.set_option("property", list(settings))
+    with Collector(session.admin()) as collector, Watcher(collector, every_s) as watcher:
+        with Answers(watcher, session, checkpoints, dead_letters) as answers:
+            with PageServer("127.0.0.1", 0, answers) as server:
+                thread = threading.Thread(target=server.serve)
+                thread.start()
+
+                def request(path, method="GET", **headers):
+                    connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+                    connection.request(method, path, headers=headers)
+                    response = connection.getresponse()
+                    response.text = response.read().decode()
+                    connection.close()
+                    return response
+
+                def get(path):
+                    response = request(path)
+                    assert response.status == 200, response.text
+                    return json.loads(response.text)
+
+                try:
+                    yield SimpleNamespace(
+                        get=get, request=request, server=server, answers=answers, watcher=watcher
+                    )
+                finally:
+                    server.shutdown()
+                    thread.join(30)
+
+
+def commit(fake, group, offsets):
+    with Admin({"bootstrap.servers": fake.bootstrap_servers}) as admin:
+        admin.alter_consumer_group_offsets(
+            group, {TopicPartition("orders", number): offset for number, offset in offsets.items()}
+        ).all()
+
+
+# --- documents --------------------------------------------------------------------------------
+
+
+def test_the_documents_of_a_cluster(fake):
+    produce(fake, "orders", {0: 30, 1: 10})
+    commit(fake, "billing", {0: 5, 1: 10})
+    with serving(fake) as page:
+        overview = page.get("/api/overview")
+        assert [row["state"] for row in overview["brokers"]] == ["online"] * 3
+        assert overview["totals"]["lag"] == 25
+        (time_ms,) = overview["curves"]["times_ms"]
+        state = page.get("/api/state")
+        assert (state["cluster_id"], state["time_ms"]) == (fake.cluster_id, time_ms)
+        assert overview["curves"]["lag"] == [
+            {"name": "", "points": [25.0]},
+            {"name": "billing", "points": [25.0]},
+        ]
+        topic = page.get("/api/topic?name=orders")
+        assert [row["end"] for row in topic["partitions"]["rows"]] == [30, 10, 0, 0]
+        assert topic["groups"]["rows"] == [{"group": "billing", "lag": 25}]
+        group = page.get("/api/group?name=billing")
+        assert group["row"]["lag_by_topic"] == {"orders": 25}
+        first = group["partitions"]["rows"][0]
+        assert first == {"topic": "orders", "partition": 0, "committed": 5, "end": 30, "lag": 25}
+        (row,) = page.get("/api/groups")["rows"]
+        assert (row["group"], row["topic"], row["topics"]) == ("billing", "orders", 1)
+
+
+def test_lists_are_sorted_filtered_and_limited(fake):
+    for number in range(120):
+        fake.create_topic(f"t{number:03}")
+    produce(fake, "t007", {0: 5})
+    with serving(fake) as page:
+        by_size = page.get("/api/topics?sort=size")
+        assert (by_size["total"], len(by_size["rows"])) == (121, 100)
+        assert by_size["rows"][0]["topic"] == "t007"
+        rest = page.get("/api/topics?sort=name&start=100&limit=9999")
+        assert [row["topic"] for row in rest["rows"]] == [f"t{n:03}" for n in range(99, 120)]
+        found = page.get("/api/topics?filter=T00")
+        assert found["total"] == 10
+
+
+def test_snapshots_go_on_while_brokers_are_down(fake, monkeypatch):
+    monkeypatch.setattr("sparkkafka.cli.snapshots.STEP_S", 0.2)
+    with serving(fake, every_s=0.05) as page:
+        for broker in fake.broker_ids:
+            fake.broker_down(broker)
+        wait_until(lambda: page.get("/api/state")["failure"])
+        assert page.get("/api/topics")["total"] == 1  # of the last good snapshot
+        for broker in fake.broker_ids:
+            fake.broker_up(broker)
+        wait_until(lambda: not page.get("/api/state")["failure"])
+
+
+@pytest.fixture
+def letters(fake):
+    """A topic with dead letters, by its name and headers; one only by name, one only by headers."""
+    for name in ("orders-dlq", "deadlines", "refused"):
+        fake.create_topic(name, partitions=2)
+    headers = {
+        f"{PREFIX}topic": b"orders",
+        f"{PREFIX}exception.message": b"<b>bad</b> \xff",
+    }
+    produce(fake, "orders-dlq", {0: 20, 1: 20}, headers)
+    produce(fake, "deadlines", {0: 1})
+    produce(fake, "refused", {1: 2}, {"error": b"no schema"})
+    return fake
+
+
+def test_dead_letters_have_their_reasons(letters):
+    with serving(letters, dead_letters=["refused", "gone"]) as page:
+        refused, gone, found = page.get("/api/dead-letters")["topics"]
+    assert (found["topic"], found["records"]) == ("orders-dlq", 40)
+    assert len(found["letters"]) == MAX_LETTERS
+    letter = found["letters"][0]
+    assert letter["errors"] == {"topic": "orders"}
+    assert letter["reason"] == "0x" + b"<b>bad</b> \xff".hex()
+    assert letter["key"] == "key"
+    assert [(row["offset"], row["reason"]) for row in refused["letters"]] == [
+        (1, "no schema"),
+        (0, "no schema"),
+    ]
+    assert (gone["letters"], gone["error"]) == ([], "there is no topic 'gone', or it has no leader")
+
+
+def test_dead_letters_are_read_once_for_all_browsers(letters, monkeypatch):
+    with serving(letters) as page:
+        page.get("/api/dead-letters")
+        count = len(letters.requests_of("Fetch"))
+        page.get("/api/dead-letters")
+        assert len(letters.requests_of("Fetch")) == count
+        monkeypatch.setattr("sparkkafka.cli.ui.answers.CACHED_S", 0.0)
+        produce(letters, "orders-dlq", {0: 1}, {"error": b"a new one"})
+        page.get("/api/dead-letters")
+        assert len(letters.requests_of("Fetch")) > count
+    assert CACHED_S > 0
+
+
+def test_checkpoints_show_batches_and_lag(fake, tmp_path):
+    produce(fake, "orders", {0: 30})
+    query_id = "3f7f1c6e-6a6d-4b61-9d0a-1f0f8c2f77aa"
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "metadata").write_text(json.dumps({"id": query_id}))
+    for batch, end in enumerate((4, 10, 12)):
+        plan = f'v1\n{{"batchTimestampMs":{batch + 1}000}}\n{{"orders":{{"0":{end}}}}}'
+        (tmp_path / "offsets" / str(batch)).write_text(plan)
+        if batch < 2:
+            (tmp_path / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    with serving(fake, checkpoints=[str(tmp_path), str(tmp_path / "none")]) as page:
+        shown, missing = page.get("/api/checkpoints")["checkpoints"]
+    assert shown["query_id"] == query_id
+    assert shown["batches"][0] == {
+        "batch": 2,
+        "finished": False,
+        "planned_ms": 3000,
+        "records": 2,
+        "topics": ["orders"],
+    }
+    assert shown["lag"] == 20  # the unfinished batch runs again
+    assert (shown["partitions"]["total"], shown["errors"]) == (4, [])
+    assert "is not the checkpoint of a query" in missing["errors"][0]
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE"])
+def test_only_get_is_answered(fake, method):
+    with serving(fake) as page:
+        response = page.request("/api/overview", method)
+        assert (response.status, response.headers["Allow"]) == (405, "GET")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/secret", 404),
+        ("/api", 404),
+        ("/../server.py", 404),
+        ("/page.py", 404),
+        ("/api/topic?name=nobody", 404),
+        ("/api/group", 404),
+        ("/api/topics?sort=colour", 400),
+        ("/api/topics?limit=-1", 400),
+        ("/" + "x" * 5000, 414),
+    ],
+)
+def test_unknown_paths_and_parameters(fake, path, status):
+    with serving(fake) as page:
+        response = page.request(path)
+        assert response.status == status
+        assert json.loads(response.text)["error"]
+
+
+def test_a_foreign_host_is_refused(fake):
+    with serving(fake) as page:
+        port = page.server.port
+        for host in (
+            "evil.example",
+            f"evil.example:{port}",
+            "127.0.0.1",
+            f"x@127.0.0.1:{port}",
+            "",
+        ):
+            assert page.request("/api/state", Host=host).status == 403, host
+            assert page.request("/", Host=host).status == 403, host
+        for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
+            assert page.request("/api/state", Host=host).status == 200, host
+
+
+def test_a_request_without_a_host_is_refused(fake):
+    with serving(fake) as page:
+        with socket.create_connection(("127.0.0.1", page.server.port), timeout=30) as connection:
+            connection.sendall(b"GET /api/state HTTP/1.0\r\n\r\n")
+            assert connection.makefile("rb").readline().split()[1] == b"403"
+
+
+def test_no_answer_has_a_secret_or_lets_other_sites_read_it():
+    with FakeCluster(sasl_users={"alice": PASSWORD}) as fake:
+        settings = [
+            "security.protocol=SASL_PLAINTEXT",
+            "sasl.mechanism=PLAIN",
+            "sasl.username=alice",
+            f"sasl.password={PASSWORD}",
+        ]
+        with serving(fake, settings=settings) as page:
+            for path in [*FILES, *page.answers]:
+                response = page.request(path, Origin="http://evil.example")
+                assert PASSWORD not in response.text
+                assert not [name for name in response.headers if "Access-Control" in name]
+                assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                assert response.headers["Cache-Control"] == "no-store"
+
+
+def test_the_page_loads_nothing_from_another_host(fake):
+    with serving(fake) as page:
+        for path, (name, media_type) in FILES.items():
+            response = page.request(path)
+            assert response.headers["Content-Type"] == f"{media_type}; charset=utf-8"
+            assert response.text == files("sparkkafka.cli.ui").joinpath(name).read_text("utf-8")
+            urls = set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"']*", response.text))
+            assert urls <= {"http://www.w3.org/2000/svg"}
+
+
+# --- the verb ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "0.0.0.0"], "give --allow-remote too"),
+        (["--host", "example.test"], "forward the port with ssh -L"),
+        (["--every", "1ms"], "--every is a time from 500ms to 1h"),
+        (["--port", "70000"], "--port"),
+        (["--dead-letters", ""], "empty name"),
+    ],
+)
+def test_wrong_use(fake, command, arguments, message):
+    assert message in command("ui", *arguments, code=2).error
+
+
+def test_a_port_that_is_in_use(fake, command):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        error = command("ui", "--port", port, code=2).error
+    assert f"cannot listen at 127.0.0.1 port {port}: " in error
+    assert error.endswith("give another --port")
+
+
+@contextmanager
+def running(fake, *arguments):
+    """The command as a process; yields it and the address of its page."""
+    command = ["-m", "sparkkafka", "-b", fake.bootstrap_servers, "ui", "--port", "0", *arguments]
+    with subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            line = process.stdout.readline()
+            assert fake.cluster_id in line, process.stderr.read()
+            yield process, re.search(r"http://\S+", line)[0]
+        finally:
+            process.kill()
+
+
+def test_ctrl_c_ends_it_and_a_remote_host_warns(fake):
+    with running(fake, "--host", "0.0.0.0", "--allow-remote") as (process, url):
+        port = int(url.rstrip("/").rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=30):
+            os.kill(process.pid, signal.SIGINT)
+            assert process.wait(60) == 130
+        (warning,) = process.stderr.read().splitlines()
+        assert "there is no authentication" in warning
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(
+    ("view", "shown"),
+    [
+        ("", ["orders", "billing", "online", "25"]),
+        ("topic/orders", ["Size of partitions", '<rect class="bar', "billing"]),
+        ("dead-letters", ["&lt;i&gt;bad&lt;/i&gt;", "orders-dlq"]),
+    ],
+)
+def test_the_page_in_a_browser(fake, tmp_path, view, shown):
+    produce(fake, "orders", {0: 30, 1: 10})
+    commit(fake, "billing", {0: 5, 1: 10})
+    fake.create_topic("orders-dlq")
+    produce(fake, "orders-dlq", {0: 1}, {"error": b"<i>bad</i>"})
+    with serving(fake) as page:
+        run = subprocess.run(
+            [
+                *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+                *("--disable-background-networking", f"--user-data-dir={tmp_path}"),
+                *("--virtual-time-budget=2000", "--dump-dom", f"{page.server.url}#/{view}"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert run.returncode == 0, run.stderr
+    for text in shown:
+        assert text in run.stdout, run.stdout
