@@ -61,8 +61,7 @@ lint: $(STAMP) ## ruff and mypy
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
 
-# Strictly: what leads nowhere fails. The notebooks are shown as `make test` has executed them; without
-# that they are executed first, some two minutes.
+# Strictly: what leads nowhere fails. The notebooks have the outputs that are committed.
 docs: $(STAMP) ## the docs as a site, in site/index.html
 	@$(PY) -m tests.tools.docs_site
 

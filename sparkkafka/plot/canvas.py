@@ -38,8 +38,7 @@ def style(*, dark: bool = False) -> dict[str, Any]:
     needs_matplotlib("style")
     from cycler import cycler
 
-    # The dark background is that of the docs.
-    back, front, grid = ("#1e2129", "#d5d9e2", "#4a5060") if dark else ("white", "black", "#d9d9d9")
+    back, front, grid = ("#121419", "#d5d9e2", "#3d424e") if dark else ("white", "black", "#d9d9d9")
     colours = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
     return {
         **dict.fromkeys(colours, front),
@@ -151,7 +150,8 @@ def draw_lines(
             zorder=2 + number / 10,
         )
     colour, alpha = faint_style(ax)
-    label: str | None = f"{len(series) - MAX_NAMED} others"
+    others = len(series) - MAX_NAMED
+    label: str | None = "1 other" if others == 1 else f"{others} others"
     for name in by_size[MAX_NAMED:]:
         ax.plot(
             times, series[name], color=colour, alpha=alpha, linewidth=0.8, label=label, zorder=1.5

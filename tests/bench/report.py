@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparkkafka.plot.canvas import colours_of
 from tests.bench.results import WORKER_RSS_TARGET_MB, Row, median_difference
+from tests.tools.pictures import save_both
 
 README_START, README_END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 FIGURES_START, FIGURES_END = "<!-- figures -->", "<!-- /figures -->"
@@ -217,7 +219,8 @@ def summary(rows: Sequence[Row]) -> str:
 def page(report: Report) -> str:
     """docs/benchmarks.md: how it is measured, the plot, the machine, and every row."""
     parts = [_PAGE_HEAD.format(memory=report.about.get("worker memory", "")), summary(report.rows)]
-    parts.append("\n![Ratios of all rows](benchmarks.png)\n")
+    for file, shown in (("benchmarks", "light"), ("benchmarks-dark", "dark")):
+        parts.append(f"\n![Ratios by group and rival]({file}.png#gh-{shown}-mode-only)\n")
     parts.append("## Where it ran\n\n| | |\n|---|---|")
     parts += [f"| {name} | {value} |" for name, value in report.about.items()]
     return "\n".join(parts) + "\n\n" + rows_section(report)
@@ -401,90 +404,41 @@ minutes and writes nothing. A note below a table names the rows that
 
 # --- the plot ------------------------------------------------------------------------------------
 
-_ROW_INCHES, _PANEL_INCHES = 0.23, 0.75  # of a bar; of a panel's title and axis
-_COLUMN_INCHES, _LABEL_INCHES = 8.4, 4.2
-_COLOURS = {True: "#2b8a5e", False: "#c8503c", None: "#7d8794"}
+
+def plot(report: Report, folder: Path) -> None:
+    """Draw a bar for each group and rival: the median of its rows' ratios, with a line from the
+    smallest to the largest. Writes benchmarks.png and benchmarks-dark.png into the folder."""
+    ratios: dict[str, list[float]] = {}
+    for group, rows in report.groups.items():
+        for row in rows:
+            ratios.setdefault(f"{group} / {row.rival}", []).append(row.ratio)
+    save_both("benchmarks", lambda: _draw_ratios(ratios), folder)
 
 
-def plot(report: Report, path: Path) -> None:
-    """Bars of the ratios, grouped as the table is, with the spread as error bars."""
-    import matplotlib
-
-    matplotlib.use("Agg")
+def _draw_ratios(ratios: dict[str, list[float]]) -> None:
     from matplotlib import pyplot
-    from matplotlib.patches import Patch
 
-    columns = _columns(report.groups)
-    height = max(sum(_panel_inches(rows) for _, rows in column) for column in columns) + 0.8
-    width = _COLUMN_INCHES * len(columns)
-    figure = pyplot.figure(figsize=(width, height))
-    for number, column in enumerate(columns):
-        top = height - 0.7
-        left = (number * _COLUMN_INCHES + _LABEL_INCHES) / width
-        for group, rows in column:
-            inches = _panel_inches(rows)
-            bars = len(rows) * _ROW_INCHES
-            share = (_COLUMN_INCHES - _LABEL_INCHES - 0.5) / width
-            axes = figure.add_axes((left, (top - 0.3 - bars) / height, share, bars / height))
-            _draw_panel(axes, group, rows)
-            top -= inches
-    words = {True: "target met", False: "target missed", None: "no target"}
-    handles = [Patch(color=_COLOURS[met], label=text) for met, text in words.items()]
-    figure.legend(handles=handles, loc="upper right", ncols=3, frameon=False)
-    title = "How many times as fast as the rival (median; line: smallest to largest; mark: target)"
-    figure.text(0.01, 1 - 0.3 / height, title, fontsize=11, weight="bold")
-    # Without the date of the file, the same figures give the same bytes.
-    figure.savefig(path, dpi=100, metadata={"Software": None})
-    pyplot.close(figure)
-
-
-def _draw_panel(axes: Any, group: str, rows: Sequence[Row]) -> None:
-    places = range(len(rows))
-    ratios = [row.ratio for row in rows]
-    axes.barh(places, ratios, height=0.68, color=[_COLOURS[row.met] for row in rows])
-    spread = [
-        [row.ratio - row.spread[0] for row in rows],
-        [row.spread[1] - row.ratio for row in rows],
-    ]
-    axes.errorbar(ratios, places, xerr=spread, fmt="none", ecolor="#222222", elinewidth=1)
-    edge = max(row.spread[1] for row in rows)
-    for place, row in enumerate(rows):
-        if row.target is not None and row.target_kind == "ratio":
-            edge = max(edge, row.target)
-            axes.plot([row.target] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2)
-    for place, row in enumerate(rows):
-        axes.text(row.spread[1] + edge * 0.012, place, f" {row.ratio:.2f}", va="center", fontsize=8)
-    axes.axvline(1, color="#222222", linewidth=0.9, linestyle="--")
-    rivals = {row.rival for row in rows}
-    several = len(rivals) > 1
-    labels = [f"{row.name} / {row.rival.split()[0]}" if several else row.name for row in rows]
-    axes.set_yticks(places, labels, fontsize=8)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    if max(ratios) > 20:  # small ratios could not be told apart
-        axes.set_xscale("log")
-        axes.set_xlim(min(1, *ratios) * 0.8, edge * 1.6)
-    else:
-        axes.set_xlim(0, edge * 1.12)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.set_title(group if several else f"{group} / {rivals.pop()}", fontsize=10, loc="left")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _panel_inches(rows: Sequence[Row]) -> float:
-    return len(rows) * _ROW_INCHES + _PANEL_INCHES
-
-
-def _columns(groups: dict[str, list[Row]]) -> list[list[tuple[str, list[Row]]]]:
-    """Two columns of about the same height, read down the first, then down the second."""
-    half = sum(map(_panel_inches, groups.values())) / 2
-    columns: list[list[tuple[str, list[Row]]]] = [[], []]
-    done = 0.0
-    for group, rows in groups.items():
-        inches = _panel_inches(rows)
-        columns[1 if columns[1] or done + inches / 2 > half else 0].append((group, rows))
-        done += inches
-    return [column for column in columns if column]
+    _, axes = pyplot.subplots(figsize=(8, 0.9 + 0.26 * len(ratios)))
+    medians = [statistics.median(values) for values in ratios.values()]
+    colours = colours_of(axes)
+    places = range(len(ratios))
+    # Bars begin at 1, so that what is slower than its rival goes to the left.
+    widths = [median - 1 for median in medians]
+    axes.barh(places, widths, left=1, color=[colours[median < 1] for median in medians])
+    text_colour = axes.xaxis.label.get_color()
+    axes.hlines(places, [*map(min, ratios.values())], [*map(max, ratios.values())], text_colour)
+    for place, (median, values) in enumerate(zip(medians, ratios.values(), strict=True)):
+        axes.text(max(1, *values) * 1.06, place, f"{median:.1f}", va="center", fontsize=9)
+    axes.set_xscale("log")
+    ticks = (0.5, 1, 2, 5, 10, 20, 50, 100, 200)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_yticks(places, ratios, fontsize=9)
+    axes.set_ylim(len(ratios) - 0.4, -0.6)
+    axes.axvline(1, color=text_colour, linewidth=0.9)
+    axes.grid(visible=False, axis="y")
+    axes.grid(axis="x")
+    axes.set_xlabel("times as fast as the rival\n(bar: median row; line: smallest to largest)")
 
 
 # --- where it ran --------------------------------------------------------------------------------

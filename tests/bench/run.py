@@ -144,7 +144,7 @@ def _write(result: Report, *, merge: bool) -> None:
     # Pages are made of what the JSON says, which is rounded: a test makes them again.
     result = Report.from_json(text)
     (docs / "benchmarks.md").write_text(report.page(result), "utf-8")
-    report.plot(result, docs / "benchmarks.png")
+    report.plot(result, docs)
     for path, update in (
         (ROOT / "README.md", report.update_readme),
         (docs / "index.md", report.update_front_page),

@@ -167,8 +167,9 @@ def test_the_readme_keeps_what_stands_around_the_block():
 @pytest.mark.slow
 def test_the_plot_can_be_drawn(tmp_path):
     rows = [a_row(), a_row(target=9.0), a_row(target=None), a_row(group="x", rival="other 1.2")]
-    report.plot(a_report(*rows), tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    report.plot(a_report(*rows), tmp_path)
+    for name in ("benchmarks.png", "benchmarks-dark.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 # --- a part measured again ----------------------------------------------------------------------

@@ -67,7 +67,8 @@ def test_links_lead_to_pages_and_headings(name: str) -> None:
     """Also those of README, which the build of the site does not see."""
     text = page(name)
     folder = (ROOT / name).parent
-    for link in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", text):
+    links = re.findall(r"\]\((?!\w+:)([^)\s]+)\)", text)
+    for link in (*links, *re.findall(r'<(?:img|source)[^>]* src(?:set)?="([^"]+)"', text)):
         path, _, anchor = link.partition("#")
         if path.startswith("notebooks/"):
             path = f"../notebooks/{path.removeprefix('notebooks/').removesuffix('.md')}.ipynb"

@@ -29,8 +29,7 @@ def build(folder: Path, text: str) -> tuple[int, list[str]]:
 
 @pytest.mark.slow
 def test_the_whole_site_is_built() -> None:
-    """`make docs`, but that notebooks are executed by tests of their own."""
-    program = "from tests.tools import docs_site; raise SystemExit(docs_site.main(execute=False))"
+    program = "from tests.tools import docs_site; raise SystemExit(docs_site.main())"
     run = subprocess.run(
         [sys.executable, "-c", program],
         cwd=docs_site.ROOT,

@@ -1,34 +1,38 @@
-"""Makes the picture of docs/metrics.md: Prometheus' page with metrics of a stream on a real broker.
+"""Makes the picture of docs/metrics.md from what Prometheus scrapes from a stream on a real broker.
 
 `python -m tests.tools.metrics_picture` replaces it, in about three minutes; it needs Debian's
-packages prometheus and chromium. It also evaluates all expressions of the dashboard and the alerts,
+package prometheus. It also evaluates all expressions of the dashboard and the alerts,
 and fails if Prometheus refuses one, or finds no series although there must be some.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from matplotlib import pyplot
 from pyspark.sql import SparkSession
 
 import sparkkafka
+from sparkkafka.plot import canvas
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.java import export_java_home, find_java, say
+from tests.tools.pictures import save_both
 from tests.tools.writing import write_in_background
 
 ROOT = Path(__file__).resolve().parents[2]
-PICTURE = ROOT / "docs/metrics.png"
 PORT, SCRAPED = 9390, 9364
 
 SCHEMA = json.dumps({"type": "object", "properties": {"id": {"type": "integer"}}})
@@ -93,26 +97,46 @@ def check() -> None:
         raise SystemExit(f"alerts that fail: {wrong}; firing: {firing}")
 
 
-def photograph(folder: Path) -> None:
-    """Write the picture of two graphs."""
-    expressions = (
-        "sparkkafka_lag_seconds",
+def query_range(expression: str, label: str) -> tuple[list[datetime], dict[str, list[float]]]:
+    """Return the times of the last three minutes, and for each value of a label its figures, NaN
+    where there is none."""
+    now = round(time.time())
+    found = query_prometheus(
+        "query_range", query=expression, start=str(now - 180), end=str(now), step="2"
+    )["result"]
+    figures = {row["metric"][label]: dict(row["values"]) for row in found}
+    seconds = sorted({second for values in figures.values() for second in values})
+    return [datetime.fromtimestamp(second, UTC) for second in seconds], {
+        name: [float(values.get(second, math.nan)) for second in seconds]
+        for name, values in figures.items()
+    }
+
+
+def save_picture() -> None:
+    """Save the picture of two graphs."""
+    lags = query_range("sparkkafka_lag_seconds", "topic")
+    parts = query_range(
         "rate(sparkkafka_trigger_part_seconds_total[30s]) / on (query) group_left () "
         "rate(sparkkafka_batches_total[30s])",
+        "part",
     )
-    parameters = {}
-    for number, text in enumerate(expressions):
-        parameters[f"g{number}.range_input"] = "3m"
-        parameters |= {f"g{number}.expr": text, f"g{number}.tab": "0"}
-    page = f"http://127.0.0.1:{PORT}/graph?{urllib.parse.urlencode(parameters)}"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1100,1500"]
-    flags += [f"--user-data-dir={folder}/chromium", "--virtual-time-budget=20000"]
-    flags += ["--hide-scrollbars", f"--screenshot={PICTURE}"]
-    subprocess.run(["chromium", *flags, page], check=True, timeout=180, stderr=subprocess.DEVNULL)
+
+    def draw() -> None:
+        _, (top, low) = pyplot.subplots(2, figsize=(8, 6.4))
+        for axes, (times, lines), title in (
+            (top, lags, "Lag by topic: sparkkafka_lag_seconds"),
+            (low, parts, "Parts of a trigger: sparkkafka_trigger_part_seconds_total by batches"),
+        ):
+            canvas.draw_lines(axes, times, lines, named=True)
+            canvas.add_labels(axes, title=title, y="seconds")
+            canvas.add_time_axis(axes, "time")
+            axes.yaxis.set_major_formatter("{x:g}")
+
+    save_both("metrics", draw)
 
 
 def main() -> None:
-    missing = [name for name in ("prometheus", "promtool", "chromium") if not shutil.which(name)]
+    missing = [name for name in ("prometheus", "promtool") if not shutil.which(name)]
     if missing:
         raise SystemExit(f"this needs {', '.join(missing)}")
     export_java_home(find_java())
@@ -148,11 +172,10 @@ def main() -> None:
             )
             query.awaitTermination(200)
             check()
-            photograph(folder)
+            save_picture()
             query.stop()
         metrics.close()
         spark.stop()
-    sys.stdout.write(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size} bytes\n")
 
 
 if __name__ == "__main__":

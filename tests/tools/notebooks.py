@@ -1,30 +1,31 @@
 """Executes notebooks like a user, in folders of their own, and makes pages of the docs from them.
 
-Executed copies are kept in .cache/notebooks, which git ignores, under names with a hash of the
-notebook. `make test` renews them, and the docs show them.
+`python -m tests.tools.notebooks [NAME …]` executes notebooks (all, or those whose names begin so)
+and writes them with their outputs. These are committed, so that the pages of the repository and the
+site show them. A test fails if a new execution shows something else.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
+import copy
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
-from sparkkafka.testing.kafka.jars import cache_directory
+from sparkkafka.testing.kafka.jars import cache_directory, ensure_jars, kafka_jars
+from sparkkafka.testing.kafka.java import export_java_home, find_java
 from sparkkafka.testing.kafka.process import LeashedProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-KEPT = ROOT / ".cache" / "notebooks"
 
 # Writes the executed notebook, or the error of a failed cell, into a file.
 _RUNNER = """
@@ -39,6 +40,7 @@ client = NotebookClient(
     notebook,
     kernel_name="python3",
     timeout=float(cell_seconds),
+    record_timing=False,
     on_cell_start=lambda cell, cell_index: print(f"cell {cell_index}", flush=True),
 )
 try:
@@ -105,30 +107,28 @@ def execute_notebook(
     raise NotebookError(f"{notebook.name}: {what}; the end of its log:\n{tail}")
 
 
-def kept_path(notebook: Path) -> Path:
-    """Return the path of the executed copy of a notebook with its present content."""
-    digest = hashlib.sha256(notebook.read_bytes()).hexdigest()[:16]
-    return KEPT / f"{notebook.stem}-{digest}.ipynb"
+def with_outputs(notebook: Any, executed: Any) -> Any:
+    """Return the notebook with the outputs of its executed copy, but without what differs with the
+    machine: Spark's log and the version of Python."""
+    result = copy.deepcopy(notebook)
+    for cell, ran in zip(result.cells, executed.cells, strict=True):
+        if cell.cell_type == "code":
+            cell.execution_count = ran.execution_count
+            cell.outputs = [output for output in ran.outputs if output.get("name") != "stderr"]
+    return result
 
 
-def keep(notebook: Path, executed: Any) -> None:
-    """Write the executed copy, and remove older ones."""
-    target = kept_path(notebook)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for old in target.parent.glob(f"{notebook.stem}-*.ipynb"):
-        old.unlink()
-    nbformat.write(executed, target)
-
-
-def kept_copy(notebook: Path, *, execute: bool) -> Any:
-    """Return the executed copy of a notebook. If there is none, execute it now, or without
-    `execute` return it without outputs."""
-    if not kept_path(notebook).exists():
-        if not execute:
-            return nbformat.read(notebook, as_version=4)
-        with tempfile.TemporaryDirectory(prefix="sparkkafka-notebook-") as folder:
-            keep(notebook, execute_notebook(notebook, Path(folder)))
-    return nbformat.read(kept_path(notebook), as_version=4)
+def comparable_outputs(notebook: Any) -> list[list[str]]:
+    """Return the outputs of each code cell as text, without what differs with each execution:
+    numbers, and the spaces and lines of tables with them."""
+    cells = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            texts = [content if kind == "text" else kind for kind, content in cell_outputs(cell)]
+            texts = [re.sub(r"\d+(?:[,.:]\d+)*", "#", text) for text in texts]
+            texts = [re.sub(r"#(, #)+", "#", text) for text in texts]
+            cells.append([re.sub(r"[\s-]+", " ", text).strip() for text in texts])
+    return cells
 
 
 def as_page(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
@@ -140,26 +140,29 @@ def as_page(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
             parts.append(re.sub(r"\]\(\.\./docs/(?:([\w-]+)\.md)", r"](../\1.md", cell.source))
             continue
         parts.append(_fenced(cell.source, "python"))
-        for kind, content in _outputs(cell):
+        shown = []
+        for kind, content in cell_outputs(cell):
             if kind == "png":
                 file = f"{name}-{len(pictures) + 1}.png"
                 pictures[file] = base64.b64decode(content)
-                parts.append(f"![plot]({file})")
+                shown.append(f"![plot]({file})")
             elif kind == "html":
-                parts.append(f'<div class="output">\n{_without_styles(content)}\n</div>')
+                shown.append(f"<div>\n{_without_styles(content)}\n</div>")
             else:
-                parts.append(_fenced(content, "text"))
+                shown.append(_fenced(content, "text"))
+        if shown:
+            parts += ['<div class="output" markdown>', *shown, "</div>"]
     return "\n\n".join(parts) + "\n", pictures
 
 
-def _outputs(cell: Any) -> Iterator[tuple[str, str]]:
+def cell_outputs(cell: Any) -> Iterator[tuple[str, str]]:
     """Yield (kind, content) of a cell's outputs; kind is png, html or text. Consecutive texts of
-    print are one output."""
+    print are one output, without the colours of a terminal."""
     texts: list[str] = []
     for output in cell.get("outputs", ()):
         if output.output_type == "stream":
             if output.name == "stdout":  # stderr has Spark's log
-                texts.append(output.text)
+                texts.append(re.sub(r"\x1b\[[\d;]*m", "", output.text))
             continue
         if texts:
             yield "text", "".join(texts)
@@ -186,3 +189,19 @@ def _without_styles(html: str) -> str:
     Markdown."""
     html = re.sub(r"<style.*?</style>", "", html, flags=re.DOTALL)
     return "\n".join(line.strip() for line in html.splitlines() if line.strip())
+
+
+def main(names: Sequence[str]) -> None:
+    export_java_home(find_java(install=True))
+    ensure_jars(kafka_jars())
+    for path in NOTEBOOKS:
+        if not names or path.stem.startswith(tuple(names)):
+            with tempfile.TemporaryDirectory(prefix="sparkkafka-notebook-") as folder:
+                executed = execute_notebook(path, Path(folder))
+            notebook = with_outputs(nbformat.read(path, as_version=4), executed)
+            nbformat.write(notebook, path)
+            print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

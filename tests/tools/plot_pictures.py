@@ -1,4 +1,5 @@
-"""Makes the pictures of docs/plots.md from a minute of a real stream on a real broker.
+"""Makes the pictures of docs/plots.md, light and dark, from a minute of a real stream on a real
+broker.
 
 `python -m tests.tools.plot_pictures` replaces them.
 """
@@ -7,17 +8,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import matplotlib
-from matplotlib import pyplot
 
 import sparkkafka
 from sparkkafka.testing.kafka.cluster import KafkaCluster
+from tests.tools.pictures import save_both
 from tests.tools.writing import write_in_background
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 PARTITIONS = 8
 
 
@@ -33,13 +30,7 @@ def records(seconds: float) -> Iterator[dict[str, Any]]:
         }
 
 
-def save(name: str, axes: Any) -> None:
-    axes.figure.savefig(DOCS / f"plot-{name}.png", dpi=100)
-    pyplot.close(axes.figure)
-
-
 def main() -> None:
-    matplotlib.use("Agg")
     from pyspark.sql import SparkSession
 
     spark = (
@@ -73,9 +64,9 @@ def main() -> None:
             sparkkafka.progress(query, timeout_s=60)
         reports = query.recentProgress[2:]
         query.stop()
-        save("lag", sparkkafka.plot.lag(reports, by="partition"))
-        save("throughput", sparkkafka.plot.throughput(reports))
-        save("partitions", sparkkafka.plot.partitions("orders", options, keys=10)[0])
+        save_both("plot-lag", lambda: sparkkafka.plot.lag(reports, by="partition"))
+        save_both("plot-throughput", lambda: sparkkafka.plot.throughput(reports))
+        save_both("plot-partitions", lambda: sparkkafka.plot.partitions("orders", options, keys=10))
     spark.stop()
 
 

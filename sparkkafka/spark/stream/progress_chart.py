@@ -15,7 +15,10 @@ MAX_POINTS: Final = 240
 """The points of a curve. A curve that has more keeps every second one."""
 
 _WIDTH, _HEIGHT = 1000, 100
-_GRID = "display:grid;grid-template-columns:auto 1fr;gap:0.2em 0.6em;flex:1 1 16em;min-width:0"
+_GRID = (
+    "display:grid;grid-template-columns:auto 1fr;gap:0.2em 0.6em;align-content:start;"
+    "flex:1 1 16em;min-width:0"
+)
 _ENDS = "display:flex;justify-content:space-between"
 
 
