@@ -74,3 +74,14 @@ def is_utf8(texts: pa.Array) -> Flags:
         except UnicodeDecodeError:
             flags[row] = False
     return flags
+
+
+def has_duplicates(codes: Ints, max_distance: int) -> bool:
+    """Return whether a code is repeated; equal codes are less than `max_distance` apart."""
+    if max_distance <= 32:  # comparing neighbours is faster than sorting
+        return any(
+            bool((codes[distance:] == codes[:-distance]).any())
+            for distance in range(1, max_distance)
+        )
+    ordered = np.sort(codes)
+    return bool((ordered[1:] == ordered[:-1]).any())

@@ -31,7 +31,14 @@ from sparkkafka.protocol.records.arrow import (
 )
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import as_texts, is_utf8, null_outside, offsets_of, spread
+from sparkkafka.schemas.arrays import (
+    as_texts,
+    has_duplicates,
+    is_utf8,
+    null_outside,
+    offsets_of,
+    spread,
+)
 from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
@@ -466,23 +473,12 @@ class MapDecoder(ArrayDecoder):
             keys = values.field(0).dictionary_encode()
             map_of = np.repeat(np.arange(len(counts)), counts)
             code = map_of * len(keys.dictionary) + to_numpy(keys.indices)
-            if _has_duplicates(code, int(counts.max())):
+            if has_duplicates(code, int(counts.max())):
                 _, from_the_end = np.unique(code[::-1], return_index=True)
                 kept = np.sort(len(values) - 1 - from_the_end)
                 values = values.take(from_numpy(kept.astype(np.int64)))
                 counts = np.bincount(map_of[kept], minlength=len(counts))
         return super()._make_lists(counts, values)
-
-
-def _has_duplicates(codes: Ints, max_distance: int) -> bool:
-    """Return whether a code is repeated; equal codes are less than `max_distance` apart."""
-    if max_distance <= 32:  # comparing neighbours is faster than sorting
-        return any(
-            bool((codes[distance:] == codes[:-distance]).any())
-            for distance in range(1, max_distance)
-        )
-    ordered = np.sort(codes)
-    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 # --- unions -------------------------------------------------------------------------------------

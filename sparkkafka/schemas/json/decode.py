@@ -20,8 +20,16 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
-from sparkkafka.schemas.arrays import as_texts, spread
+from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.records.arrow import (
+    binary_array,
+    blob_offsets,
+    from_numpy,
+    is_valid,
+    to_numpy,
+)
+from sparkkafka.protocol.records.varint_columns import Flags, Ints
+from sparkkafka.schemas.arrays import as_texts, has_duplicates, offsets_of, spread
 from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.json.normalizer import (
     Normalizer,
@@ -29,6 +37,7 @@ from sparkkafka.schemas.json.normalizer import (
     max_item_bytes,
     may_take_too_much,
 )
+from sparkkafka.schemas.json.object_fields import ObjectFields, outermost_fields
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
@@ -52,6 +61,10 @@ class JsonDecoder:
     reads texts as they are, many at once; None if pyarrow's reader lacks one of the types.
     complete: as raw, but, if the rest or exactness needs it, fails if a text has a field that the
     type lacks.
+
+    separate_fields: those of the outermost fields whose types pyarrow's reader lacks, each with a
+    decoder; raw and complete read the others. With the rest or exactness there are none.
+    map_items: reads the values of maps; None if the root is no map, or pyarrow cannot read them.
     """
 
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
@@ -61,9 +74,24 @@ class JsonDecoder:
         self.exact = exact
         self.normalizer = Normalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
-        is_object = root.kind == Kind.STRUCT and bool(root.children)
-        can_read = is_object and _can_read_raw(root)
-        self.raw = BlockReader(root, normalized=False) if can_read else None
+        self.separate_fields: dict[str, JsonDecoder] = {}
+        readable = root
+        if root.kind == Kind.STRUCT and not with_rest and not exact:
+            children = {name: node for name, node in root.children.items() if _can_read_raw(node)}
+            fields = [field for field in root.type if field.name in children]
+            readable = Node(Kind.STRUCT, pa.struct(fields), children)
+            if children:
+                self.separate_fields = {
+                    name: JsonDecoder(node)
+                    for name, node in root.children.items()
+                    if name not in children
+                }
+        self.map_items: BlockReader | None = None
+        if root.kind == Kind.MAP and _can_read_raw(root.item):
+            self.map_items = BlockReader(root.item, normalized=True)
+        can_read = readable.kind == Kind.STRUCT and bool(readable.children)
+        can_read = can_read and _can_read_raw(readable)
+        self.raw = BlockReader(readable, normalized=False) if can_read else None
         self.complete = self.raw
         if self.raw and (with_rest or exact):
             self.complete = BlockReader(root, normalized=False, all_fields=True)
@@ -124,6 +152,9 @@ class _Batch:
             doubtful[full] = _is_doubtful(self._content, starts, ends)
             if size := self._decoder.normalizer.item_bytes:
                 doubtful[full] |= may_take_too_much(self.data, starts, ends, size)
+        fields: dict[str, pa.Array] = {}
+        if self._decoder.separate_fields:
+            fields = self._read_separate_fields(doubtful)
         others = [np.flatnonzero(doubtful)]
         waiting = self._cut_by_size(np.flatnonzero(~doubtful))
         failed_rows = 0
@@ -151,9 +182,118 @@ class _Batch:
                 others.append(suspects)
                 waiting.extend(parts)
                 continue
-            self._blocks.append(block)
+            self._blocks.append(self._add_fields(block, rows, fields) if fields else block)
             self._block_rows.append(rows)
         return others
+
+    def _read_separate_fields(self, doubtful: Flags) -> dict[str, pa.Array]:
+        """Return the column of each of `separate_fields`: with a value for each row that is not
+        doubtful, null for the others. Rows with a value that cannot be read without its row become
+        doubtful."""
+        rows = np.flatnonzero(~doubtful)
+        fields, is_unclear = outermost_fields(
+            self.data, self._offsets[rows], self._offsets[rows + 1]
+        )
+        doubtful[rows[is_unclear]] = True
+        columns = {}
+        for name, decoder in self._decoder.separate_fields.items():
+            values = fields.named(name.encode(), self.data)
+            is_repeated = values.texts[1:] == values.texts[:-1]
+            doubtful[rows[values.texts[1:][is_repeated]]] = True
+            values = values.select(~doubtful[rows[values.texts]])
+            columns[name] = self._read_separate_field(decoder, rows, values, doubtful)
+        return columns
+
+    def _read_separate_field(
+        self, decoder: JsonDecoder, rows: Ints, values: ObjectFields, doubtful: Flags
+    ) -> pa.Array:
+        """As `_read_separate_fields`, for one field. `values`: its values; `texts` are indexes
+        in `rows`."""
+        starts, ends = values.value_starts, values.value_ends
+        blocks, block_values = [], []
+        left = np.arange(len(starts))
+        if decoder.map_items is not None and len(left) >= MIN_BLOCK_ROWS:
+            try:
+                maps, is_read = self._read_maps(decoder, decoder.map_items, starts, ends)
+            except (ReadError, pa.ArrowInvalid):
+                pass
+            else:
+                blocks.append(maps)
+                block_values.append(np.flatnonzero(is_read))
+                left = np.flatnonzero(~is_read)
+        texts, text_values = [], []
+        read, content = decoder.normalizer.read, self._content
+        for index, start, end in zip(
+            left.tolist(), starts[left].tolist(), ends[left].tolist(), strict=True
+        ):
+            try:
+                text, _ = read(content[start:end])
+            except UnfitError:  # its row is read alone, for a reason that names the field
+                doubtful[rows[values.texts[index]]] = True
+                continue
+            texts.append(f'{{"v":{text}}}'.encode())
+            text_values.append(index)
+        try:
+            if texts:
+                blocks.append(decoder.normalized.read(binary_array(texts)))
+                block_values.append(np.array(text_values, np.int64))
+        except ReadError:  # no such text is known
+            doubtful[rows[values.texts[text_values]]] = True
+        of_value = np.concatenate([*block_values, np.zeros(0, np.int64)])
+        column = pa.concat_arrays(blocks) if blocks else pa.nulls(0, decoder.type)
+        return spread(column, rows[values.texts[of_value]], len(doubtful))
+
+    def _read_maps(
+        self, decoder: JsonDecoder, map_items: BlockReader, starts: Ints, ends: Ints
+    ) -> tuple[pa.Array, Flags]:
+        """Return maps of the objects from `starts` to `ends` in `data`, and flags of the objects
+        that could be read. Raises ReadError or ArrowInvalid if no object could."""
+        texts = gather(pa.py_buffer(self.data), starts, ends - starts)
+        offsets, buffer = blob_offsets(texts).astype(np.int64), texts.buffers()[2]
+        data = np.frombuffer(buffer, np.uint8)
+        if not len(data):
+            raise ReadError
+        starts, ends = offsets[:-1], offsets[1:]
+        starts = starts + (data.take(starts, mode="clip") == ord(" "))
+        is_read = (starts < ends) & (data.take(starts, mode="clip") == ord("{"))
+        entries, is_unclear = outermost_fields(data, starts, ends)
+        is_read &= ~is_unclear
+        entries = entries.select(is_read[entries.texts])
+        keys = as_texts(
+            gather(buffer, entries.name_starts, entries.name_ends - entries.name_starts)
+        )
+        coded = keys.dictionary_encode()
+        codes = entries.texts * len(coded.dictionary) + to_numpy(coded.indices)
+        counts = np.bincount(entries.texts, minlength=len(starts))
+        if len(codes) and has_duplicates(codes, int(counts.max())):
+            _, code_numbers, code_counts = np.unique(codes, return_inverse=True, return_counts=True)
+            is_read[entries.texts[code_counts[code_numbers] > 1]] = False
+            kept = is_read[entries.texts]
+            entries, keys = entries.select(kept), keys.take(from_numpy(np.flatnonzero(kept)))
+        values = gather(buffer, entries.value_starts, entries.value_ends - entries.value_starts)
+        kind = decoder.type
+        items = pa.nulls(0, kind.item_type)
+        if len(values):
+            items = map_items.read(pc.binary_join_element_wise(*_BEFORE, values, *_AFTER))
+        map_offsets = pa.py_buffer(offsets_of(counts[is_read], np.int32))
+        pairs = pa.Array.from_buffers(
+            pa.struct([kind.key_field, kind.item_field]), len(keys), [None], children=[keys, items]
+        )
+        maps = pa.Array.from_buffers(
+            kind, int(is_read.sum()), [None, map_offsets], children=[pairs]
+        )
+        return maps, is_read
+
+    def _add_fields(
+        self, block: pa.Array, rows: NDArray[np.int64], fields: dict[str, pa.Array]
+    ) -> pa.Array:
+        """Return a block of structs with the columns of separate fields among the others."""
+        index = from_numpy(rows)
+        children = [
+            fields[field.name].take(index) if field.name in fields else block.field(field.name)
+            for field in self._decoder.type
+        ]
+        return pa.Array.from_buffers(self._decoder.type, len(rows), [None], children=children)
 
     def _rests_of_fitting(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
         """Return (row, rest) of the rows that have a rest. They were read together, so they fit."""
@@ -408,6 +548,10 @@ class BlockReader:
         except (pa.ArrowException, ValueError) as error:
             raise _read_error(str(error)) from None
 
+
+# What makes a value an object, then the separator. Arrow imports pandas to convert bytes of Python.
+_BEFORE: Final = (binary_array([b'{"v":'])[0],)
+_AFTER: Final = (binary_array([b"}"])[0], binary_array([b""])[0])
 
 # "Failed to convert JSON to int64, couldn't parse:1.5", "Failed to parse string: 'x' as a scalar"
 _UNREAD_VALUE = re.compile(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json import decode, syntax
 from sparkkafka.schemas.json.format import decoder, exact_decoder
+from sparkkafka.schemas.json.normalizer import Normalizer
 from sparkkafka.schemas.values import Decoded, Schema
 from tests.schemas.json import json_cases, json_oracle
 from tests.support.properties import examples
@@ -74,6 +75,84 @@ def test_every_mutation_is_the_oracles_value_or_a_bad_row(fewest: int, seed: int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
         check(kind, payloads)
+
+
+SEPARATE = pa.struct(
+    [
+        ("id", pa.int64()),
+        ("m", pa.map_(pa.string(), pa.int64())),
+        ("took", pa.duration("us")),
+        ("text", pa.string()),
+    ]
+)
+"""pyarrow's reader can read neither maps nor durations."""
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"id":1,"m":{"a":1,"b":null},"took":"PT1S","text":"x"}',
+        b' { "m" : { "a" : 1 , "b" : 2 } , "id" : 1 } ',
+        b'{"m":{}}',
+        b'{"m":null,"took":null}',
+        b'{"m":  {"a":1}}',
+        b'{"text":"}{,:[","m":{"{":1,",":2,":":3}}',
+        b'{"text":"\\"m\\":{","m":{"a":1}}',
+        b'{"text":"\\\\","m":{"a":1}}',
+        b'{"text":"\\u00fc","m":{"\xc3\xbc":1}}',
+        b'{"\\u006d":{"a":1}}',
+        b'{"m":{"\\u0061":1}}',
+        b'{"m":{"a":1,"a":2,"b":3}}',
+        b'{"m":{"a":1},"m":{"b":2}}',
+        b'{"x":{"m":{"a":1}},"y":[{"m":{"b":1}}]}',
+        b'{"m":{"a":1.0,"b":1e2}}',
+        b'{"m":{"a":{"m":1}}}',
+        b'{"m":{"a":"1"}}',
+        b'{"m":{"a":9223372036854775808}}',
+        b'{"m":[1]}',
+        b'{"m":7,"took":"soon"}',
+        b'{"m":{"a":1}x,"id":1}',
+        b'{"m":{"a":1},"id":1',
+        b'{"m":{"a":1,"id":1}',
+        b'{"m":,"id":1}',
+        b'{"m"',
+        b"{:,}",
+        b'"m":{"a":1}',
+        b'{"m":{"a":1}}}{"m":{"a":1}}',
+        b'{"m":{"a\xff":1}}',
+        b'{"m":{"a":NaN}}',
+        b'{"m":{"a":1}} "',
+    ],
+)
+def test_fields_that_are_read_apart_are_as_one_by_one(payload: bytes) -> None:
+    other = b'{"id":2,"m":{"k":5},"took":"PT2S","text":"y"}'
+    payloads = [other, payload, other, payload, b'{"id":3}', payload]
+    read = []
+    for fewest in (1, ONE_BY_ONE):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
+            read.append(run(SEPARATE, *payloads))
+    at_once, one_by_one = read
+    assert at_once.values.to_pylist() == one_by_one.values.to_pylist()
+    assert at_once.bad_rows.tolist() == one_by_one.bad_rows.tolist()
+    assert at_once.reasons == one_by_one.reasons
+
+
+def test_only_values_that_pyarrow_cannot_read_are_read_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts: list[bytes] = []
+    read = Normalizer.read
+
+    def noted(normalizer: Normalizer, payload: bytes) -> tuple[str, str | None]:
+        texts.append(payload)
+        return read(normalizer, payload)
+
+    monkeypatch.setattr(Normalizer, "read", noted)
+    rows = [b'{"id":%d,"m":{"k":%d},"took": "PT%dS"}' % (i, i, i) for i in range(100)]
+    decoded = run(SEPARATE, *rows)
+    assert texts == [b' "PT%dS"' % i for i in range(100)]
+    assert decoded.values[7].as_py()["m"] == [("k", 7)]
 
 
 @pytest.mark.slow
