@@ -342,6 +342,7 @@ def test_ctrl_c_ends_it_and_a_remote_host_warns(fake):
     [
         ("", ["orders", "billing", "online", "25"]),
         ("topic/orders", ["Size of partitions", '<rect class="bar', "billing"]),
+        ("topic/a%26b", ["there is no topic 'a&amp;b' (any more)", "cluster "]),
         ("dead-letters", ["&lt;i&gt;bad&lt;/i&gt;", "orders-dlq"]),
     ],
 )

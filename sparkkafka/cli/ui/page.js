@@ -78,6 +78,12 @@ const flag = (value, kind) => (value ? h("span", { class: kind }, number(value))
 
 // --- plots
 
+// About the pixels of a card: of the whole page, or of a half of it, if two fit beside each other.
+function widthOf(isWide) {
+  const whole = main.clientWidth;
+  return Math.max(280, (whole > 940 && !isWide ? whole / 2 : whole) - 80);
+}
+
 function ticks(largest, wanted) {
   const rough = (largest || 1) / wanted;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -93,10 +99,9 @@ const short = (value) =>
 
 // curves: [{name, points}], with a point (or null) for each of times. The legend has the values at
 // the pointer, else the last ones.
-function plot(times, curves, text, axisText) {
+function plot(times, curves, text, axisText, isWide) {
   if (times.length < 2) return h("p", { class: "note" }, "Curves begin after the second snapshot.");
-  const width = Math.max(280, Math.min(main.clientWidth - 40, main.clientWidth > 940 ? 560 : 1200));
-  const height = 200, left = 62, right = 8, top = 10, bottom = 24;
+  const width = widthOf(isWide), height = 200, left = 62, right = 8, top = 10, bottom = 24;
   const known = curves.flatMap((curve) => curve.points).filter((value) => value !== null);
   const lines = ticks(Math.max(0, ...known), 4);
   const highest = lines[lines.length - 1];
@@ -156,8 +161,7 @@ function plot(times, curves, text, axisText) {
 function bars(rows, field, text, axisText) {
   const known = rows.filter((row) => row[field] !== null);
   if (!known.length) return h("p", { class: "note" }, "not known");
-  const width = Math.max(280, Math.min(main.clientWidth - 40, main.clientWidth > 940 ? 560 : 1200));
-  const height = 190, left = 62, top = 10, bottom = 24;
+  const width = widthOf(), height = 190, left = 62, top = 10, bottom = 24;
   const mean = known.reduce((sum, row) => sum + row[field], 0) / known.length;
   const largest = known.reduce((most, row) => Math.max(most, row[field]), 0);
   const lines = ticks(largest, 3);
@@ -320,7 +324,7 @@ function group(data) {
       figure(row.lag ? duration(row.catch_up_s) : "–", "until it has caught up"),
       figure(row.state || "–", "state"),
       figure(number(row.members), "members")),
-    card("Lag", plot(curves.times_ms, curves.lag, number)),
+    card("Lag", plot(curves.times_ms, curves.lag, number, short, true)),
     h("div", { class: "pair" },
       card("Topics", table([
         ["topic", ([name]) => topicLink(name), "name"],
@@ -349,17 +353,17 @@ function checkpoints(data) {
     h("div", { class: "pair" },
       h("div", {}, row.batches && table([
         ["batch", (batch) => batch.batch],
-        ["planned", (batch) => moment(batch.planned_ms)],
         ["records", (batch) => number(batch.records), "number"],
         ["state", (batch) => (batch.finished ? "finished" : h("span", { class: "warn" }, "not finished"))],
+        ["planned", (batch) => moment(batch.planned_ms)],
         ["topics", (batch) => batch.topics.slice(0, 3).join(", ") + (batch.topics.length > 3 ? ` +${batch.topics.length - 3}` : ""), "name"],
       ], row.batches, 0, "no batch was planned yet")),
       h("div", {}, row.partitions && table([
         ["topic", (part) => topicLink(part.topic), "name"],
         ["partition", (part) => part.partition, "number"],
+        ["lag", (part) => number(part.lag), "number"],
         ["next offset", (part) => number(part.next), "number"],
         ["end", (part) => number(part.end), "number"],
-        ["lag", (part) => number(part.lag), "number"],
         ["lost", (part) => flag(part.lost, "bad"), "number"],
       ], row.partitions.rows, row.partitions.total, "no offsets yet")))))];
 }
@@ -400,16 +404,20 @@ function viewOf(hash) {
 let view = null, drawnView = null, timer = 0, everyS = 5, turn = 0;
 
 async function get(url) {
-  const response = await fetch(url);
+  let response;
+  try {
+    response = await fetch(url);
+  } catch {
+    throw Object.assign(new Error("sparkkafka ui has ended"), { hasEnded: true });
+  }
   const data = await response.json();
   if (!response.ok) throw new Error(data.error);
   return data;
 }
 
-function showState(data, error) {
-  state.className = error || data.failure ? "bad" : "";
-  state.textContent = error || (data.failure ? `the last lookup failed: ${data.failure}`
-    : `cluster ${data.cluster_id}, ${clock(data.time_ms, true)}`);
+function showState(text, isBad) {
+  state.className = isBad ? "bad" : "";
+  state.textContent = text;
 }
 
 // Whether a plot shows the values at the pointer, or text is selected: both would be lost.
@@ -435,20 +443,28 @@ function draw(shown, data) {
 async function refresh() {
   clearTimeout(timer);
   const mine = ++turn, shown = view;
+  const isOld = () => mine !== turn; // another view, or another filter, was chosen meanwhile
   try {
-    const url = shown.url();
-    const [cluster, data] = await Promise.all([get("/api/state"), get(url)]);
-    if (mine !== turn) return; // another view, or another filter, was chosen meanwhile
+    const cluster = await get("/api/state");
+    if (isOld()) return;
     everyS = cluster.every_s;
-    showState(cluster);
+    if (cluster.failure) showState(`the last lookup failed: ${cluster.failure}`, true);
+    else showState(`cluster ${cluster.cluster_id}, ${clock(cluster.time_ms, true)}`, false);
+  } catch (error) {
+    if (!isOld()) showState(error.message, true);
+  }
+  try {
+    const data = await get(shown.url());
+    if (isOld()) return;
     if (shown !== drawnView || !isInUse()) draw(shown, data);
   } catch (error) {
-    if (mine !== turn) return;
-    const isGone = error instanceof TypeError;
-    showState(null, isGone ? "sparkkafka ui has ended" : "");
-    if (!isGone) main.replaceChildren(h("p", { class: "bad" }, error.message));
+    // The last drawing stays when the command has ended.
+    if (!isOld() && (!error.hasEnded || shown !== drawnView)) {
+      main.replaceChildren(h("p", { class: "bad" }, error.message));
+      drawnView = null;
+    }
   }
-  timer = setTimeout(refresh, document.hidden ? 60000 : everyS * 1000);
+  if (!isOld()) timer = setTimeout(refresh, document.hidden ? 60000 : everyS * 1000);
 }
 
 function route() {
