@@ -1197,7 +1197,7 @@ KAFKA: tuple[Option, ...] = (
         "buffer.memory", _WRITE, "producer.buffer_memory", integer(1, INT64_MAX),
         "Maximum bytes of records that wait to be sent or acknowledged. In Spark, each task has a "
         "buffer of this size. Arrow batches that Spark has passed to the task take up to half of "
-        "it. The task also holds one slice of such a batch, of about this size, outside of it.",
+        "it. In addition to the buffer, the task holds one slice of a batch, of about this size.",
     ),
     used(
         "max.block.ms", _WRITE, "producer.max_block_ms", long_ms(1),
