@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import numpy as np
 import typer
 
-from sparkkafka.cli.commands import MAX_REPLICAS, session_of
+from sparkkafka.cli.commands import MAX_REPLICAS, number_option, session_of
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_json, print_table
@@ -170,27 +170,38 @@ def temporary_topic(session: Session, load: Load) -> Iterator[str]:
 def bench(
     context: typer.Context,
     records: Annotated[
-        int, typer.Option("--records", min=1, help="Stop after this many records.")
+        int, number_option("--records", minimum=1, help="Stop after this many records.")
     ] = 100_000,
     size: Annotated[
-        int, typer.Option("--size", min=1, max=100_000_000, help="Bytes of a value.")
+        int, number_option("--size", minimum=1, maximum=100_000_000, help="Bytes of a value.")
     ] = 100,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, help="Stop each direction after this time.")
+        float,
+        number_option(
+            "--seconds",
+            metavar="SECONDS",
+            minimum=0.1,
+            help="Stop each direction after this time.",
+        ),
     ] = 30.0,
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions", min=1, max=INT32_MAX, help="Partitions of the new topic. [default: 1]"
+        number_option(
+            "--partitions",
+            minimum=1,
+            maximum=INT32_MAX,
+            help="Partitions of the new topic.",
+            default="1",
         ),
     ] = None,
     replication: Annotated[
         int | None,
-        typer.Option(
+        number_option(
             "--replication",
-            min=1,
-            max=MAX_REPLICAS,
-            help="Replicas of the new topic. [default: broker's]",
+            minimum=1,
+            maximum=MAX_REPLICAS,
+            help="Replicas of the new topic.",
+            default="the broker's",
         ),
     ] = None,
     topic: Annotated[

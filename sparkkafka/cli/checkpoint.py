@@ -26,6 +26,7 @@ from sparkkafka.cli.commands import (
     ToTime,
     chosen_option,
     fail_each,
+    number_option,
     session_of,
     with_option_groups,
 )
@@ -91,7 +92,7 @@ def show(
     context: typer.Context,
     location: Dir,
     batches: Annotated[
-        int, typer.Option("-n", "--batches", min=1, help="The number of last batches.")
+        int, number_option("-n", "--batches", minimum=1, help="The number of last batches.")
     ] = 10,
     kafka: WithKafka = False,
     prefix: Prefix = None,

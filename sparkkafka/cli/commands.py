@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from importlib import import_module
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
@@ -76,6 +77,7 @@ class LazyGroup(TyperGroup):
             command.params = [
                 parameter for parameter in command.params if parameter.name not in completion
             ]
+            _set_placeholders(command)
             _add_shared_options(command, self.params)
             self.commands[cmd_name] = command
         return self.commands[cmd_name]
@@ -105,6 +107,17 @@ class LazyGroup(TyperGroup):
             for name, text in VERBS.items()
             if name.startswith(incomplete)
         ] or super().shell_complete(ctx, incomplete)
+
+
+def _set_placeholders(command: Any) -> None:
+    """Give each argument and option of a verb, and of the verbs below it, a placeholder in its
+    help, if it has none: --key-delimiter DELIMITER. Typer shows Python's types."""
+    for child in getattr(command, "commands", {}).values():
+        _set_placeholders(child)
+    for parameter in command.params:
+        if parameter.metavar is None and not getattr(parameter, "is_flag", False):
+            name = max(parameter.opts, key=len)  # the long name
+            parameter.metavar = name.replace("_", "-").rpartition("-")[2].upper()
 
 
 def _add_shared_options(command: Any, options: list[Any]) -> None:
@@ -335,13 +348,60 @@ def checked_name(parameter: typer.CallbackParam, value: Any) -> Any:
     return value
 
 
+def number_option(
+    *flags: str,
+    help: str,
+    minimum: float,
+    maximum: float | None = None,
+    metavar: str = "N",
+    default: str | None = None,
+) -> Any:
+    """Return an option whose value is a number of this range, which its help shows: N (1 or more).
+    The help does not show the largest number of a type of Kafka's protocol. `default` is shown for
+    an option whose default is None."""
+    text = f"{help.removesuffix('.')} ({_range_text(minimum, maximum)})."
+    if default is not None:
+        text += f" [default: {default}]"
+    return typer.Option(*flags, metavar=metavar, help=text, callback=in_range(minimum, maximum))
+
+
+def in_range(minimum: float, maximum: float | None = None) -> Callable[..., Any]:
+    """Return the callback of an option or argument whose value is a number of this range."""
+
+    def checked_number(parameter: typer.CallbackParam, value: Any) -> Any:
+        if value is not None and not minimum <= value <= (inf if maximum is None else maximum):
+            name = parameter.metavar
+            if parameter.param_type_name == "option":
+                name = max(parameter.opts, key=len)
+            whole = "a whole number, " if isinstance(value, int) else ""
+            most = "" if maximum is None else f" and {maximum:,} or less"
+            raise OptionError(f"{name} is {whole}{minimum:,} or more{most}, got {value:,}")
+        return value
+
+    return checked_number
+
+
+def _range_text(minimum: float, maximum: float | None) -> str:
+    """ "1 or more", "1 to 100"."""
+    if maximum is None or maximum in TYPE_MAXIMA:
+        return f"{minimum:,} or more"
+    return f"{minimum:,} to {maximum:,}"
+
+
+TYPE_MAXIMA: Final = (2**15 - 1, 2**31 - 1, 2**63 - 1)
+"""The largest numbers of 16, 32 and 64 bits."""
+
 Topic = Annotated[str, typer.Argument(help="The topic.", callback=checked_name)]
-Delimiter = Annotated[str, typer.Option("-D", "--delimiter", help="The text after each record.")]
+Delimiter = Annotated[
+    str, typer.Option("-D", "--delimiter", metavar="TEXT", help="The text after each record.")
+]
 MAX_REPLICAS: Final = 2**15 - 1
 """The largest replication factor: 16 bits in Kafka's protocol."""
 Count = Annotated[
     int | None,
-    typer.Option("-c", "--count", min=1, max=2**63 - 1, help="Stop after this many records."),
+    number_option(
+        "-c", "--count", minimum=1, maximum=2**63 - 1, help="Stop after this many records."
+    ),
 ]
 Partitions = Annotated[
     str | None, typer.Option("-p", "--partitions", metavar="N,…", help="For example 0, or 0,3,5-7.")

@@ -127,9 +127,14 @@ def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
 @app.command("copy", help=HELP)
 def copy(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(help="The topic to read.", callback=checked_name)],
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="The topic to read.", callback=checked_name)
+    ],
     to_topic: Annotated[
-        str, typer.Argument(help="The topic to write, which must exist.", callback=checked_name)
+        str,
+        typer.Argument(
+            metavar="TARGET", help="The topic to write, which must exist.", callback=checked_name
+        ),
     ],
     to_servers: Annotated[
         str | None,

@@ -132,7 +132,12 @@ def read(
         list[str] | None,
         typer.Option("--header", metavar="NAME[=VALUE]", help="Only records with this header."),
     ] = None,
-    format: Annotated[str, typer.Option("--format", help="text, hex, or json (kcat's -J).")] = TEXT,
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="text|hex|json", help="How records are shown; json as by kcat's -J."
+        ),
+    ] = TEXT,
     as_json: Annotated[bool, typer.Option("-J", "--json", help="Same as --format json.")] = False,
     template: Annotated[
         str | None,
@@ -144,10 +149,15 @@ def read(
     key_delimiter: Annotated[
         str | None,
         typer.Option(
-            "-K", "--key-delimiter", help="Show the key, and this text between key and value."
+            "-K",
+            "--key-delimiter",
+            metavar="TEXT",
+            help="Show the key, and this text between key and value.",
         ),
     ] = None,
-    null: Annotated[str, typer.Option("--null", help="The text that is shown for null.")] = "",
+    null: Annotated[
+        str, typer.Option("--null", metavar="TEXT", help="The text that is shown for null.")
+    ] = "",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -167,7 +177,11 @@ def read(
     ] = None,
     on_bad: Annotated[
         str,
-        typer.Option("--on-bad", help="fail or skip, for records that do not match the schema."),
+        typer.Option(
+            "--on-bad",
+            metavar="fail|skip",
+            help="What to do with a record that does not match the schema.",
+        ),
     ] = "fail",
 ) -> None:
     session = session_of(context)

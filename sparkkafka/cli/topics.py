@@ -15,6 +15,8 @@ from sparkkafka.cli.commands import (
     checked_name,
     confirm,
     fail_each,
+    in_range,
+    number_option,
     session_of,
 )
 from sparkkafka.cli.profile import parse_pairs
@@ -189,25 +191,27 @@ def create(
     context: typer.Context,
     topic: Name,
     partitions: Annotated[
-        int,
-        typer.Option(
+        int | None,
+        number_option(
             "-p",
             "--partitions",
-            min=-1,
-            max=INT32_MAX,
-            help="Number of partitions; -1 for the broker's default.",
+            minimum=1,
+            maximum=INT32_MAX,
+            help="Number of partitions.",
+            default="the broker's",
         ),
-    ] = BROKER_DEFAULT,
+    ] = None,
     replication_factor: Annotated[
-        int,
-        typer.Option(
+        int | None,
+        number_option(
             "-r",
             "--replication-factor",
-            min=-1,
-            max=MAX_REPLICAS,
-            help="Number of replicas; -1 for the broker's default.",
+            minimum=1,
+            maximum=MAX_REPLICAS,
+            help="Number of replicas.",
+            default="the broker's",
         ),
-    ] = BROKER_DEFAULT,
+    ] = None,
     config: Configs = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Do not change a topic that exists.")
@@ -217,8 +221,8 @@ def create(
     """Create a topic, and wait until all its partitions have leaders."""
     new = NewTopic(
         topic,
-        partitions=partitions,
-        replication_factor=replication_factor,
+        partitions=partitions or BROKER_DEFAULT,
+        replication_factor=replication_factor or BROKER_DEFAULT,
         configs=parse_pairs(config or (), "-c", "retention.ms=86400000"),
     )
     with session_of(context).admin() as admin:
@@ -289,7 +293,11 @@ def add_partitions(
     topic: Name,
     total: Annotated[
         int,
-        typer.Argument(metavar="TOTAL", min=1, max=INT32_MAX, help="The new number of partitions."),
+        typer.Argument(
+            metavar="TOTAL",
+            callback=in_range(1, INT32_MAX),
+            help="The new number of partitions (1 or more).",
+        ),
     ],
     yes: Yes = False,
     dry_run: DryRun = False,

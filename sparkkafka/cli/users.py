@@ -10,7 +10,15 @@ from typing import Annotated
 
 import typer
 
-from sparkkafka.cli.commands import AsJson, Yes, checked_name, confirm, fail_each, session_of
+from sparkkafka.cli.commands import (
+    AsJson,
+    Yes,
+    checked_name,
+    confirm,
+    fail_each,
+    number_option,
+    session_of,
+)
 from sparkkafka.cli.tables import print_json, print_line, print_table
 from sparkkafka.client.admin.scram import (
     MAX_ITERATIONS,
@@ -80,12 +88,11 @@ def create(
     mechanism: Mechanisms = None,
     iterations: Annotated[
         int,
-        typer.Option(
+        number_option(
             "--iterations",
-            metavar="N",
-            min=MIN_ITERATIONS,
-            max=MAX_ITERATIONS,
-            help=f"From {MIN_ITERATIONS} to {MAX_ITERATIONS}.",
+            minimum=MIN_ITERATIONS,
+            maximum=MAX_ITERATIONS,
+            help="How often the password is hashed.",
         ),
     ] = MIN_ITERATIONS,
     password_file: Annotated[

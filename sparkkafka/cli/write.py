@@ -26,6 +26,7 @@ from sparkkafka.cli.commands import (
     Count,
     Delimiter,
     Topic,
+    number_option,
     parse_headers,
     session_of,
     with_option_groups,
@@ -90,12 +91,16 @@ def write(
     ] = False,
     format: Annotated[
         str,
-        typer.Option("--format", help="text, or hex for keys and values in hexadecimal digits."),
+        typer.Option(
+            "--format", metavar="text|hex", help="hex: keys and values are hexadecimal digits."
+        ),
     ] = TEXT,
     delimiter: Delimiter = "\\n",
     key_delimiter: Annotated[
         str | None,
-        typer.Option("-K", "--key-delimiter", help="The text between key and value."),
+        typer.Option(
+            "-K", "--key-delimiter", metavar="TEXT", help="The text between key and value."
+        ),
     ] = None,
     empty_is_null: Annotated[
         bool, typer.Option("-Z", "--empty-is-null", help="Write empty keys and values as null.")
@@ -109,8 +114,12 @@ def write(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option(
-            "-p", "--partition", min=0, max=INT32_MAX, help="The partition of all records."
+        number_option(
+            "-p",
+            "--partition",
+            minimum=0,
+            maximum=INT32_MAX,
+            help="The partition of all records.",
         ),
     ] = None,
     keep_partitions: Annotated[
@@ -121,11 +130,15 @@ def write(
     ] = False,
     partitioner: Annotated[
         str | None,
-        typer.Option("--partitioner", help="murmur2_random, consistent_random, random, …"),
+        typer.Option(
+            "--partitioner", metavar="NAME", help="murmur2_random, consistent_random, random, …"
+        ),
     ] = None,
     compression: Annotated[
         str | None,
-        typer.Option("-z", "--compression", help="none, gzip, snappy, lz4 or zstd."),
+        typer.Option(
+            "-z", "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd."
+        ),
     ] = None,
     count: Count = None,
     formats: FormatFlags,

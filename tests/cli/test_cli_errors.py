@@ -115,10 +115,12 @@ def test_all_of_several_servers_are_named_with_their_reasons(dead_port, capsys):
 
 @pytest.mark.parametrize("verb", ["topics list", "lag g"])
 def test_a_server_that_does_not_answer(verb, silent_port, capsys):
-    assert main(["-b", f"127.0.0.1:{silent_port}", "--timeout", "0.5", *verb.split()]) == 1
+    assert main(["-b", f"127.0.0.1:{silent_port}", "--timeout", "2", *verb.split()]) == 1
     text = one_line(capsys)
     assert f"127.0.0.1:{silent_port}" in text
-    assert "0.5 s" in text  # and not request.timeout.ms, or a minute
+    after = re.search(r"gave up after ([\d.]+) s", text)
+    assert after is not None, text
+    assert float(after[1]) <= 2  # and not request.timeout.ms, or a minute
 
 
 @pytest.mark.parametrize("verb", ANY)

@@ -90,12 +90,12 @@ def options_table(command: Any, context: Any) -> str:
     for parameter in command.params:
         if getattr(parameter, "hidden", False):
             continue
-        kind = f" {parameter.metavar or parameter.display_type(context)}"
+        kind = f" {parameter.metavar}"
         if getattr(parameter, "is_flag", False):
             kind = ""
         names = ", ".join((*parameter.opts, *parameter.secondary_opts))
         if parameter.param_type_name == "argument":
-            names, kind = parameter.metavar or parameter.name.upper(), ""
+            names, kind = parameter.metavar, ""
         default = parameter.default
         shown = (
             "" if default in (None, False, [], "") or callable(default) else f" Default: {default}."
