@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import uuid
 from collections import deque
@@ -17,7 +18,7 @@ from sparkkafka.cli.commands import MAX_REPLICAS, number_option, session_of
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_json, print_table
-from sparkkafka.cli.write import producer_settings
+from sparkkafka.cli.write import Progress, producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import OptionError
 
@@ -38,8 +39,21 @@ HELP: Final = """Measure the throughput and latency of writing to a cluster and 
 It creates a topic and deletes it at the end. With --topic it writes to that topic, and reads as
 many records from its beginning. The latency of a write is the time from the call to the
 acknowledgement of a batch of records, that of a read the wait for the next batch. Batches have
-512 KB, unless -X batch.size sets another size.
+up to 524,288 bytes, unless -X batch.size sets another size. MB/s are 1,000,000 bytes of keys and
+values per second.
 """
+
+LABELS: Final = {
+    "records": "records",
+    "seconds": "seconds",
+    "records_per_second": "records/s",
+    "mb_per_second": "MB/s",
+    "latency_p50_ms": "latency p50 ms",
+    "latency_p95_ms": "latency p95 ms",
+    "latency_p99_ms": "latency p99 ms",
+    "latency_max_ms": "latency max ms",
+}
+"""The measures in the table, by their names in JSON."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +111,7 @@ def _random_records(load: Load) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([values], names=["value"])
 
 
-def write_load(session: Session, topic: str, load: Load) -> Measured:
+def write_load(session: Session, topic: str, load: Load, progress: Progress) -> Measured:
     """Write the load as fast as it is acknowledged."""
     from sparkkafka.client.producer.producer import Producer
 
@@ -126,6 +140,8 @@ def write_load(session: Session, topic: str, load: Load) -> Measured:
             while deliveries and deliveries[0].done():
                 deliveries.popleft().result()  # raises its error
             sent += rows.num_rows
+            progress.done = sent
+            progress.update(sent)
         producer.flush()
         for delivery in deliveries:
             delivery.result()
@@ -133,7 +149,7 @@ def write_load(session: Session, topic: str, load: Load) -> Measured:
     return Measured(sent, seconds, sent * load.size_bytes, latencies_s)
 
 
-def read_load(session: Session, topic: str, load: Load) -> Measured:
+def read_load(session: Session, topic: str, load: Load, progress: Progress) -> Measured:
     """Read the topic from its beginning, as many records as were written."""
     plan = ReadPlan(topic, until=Bound("latest"), count=load.records, seconds=load.seconds)
     latencies_s: list[float] = []
@@ -145,6 +161,8 @@ def read_load(session: Session, topic: str, load: Load) -> Measured:
             latencies_s.append(time.perf_counter() - wait_start_s)
             records += batch.num_rows
             size_bytes += batch.column("value").nbytes + batch.column("key").nbytes
+            progress.done = records
+            progress.update(records)
             wait_start_s = time.perf_counter()
         seconds = time.perf_counter() - start_s
     return Measured(records, seconds, size_bytes, latencies_s)
@@ -216,13 +234,23 @@ def bench(
         raise OptionError(f"--records {records:,} of {size:,} bytes are more than 100 GB")
     load = Load(records, size, seconds, partitions or 1, replication)
     with nullcontext(topic) if topic is not None else temporary_topic(session, load) as name:
-        written = write_load(session, name, load)
-        read = read_load(session, name, replace(load, records=written.records))
+        with _progress("write", load) as progress:
+            written = write_load(session, name, load, progress)
+        load = replace(load, records=written.records)
+        with _progress("read", load) as progress:
+            read = read_load(session, name, load, progress)
     results = {"write": written.summary(), "read": read.summary()}
     if as_json:
         print_json(results)
         return
     # A row for each measure: eight columns are wider than a terminal.
     sides = results.values()
-    rows = [(name.replace("_", " "), *(side[name] for side in sides)) for name in results["write"]]
+    rows = [(LABELS[name], *(side[name] for side in sides)) for name in LABELS]
     print_table(("measure", *results), rows)
+
+
+def _progress(title: str, load: Load) -> Progress:
+    """Return the bar of one direction, on a terminal."""
+    progress = Progress(title, sys.stderr.isatty())
+    progress.total = load.records
+    return progress

@@ -14,12 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from sparkkafka.cli.commands import Count, Partitions, checked_name, session_of
+from sparkkafka.cli.commands import (
+    MAX_REPLICAS,
+    Count,
+    Partitions,
+    checked_name,
+    number_option,
+    session_of,
+)
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound, parse_partitions
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note, records_text
 from sparkkafka.cli.write import Progress, TopicWriter
-from sparkkafka.errors import OptionError, counted
+from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic
+from sparkkafka.client.cluster.configs import ConfigResource
+from sparkkafka.errors import ErrorCode, KafkaError, OptionError, UnknownTopicError, counted
 from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
 
 app = typer.Typer(rich_markup_mode=None)
@@ -29,10 +39,16 @@ HELP: Final = """Copy the records of a topic into another, with keys, headers an
 \b
   sparkkafka -b one:9092 copy orders orders-test
   sparkkafka -b one:9092 copy orders orders --to-bootstrap-server two:9092 --rate-limit 5MB
-  sparkkafka --profile prod copy orders orders --to-profile test --from -1000 --by-key
+  sparkkafka --profile prod copy orders orders --to-profile test --create --from -1000
 
-It ends at the current end of the topic (with --follow never), once all records are acknowledged.
+With --create a missing target gets SOURCE's partition count and the settings that were set for
+SOURCE. MB are 1,000,000 bytes. The copy ends at the current end of the topic (with --follow never),
+once all records are acknowledged.
 """
+
+
+THROTTLED_REPLICAS: Final = ".replication.throttled.replicas"
+"""Settings with this ending name partitions and brokers of the source's cluster."""
 
 
 class RateLimit:
@@ -83,9 +99,11 @@ def copy_topic(
     *,
     by_key: bool = False,
     rate: RateLimit | None = None,
+    new_topic: NewTopic | None = None,
     shows_progress: bool = False,
 ) -> int:
-    """Copy by the plan; return the number of records, all of them acknowledged.
+    """Copy by the plan; return the number of records, all of them acknowledged. `new_topic` is
+    created if the target does not exist.
 
     Raises OptionError if the target has too few partitions, and as read and write do.
     """
@@ -94,8 +112,17 @@ def copy_topic(
         reader = stack.enter_context(TopicReader(session.settings("consumer"), plan, timeout_s))
         progress = stack.enter_context(Progress(f"copy {plan.topic} to {to_topic}", shows_progress))
         reader.look_up_bounds()
+        progress.total = sum(reader.ends[tp] - reader.positions[tp] for tp in reader.ends) or None
         with target.admin(session.new_deadline()) as admin:
-            count = len(admin.describe_topic(to_topic).partitions)
+            if new_topic is not None:
+                _create_missing(admin, new_topic)
+            try:
+                count = len(admin.describe_topic(to_topic).partitions)
+            except UnknownTopicError as error:
+                raise KafkaError(
+                    f"topic {to_topic} does not exist, or you may not see it: check its name; "
+                    f"--create creates it like {plan.topic}"
+                ) from error
         needed = max((tp.partition for tp in reader.positions), default=0) + 1
         if not by_key and count < needed:
             raise OptionError(
@@ -107,8 +134,38 @@ def copy_topic(
             rows = _record_columns(batch, by_key)
             for part in (rows,) if rate is None else rate.pace(rows):
                 writer.send(part)
-            progress.update(writer.sent)
+                progress.done = writer.sent
+                progress.update(writer.sent)
     return writer.written
+
+
+def _new_topic_like(admin: Admin, source: str, name: str, replication_factor: int) -> NewTopic:
+    """Return a new topic with the partition count of the source, and with the settings that were
+    set for it."""
+    resource = ConfigResource("topic", source)
+    partitions = len(admin.describe_topic(source).partitions)
+    entries = admin.describe_configs([resource]).all()[resource]
+    configs = {
+        name: entry.value
+        for name, entry in entries.items()
+        if entry.source == "DYNAMIC_TOPIC_CONFIG"
+        and entry.value is not None
+        and not name.endswith(THROTTLED_REPLICAS)
+    }
+    return NewTopic(name, partitions, replication_factor, configs=configs)
+
+
+def _create_missing(admin: Admin, new_topic: NewTopic) -> None:
+    """Create the topic if it does not exist, and say so."""
+    results = admin.create_topics([new_topic])
+    error = results.errors.get(new_topic.name)
+    if error is None or error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+        results.all()
+        settings = f" and {', '.join(f'{k}={v}' for k, v in new_topic.configs.items())}"
+        print_note(
+            f"topic {new_topic.name} was created with "
+            f"{counted(new_topic.partitions, 'partition')}{settings if new_topic.configs else ''}"
+        )
 
 
 def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
@@ -132,9 +189,7 @@ def copy(
     ],
     to_topic: Annotated[
         str,
-        typer.Argument(
-            metavar="TARGET", help="The topic to write, which must exist.", callback=checked_name
-        ),
+        typer.Argument(metavar="TARGET", help="The topic to write.", callback=checked_name),
     ],
     to_servers: Annotated[
         str | None,
@@ -146,6 +201,23 @@ def copy(
         str | None,
         typer.Option(
             "--to-profile", metavar="NAME", help="The profile of the cluster to write to."
+        ),
+    ] = None,
+    create: Annotated[
+        bool,
+        typer.Option(
+            "--create",
+            help="If TARGET does not exist, create it with SOURCE's partition count and settings.",
+        ),
+    ] = False,
+    replication_factor: Annotated[
+        int | None,
+        number_option(
+            "--replication-factor",
+            minimum=1,
+            maximum=MAX_REPLICAS,
+            default="the broker's",
+            help="Number of replicas of a topic that --create creates.",
         ),
     ] = None,
     start: Annotated[
@@ -175,6 +247,8 @@ def copy(
     session = session_of(context)
     if to_servers is not None and to_profile is not None:
         raise OptionError("--to-bootstrap-server and --to-profile exclude each other: remove one")
+    if replication_factor is not None and not create:
+        raise OptionError("--replication-factor is for --create: give that too")
     end: Bound | None = parse_bound(until, "--until")
     if follow:
         if end != Bound("latest"):
@@ -199,6 +273,11 @@ def copy(
         until=end,
         count=count,
     )
+    new_topic = None
+    if create:
+        with session.admin() as admin:
+            replicas = replication_factor or BROKER_DEFAULT
+            new_topic = _new_topic_like(admin, source, to_topic, replicas)
     copied = copy_topic(
         session,
         plan,
@@ -206,6 +285,7 @@ def copy(
         to_topic,
         by_key=by_key,
         rate=None if rate_limit is None else parse_rate(rate_limit),
+        new_topic=new_topic,
         shows_progress=sys.stderr.isatty(),
     )
     print_note(f"{records_text(copied)} copied from {source} to {to_topic}")

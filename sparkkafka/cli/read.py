@@ -36,7 +36,13 @@ from sparkkafka.cli.commands import (
 from sparkkafka.cli.files import FileSink, file_kind
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.session import MAX_TIMEOUT_S, Session
-from sparkkafka.cli.tables import print_error, printable
+from sparkkafka.cli.tables import (
+    bytes_text,
+    print_error,
+    print_note,
+    printable,
+    records_text,
+)
 from sparkkafka.cli.text_formats import (
     Format,
     Nulls,
@@ -318,13 +324,18 @@ def read_topic(
         batches: Any = reader.batches()
         if decoding is not None:
             batches = chain.from_iterable(map(decoding.decode, batches))
+        records = 0
         for batch in batches:
+            records += batch.num_rows
             write(hex_columns(batch) if output.format == "hex" else batch)
     if decoding is not None and decoding.skipped:
         print_error(
             f"warning: {counted(decoding.skipped, 'record')} that no schema reads "
             f"{'was' if decoding.skipped == 1 else 'were'} left out"
         )
+    if output.file is not None:
+        size = bytes_text(output.file.stat().st_size)
+        print_note(f"{records_text(records)} written to {output.file} ({size})")
     if prints_ends:
         for number, (tp, offset) in enumerate(sorted(reader.ends.items()), 1):
             last = ": exiting" if number == len(reader.ends) else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -261,7 +262,7 @@ class Input:
             file: IO[bytes] = sys.stdin.buffer
             if self.path is not None:
                 file = stack.enter_context(self.path.open("rb"))
-                progress.total_bytes = os.fstat(file.fileno()).st_size
+                progress.total = os.fstat(file.fileno()).st_size
             # read1 does not wait for a full buffer.
             read = getattr(file, "read1", file.read)
             chunks = progress.count_bytes(iter(partial(read, 4 << 20), b""))
@@ -527,15 +528,17 @@ class TopicWriter:
 class Progress:
     """Shows a bar on a terminal's stderr, if it is `shown`; use it under `with`.
 
-    The bar shows the share of bytes if `total_bytes` is known, else it counts records.
+    The bar shows `done` as a share of `total`, both in bytes or in records; if `total` is None, it
+    only counts records.
     """
 
     def __init__(self, title: str, shown: bool) -> None:
         self._title = title
         self._bar: Any = None
         self._task: Any = None
-        self._bytes = 0
-        self.total_bytes: int | None = None
+        self._start_s = 0.0
+        self.done = 0
+        self.total: int | None = None
         if shown:
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -544,7 +547,7 @@ class Progress:
             self._bar = Bar(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.fields[records]} records"),
+                TextColumn("{task.fields[records]}"),
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
@@ -552,8 +555,9 @@ class Progress:
 
     def __enter__(self) -> Self:
         if self._bar is not None:
+            self._start_s = time.monotonic()
             self._bar.__enter__()
-            self._task = self._bar.add_task(self._title, total=None, records="0")
+            self._task = self._bar.add_task(self._title, total=None, records=records_text(0))
         return self
 
     def __exit__(self, *details: Any) -> None:
@@ -561,14 +565,14 @@ class Progress:
             self._bar.__exit__(*details)
 
     def update(self, records: int) -> None:
-        """Show that this many records are sent."""
+        """Show that this many records are sent or read."""
         if self._bar is not None:
-            self._bar.update(
-                self._task, total=self.total_bytes, completed=self._bytes, records=f"{records:,}"
-            )
+            rate = records / max(time.monotonic() - self._start_s, 0.1)
+            text = f"{records_text(records)}, {rate:,.0f}/s"
+            self._bar.update(self._task, total=self.total, completed=self.done, records=text)
 
     def count_bytes(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the chunks, and count their bytes."""
         for chunk in chunks:
-            self._bytes += len(chunk)
+            self.done += len(chunk)
             yield chunk

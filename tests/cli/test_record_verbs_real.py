@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparkkafka.cli.app import main
+from sparkkafka.cli.tables import bytes_text
 from sparkkafka.client import Consumer, Producer, TopicPartition
 from tests.cli.kcat_cases import OPTIONS, RECORDS, TIME_MS, VECTORS, fill, kcat
 
@@ -215,6 +216,9 @@ def test_null_and_hexadecimal(command, odd):
 def test_a_file_has_all_columns_of_the_records(ending, command, odd, new_topic, tmp_path):
     path = tmp_path / f"records.{ending}"
     command("read", odd, "--output", str(path))
+    assert command.err == (
+        f"{len(RECORDS)} records written to {path} ({bytes_text(path.stat().st_size)})\n"
+    )
     assert [row.name for row in tmp_path.iterdir()] == [path.name]
     copy = new_topic()
     command("write", copy, "--input", str(path))
