@@ -166,6 +166,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "bounded_admin",
         "session",
         "format_flags",
+        "completion",
         "commands",
         "topics",
         "brokers",

@@ -17,6 +17,7 @@ from sparkkafka.cli.commands import (
     session_of,
     with_option_groups,
 )
+from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.tables import print_json, print_line, print_table
 from sparkkafka.client.admin.acls import (
     ANY,
@@ -59,10 +60,16 @@ class ResourceOptions:
     """The options that name resources."""
 
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="NAME", autocompletion=topic_names, help="A topic; may be repeated."
+        ),
     ] = None
     group: Annotated[
-        list[str] | None, typer.Option("--group", metavar="NAME", help="A group; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--group", metavar="NAME", autocompletion=group_names, help="A group; may be repeated."
+        ),
     ] = None
     cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
     transactional_id: Annotated[

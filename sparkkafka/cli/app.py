@@ -91,6 +91,7 @@ def _dispatch(arguments: list[str], session: Session) -> int:
     """Run kcat's arguments or a verb, and return the exit code."""
     from sparkkafka.cli import kcat
     from sparkkafka.cli.commands import root_command
+    from sparkkafka.cli.completion import VARIABLE, complete
 
     if kcat.is_kcat(arguments):
         kcat.run(arguments, session)
@@ -98,10 +99,8 @@ def _dispatch(arguments: list[str], session: Session) -> int:
 
     kcat.check_mode(arguments)
     command = root_command()
-    completion = "_SPARKKAFKA_COMPLETE"
-    if completion in os.environ:
-        # The shell asks for completions: Typer answers and ends the process.
-        command.main(arguments, prog_name=PROGRAM, complete_var=completion)
+    if VARIABLE in os.environ:
+        complete(command, session)
     import typer
 
     try:

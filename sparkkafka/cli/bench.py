@@ -15,6 +15,7 @@ import numpy as np
 import typer
 
 from sparkkafka.cli.commands import MAX_REPLICAS, number_option, session_of
+from sparkkafka.cli.completion import topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_json, print_table
@@ -223,7 +224,12 @@ def bench(
         ),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", help="Write to and read from this topic, and keep it.")
+        str | None,
+        typer.Option(
+            "--topic",
+            autocompletion=topic_names,
+            help="Write to and read from this topic, and keep it.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

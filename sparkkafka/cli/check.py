@@ -22,6 +22,7 @@ import typer
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.brokers import release_of_broker
 from sparkkafka.cli.commands import AsJson, session_of
+from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.probes import compare_clocks, refusal_to_read, refusal_to_write
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import duration_text, print_json, printable
@@ -116,15 +117,30 @@ def check(
     context: typer.Context,
     read: Annotated[
         list[str] | None,
-        typer.Option("--read", metavar="TOPIC", help="A topic to read; may be repeated."),
+        typer.Option(
+            "--read",
+            metavar="TOPIC",
+            autocompletion=topic_names,
+            help="A topic to read; may be repeated.",
+        ),
     ] = None,
     write: Annotated[
         list[str] | None,
-        typer.Option("--write", metavar="TOPIC", help="A topic to write; may be repeated."),
+        typer.Option(
+            "--write",
+            metavar="TOPIC",
+            autocompletion=topic_names,
+            help="A topic to write; may be repeated.",
+        ),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="GROUP", help="The consumer group of the reads."),
+        typer.Option(
+            "--group",
+            metavar="GROUP",
+            autocompletion=group_names,
+            help="The consumer group of the reads.",
+        ),
     ] = None,
     exactly_once: Annotated[
         bool, typer.Option("--exactly-once", help="Check what exactly-once writes need.")

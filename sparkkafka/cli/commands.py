@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from sparkkafka import __version__
+from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_error
 from sparkkafka.errors import KafkaError, OptionError, counted
@@ -84,6 +85,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the verb; the error for an unknown one suggests the nearest."""
+        if ctx.resilient_parsing:  # for completion, without `options`
+            _set_root_options(ctx)
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
@@ -192,6 +195,7 @@ def options(
             "--profile",
             metavar="NAME",
             envvar="SPARKKAFKA_PROFILE",
+            autocompletion=profile_names,
             help="A profile of ~/.config/sparkkafka/config.toml.",
         ),
     ] = None,
@@ -229,7 +233,12 @@ def options(
         typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
 ) -> None:
-    # Those before the verb; `_set_session_option` sets those after it.
+    _set_root_options(context)
+
+
+def _set_root_options(context: Any) -> None:
+    """Pass the shared options before the verb to the session; `_set_session_option` passes those
+    after it."""
     for name in SESSION_OPTIONS:
         value = context.params.get(name)
         if value is not None and value is not False and value != []:
@@ -391,7 +400,9 @@ def _range_text(minimum: float, maximum: float | None) -> str:
 TYPE_MAXIMA: Final = (2**15 - 1, 2**31 - 1, 2**63 - 1)
 """The largest numbers of 16, 32 and 64 bits."""
 
-Topic = Annotated[str, typer.Argument(help="The topic.", callback=checked_name)]
+Topic = Annotated[
+    str, typer.Argument(help="The topic.", callback=checked_name, autocompletion=topic_names)
+]
 Delimiter = Annotated[
     str, typer.Option("-D", "--delimiter", metavar="TEXT", help="The text after each record.")
 ]

@@ -22,6 +22,7 @@ from sparkkafka.cli.commands import (
     number_option,
     session_of,
 )
+from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound, parse_partitions
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note, records_text
@@ -185,11 +186,22 @@ def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
 def copy(
     context: typer.Context,
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="The topic to read.", callback=checked_name)
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="The topic to read.",
+            callback=checked_name,
+            autocompletion=topic_names,
+        ),
     ],
     to_topic: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="The topic to write.", callback=checked_name),
+        typer.Argument(
+            metavar="TARGET",
+            help="The topic to write.",
+            callback=checked_name,
+            autocompletion=topic_names,
+        ),
     ],
     to_servers: Annotated[
         str | None,
@@ -200,7 +212,10 @@ def copy(
     to_profile: Annotated[
         str | None,
         typer.Option(
-            "--to-profile", metavar="NAME", help="The profile of the cluster to write to."
+            "--to-profile",
+            metavar="NAME",
+            autocompletion=profile_names,
+            help="The profile of the cluster to write to.",
         ),
     ] = None,
     create: Annotated[

@@ -21,6 +21,7 @@ from sparkkafka.cli.commands import (
     fail_each,
     session_of,
 )
+from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.lag import committed_of_group
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.cli.times import timestamp_ms_of
@@ -36,7 +37,10 @@ from sparkkafka.protocol.constants import NO_OFFSET
 app = typer.Typer(rich_markup_mode=None)
 
 Groups = Annotated[
-    list[str], typer.Argument(metavar="GROUP", help="Names of groups.", callback=checked_name)
+    list[str],
+    typer.Argument(
+        metavar="GROUP", help="Names of groups.", callback=checked_name, autocompletion=group_names
+    ),
 ]
 
 
@@ -206,12 +210,18 @@ def _print_group(document: Mapping[str, Any]) -> None:
 def reset(
     context: typer.Context,
     group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="The group.", callback=checked_name)
+        str,
+        typer.Argument(
+            metavar="GROUP", help="The group.", callback=checked_name, autocompletion=group_names
+        ),
     ],
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", metavar="TOPIC[:0,1]", help="A topic, or partitions; may be repeated."
+            "--topic",
+            metavar="TOPIC[:0,1]",
+            autocompletion=topic_names,
+            help="A topic, or partitions; may be repeated.",
         ),
     ] = None,
     all_topics: Annotated[

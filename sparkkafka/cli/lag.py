@@ -19,6 +19,7 @@ from sparkkafka.cli.commands import (
     session_of,
     with_option_groups,
 )
+from sparkkafka.cli.completion import group_names
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import (
     duration_text,
@@ -71,7 +72,12 @@ def lag(
     *,
     group: Annotated[
         str | None,
-        typer.Argument(metavar="GROUP", help="The consumer group.", callback=checked_name),
+        typer.Argument(
+            metavar="GROUP",
+            help="The consumer group.",
+            callback=checked_name,
+            autocompletion=group_names,
+        ),
     ] = None,
     checkpoint: Annotated[
         str | None,

@@ -93,6 +93,12 @@ def profile_path() -> Path:
     return folder / "sparkkafka" / "config.toml"
 
 
+def profile_names() -> list[str]:
+    """Return the names of the profiles; none without the file. Raises OptionError."""
+    path = profile_path()
+    return list(_read_toml(path, "profiles").get("profiles", {})) if path.exists() else []
+
+
 def _merged(sources: Sources) -> dict[str, str]:
     """Return all settings, each from the source with the highest precedence that has it."""
     merged: dict[str, dict[str, str]] = {}  # by setting: {name: value} of the layer that counts

@@ -33,6 +33,7 @@ from sparkkafka.cli.commands import (
     session_of,
     with_option_groups,
 )
+from sparkkafka.cli.completion import group_names
 from sparkkafka.cli.files import FileSink, file_kind
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.session import MAX_TIMEOUT_S, Session
@@ -121,7 +122,9 @@ def read(
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", help="Begin at this group's committed offsets, without joining it."
+            "--group",
+            help="Begin at this group's committed offsets, without joining it.",
+            autocompletion=group_names,
         ),
     ] = None,
     isolation: Annotated[

@@ -19,6 +19,7 @@ from sparkkafka.cli.commands import (
     number_option,
     session_of,
 )
+from sparkkafka.cli.completion import topic_names
 from sparkkafka.cli.profile import parse_pairs
 from sparkkafka.cli.tables import bytes_text, print_configs, print_json, print_line, print_table
 from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic
@@ -31,10 +32,16 @@ from sparkkafka.errors import ErrorCode, OptionError, UnknownTopicError, counted
 app = typer.Typer(rich_markup_mode=None)
 
 Names = Annotated[
-    list[str], typer.Argument(metavar="TOPIC", help="Names of topics.", callback=checked_name)
+    list[str],
+    typer.Argument(
+        metavar="TOPIC", help="Names of topics.", callback=checked_name, autocompletion=topic_names
+    ),
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="The topic's name.", callback=checked_name)
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="The topic's name.", callback=checked_name, autocompletion=topic_names
+    ),
 ]
 Configs = Annotated[
     list[str] | None,
