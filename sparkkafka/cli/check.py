@@ -550,9 +550,9 @@ def _operations_finding(about: str, topic: TopicDescription, needed: list[str]) 
     if missing:
         return problem(
             f"{about} ACLs",
-            f"not allowed: {' and '.join(missing)}; grant it: kafka-acls.sh --add "
-            f"--allow-principal User:… --topic {topic.name} "
-            + " ".join(f"--operation {name.title()}" for name in missing),
+            f"not allowed: {' and '.join(missing)}; grant it: sparkkafka acls "
+            f"create --principal User:… --topic {topic.name} "
+            + " ".join(f"--operation {name.lower()}" for name in missing),
         )
     return ok(f"{about} ACLs", f"{', '.join(needed)} allowed")
 

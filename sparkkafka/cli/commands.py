@@ -121,6 +121,8 @@ def _set_placeholders(command: Any) -> None:
         if parameter.metavar is None and not getattr(parameter, "is_flag", False):
             name = max(parameter.opts, key=len)  # the long name
             parameter.metavar = name.replace("_", "-").rpartition("-")[2].upper()
+        if parameter.param_type_name == "argument":
+            parameter.display_type = lambda _: ""
 
 
 def _add_shared_options(command: Any, options: list[Any]) -> None:
