@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 VERBS: Final = {
     "topics": "Topics: list, describe, create, alter, delete.",
     "groups": "Groups: list, describe, reset, delete.",
-    "lag": "Show the lag of a group or of a streaming query; --watch redraws it.",
+    "lag": "Show the lag of all groups, or of one or a streaming query; --watch redraws it.",
     "top": "Show brokers, topics' rates and groups' lag on one live screen.",
     "ui": "Show the same on a local web page, with curves, skew, checkpoints, dead letters.",
     "check": "Check whether a job can run.",

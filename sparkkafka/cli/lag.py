@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Final, Self
 
@@ -32,6 +32,7 @@ from sparkkafka.cli.tables import (
     text_of,
 )
 from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError, ErrorCode, KafkaError, OptionError, counted, some
@@ -89,25 +90,78 @@ def lag(
     ] = None,
     options: LagOptions,
 ) -> None:
-    """Show the lag of a group or of a streaming query, in offsets and in seconds.
+    """Show the lag of a group or of a streaming query, in offsets and in seconds; without either
+    the lag of each consumer group in offsets, the largest first.
 
     The seconds are the age of the oldest unread record: this machine's clock minus the record's
     timestamp. The command fetches that record (READ on the topic). With --watch --json each lookup
     is one line of JSON.
 
     \b
+      sparkkafka -b localhost:9092 lag
       sparkkafka -b localhost:9092 lag billing
       sparkkafka -b localhost:9092 lag billing --watch
       sparkkafka -b localhost:9092 lag --checkpoint /data/checkpoints/orders
     """
     session = session_of(context)
-    if group is not None and checkpoint is None:
+    if group is not None and checkpoint is not None:
+        raise OptionError("GROUP and --checkpoint exclude each other: remove one")
+    if group is not None:
         committed_of = partial(committed_of_group, group=group)
         show_lag(session, f"group {group}", committed_of, options)
-    elif checkpoint is not None and group is None:
+    elif checkpoint is not None:
         show_lag_of_checkpoint(session, checkpoint, options)
     else:
-        raise OptionError("give the name of a GROUP or --checkpoint DIR, and not both")
+        if options.watch or options.interval is not None:
+            raise OptionError(
+                "--watch and --interval are for one GROUP or --checkpoint: `sparkkafka top` "
+                "redraws all groups"
+            )
+        _print_lag_of_groups(session, options.as_json)
+
+
+def _print_lag_of_groups(session: Session, as_json: bool) -> None:
+    """Print a row for each consumer group, the largest lag first. Raises typer.Exit (1) if a group
+    could not be looked up."""
+    with session.admin() as admin:
+        listed = admin.list_consumer_groups()
+        names = [row.group_id for row in listed]
+        described = admin.describe_consumer_groups(names)
+        with admin.cluster_and_deadline() as (cluster, deadline):
+            committed = fetch_offsets_of_groups(cluster, names, deadline)
+        partitions = {tp: None for offsets in committed.values_by_item.values() for tp in offsets}
+        bounds = {row.partition: row for row in list_lags(admin, partitions)}
+    rows: list[dict[str, Any]] = []
+    for group, offsets in committed.values_by_item.items():
+        lags = [replace(bounds[tp], committed=offset) for tp, offset in offsets.items()]
+        known = [row.lag for row in lags if row.lag is not None]
+        description = described.values_by_item.get(group)
+        rows.append(
+            {
+                "group": group,
+                "state": None if description is None else description.state,
+                "members": None if description is None else len(description.members),
+                "partitions": len(lags),
+                "lag": sum(known) if known else None,
+                "gone": sum(row.gone for row in lags),
+                "unknown": len(lags) - len(known),
+            }
+        )
+    rows.sort(key=lambda row: (1 if row["lag"] is None else -row["lag"], row["group"]))
+    if as_json:
+        print_json(rows)
+    else:
+        # Columns without a value are left out, so that problems stand out.
+        cells = [
+            {**row, "gone": row["gone"] or None, "unknown": row["unknown"] or None} for row in rows
+        ]
+        columns = ("group", "state", "members", "partitions", "lag", "gone", "unknown")
+        print_table(columns, cells, empty=None if listed.errors else "no consumer groups")
+        total = text_of(sum(row["lag"] or 0 for row in rows))
+        if rows:
+            print_line(f"{counted(len(rows), 'group')}: {total} behind in all")
+    errors = [*listed.errors.values(), *described.errors.values(), *committed.errors.values()]
+    fail_each({str(error): error for error in errors}.values())
 
 
 def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions) -> None:

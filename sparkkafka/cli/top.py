@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from sparkkafka.cli.commands import AsJson, session_of
+from sparkkafka.cli.commands import AsJson, number_option, session_of
 from sparkkafka.cli.snapshots import (
     BrokerRow,
     Collector,
@@ -107,7 +107,7 @@ def top(
         ),
     ] = "",
     rows: Annotated[
-        int, typer.Option("--rows", min=1, help="The most topics, and groups, of --once.")
+        int, number_option("--rows", minimum=1, help="The most topics, and groups, of --once.")
     ] = 20,
     as_json: AsJson = False,
 ) -> None:

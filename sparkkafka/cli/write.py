@@ -65,7 +65,7 @@ HELP: Final = """Write lines of stdin, or of a file, to a topic.
   sparkkafka -b localhost:9092 write orders --input orders.jsonl --json    from read --json
   sparkkafka -b localhost:9092 write orders --input orders.parquet
   sparkkafka -b localhost:9092 write orders --input orders.csv --format hex   from read --format hex
-  sparkkafka -b localhost:9092 write orders --input rows.csv --value-format json
+  sparkkafka write orders --input rows.csv --value-format json --option valueFraming=none
   sparkkafka -b localhost:9092 write orders --value-format avro --schema-registry http://localhost:8081
 
 It ends with exit code 0 once all records are acknowledged. --timeout limits the delivery of each

@@ -1,0 +1,83 @@
+"""`lag` without a group, on fake brokers; the lag of one group is in test_cli_errors.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkkafka.client import Consumer, Producer, TopicPartition
+from sparkkafka.errors import ErrorCode
+
+
+@pytest.fixture
+def groups(fake, admin):
+    """Groups that are 5 and 7 behind, in two topics, one without members that has read all, and one
+    with a member and no offsets."""
+    for topic in ("t", "u"):
+        fake.create_topic(topic, partitions=2)
+    with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+        for number in range(20):
+            producer.send(("t", "u")[number % 2], b"", partition=number // 2 % 2)
+    for group, offsets in {
+        "audit": {("t", 0): 0},
+        "billing": {("t", 0): 3, ("t", 1): 0},
+        "done": {("u", 0): 5},
+    }.items():
+        committed = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
+        admin.alter_consumer_group_offsets(group, committed).all()
+    settings = {"bootstrap.servers": fake.bootstrap_servers, "group.id": "new"}
+    with Consumer(settings | {"enable.auto.commit": "false"}) as consumer:
+        consumer.subscribe(["u"])
+        while not consumer.assignment():
+            consumer.poll(timeout_s=0.1)
+        yield
+
+
+def test_all_groups_with_the_largest_lag_first(groups, command) -> None:
+    lines = command("lag").out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["GROUP", "STATE", "MEMBERS", "PARTITIONS", "LAG"],
+        ["billing", "Empty", "0", "2", "7"],
+        ["audit", "Empty", "0", "1", "5"],
+        ["done", "Empty", "0", "1", "0"],
+        ["new", "Stable", "1", "0", "-"],
+        ["4", "groups:", "12", "behind", "in", "all"],
+    ]
+
+
+def test_all_groups_as_json(groups, command) -> None:
+    rows = command("lag", "--json").json
+    assert [(row["group"], row["lag"]) for row in rows] == [
+        ("billing", 7),
+        ("audit", 5),
+        ("done", 0),
+        ("new", None),
+    ]
+    assert rows[0] == {
+        "group": "billing",
+        "state": "Empty",
+        "members": 0,
+        "partitions": 2,
+        "lag": 7,
+        "gone": 0,
+        "unknown": 0,
+    }
+
+
+def test_offsets_that_retention_deleted_and_unknown_ends(fake, groups, command, admin) -> None:
+    admin.delete_records({TopicPartition("t", 1): 2}).all()
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    fake.fault(denied, api="ListOffsets", topic="u", times=None)
+    rows = {row["group"]: row for row in command("lag", "--json").json}
+    assert rows["billing"]["gone"] == 2
+    assert (rows["done"]["lag"], rows["done"]["unknown"]) == (None, 1)
+
+
+def test_a_group_that_may_not_be_read_is_an_error_beside_the_others(fake, groups, command) -> None:
+    fake.fault(ErrorCode.GROUP_AUTHORIZATION_FAILED, api="OffsetFetch")
+    run = command("lag", code=1)
+    assert "GROUP_AUTHORIZATION_FAILED" in run.err
+
+
+def test_no_groups(command) -> None:
+    assert command("lag").out == "no consumer groups\n"
+    assert command("lag", "--json").json == []
