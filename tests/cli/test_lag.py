@@ -24,11 +24,15 @@ def groups(fake, admin):
     }.items():
         committed = {TopicPartition(*tp): offset for tp, offset in offsets.items()}
         admin.alter_consumer_group_offsets(group, committed).all()
-    settings = {"bootstrap.servers": fake.bootstrap_servers, "group.id": "new"}
-    with Consumer(settings | {"enable.auto.commit": "false"}) as consumer:
+    settings = {
+        "bootstrap.servers": fake.bootstrap_servers,
+        "group.id": "new",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": "false",
+    }
+    with Consumer(settings) as consumer:
         consumer.subscribe(["u"])
-        while not consumer.assignment():
-            consumer.poll(timeout_s=0.1)
+        assert consumer.poll(timeout_s=60)
         yield
 
 
