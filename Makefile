@@ -103,8 +103,13 @@ $(STAMP): pyproject.toml
 	  exit 1; fi; \
 	rm -f $(VENV)/.failed; \
 	{ $(PY) -m pip install -e '.[dev]' >$(VENV)/install.log 2>&1 || touch $(VENV)/.failed; } & \
-	while kill -0 $$! 2>/dev/null; do printf .; sleep 2; done; echo; \
+	seconds=0; while kill -0 $$! 2>/dev/null; do sleep 1; seconds=$$((seconds + 1)); \
+	  step=$$(grep -oE '(Collecting|Downloading) [^ ]+|Installing collected packages' $(VENV)/install.log | tail -n 1); \
+	  if [ -t 1 ]; then printf '\r\033[K  %s s  %.60s' "$$seconds" "$$step"; \
+	  elif [ $$((seconds % 15)) -eq 0 ]; then echo "  $$seconds s  $$step"; fi; done; \
+	if [ -t 1 ]; then printf '\r\033[K'; fi; \
 	if [ -e $(VENV)/.failed ]; then cat $(VENV)/install.log >&2; \
 	  echo "the installation failed, see above: check the network or pip's settings, then run make again" >&2; \
 	  exit 1; fi; \
+	echo "installed in $$seconds s"; \
 	touch $(STAMP)

@@ -109,6 +109,7 @@ def test_what_it_read_is_what_it_wrote(tmp_path: Path, kafka_cluster: object) ->
         assert run.nothing_is_left()
     hashes = re.findall(r"^(?:written|read): +5,000 rows, sum of hashes (-?\d+)$", run.text, re.M)
     assert len(hashes) == 2 and hashes[0] == hashes[1] and int(hashes[0]) != 0
+    assert run.text.endswith("the broker and Spark are stopped, and their data are removed\n")
     for step in ("written with df.write: 5,000 rows", "read with spark.read: 5,000 rows"):
         assert re.search(rf"^{step}.* rows/s$", run.text, re.M)
 

@@ -59,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say("starting Spark")
             with _spark(folder) as spark:
                 same = _write_and_read(spark, cluster.bootstrap_servers, options.rows)
-            say("stopping and removing everything")
+            say("stopping Kafka")
+        shutil.rmtree(folder, ignore_errors=True)
+        say("the broker and Spark are stopped, and their data are removed")
         return 0 if same else 1
     except KeyboardInterrupt:
         say("\ninterrupted: everything is stopped and removed")
