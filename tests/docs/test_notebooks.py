@@ -186,6 +186,7 @@ def test_a_notebook_gets_outputs_and_nothing_of_the_machine() -> None:
         ("7 rows at 127.0.0.1:4000", "1,234 rows at 127.0.0.1:35", True),
         ("|  7|\n+---+", "| 1234|\n+-----+", True),
         ("[1000, 0, 3]", "[1000, 3]", True),
+        ("['0', '1']", "['0']", True),
         ("7 rows", "7 records", False),
         ("7 rows", "", False),
     ],
