@@ -6,10 +6,12 @@ import errno
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from sparkkafka.cli.tables import print_error
 from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.admin.topics import TopicDescription
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigEntry
 from sparkkafka.client.cluster.metadata import unknown_topic_error
@@ -20,6 +22,8 @@ from sparkkafka.client.values import Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -50,6 +54,27 @@ class BoundedAdmin(Admin):
     def cluster_and_deadline(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
         """Yield the cluster and the deadline for requests that `Admin` has no method for."""
         return self._call(None)
+
+    def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
+        """Describe a topic. Raises its error; that of a missing topic names the nearest topic."""
+        described = self.describe_topics([name], timeout_s=timeout_s)
+        for error in self.with_nearest_topics(described.errors).values():
+            raise error
+        return described[name]
+
+    def with_nearest_group(self, group: str, error: KafkaError) -> KafkaError:
+        """Return the error of a group; that of a missing group also names the nearest group."""
+        if not isinstance(error, BrokerError) or error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            return error
+        try:
+            groups = [row.group_id for row in self.list_groups()]
+        except KafkaError:
+            return error
+        nearest = get_close_matches(group, groups, n=1)
+        if not nearest:
+            return error
+        text = f"there is no group of this name (the nearest is {nearest[0]})"
+        return BrokerError(error.code, error.where, text)
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
         """Return the errors by topic; those of missing topics also name the nearest topic."""

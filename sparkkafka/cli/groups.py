@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkkafka.cli.bounded_admin import offsets_of
+from sparkkafka.cli.bounded_admin import BoundedAdmin, offsets_of
 from sparkkafka.cli.commands import (
     AsJson,
     Execute,
@@ -108,7 +108,7 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
 
 
 def _describe_groups(
-    admin: Admin, names: Sequence[str]
+    admin: BoundedAdmin, names: Sequence[str]
 ) -> tuple[dict[str, ConsumerGroupDescription | ShareGroupDescription], dict[str, KafkaError]]:
     """Describe consumer groups, and as share groups those that are none. Return the groups and the
     errors, both by name."""
@@ -117,7 +117,11 @@ def _describe_groups(
         name for name, error in found.errors.items() if error.code == ErrorCode.GROUP_ID_NOT_FOUND
     ]
     share_groups = admin.describe_share_groups(missing).values_by_item if missing else {}
-    errors = {name: error for name, error in found.errors.items() if name not in share_groups}
+    errors = {
+        name: admin.with_nearest_group(name, error)
+        for name, error in found.errors.items()
+        if name not in share_groups
+    }
     return {**found.values_by_item, **share_groups}, errors
 
 

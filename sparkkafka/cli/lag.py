@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Self
 
 import typer
 
+from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.commands import (
     AsJson,
     checked_name,
@@ -31,7 +32,6 @@ from sparkkafka.cli.tables import (
     table_of,
     text_of,
 )
-from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
@@ -44,7 +44,7 @@ COLUMNS: Final = ("topic", "partition", "committed", "end", "lag", "behind", "go
 BAR_CELLS: Final = 30
 """The width of the longest bar that --watch draws."""
 
-CommittedOf = Callable[[Admin], Mapping[TopicPartition, int | None]]
+CommittedOf = Callable[[BoundedAdmin], Mapping[TopicPartition, int | None]]
 """Looks up the offset from which each partition is read on (None: there is none)."""
 
 
@@ -172,7 +172,7 @@ def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions)
 
     checkpoint = Checkpoint(location)
 
-    def committed_of(admin: Admin) -> Mapping[TopicPartition, int | None]:
+    def committed_of(admin: BoundedAdmin) -> Mapping[TopicPartition, int | None]:
         current = checkpoint.reload()
         if not current.committed:
             raise CheckpointError(
@@ -202,7 +202,7 @@ def show_lag(session: Session, title: str, committed_of: CommittedOf, options: L
             _redraw(title, reader, rows, interval_s)
 
 
-def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | None]:
+def committed_of_group(admin: BoundedAdmin, group: str) -> dict[TopicPartition, int | None]:
     """Return the group's committed offsets; None for an assigned partition without one.
 
     Raises BrokerError GROUP_ID_NOT_FOUND for a group without members and offsets.
@@ -214,7 +214,7 @@ def committed_of_group(admin: Admin, group: str) -> dict[TopicPartition, int | N
     described = admin.describe_consumer_groups([group])
     for error in described.errors.values():
         if not committed or error.code != ErrorCode.GROUP_ID_NOT_FOUND:
-            raise error
+            raise admin.with_nearest_group(group, error)
     for row in described.values_by_item.values():
         for member in row.members:
             for tp in member.assignment:

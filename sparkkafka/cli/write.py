@@ -557,7 +557,7 @@ class Progress:
         if self._bar is not None:
             self._start_s = time.monotonic()
             self._bar.__enter__()
-            self._task = self._bar.add_task(self._title, total=None, records=records_text(0))
+            self._task = self._bar.add_task(self._title, total=self.total, records=records_text(0))
         return self
 
     def __exit__(self, *details: Any) -> None:

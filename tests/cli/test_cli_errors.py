@@ -461,6 +461,10 @@ def test_options_without_effect_are_wrong_use(capsys, arguments, message):
         "topics delete ordres --yes",
         "read ordres -e",
         "check --read ordres",
+        "topics alter ordres -c retention.ms=1",
+        "groups reset billing --topic ordres --to-latest",
+        "copy ordres new --create",
+        "bench --topic ordres",
     ],
 )
 def test_a_mistyped_topic_is_reported_with_the_nearest_one(
@@ -471,3 +475,14 @@ def test_a_mistyped_topic_is_reported_with_the_nearest_one(
     out, err = capsys.readouterr()
     assert code == 1
     assert "check its name (the nearest is orders), or create it first" in out + err
+
+
+@pytest.mark.parametrize("verb", ["groups describe", "groups delete --yes", "lag"])
+def test_a_mistyped_group_is_reported_with_the_nearest_one(behind, verb, capsys) -> None:
+    with Admin({"bootstrap.servers": behind.bootstrap_servers}) as admin:
+        admin.alter_consumer_group_offsets("billing", {TopicPartition("t", 0): 1}).all()
+    assert main(["-b", behind.bootstrap_servers, *verb.split(), "biling"]) == 1
+    line = one_line(capsys)
+    assert "GROUP_ID_NOT_FOUND" in line
+    assert "group 'biling'" in line
+    assert "(the nearest is billing)" in line
