@@ -1,0 +1,71 @@
+"""A Postgres of the machine's own programs, in a folder of its own, on a Unix socket.
+
+with postgres_server() as database:
+    psycopg.connect(database)
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psycopg
+
+from sparkkafka.testing.kafka.process import LeashedProcess
+from tests.support.waiting import wait_until
+
+END_S = 30.0
+
+
+def find_postgres() -> Path | None:
+    """Return the folder of `postgres` and `initdb`: that of PATH, or the newest of Debian's."""
+    found = [Path(shutil.which("postgres") or "")]
+    found += sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"),
+        key=lambda path: float(path.parts[-3]),
+        reverse=True,
+    )
+    return next((path.parent for path in found if path.with_name("initdb").is_file()), None)
+
+
+@contextmanager
+def postgres_server(programs: Path) -> Iterator[str]:
+    """Start a server and return psycopg's connection string. It has one user, who needs no
+    password."""
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))  # pytest's are too long for a Unix socket
+    as_user: list[str] = []
+    if os.geteuid() == 0:  # Postgres refuses to run as root
+        as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+        shutil.chown(folder, "nobody", "nogroup")
+    try:
+        settings = ["--auth=trust", "--no-sync", "--username=shop", "--encoding=UTF8"]
+        init = [str(programs / "initdb"), *settings, "-D", str(folder / "data")]
+        subprocess.run([*as_user, *init], check=True, capture_output=True, timeout=120, cwd=folder)
+        run = [str(programs / "postgres"), "-D", str(folder / "data"), "-k", str(folder)]
+        run += ["-c", "listen_addresses=", "-c", "fsync=off"]
+        with (folder / "log").open("wb") as log:
+            server = LeashedProcess([*as_user, *run], output=log, working_directory=folder)
+        database = f"host={folder} dbname=postgres user=shop"
+        try:
+            wait_until(lambda: _answers(database) or not server.running, "Postgres answers")
+            assert server.running, (folder / "log").read_text()
+            yield database
+            server.terminate()
+            server.wait(END_S)
+        finally:
+            server.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _answers(database: str) -> bool:
+    try:
+        with closing(psycopg.connect(database)):
+            return True
+    except psycopg.OperationalError:  # it starts
+        return False
