@@ -34,8 +34,9 @@ CLIENT_LOG: Final = logging.getLogger("sparkkafka.client")
 STEP_S: Final = 3.0
 """The longest time for one kind of request: what a broker does not answer by then is missing from
 the snapshot, and the next snapshot requests it again."""
-RATE_SNAPSHOTS: Final = 5
-"""A rate is the change since this number of snapshots ago, so that it does not jump."""
+RATE_S: Final = 10.0
+"""A rate is the change since this time ago, or since two snapshots ago if that is longer. Consumers
+commit every 5 s: in a shorter time a lag would seem to grow, and then to vanish."""
 HISTORY_S: Final = 900.0
 MAX_POINTS: Final = 180
 
@@ -214,7 +215,7 @@ class Collector:
 
     def __init__(self, admin: BoundedAdmin) -> None:
         self._admin = admin
-        self._samples: deque[_Sample] = deque(maxlen=RATE_SNAPSHOTS + 1)
+        self._samples: deque[_Sample] = deque()
         self.history = History()
 
     def __enter__(self) -> Self:
@@ -264,6 +265,8 @@ class Collector:
         totals = {name: sum(by_topic.values()) for name, by_topic in lags.items() if by_topic}
         sample = _Sample(time.monotonic(), ends, sizes, totals)
         self._samples.append(sample)
+        while len(self._samples) > 3 and sample.time_s - self._samples[1].time_s >= RATE_S:
+            self._samples.popleft()
         rates, growth = self._rates(sample)
         topics = {
             topic.name: topic

@@ -92,6 +92,16 @@ def test_a_lag_that_shrinks_has_a_time_to_catch_up_and_one_that_only_grows_is_gr
     assert (stuck.lag, stuck.is_growing, stuck.catch_up_s) == (120, True, None)
 
 
+@pytest.mark.parametrize(("rate_s", "kept"), [(0.0, 3), (3600.0, 6)])
+def test_a_rate_is_that_of_a_time_and_of_two_snapshots_at_least(
+    fake, collector, monkeypatch, rate_s, kept
+):
+    monkeypatch.setattr("sparkkafka.cli.snapshots.RATE_S", rate_s)
+    for _ in range(6):
+        collector.collect()
+    assert len(collector._samples) == kept
+
+
 @pytest.mark.parametrize("version", ["2.1", "4.0"])
 def test_requests_do_not_multiply_with_topics_and_groups(version):
     with FakeCluster(brokers=3, kafka_version=version) as fake:
