@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,12 @@ def test_pages_of_the_client_library(
 ) -> None:
     monkeypatch.setenv("ALICE_PASSWORD", "hush")
     servers = kafka_cluster_factory(1, AUTHORIZER).bootstrap_servers
-    names, text = run_chain("client", capsys, servers)
+    handler = signal.getsignal(signal.SIGTERM)  # the page has one of its own
+    try:
+        names, text = run_chain("client", capsys, servers)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert re.search(r"^handled \d+\nstopped$", text, re.MULTILINE)
     assert "read orders 0 b'first'" in text
     assert "RecordMetadata(topic='orders'" in text
     assert "all delivered or failed" in text
