@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import psycopg
-
 from sparkkafka.testing.kafka.process import LeashedProcess
 from tests.support.waiting import wait_until
 
@@ -64,6 +62,8 @@ def postgres_server(programs: Path) -> Iterator[str]:
 
 
 def _answers(database: str) -> bool:
+    import psycopg  # here: each process of the tests imports all test modules
+
     try:
         with closing(psycopg.connect(database)):
             return True
