@@ -44,7 +44,7 @@ class ErrorCode(enum.IntEnum):
         "the partition has no such offset: its records were deleted, the topic was recreated, or "
         "it lies beyond the end")
     CORRUPT_MESSAGE = (2, True, False,
-        "damaged records: bytes changed on the way or on disk; old brokers also say so of a "
+        "damaged records: bytes changed on the way or on disk; old brokers also say so for a "
         "record without key in a compacted topic")
     UNKNOWN_TOPIC_OR_PARTITION = (3, True, True,
         "the topic or partition does not exist, or this user may not see it (needs DESCRIBE on "

@@ -1,4 +1,4 @@
-"""Makes the option tables of the docs from the option table and the defaults in the code.
+"""Makes the lists of options and of error codes in the docs from the tables in the code.
 
 A page has a table between the comments `<!-- options:read -->` and `<!-- /options:read -->`, or
 those of another name in `TABLES`. `python -m tests.tools.option_docs` updates all pages; a test
@@ -44,7 +44,7 @@ from sparkkafka.config.options import (
 from sparkkafka.config.parsed_options import as_text
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import ErrorCode, OptionError
 from sparkkafka.secret import NO_SECRET
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -213,6 +213,20 @@ def with_list_of_values(text: str, values: str) -> str:
     return "\n".join([*([before.strip(), ""] if before else []), *items])
 
 
+def error_codes() -> str:
+    """Return Kafka's error codes, each under a heading of its own."""
+    entries = []
+    for row in ErrorCode:
+        facts = [f"code {int(row)}"]
+        if row.retriable:
+            facts.append("retriable" + (" with new metadata" if row.refresh else ""))
+        text = with_code(row.text.format(prefix=""))
+        entries.append(
+            f"### `{row.name}`\n\n*{', '.join(facts)}*\n\n{text[0].upper()}{text[1:]}.\n"
+        )
+    return "\n".join(entries)
+
+
 _SIDE_TEXTS = {Side.READ: "reads", Side.WRITE: "writes", Side.BOTH: "reads and writes"}
 
 
@@ -243,6 +257,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "formats": lambda: _table(FORMATS, prefix="", with_side=True),
     "registry": lambda: _table(REGISTRY, prefix="", with_side=False),
     "registry-not-used": lambda: _not_used(REGISTRY, prefix=""),
+    "error-codes": error_codes,
     "client": lambda: client_table("client"),
     "consumer": lambda: client_table("consumer"),
     "share": lambda: client_table("share"),
