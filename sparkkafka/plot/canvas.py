@@ -1,6 +1,7 @@
 """The common look of all plots: colours, labels, grids, time axes.
 
 matplotlib is imported when it is used.
+
 Colour-blind people can distinguish the colours, which are those of Okabe and Ito, darker or lighter
 where the background needs it; lines also differ by their markers. Everything else has the colours
 of matplotlib's current style.
@@ -61,10 +62,9 @@ def colours_of(ax: Axes) -> Sequence[str]:
     """Return the colours of lines and bars that are visible on the background of `ax`."""
     from matplotlib.colors import to_rgba
 
-    figure = ax.get_figure(root=True)
     red, green, blue, alpha = to_rgba(ax.get_facecolor())
-    if alpha == 0 and figure is not None:
-        red, green, blue, _ = to_rgba(figure.get_facecolor())
+    if alpha == 0:
+        red, green, blue, _ = to_rgba(ax.figure.figure.get_facecolor())
     return _ON_LIGHT if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else _ON_DARK
 
 
