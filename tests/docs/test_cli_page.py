@@ -16,16 +16,46 @@ from tests.tools import cli_docs
 
 PAGE = "docs/cli.md"
 PART = page(PAGE).partition("\n## Read, write and copy records\n")[0]
+VARIABLE = {
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?": "TIME",
+    r"\b\d{4}-\d\d-\d\d[-\dT:.Z+]*": "TIME",
+    r"\b\d{8}T\d{6}Z\b": "TIME",
+    r"\b[\da-f]{8}(-[\da-f]{4}){3}-[\da-f]{12}\b": "UUID",
+    r"(?<=id )[\w-]{20,22}|(?<=cluster: )[\w-]{20,22}": "ID",
+    r"(?<=Kafka )\d[\d.]*": "RELEASE",
+    r"(?<=\"ts\":)\d+": "MS",
+    r"\b\d+(\.\d+)? ?m?s\b|\b\d+[mh]\d+[sm]?\b|\b\d+d\d+h\b": "DURATION",
+    r"\b\d+(\.\d+)? (B|kB)\b": "SIZE",
+    r"(ahead of|behind) that of": "near that of",
+    r"^(seconds|records/s|MB/s|latency).*": r"\1",
+}
+"""What differs from run to run, and the text in its place on both sides of a comparison."""
+
+
+def normalized(lines: list[str]) -> list[str]:
+    """The lines without what differs from run to run, and without columns' widths."""
+    found = []
+    for line in lines:
+        for pattern, text in VARIABLE.items():
+            line = re.sub(pattern, text, line)
+        found.append(" ".join(line.split()))
+    return found
+
+
 MORE = "…"  # anything, in a line; alone any lines
 
 
 def matches(shown: list[str], printed: list[str]) -> bool:
+    return _matches(normalized(shown), normalized(printed))
+
+
+def _matches(shown: list[str], printed: list[str]) -> bool:
     if not shown:
         return not printed
     if shown[0] == MORE:
-        return any(matches(shown[1:], printed[n:]) for n in range(len(printed) + 1))
+        return any(_matches(shown[1:], printed[n:]) for n in range(len(printed) + 1))
     pattern = ".*".join(re.escape(part) for part in shown[0].split(MORE))
-    return (bool(printed) and re.fullmatch(pattern, printed[0]) is not None) and matches(
+    return (bool(printed) and re.fullmatch(pattern, printed[0]) is not None) and _matches(
         shown[1:], printed[1:]
     )
 
