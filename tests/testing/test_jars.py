@@ -295,11 +295,21 @@ class FakeIvyOfArchives:
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
         (folder / self.name).write_bytes(file.getvalue()[: self.length])
+        follow("....")  # Ivy's progress
         return 0
 
 
 def fetch_archive(ivy: FakeIvyOfArchives) -> list[Path]:
     return ensure_jars(ARCHIVE, runner=ivy, say=quiet)
+
+
+def test_the_size_of_an_archive_is_shown_while_it_is_downloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jars_module, "SILENCE_SECONDS", 0.0)
+    said: list[str] = []
+    ensure_jars(ARCHIVE, runner=FakeIvyOfArchives(MEMBERS), say=said.append)
+    assert said[1] == "  0 MB downloaded"
 
 
 def test_the_jars_of_an_archive_are_kept_and_the_archive_is_not(cache: Path) -> None:

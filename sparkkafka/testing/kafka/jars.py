@@ -265,11 +265,14 @@ def _run_ivy(
         downloaded += "[SUCCESSFUL ]" in line
         if time.monotonic() - shown_at >= SILENCE_SECONDS:
             shown_at = time.monotonic()
-            if downloaded:
+            if jars.archive:  # one file, with all jars in it
+                with contextlib.suppress(OSError):  # Ivy renames and removes files
+                    size = sum(path.stat().st_size for path in work.rglob("*") if path.is_file())
+                    say(f"  {size / 1e6:.0f} MB downloaded")
+            elif downloaded:
                 say(f"  {downloaded} of {found} jars downloaded")
             else:
-                total = "its" if jars.archive or not jars.jar_count else jars.jar_count
-                say(f"  {found} of {total} dependencies found")
+                say(f"  {found} of {jars.jar_count or 'its'} dependencies found")
 
     status = runner(command, follow)
     if status != 0:
