@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import PROGRAM, print_error
@@ -130,7 +130,9 @@ def _fail_usage(error: Exception, session: Session) -> int:
         ("number, unable to parse string as a number", "it is a number"),
     ):
         message = message.replace(f"Input should be a valid {expected}", shorter)
-    context = getattr(error, "ctx", None)
+    context: Any = getattr(error, "ctx", None)
+    if context is not None and message.startswith("Missing command"):
+        message = f"Missing command: one of {', '.join(context.command.list_commands(context))}"
     hint = f" (see {context.command_path} --help)" if context is not None else ""
     _fail(message.rstrip(".") + hint, error, session)
     return int(getattr(error, "exit_code", WRONG_USE))

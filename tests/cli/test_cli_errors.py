@@ -53,6 +53,10 @@ ANY = [
 
 PASSWORD = "hunter2"
 CLOSED = "sparkkafka: stdin or stdout is closed (<&- or >&-): this verb needs it\n"
+MISSING_COMMAND = (
+    "sparkkafka: Missing command: one of list, describe, create, alter, add-partitions, delete "
+    "(see sparkkafka topics --help)\n"
+)
 DENIED = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
@@ -323,7 +327,7 @@ def _raise(error):
             1,
             CLOSED,
         ),
-        (">&-", "topics", 2, "sparkkafka: Missing command (see sparkkafka topics --help)\n"),
+        (">&-", "topics", 2, MISSING_COMMAND),
         ("2>&-", "topics", 2, ""),
     ],
 )
