@@ -721,11 +721,12 @@ CONNECTOR: tuple[Option, ...] = (
     used(
         "startingOffsets", _READ, "read.starting",
         Kind("earliest, latest (streams only), committed or JSON", str),
-        'First offsets, e.g. {"topic":{"0":23,"1":-2}}; -2 is earliest, -1 (streams only) latest. '
-        "JSON must name each partition that is read. A stream uses this option only at its first "
-        "start. Later it continues from its checkpoint, and new partitions start at earliest. "
-        "committed: the committed offsets of the group kafka.group.id; committed,earliest or "
-        "committed,latest also set where partitions without a committed offset start.",
+        'Where a read starts. JSON has offsets, e.g. {"topic":{"0":23,"1":-2}}, and must name each '
+        "partition that is read; -2 is earliest, -1 (streams only) latest. A stream uses "
+        "startingOffsets only at its first start. Later it continues from its checkpoint, and new "
+        "partitions start at earliest. committed: the committed offsets of the group "
+        "kafka.group.id; committed,earliest or committed,latest also set where partitions without "
+        "a committed offset start.",
         default_text="earliest (batch), latest (streams)",
     ),
     used(
