@@ -8,6 +8,7 @@ typed before the cursor, and so know the cluster.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, suppress
@@ -27,6 +28,10 @@ VARIABLE: Final = "_SPARKKAFKA_COMPLETE"
 
 TIMEOUT_S: Final = 1.0
 """How long the cluster may take: the shell does not react to keys meanwhile."""
+
+_SAFE_NAME: Final = re.compile(r"[\w.][\w.:/@+-]*")
+"""Names of groups may have any characters. Shells take completions as text of the line, and zsh
+even evaluates them: a group `$(command)` would run the command."""
 
 
 def complete(command: Any, session: Session) -> NoReturn:
@@ -71,9 +76,10 @@ def group_names(context: typer.Context) -> list[str]:
 
 
 def _names(context: typer.Context, look_up: Callable[[BoundedAdmin], Iterable[str]]) -> list[str]:
-    """Look up names in the cluster that the line names."""
+    """Look up names in the cluster that the line names. Those that a shell does not take as a plain
+    word are left out."""
     with context.find_root().obj.admin() as admin:
-        return sorted(look_up(admin))
+        return sorted(filter(_SAFE_NAME.fullmatch, look_up(admin)))
 
 
 def profile_names() -> list[str]:

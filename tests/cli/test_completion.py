@@ -100,6 +100,31 @@ def test_verbs_and_options(candidates) -> None:
     assert "--profile" in candidates("--prof")
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_that_a_shell_would_run_or_split_are_left_out(
+    shell, fake, servers, candidates
+) -> None:
+    with Admin({"bootstrap.servers": fake.bootstrap_servers}) as admin:
+        for group in (
+            "$(id)",
+            r"\$(id)",
+            "`id`",
+            'a\\";id',
+            "a;id",
+            "a b",
+            "a\nb",
+            "*",
+            "-X",
+            "\x1b[m",
+        ):
+            admin.alter_consumer_group_offsets(group, {TopicPartition("orders", 0): 0}).all()
+    found = candidates(f"-b {servers} groups describe ", shell)
+    assert found.replace("_arguments '*: :((", "").replace("))'", "").replace('"', "").split() == [
+        "audit",
+        "billing",
+    ]
+
+
 def test_zsh(servers, candidates) -> None:
     line = f"-b {servers} topics describe ord"
     assert candidates(line, "zsh") == '_arguments \'*: :(("orders"\n"orders-eu"))\'\n'
