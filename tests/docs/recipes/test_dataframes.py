@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,17 @@ def kafka(request: pytest.FixtureRequest, fake_cluster_factory: Any) -> Any:
 
 
 @pytest.fixture
-def run_again(kafka: Any, capsys: Any, tmp_path: Path) -> Callable[[str], dict[str, Any]]:
-    """Run the page, then return a function that runs its block with a word again."""
-    names, _ = run(PAGE, capsys, kafka.bootstrap_servers, folder=str(tmp_path))
+def run_again(kafka: Any, capsys: Any, tmp_path: Path) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Run the page in an empty folder, then return a function that runs its block with a word
+    again."""
 
     def again(word: str) -> dict[str, Any]:
-        exec(block_with(word).replace("checkpoints/", f"{tmp_path}/"), names)
+        exec(block_with(word).replace("/data/", f"{tmp_path}/"), names)
         return names
 
-    return again
+    with chdir(tmp_path):
+        names, _ = run(PAGE, capsys, kafka.bootstrap_servers)
+        yield again
 
 
 def send_sale(names: dict[str, Any]) -> None:
@@ -116,5 +119,5 @@ def test_ray(run_again: Any, tmp_path: Path) -> None:
 
     names = run_again("import ray")
     run_again("import ray")
-    assert sorted(pq.read_table(tmp_path / "ray")["id"].to_pylist()) == [1, 2, 3]
+    assert sorted(pq.read_table(tmp_path / "sales")["id"].to_pylist()) == [1, 2, 3]
     names["ray"].shutdown()
