@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 VERBS: Final = {
-    "topics": "Topics: list, describe, create, alter, delete.",
+    "topics": "Topics: list, describe, create, alter, add-partitions, delete.",
     "groups": "Groups: list, describe, reset, delete.",
     "lag": "Show the lag of all groups, or of one or a streaming query; --watch redraws it.",
     "top": "Show brokers, topics' rates and groups' lag on one live screen.",
@@ -90,11 +90,9 @@ class LazyGroup(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], VERBS, n=1) if args[0] not in VERBS else []
+            near = _nearest_verbs(args[0]) if args[0] not in VERBS else []
             if near and "Did you mean" not in error.message:
-                error.message = f"{error.message.rstrip('.')}: did you mean {near[0]!r}?"
+                error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(near)}?"
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -110,6 +108,22 @@ class LazyGroup(TyperGroup):
             for name, text in VERBS.items()
             if name.startswith(incomplete)
         ] or super().shell_complete(ctx, incomplete)
+
+
+def _nearest_verbs(word: str) -> list[str]:
+    """Return the verbs that a user may have meant by an unknown one, quoted: for `list` each
+    verb that has it below it, as its line of VERBS says."""
+    from difflib import get_close_matches
+
+    other_tools = {"consume": ["read"], "produce": ["write"]}
+    below = [
+        f"{verb} {word}"
+        for verb, text in VERBS.items()
+        if word in text.rstrip(".").rpartition(": ")[2].split(", ")
+    ]
+    return [
+        repr(verb) for verb in below or other_tools.get(word) or get_close_matches(word, VERBS, 1)
+    ]
 
 
 def _set_placeholders(command: Any) -> None:

@@ -212,7 +212,9 @@ def read(
         raise OptionError("-e and --until exclude each other: -e is --until end")
     shapes_text = template or as_json or key_delimiter or null or delimiter != "\\n"
     if output is not None and (shapes_text or format == "json"):
-        raise OptionError("--output writes columns: remove -f, -J, -D, -K, --null, --format json")
+        raise OptionError(
+            "--output writes columns: remove --json (-J), -f, -D, -K, --null and --format json"
+        )
     if template is not None and (as_json or format != TEXT):
         raise OptionError("-f and --format exclude each other, and so do -f and -J")
     if as_json and format == "hex":

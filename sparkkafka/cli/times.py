@@ -38,7 +38,7 @@ def seconds_of(text: str, option: str) -> float:
         return _duration_ms(text) / 1000
     except ValueError:
         raise OptionError(
-            f"{option} is a time like 30s, 15m, 2h or 1d; got {text[:100]!r}"
+            f"{option} is a time with a unit, like 500ms, 30s, 15m or 2h; got {text[:100]!r}"
         ) from None
 
 

@@ -57,7 +57,13 @@ def test_python_m_is_the_command():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no-such-verb"], "No such command 'no-such-verb'"),
+        (["no-such-verb"], "No such command 'no-such-verb' (see"),
+        (["topcs", "list"], "No such command 'topcs'. Did you mean 'topics'?"),
+        (
+            ["delete"],
+            "Did you mean 'topics delete', 'groups delete', 'acls delete', 'users delete'?",
+        ),
+        (["consume", "orders"], "Did you mean 'read'?"),
         (["--no-such-option"], "--no-such-option"),
         (["--timeout", "soon", "topics"], "--timeout"),
         (["--timeout", "0", "topics"], "above 0"),

@@ -272,7 +272,7 @@ def test_json_is_one_document(fake, admin, command, monkeypatch):
     [
         ([], "--once or --json"),
         (["--once", "--every", "1ms"], "--every is a time from 500ms to 1h"),
-        (["--once", "--every", "2"], "--every is a time like"),
+        (["--once", "--every", "2"], "--every is a time with a unit"),
         (["--once", "--sort", "colour"], "--sort is rate, size, name"),
     ],
 )
