@@ -169,6 +169,11 @@ def _create_missing(admin: Admin, new_topic: NewTopic) -> None:
         )
 
 
+def _cluster_id(session: Session) -> str | None:
+    with session.admin(session.new_deadline()) as admin:
+        return admin.describe_cluster().cluster_id
+
+
 def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
     """Return the columns to write: without the partition if the target chooses it `by_key`."""
     names = ["key", "value", "headers", "timestamp"] + ([] if by_key else ["partition"])
@@ -276,11 +281,6 @@ def copy(
             target.set_option("bootstrap_server", to_servers)
         if to_profile is not None:
             target.set_option("profile", to_profile)
-    elif source == to_topic:
-        raise OptionError(
-            f"{source} would be copied into itself: name another topic, or another cluster with "
-            "--to-bootstrap-server or --to-profile"
-        )
     plan = ReadPlan(
         topic=source,
         partitions=None if partitions is None else parse_partitions(partitions, "--partitions"),
@@ -288,6 +288,11 @@ def copy(
         until=end,
         count=count,
     )
+    if source == to_topic and (target is session or _cluster_id(session) == _cluster_id(target)):
+        raise OptionError(
+            f"{source} would be copied into itself: name another topic, or another cluster with "
+            "--to-bootstrap-server or --to-profile"
+        )
     new_topic = None
     if create:
         with session.admin() as admin:

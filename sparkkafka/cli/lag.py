@@ -35,7 +35,15 @@ from sparkkafka.cli.tables import (
 from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import CheckpointError, ErrorCode, KafkaError, OptionError, counted, some
+from sparkkafka.errors import (
+    CheckpointError,
+    ErrorCode,
+    KafkaError,
+    OptionError,
+    UnknownTopicError,
+    counted,
+    some,
+)
 
 app = typer.Typer(rich_markup_mode=None)
 pause = time.sleep  # tests replace it
@@ -161,6 +169,9 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
         if rows:
             print_line(f"{counted(len(rows), 'group')}: {total} behind in all")
     errors = [*listed.errors.values(), *described.errors.values(), *committed.errors.values()]
+    # A deleted topic is no error: groups keep its offsets for days.
+    unknown = (row.error for row in bounds.values() if row.error is not None)
+    errors += (error for error in unknown if not isinstance(error, UnknownTopicError))
     fail_each({str(error): error for error in errors}.values())
 
 

@@ -51,6 +51,15 @@ def test_a_target_in_another_cluster_gets_the_replication_factor(command, source
     assert {len(row["replicas"]) for row in described[0]["partitions"]} == {2}
 
 
+def test_a_topic_is_not_copied_into_itself_by_another_name_of_its_cluster(
+    fake, command, admin, source
+) -> None:
+    servers = ",".join(reversed([fake.bootstrap_servers, "127.0.0.1:1"]))
+    run = command("copy", source, source, "--to-bootstrap-server", servers, code=2)
+    assert "copied into itself" in run.error
+    assert fake.requests_of("Produce")[3:] == []
+
+
 def test_copy_without_create_says_how_to_create_the_target(command, source) -> None:
     run = command("copy", source, "target", code=1)
     assert "target" in run.error

@@ -71,9 +71,11 @@ def test_offsets_that_retention_deleted_and_unknown_ends(fake, groups, command, 
     admin.delete_records({TopicPartition("t", 1): 2}).all()
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     fake.fault(denied, api="ListOffsets", topic="u", times=None)
-    rows = {row["group"]: row for row in command("lag", "--json").json}
+    run = command("lag", "--json", code=1)
+    rows = {row["group"]: row for row in run.json}
     assert rows["billing"]["gone"] == 2
     assert (rows["done"]["lag"], rows["done"]["unknown"]) == (None, 1)
+    assert "TOPIC_AUTHORIZATION_FAILED" in run.error
 
 
 def test_a_group_that_may_not_be_read_is_an_error_beside_the_others(fake, groups, command) -> None:

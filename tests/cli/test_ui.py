@@ -22,7 +22,7 @@ from sparkkafka.cli.session import Session
 from sparkkafka.cli.snapshots import Collector
 from sparkkafka.cli.ui.answers import CACHED_S, MAX_LETTERS, Answers, Watcher
 from sparkkafka.cli.ui.server import FILES, PageServer
-from sparkkafka.client import Admin, TopicPartition
+from sparkkafka.client import Admin, Producer, TopicPartition
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.cli.run import produce
 from tests.support.waiting import wait_until
@@ -165,6 +165,15 @@ def test_dead_letters_have_their_reasons(letters):
     assert (gone["letters"], gone["error"]) == ([], "there is no topic 'gone', or it has no leader")
 
 
+def test_a_time_that_python_lacks(fake):
+    fake.create_topic("dlq", configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+        producer.send("dlq", b"microseconds", timestamp_ms=1_700_000_000_000_000)
+    with serving(fake, dead_letters=["dlq"]) as page:
+        (topic,) = page.get("/api/dead-letters")["topics"]
+    assert topic["letters"][0]["time_ms"] == 1_700_000_000_000_000
+
+
 def test_dead_letters_are_read_once_for_all_browsers(letters, monkeypatch):
     with serving(letters) as page:
         page.get("/api/dead-letters")
@@ -233,6 +242,13 @@ def test_unknown_paths_and_parameters(fake, path, status):
         response = page.request(path)
         assert response.status == status
         assert json.loads(response.text)["error"]
+
+
+def test_other_paths_are_not_found(fake, capsys):
+    with serving(fake) as page:
+        for path in ("HTTP://[", "/[", "/../server.py", "/%2e%2e/server.py", "*"):
+            assert page.request(path).status == 404
+    assert capsys.readouterr().err == ""
 
 
 def test_a_foreign_host_is_refused(fake):

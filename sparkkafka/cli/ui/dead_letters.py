@@ -54,7 +54,10 @@ class DeadLetterReader:
         consumer.assign({tp: max(0, end - count) for tp, end in pending.items()})
         while pending and not deadline.expired:
             table = consumer.poll_arrow(min(deadline.remaining_s(), 0.2), 1_000)
-            letters += map(_letter, table.to_pylist())
+            # As a number: Python has no times after the year 9999, which a producer may write.
+            times = table.schema.get_field_index("timestamp")
+            micros = table.column(times).cast("int64")
+            letters += map(_letter, table.set_column(times, "timestamp", micros).to_pylist())
             letters.sort(key=lambda row: (row["time_ms"], row["offset"]), reverse=True)
             del letters[count:]
             pending = {
@@ -85,7 +88,7 @@ def _letter(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "partition": row["partition"],
         "offset": row["offset"],
-        "time_ms": round(row["timestamp"].timestamp() * 1000) if row["timestamp"] else 0,
+        "time_ms": max(0, row["timestamp"] or 0) // 1000,
         "key": _preview(row["key"]),
         "value": _preview(row["value"]),
         "reason": reason,

@@ -129,18 +129,18 @@ class _Handler(BaseHTTPRequestHandler):
         if len(self.path) > MAX_URL:
             self._refuse(414, "the URL is too long")
             return
-        url = urlsplit(self.path)
-        if url.path in FILES:
-            name, media_type = FILES[url.path]
+        path, _, query = self.path.partition("?")
+        if path in FILES:
+            name, media_type = FILES[path]
             content = files("sparkkafka.cli.ui").joinpath(name).read_bytes()
             self._answer(200, media_type, content)
             return
-        document = self._documents.get(url.path)
+        document = self._documents.get(path)
         if document is None:
-            self._refuse(404, f"there is no {url.path}")
+            self._refuse(404, f"there is no {path}")
             return
         try:
-            self._answer_json(200, document(dict(parse_qsl(url.query))))
+            self._answer_json(200, document(dict(parse_qsl(query))))
         except NotFoundError as error:
             self._refuse(404, str(error))
         except OptionError as error:
