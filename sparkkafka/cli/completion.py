@@ -37,7 +37,6 @@ even evaluates them: a group `$(command)` would run the command."""
 def complete(command: Any, session: Session) -> NoReturn:
     """Print the candidates for what is typed, and end the process. Prints no errors: they would
     stand in the line that is typed."""
-    session.set_option("timeout", TIMEOUT_S)
     with redirect_stderr(StringIO()), suppress(Exception):
         _join_bash_words()
         command.main([], prog_name=PROGRAM, complete_var=VARIABLE, obj=session)
@@ -78,7 +77,9 @@ def group_names(context: typer.Context) -> list[str]:
 def _names(context: typer.Context, look_up: Callable[[BoundedAdmin], Iterable[str]]) -> list[str]:
     """Look up names in the cluster that the line names. Those that a shell does not take as a plain
     word are left out."""
-    with context.find_root().obj.admin() as admin:
+    from sparkkafka.client.deadline import Deadline
+
+    with context.find_root().obj.admin(Deadline(TIMEOUT_S * 1000)) as admin:
         return sorted(filter(_SAFE_NAME.fullmatch, look_up(admin)))
 
 

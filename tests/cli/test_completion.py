@@ -138,7 +138,7 @@ def test_without_a_cluster_nothing_is_printed(line, candidates) -> None:
 def test_a_cluster_that_does_not_answer(fake, servers, candidates, monkeypatch) -> None:
     fake.fault(Delay(60_000), api="ListGroups", times=None)
     monkeypatch.setattr("sparkkafka.cli.completion.TIMEOUT_S", 0.2)
-    assert candidates(f"-b {servers} lag ") == ""
+    assert candidates(f"-b {servers} --timeout 86400 lag ") == ""
 
 
 def test_a_wrong_setting_prints_nothing(servers, candidates) -> None:
