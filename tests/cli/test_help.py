@@ -48,16 +48,19 @@ def examples(verb: str) -> list[str]:
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch) -> Iterator[FakeCluster]:
-    """A cluster with the topics, groups, files and profiles that the examples name."""
-    with FakeCluster(2) as fake:
+    """A cluster with the topics, groups, files and profiles that the examples name. The profile
+    test, and the file two, name another cluster."""
+    with FakeCluster(2) as fake, FakeCluster() as other:
+        other.create_topic("orders", partitions=2)
         monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sparkkafka.cli.top.pause", lambda _: None)
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
         (tmp_path / "sparkkafka").mkdir()
         setting = f'bootstrap.servers = "{fake.bootstrap_servers}"\n'
-        profiles = 'default = "test"\n' + "".join(
-            f"[profiles.{name}]\n{setting}" for name in ("prod", "test")
-        )
+        profiles = f'default = "prod"\n[profiles.prod]\n{setting}[profiles.test]\n'
+        profiles += setting.replace(fake.bootstrap_servers, other.bootstrap_servers)
         (tmp_path / "sparkkafka" / "config.toml").write_text(profiles)
+        (tmp_path / "two").write_text(other.bootstrap_servers)
         (tmp_path / "client.properties").write_text(setting.replace('"', ""))
         for topic in ("orders", "orders-test", "results"):
             fake.create_topic(topic, partitions=2)
@@ -92,7 +95,7 @@ def test_the_examples_of_a_verb_s_help_run(verb, cluster, tmp_path, monkeypatch,
             ("--password-file /run/secrets/etl", ""),
             ("/data/checkpoints/orders", str(tmp_path / "checkpoint")),
             ("DIR", str(tmp_path / "checkpoint")),
-            ("two:9092", cluster.bootstrap_servers),
+            ("two:9092", (tmp_path / "two").read_text()),
         ):
             command = command.replace(old, new)
         command = re.sub("(localhost|one):9092", cluster.bootstrap_servers, command)
