@@ -54,7 +54,8 @@ function duration(seconds) {
 const clock = (ms, seconds) =>
   new Date(ms).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: seconds && "2-digit" });
 const moment = (ms) => (ms ? `${new Date(ms).toLocaleDateString("en-CA")} ${clock(ms, true)}` : "–");
-const count = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+const plural = (value, noun) => noun + (value === 1 ? "" : "s");
+const count = (value, noun) => `${number(value)} ${plural(value, noun)}`;
 
 const topicLink = (name) => h("a", { href: `#/topic/${encodeURIComponent(name)}`, title: name }, name);
 const groupLink = (name) => h("a", { href: `#/group/${encodeURIComponent(name)}`, title: name }, name);
@@ -233,12 +234,12 @@ function overview(data) {
   return [
     h("div", { class: "figures" },
       figure(number(totals.brokers) + (totals.brokers_missing ? ` of ${totals.brokers + totals.brokers_missing}` : ""),
-        "brokers", totals.brokers_missing && "bad"),
-      figure(number(totals.topics), `topics, ${count(totals.partitions, "partition")}`),
+        plural(totals.brokers + totals.brokers_missing, "broker"), totals.brokers_missing && "bad"),
+      figure(number(totals.topics), `${plural(totals.topics, "topic")}, ${count(totals.partitions, "partition")}`),
       figure(rate(totals.records_per_s), "records/s"),
       figure(byteRate(totals.bytes_per_s), "growth of logs"),
       figure(number(totals.lag), `lag of ${count(totals.groups, "group")}`),
-      figure(number(totals.groups_growing), "groups with growing lag", totals.groups_growing && "bad")),
+      figure(number(totals.groups_growing), `${plural(totals.groups_growing, "group")} with growing lag`, totals.groups_growing && "bad")),
     wrong.length > 0 && h("section", { class: "card problems" },
       h("ul", {}, wrong.slice(0, 10).map((line) => h("li", {}, line)), wrong.length > 10 && h("li", {}, `and ${wrong.length - 10} more`))),
     h("div", { class: "pair" },
