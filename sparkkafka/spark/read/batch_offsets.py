@@ -75,12 +75,13 @@ def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def commit(options: Mapping[str, Any]) -> None:
-    """Commit the `endingOffsets` of a batch read to the consumer group `kafka.group.id`.
+def commit(options: Mapping[str, Any], group: str | None = None) -> None:
+    """Commit the `endingOffsets` of a batch read to a consumer group.
 
     `options` are those that `resolve_offsets` returned and with which the DataFrame was loaded.
-    Call this after the output is written. If the job dies before, the next run reads the same
-    records again, and newer ones.
+    `group` is the group's name, `kafka.group.id` of the options if it is not given. Call this after
+    the output is written. If the job dies before, the next run reads the same records again, and
+    newer ones.
 
     Raises OptionError if `endingOffsets` is not an offset for each partition (`latest` would commit
     records that nobody has read), BrokerError if the group has active members or the broker refuses
@@ -94,11 +95,12 @@ def commit(options: Mapping[str, Any]) -> None:
             "a time, does not say where it ended. Pass what resolve_offsets(options) returned, and "
             "load the DataFrame with it, too"
         )
-    if not parsed.group_id:
-        raise OptionError("commit needs the name of the group: set kafka.group.id")
+    group_id = parsed.group_id if group is None else group
+    if not group_id:
+        raise OptionError("commit needs the name of the group: set kafka.group.id, or pass group")
     offsets = {TopicPartition(*key): OffsetAndMetadata(n) for key, n in ending.offsets.items()}
     with Cluster(parsed.client) as cluster:
-        commit_group_offsets(cluster, parsed.group_id, offsets)
+        commit_group_offsets(cluster, group_id, offsets)
 
 
 def _json_of(offsets: Offsets) -> str:

@@ -234,6 +234,16 @@ def test_a_topic_that_is_deleted_and_created_again(
 # --- errors ---------------------------------------------------------------------------------------
 
 
+def test_a_group_that_is_named_apart(fake: FakeCluster) -> None:
+    options = options_of(fake, startingOffsets="earliest")
+    del options["kafka.group.id"]
+    new = sparkkafka.resolve_offsets(options)
+    sparkkafka.commit(new, "other")
+    sparkkafka.commit({**new, "kafka.group.id": "job"}, group="another")
+    assert fake.committed("other") == fake.committed("another") == {("t", 0): 3, ("t", 1): 0}
+    assert fake.committed("job") == {}
+
+
 def test_a_group_with_members(fake: FakeCluster) -> None:
     with pytest.raises(BrokerError, match=r"group 'job' for t-0, t-1.*only they may commit to it"):
         run(fake, lambda: fake.set_group_members("job"))
