@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import io
 import logging
 import os
 import signal
@@ -47,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
                 signal.signal(number, _on_signal)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A name with a character that the terminal lacks is not the end of a table.
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run_and_report(argv)
     except KeyboardInterrupt as interrupt:

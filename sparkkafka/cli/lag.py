@@ -345,7 +345,7 @@ def _print_json_lines(
 ) -> None:
     """Print a line of JSON for each lookup, until Ctrl-C."""
     while True:
-        json.dump(document_of(title, rows), sys.stdout, ensure_ascii=False)
+        json.dump(document_of(title, rows), sys.stdout)
         sys.stdout.write("\n")
         sys.stdout.flush()
         pause(interval_s)

@@ -269,13 +269,13 @@ def _redraw(collector: Collector, snapshot: Snapshot, view: View, interval_s: fl
     console = Console(highlight=False)
     failure = ""
     try:
-        with Live(console=console, auto_refresh=False, screen=True) as live, _keys() as read_key:
+        with Live(console=console, auto_refresh=False, screen=True) as live, _keys() as read_keys:
             next_s = time.monotonic() + interval_s
             while True:
                 live.update(picture(snapshot, view, failure, console), refresh=True)
-                key = read_key(next_s - time.monotonic())
-                if key is not None:
-                    if not press(key, view):
+                keys = read_keys(next_s - time.monotonic())
+                if keys is not None:
+                    if not all(press(key, view) for key in keys):
                         return
                     continue
                 next_s = time.monotonic() + interval_s
@@ -306,8 +306,8 @@ def press(key: str, view: View) -> bool:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str | None]]:
-    """Yield a function that waits for a key, for at most some seconds; it returns None without
-    one. Without a terminal to read from it only waits."""
+    """Yield a function that waits for keys, for at most some seconds; it returns None without one.
+    Without a terminal to read from it only waits."""
     if not sys.stdin.isatty():
         yield lambda seconds: pause(max(0.0, seconds))
         return
@@ -318,16 +318,16 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 
-    def read_key(seconds: float) -> str | None:
+    def read_keys(seconds: float) -> str | None:
         if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
             return None
-        # An arrow key is several bytes: none of them is a key of ours.
         read = os.read(descriptor, 64).decode("utf-8", "replace")
-        return read if len(read) == 1 else "\0"
+        # An arrow key is ESC with others, none of which is a key of ours.
+        return "" if len(read) > 1 and read[0] == "\x1b" else read
 
     tty.setcbreak(descriptor)  # Ctrl-C still interrupts
     try:
-        yield read_key
+        yield read_keys
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 

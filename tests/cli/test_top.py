@@ -317,8 +317,16 @@ def test_keys_sort_filter_and_end():
     assert not top.press("q", view)
 
 
-@pytest.mark.parametrize(("keys", "code"), [(b"q", 0), (b"\x03", 130)])
-def test_a_terminal_is_redrawn_until_a_key_ends_it(fake, keys, code):
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        (b"q", 0),
+        (b"\x03", 130),
+        (b"/orders\nq", 0),  # typed while a snapshot is taken: they are read together
+    ],
+)
+def test_a_terminal_is_redrawn_until_a_key_ends_it(fake, admin, keys, code):
+    commit(admin, "gr\u00fcn", {0: 0})
     leader, follower = pty.openpty()
     with subprocess.Popen(
         [
@@ -336,6 +344,7 @@ def test_a_terminal_is_redrawn_until_a_key_ends_it(fake, keys, code):
         stderr=follower,
         start_new_session=True,
         preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
     ) as process:
         os.close(follower)
         screen = b""
@@ -356,3 +365,4 @@ def test_a_terminal_is_redrawn_until_a_key_ends_it(fake, keys, code):
     assert b"\x1b[?1049h" in screen  # the alternate screen
     assert b"\x1b[?1049l" in screen
     assert b"orders" in screen
+    assert b"gr\\xfcn" in screen  # the encoding of the terminal lacks the letter

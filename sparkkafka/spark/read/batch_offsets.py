@@ -89,7 +89,7 @@ def commit(options: Mapping[str, Any], group: str | None = None) -> None:
     """
     parsed = _parse_options(options, "commit")
     ending = parsed.ending
-    if ending.kind != "specific" or min(ending.offsets.values()) < 0:
+    if ending.kind != "specific" or min(ending.offsets.values(), default=-1) < 0:
         raise OptionError(
             "commit needs endingOffsets with an offset for each partition: a read to latest, or to "
             "a time, does not say where it ended. Pass what resolve_offsets(options) returned, and "

@@ -255,6 +255,7 @@ def test_what_cannot_be_committed(fake: FakeCluster) -> None:
     for ending in (
         {"endingOffsets": "latest"},
         {"endingOffsets": '{"t": {"0": 3, "1": -1}}'},
+        {"endingOffsets": '{"t": {}}'},
         {"endingTimestamp": "1700000000000"},
     ):
         with pytest.raises(OptionError, match=r"^commit needs endingOffsets with an offset for"):
