@@ -176,7 +176,7 @@ def test_an_option_after_the_verb_takes_precedence(dead_port, capsys):
 
 def test_a_misspelt_verb_and_a_misspelt_setting(capsys):
     assert main(["topic", "list"]) == 2
-    assert "did you mean 'topics'?" in one_line(capsys)
+    assert "Did you mean 'topics'?" in one_line(capsys)
     assert main(["-b", "h:1", "-X", "ssl.keystore.locaton=x", "topics", "list"]) == 2
     assert "ssl.keystore.location" in one_line(capsys)
 
@@ -437,8 +437,8 @@ def test_many_errors_are_some_lines(capsys, fake_cluster):
         (["groups", "describe", "g", ""], "GROUP is an empty name"),
         (["copy", "", "b"], "SOURCE is an empty name"),
         (["users", "list", ""], "USER is an empty name"),
-        (["read", "t", "--output", "x.csv", "-D", "|"], "remove -f, -J, -D"),
-        (["read", "t", "--output", "x.csv", "--format", "json"], "remove -f, -J"),
+        (["read", "t", "--output", "x.csv", "-D", "|"], "remove --json (-J), -f, -D"),
+        (["read", "t", "--output", "x.csv", "--format", "json"], "remove --json (-J)"),
         (["checkpoint", "show", "x", "--prefix", "p"], "give --kafka too"),
         (["checkpoint", "verify", "x", "--prefix", "p"], "give --kafka too"),
         (["checkpoint", "reset", "x", "--keep", "--offline", "--prefix", "p"], "remove --prefix"),
