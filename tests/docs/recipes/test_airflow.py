@@ -118,7 +118,7 @@ def test_the_dag_loads_once_there_are_a_thousand_records(
     for module in (ModuleType("airflow"), airflow, kafka_part):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     (code,) = [code for language, code in blocks(page(PAGE)) if language == "py"]
-    exec(code.replace("/data/payments", str(tmp_path)), {})
+    exec(code.replace("/data/payments", str(tmp_path / "new")), {})
     assert task.order == ["wait_for_records", "load_records"]
 
     send(servers, ["x"] * 999)
@@ -126,5 +126,5 @@ def test_the_dag_loads_once_there_are_a_thousand_records(
     send(servers, ["x"])
     assert task.functions["wait_for_records"]()
     assert task.functions["load_records"]() == 1000
-    assert written(tmp_path) == [b"x"] * 1000
+    assert written(tmp_path / "new") == [b"x"] * 1000
     assert not task.functions["wait_for_records"]()
