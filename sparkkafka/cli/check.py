@@ -538,7 +538,9 @@ def topic_findings(admin: BoundedAdmin, topic: str, job: Job) -> Iterator[Findin
     for text in problems:
         yield problem(f"{about} settings", text)
     if not problems:
-        yield ok(f"{about} settings", ", ".join(f"{key}={settings[key]}" for key in settings))
+        yield ok(
+            f"{about} settings", ", ".join(f"{key}={settings[key]}" for key in sorted(settings))
+        )
 
 
 def _operations_finding(about: str, topic: TopicDescription, needed: list[str]) -> Finding:

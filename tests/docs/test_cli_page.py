@@ -42,22 +42,8 @@ def normalized(lines: list[str]) -> list[str]:
     return found
 
 
-MORE = "…"  # anything, in a line; alone any lines
-
-
 def matches(shown: list[str], printed: list[str]) -> bool:
-    return _matches(normalized(shown), normalized(printed))
-
-
-def _matches(shown: list[str], printed: list[str]) -> bool:
-    if not shown:
-        return not printed
-    if shown[0] == MORE:
-        return any(_matches(shown[1:], printed[n:]) for n in range(len(printed) + 1))
-    pattern = ".*".join(re.escape(part) for part in shown[0].split(MORE))
-    return (bool(printed) and re.fullmatch(pattern, printed[0]) is not None) and _matches(
-        shown[1:], printed[1:]
-    )
+    return normalized(shown) == normalized(printed)
 
 
 @pytest.mark.real

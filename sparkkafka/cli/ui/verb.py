@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sparkkafka.cli.commands import checked_name, session_of
+from sparkkafka.cli.commands import checked_name, number_option, session_of
 from sparkkafka.cli.snapshots import Collector
 from sparkkafka.cli.tables import print_error, print_line
 from sparkkafka.cli.top import Every, seconds_of_every
@@ -23,7 +23,8 @@ DEFAULT_PORT: Final = 8585
 def ui(
     context: typer.Context,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65_535, help="The port; 0 for any free one.")
+        int,
+        number_option("--port", minimum=0, maximum=65_535, help="The port; 0 for any free one."),
     ] = DEFAULT_PORT,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")
