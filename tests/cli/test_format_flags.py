@@ -65,11 +65,12 @@ def test_hints_for_users_of_spark_are_left_out(schema, message, capsys):
 )
 @pytest.mark.parametrize("verb", ["read", "write"])
 def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys, monkeypatch):
-    """The registry accepts connections and never answers."""
+    """The registry and the broker accept connections and never answer."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n")))
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        arguments = ["-b", "127.0.0.1:9", *timeout, verb, "t", "--value-format", "avro", *given]
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        url = f"http://{address}"
+        arguments = ["-b", address, *timeout, verb, "t", "--value-format", "avro", *given]
         arguments += ["--option", "schema.registry.retries.max.wait.ms=1"]
         assert main([*arguments, "--schema-registry", url]) == 1
     err = capsys.readouterr().err

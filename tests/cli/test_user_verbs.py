@@ -103,8 +103,8 @@ def test_wrong_use_is_one_line_without_the_password(command, fake, tmp_path):
 
     for given, code, text in (
         ("users create etl", 2, "give --password-file FILE, or - for stdin"),
-        ("users create etl --iterations 4095", 2, "4096"),
-        ("users create etl --iterations 16385", 2, "16384"),
+        ("users create etl --iterations 4095", 2, "4,096"),
+        ("users create etl --iterations 16385", 2, "16,384"),
         ("users create etl --mechanism PLAIN", 2, f"must be one of {SHA_256}, {SHA_512}"),
         ("users create etl --mechanism SHA-512", 2, f"did you mean '{SHA_512}'"),
         ("users create etl --password-file /no/such/file", 1, "/no/such/file"),

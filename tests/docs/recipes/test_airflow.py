@@ -28,11 +28,11 @@ def written(folder: Path) -> list[bytes]:
 
 def send(servers: str, values: list[str], **settings: Any) -> None:
     with Producer({"bootstrap.servers": servers, **settings}) as producer:
-        producer.send_many("payments", values).result()
+        producer.send_many("card-payments", values).result()
 
 
 def test_a_poke_compares_offsets_only(fake_cluster: FakeCluster, capsys: Any) -> None:
-    fake_cluster.create_topic("payments", partitions=3)
+    fake_cluster.create_topic("card-payments", partitions=3)
     names, _ = run(PAGE, capsys, fake_cluster.bootstrap_servers)
     assert names["lag"]() == 0
     send(fake_cluster.bootstrap_servers, ["one", "two", "three"])
@@ -49,7 +49,7 @@ def test_a_load_that_is_killed_before_its_commit_writes_nothing_twice(
     kafka_cluster: Any, capsys: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
     servers = kafka_cluster.bootstrap_servers
-    kafka_cluster.create_topic("payments", partitions=3)
+    kafka_cluster.create_topic("card-payments", partitions=3)
     names, _ = run(PAGE, capsys, servers)
     lag, load = names["lag"], names["load"]
     send(servers, [f"first {number}" for number in range(10)])
@@ -59,10 +59,10 @@ def test_a_load_that_is_killed_before_its_commit_writes_nothing_twice(
         producer.init_transactions()
         for end in (producer.abort_transaction, producer.commit_transaction):
             producer.begin_transaction()
-            producer.send_many("payments", [end.__name__] * 2, partition=0).result()
+            producer.send_many("card-payments", [end.__name__] * 2, partition=0).result()
             end()
         producer.begin_transaction()
-        producer.send("payments", "open", partition=0).result()
+        producer.send("card-payments", "open", partition=0).result()
 
         def fail(consumer: Consumer) -> None:
             monkeypatch.undo()
@@ -108,7 +108,7 @@ def test_the_dag_loads_once_there_are_a_thousand_records(
 ) -> None:
     """Airflow itself is too large for this environment: see the page."""
     servers = fake_cluster.bootstrap_servers
-    fake_cluster.create_topic("payments", partitions=3)
+    fake_cluster.create_topic("card-payments", partitions=3)
     names, _ = run(PAGE, capsys, servers)
     task = Task()
     airflow = ModuleType("airflow.sdk")
