@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from sparkkafka.cli.tables import print_error
 from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.admin.brokers import LogDirDescription
 from sparkkafka.client.admin.topics import TopicDescription
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigEntry
@@ -166,3 +167,17 @@ def check_servers(options: ClientOptions) -> None:
         f"no bootstrap server can be reached: {'; '.join(failures)}. Check the names and "
         "ports, and that the brokers are running"
     )
+
+
+def leader_sizes(
+    log_dirs: Mapping[int, Mapping[str, LogDirDescription]],
+    leaders: Mapping[TopicPartition, int | None],
+) -> dict[TopicPartition, int]:
+    """Return the bytes that each partition has on its leader, as far as `log_dirs` says it."""
+    return {
+        tp: replica.size_bytes
+        for node_id, directories in log_dirs.items()
+        for directory in directories.values()
+        for tp, replica in directory.replicas.items()
+        if leaders.get(tp) == node_id and not replica.is_future
+    }

@@ -21,7 +21,7 @@ from itertools import pairwise
 from math import isnan, nan
 from typing import Any, Final, NamedTuple, Self
 
-from sparkkafka.cli.bounded_admin import BoundedAdmin
+from sparkkafka.cli.bounded_admin import BoundedAdmin, leader_sizes
 from sparkkafka.client.admin.brokers import LogDirDescription
 from sparkkafka.client.admin.groups import GroupListing
 from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -246,13 +246,7 @@ class Collector:
         leaders = {tp: row.leader_id if row.leader_id in live else None for tp, row in rows.items()}
         log_dirs, silent = self._log_dirs(live, problems)
         reachable = live - silent
-        sizes = {
-            tp: replica.size_bytes
-            for node_id, directories in log_dirs.items()
-            for directory in directories.values()
-            for tp, replica in directory.replicas.items()
-            if leaders.get(tp) == node_id and not replica.is_future
-        }
+        sizes = leader_sizes(log_dirs, leaders)
         groups = self._groups(problems)
         committed = self._committed(groups, problems)
         # After the committed offsets: a group is never ahead of the ends that it is compared with.

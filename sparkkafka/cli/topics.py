@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkkafka.cli.bounded_admin import config_values, partial_values
+from sparkkafka.cli.bounded_admin import config_values, leader_sizes, partial_values
 from sparkkafka.cli.commands import (
     MAX_REPLICAS,
     AsJson,
@@ -121,13 +121,7 @@ def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> 
         log_dirs = partial_values("sizes", admin.describe_log_dirs(sorted(set(leaders.values()))))
         resources = [ConfigResource("topic", name) for name in by_name]
         configs = partial_values("settings", admin.describe_configs(resources))
-    sizes = {
-        tp: replica.size_bytes
-        for node_id, directories in log_dirs.items()
-        for directory in directories.values()
-        for tp, replica in directory.replicas.items()
-        if leaders.get(tp) == node_id and not replica.is_future
-    }
+    sizes = leader_sizes(log_dirs, leaders)
     documents = [
         {
             "topic": name,
