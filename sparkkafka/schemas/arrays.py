@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records.arrow import blob_offsets, is_valid
+from sparkkafka.protocol.records.arrow import blob_offsets, is_valid, to_numpy
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 
 
@@ -76,12 +76,19 @@ def is_utf8(texts: pa.Array) -> Flags:
     return flags
 
 
-def has_duplicates(codes: Ints, max_distance: int) -> bool:
-    """Return whether a code is repeated; equal codes are less than `max_distance` apart."""
-    if max_distance <= 32:  # comparing neighbours is faster than sorting
-        return any(
-            bool((codes[distance:] == codes[:-distance]).any())
-            for distance in range(1, max_distance)
+def repeated_key_codes(keys: pa.Array, maps: Ints) -> Ints | None:
+    """Return a code for each key of a map, equal for equal keys of one map; None if no map has a
+    key twice. `maps`: the number of each key's map; it ascends."""
+    if not len(keys):
+        return None
+    coded = keys.dictionary_encode()
+    codes: Ints = maps * len(coded.dictionary) + to_numpy(coded.indices)
+    max_items = int(np.bincount(maps).max())
+    if max_items <= 32:  # comparing neighbours is faster than sorting
+        is_repeated = any(
+            bool((codes[distance:] == codes[:-distance]).any()) for distance in range(1, max_items)
         )
-    ordered = np.sort(codes)
-    return bool((ordered[1:] == ordered[:-1]).any())
+    else:
+        ordered = np.sort(codes)
+        is_repeated = bool((ordered[1:] == ordered[:-1]).any())
+    return codes if is_repeated else None

@@ -27,16 +27,15 @@ from sparkkafka.protocol.records.arrow import (
     blob_offsets,
     from_numpy,
     is_valid,
-    to_numpy,
 )
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import (
     as_texts,
-    has_duplicates,
     is_utf8,
     null_outside,
     offsets_of,
+    repeated_key_codes,
     spread,
 )
 from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
@@ -470,11 +469,10 @@ class MapDecoder(ArrayDecoder):
 
     def _make_lists(self, counts: Ints, values: pa.Array) -> pa.Array:
         if len(values) and int(counts.max()) > 1:
-            keys = values.field(0).dictionary_encode()
             map_of = np.repeat(np.arange(len(counts)), counts)
-            code = map_of * len(keys.dictionary) + to_numpy(keys.indices)
-            if has_duplicates(code, int(counts.max())):
-                _, from_the_end = np.unique(code[::-1], return_index=True)
+            codes = repeated_key_codes(values.field(0), map_of)
+            if codes is not None:
+                _, from_the_end = np.unique(codes[::-1], return_index=True)
                 kept = np.sort(len(values) - 1 - from_the_end)
                 values = values.take(from_numpy(kept.astype(np.int64)))
                 counts = np.bincount(map_of[kept], minlength=len(counts))

@@ -26,10 +26,9 @@ from sparkkafka.protocol.records.arrow import (
     blob_offsets,
     from_numpy,
     is_valid,
-    to_numpy,
 )
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
-from sparkkafka.schemas.arrays import as_texts, has_duplicates, offsets_of, spread
+from sparkkafka.schemas.arrays import as_texts, offsets_of, repeated_key_codes, spread
 from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.json.normalizer import (
     Normalizer,
@@ -74,27 +73,26 @@ class JsonDecoder:
         self.exact = exact
         self.normalizer = Normalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
-        self.separate_fields: dict[str, JsonDecoder] = {}
-        readable = root
-        if root.kind == Kind.STRUCT and not with_rest and not exact:
-            children = {name: node for name, node in root.children.items() if _can_read_raw(node)}
-            fields = [field for field in root.type if field.name in children]
-            readable = Node(Kind.STRUCT, pa.struct(fields), children)
-            if children:
-                self.separate_fields = {
-                    name: JsonDecoder(node)
-                    for name, node in root.children.items()
-                    if name not in children
-                }
+        readable = {name: node for name, node in root.children.items() if _can_read_raw(node)}
+        checks_fields = with_rest or exact
+        if root.kind != Kind.STRUCT or (checks_fields and len(readable) < len(root.children)):
+            readable = {}
+        self.separate_fields = {
+            name: JsonDecoder(node)
+            for name, node in root.children.items()
+            if readable and name not in readable
+        }
+        self.raw: BlockReader | None = None
+        self.complete: BlockReader | None = None
+        if readable:
+            fields = [field for field in root.type if field.name in readable]
+            raw_node = Node(Kind.STRUCT, pa.struct(fields), readable)
+            self.raw = self.complete = BlockReader(raw_node, normalized=False)
+            if checks_fields:
+                self.complete = BlockReader(raw_node, normalized=False, all_fields=True)
         self.map_items: BlockReader | None = None
         if root.kind == Kind.MAP and _can_read_raw(root.item):
             self.map_items = BlockReader(root.item, normalized=True)
-        can_read = readable.kind == Kind.STRUCT and bool(readable.children)
-        can_read = can_read and _can_read_raw(readable)
-        self.raw = BlockReader(readable, normalized=False) if can_read else None
-        self.complete = self.raw
-        if self.raw and (with_rest or exact):
-            self.complete = BlockReader(root, normalized=False, all_fields=True)
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """See `schemas.values.Decoder`."""
@@ -262,10 +260,9 @@ class _Batch:
         keys = as_texts(
             gather(buffer, entries.name_starts, entries.name_ends - entries.name_starts)
         )
-        coded = keys.dictionary_encode()
-        codes = entries.texts * len(coded.dictionary) + to_numpy(coded.indices)
         counts = np.bincount(entries.texts, minlength=len(starts))
-        if len(codes) and has_duplicates(codes, int(counts.max())):
+        codes = repeated_key_codes(keys, entries.texts)
+        if codes is not None:
             _, code_numbers, code_counts = np.unique(codes, return_inverse=True, return_counts=True)
             is_read[entries.texts[code_counts[code_numbers] > 1]] = False
             kept = is_read[entries.texts]
