@@ -127,7 +127,8 @@ def comparable_outputs(notebook: Any) -> list[list[str]]:
             texts = [content if kind == "text" else kind for kind, content in cell_outputs(cell)]
             texts = [re.sub(r"\d+(?:[,.:]\d+)*", "#", text) for text in texts]
             texts = [re.sub(r"'?#'?(, '?#'?)*", "#", text) for text in texts]  # lists, too
-            cells.append([re.sub(r"[\s-]+", " ", text).strip() for text in texts])
+            texts = [re.sub(r"[\s-]+", " ", text).strip() for text in texts]
+            cells.append([re.sub(r" ?\| ?", "|", text) for text in texts])  # the width of columns
     return cells
 
 
