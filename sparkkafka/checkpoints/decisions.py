@@ -7,12 +7,18 @@ batch that the checkpoint shows as planned is decided.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from sparkkafka.checkpoints.logs import Checkpoint
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.errors import DecodeError, counted
-from sparkkafka.spark.exactly_once.decision_text import Decision, WriterNames, latest_decision
+from sparkkafka.spark.exactly_once.decision_text import (
+    Decision,
+    WriterNames,
+    is_decision,
+    latest_decision,
+)
 
 
 class Standing(NamedTuple):
@@ -88,3 +94,11 @@ def decision_of(checkpoint: Checkpoint, admin: Admin, *, prefix: str | None = No
         f"{counted(len(decision.transactions), 'transaction')}, by {decision.application})"
         f"{outcome}",
     )
+
+
+def holds_decisions(group: str, texts: Iterable[str]) -> bool:
+    """Return whether a group, whose offsets have these texts as metadata, holds decisions: its
+    offsets are not those of a consumer."""
+    # The name first: a cluster may have thousands of offsets with metadata.
+    prefix = group.removesuffix("-decisions")
+    return group == WriterNames(prefix, "").decisions and any(map(is_decision, texts))

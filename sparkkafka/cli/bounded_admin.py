@@ -18,6 +18,7 @@ from sparkkafka.client.cluster.configs import ConfigEntry
 from sparkkafka.client.cluster.metadata import unknown_topic_error
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.net.connecting import BootstrapServers, address_text, connect
 from sparkkafka.client.values import Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
@@ -76,6 +77,22 @@ class BoundedAdmin(Admin):
             return error
         text = f"there is no group of this name (the nearest is {nearest[0]})"
         return BrokerError(error.code, error.where, text)
+
+    def offsets_of_groups(
+        self, groups: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, dict[TopicPartition, int]]:
+        """Return all committed offsets of several consumer groups. Groups in which exactly-once
+        queries store their decisions are left out: nothing reads on from their offsets."""
+        from sparkkafka.checkpoints.decisions import holds_decisions  # few verbs need it
+
+        with self._call(timeout_s) as (cluster, deadline):
+            found = fetch_offsets_of_groups(cluster, groups, deadline)
+        offsets: dict[str, dict[TopicPartition, int] | KafkaError] = {
+            group: {tp: row.offset for tp, row in rows.items()}
+            for group, rows in found.values_by_item.items()
+            if not holds_decisions(group, (row.metadata for row in rows.values()))
+        }
+        return Results({**offsets, **found.errors})
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
         """Return the errors by topic; those of missing topics also name the nearest topic."""

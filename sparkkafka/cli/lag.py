@@ -32,7 +32,6 @@ from sparkkafka.cli.tables import (
     table_of,
     text_of,
 )
-from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
@@ -135,8 +134,7 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
         listed = admin.list_consumer_groups()
         names = [row.group_id for row in listed]
         described = admin.describe_consumer_groups(names)
-        with admin.cluster_and_deadline() as (cluster, deadline):
-            committed = fetch_offsets_of_groups(cluster, names, deadline)
+        committed = admin.offsets_of_groups(names)
         partitions = {tp: None for offsets in committed.values_by_item.values() for tp in offsets}
         bounds = {row.partition: row for row in list_lags(admin, partitions)}
     rows: list[dict[str, Any]] = []

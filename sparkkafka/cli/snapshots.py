@@ -25,7 +25,6 @@ from sparkkafka.cli.bounded_admin import BoundedAdmin, leader_sizes
 from sparkkafka.client.admin.brokers import LogDirDescription
 from sparkkafka.client.admin.groups import GroupListing
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, error_name
 from sparkkafka.protocol.messages import MetadataRequest
@@ -247,8 +246,7 @@ class Collector:
         log_dirs, silent = self._log_dirs(live, problems)
         reachable = live - silent
         sizes = leader_sizes(log_dirs, leaders)
-        groups = self._groups(problems)
-        committed = self._committed(groups, problems)
+        groups, committed = self._groups(problems)
         # After the committed offsets: a group is never ahead of the ends that it is compared with.
         specs = {tp: OffsetSpec.latest() for tp, node in leaders.items() if node in reachable}
         listed = admin.list_offsets(specs, timeout_s=STEP_S)
@@ -311,24 +309,20 @@ class Collector:
             )
         return results.values_by_item, silent
 
-    def _groups(self, problems: list[str]) -> list[GroupListing]:
+    def _groups(
+        self, problems: list[str]
+    ) -> tuple[list[GroupListing], Mapping[str, Mapping[TopicPartition, int]]]:
+        """List the consumer groups, and return the committed offsets of those that have any."""
         try:
             listed = self._admin.list_consumer_groups(timeout_s=STEP_S)
         except KafkaError as error:
             _note(problems, "groups", {None: error})
-            return []
+            return [], {}
         _note(problems, "groups", listed.errors)
-        return list(listed)
-
-    def _committed(
-        self, groups: Iterable[GroupListing], problems: list[str]
-    ) -> Mapping[str, Mapping[TopicPartition, int]]:
-        with self._admin.cluster_and_deadline() as (cluster, deadline):
-            results = fetch_offsets_of_groups(
-                cluster, [row.group_id for row in groups], deadline.sooner(STEP_S * 1000)
-            )
-        _note(problems, "offsets of groups", results.errors)
-        return {name: offsets for name, offsets in results.values_by_item.items() if offsets}
+        found = self._admin.offsets_of_groups([row.group_id for row in listed], timeout_s=STEP_S)
+        _note(problems, "offsets of groups", found.errors)
+        groups = [row for row in listed if row.group_id in found]
+        return groups, {name: offsets for name, offsets in found.values_by_item.items() if offsets}
 
     def _members(self, groups: Iterable[GroupListing], problems: list[str]) -> dict[str, int]:
         """Return the number of members of each group. One that is Empty has none."""

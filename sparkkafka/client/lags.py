@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from sparkkafka.client.admin.admin import Admin
+from sparkkafka.client.cluster.metadata import unknown_partition_error
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
@@ -70,15 +71,27 @@ def list_lags(
     timeout_s: float | None = None,
 ) -> list[PartitionLag]:
     """Look up the lag of each partition, in order; a partition's error stands in its row.
-    `timeout_s` is for each of two calls."""
+    `timeout_s` is for each of three calls."""
     partitions = sorted(committed)
+    # Groups keep the offsets of deleted topics for days. Listing offsets would wait for such a
+    # topic, which may have been created a moment ago: describing it does not wait.
+    described = admin.describe_topics({tp.topic for tp in partitions}, timeout_s=timeout_s)
+    errors: dict[TopicPartition, KafkaError] = {}
+    for tp in partitions:
+        topic = described.values_by_item.get(tp.topic)
+        if topic is None:
+            errors[tp] = described.errors[tp.topic]
+        elif tp.partition >= len(topic.partitions):
+            errors[tp] = unknown_partition_error(tp, len(topic.partitions))
+    existing = [tp for tp in partitions if tp not in errors]
     earliest, latest = (
-        admin.list_offsets(dict.fromkeys(partitions, spec), timeout_s=timeout_s)
+        admin.list_offsets(dict.fromkeys(existing, spec), timeout_s=timeout_s)
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
     )
+    errors |= latest.errors | earliest.errors
     lags = []
     for tp in partitions:
-        error = earliest.errors.get(tp) or latest.errors.get(tp)
+        error = errors.get(tp)
         lags.append(
             PartitionLag(
                 partition=tp,

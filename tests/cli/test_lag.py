@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client import Consumer, Producer, TopicPartition
+from sparkkafka.client import Consumer, OffsetAndMetadata, Producer, TopicPartition
+from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.errors import ErrorCode
+from sparkkafka.spark.exactly_once.decision_text import Decision, WriterNames
 
 
 @pytest.fixture
@@ -87,3 +89,44 @@ def test_a_group_that_may_not_be_read_is_an_error_beside_the_others(fake, groups
 def test_no_groups(command) -> None:
     assert command("lag").out == "no consumer groups\n"
     assert command("lag", "--json").json == []
+
+
+def decision_offsets(tp: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what an exactly-once query commits as its decision about a micro-batch."""
+    decision = Decision(
+        query_id="q", run="r", batch_id=3, number=4, application="host", transactions=()
+    )
+    (text,) = decision.texts()
+    return {tp: OffsetAndMetadata(0, metadata=text)}
+
+
+def test_decisions_of_exactly_once_queries_are_no_lag(groups, command, admin) -> None:
+    name = WriterNames("sparkkafka-q", "r").decisions
+    admin.alter_consumer_group_offsets(name, decision_offsets(TopicPartition("t", 0))).all()
+    # A consumer may have a name like it.
+    admin.alter_consumer_group_offsets("loan-decisions", {TopicPartition("t", 0): 4}).all()
+    rows = {row["group"]: row["lag"] for row in command("lag", "--json").json}
+    assert rows == {"billing": 7, "audit": 5, "loan-decisions": 1, "done": 0, "new": None}
+    document = command("top", "--json", "--every", "500ms").json
+    assert {row["group"]: row["lag"] for row in document["groups"]} == rows
+    assert (document["totals"]["lag"], document["totals"]["groups"]) == (13, 5)
+    assert command("lag", name, "--no-ages", "--json").json["lag"] == 5  # it is named
+
+
+def test_the_offsets_of_a_deleted_topic_are_not_waited_for(
+    fake, groups, command, admin, monkeypatch
+) -> None:
+    fake.create_topic("gone", partitions=1)
+    offsets = {TopicPartition("gone", 0): 1, TopicPartition("t", 1): 1}
+    admin.alter_consumer_group_offsets("past", offsets).all()
+    fake.delete_topic("gone")
+    fake.delete_topic("t")
+    fake.create_topic("t", partitions=1)  # now it has fewer partitions
+    monkeypatch.setattr(ApiHandler, "grace_ms", 90_000)  # longer than --timeout
+    run = command("lag", "--json")
+    rows = {row["group"]: row for row in run.json}
+    assert (rows["past"]["lag"], rows["past"]["unknown"]) == (None, 2)
+    assert rows["done"]["lag"] == 0
+    run = command("lag", "past", code=1)
+    assert "gone-0: error 3 UNKNOWN_TOPIC_OR_PARTITION" in run.err
+    assert "partition 1 of topic t does not exist: it has partitions 0 to 0" in run.err

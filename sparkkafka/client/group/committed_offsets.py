@@ -339,14 +339,14 @@ def fetch_all_committed(
 
 def fetch_offsets_of_groups(
     cluster: Cluster, group_ids: Iterable[str], deadline: Deadline
-) -> Results[str, dict[TopicPartition, int]]:
+) -> Results[str, dict[TopicPartition, OffsetAndMetadata]]:
     """Fetch all committed offsets of several groups, those of one coordinator in one request (Kafka
     3.0). An offset that has an error is left out."""
     lookup = ToCoordinator(cluster, FOR_GROUP)
     what = "looking up the offsets of groups"
     results = call_each(cluster, group_ids, FetchAllOffsets(False), lookup, deadline, what)
-    offsets: dict[str, dict[TopicPartition, int] | KafkaError] = {
-        group_id: {tp: row.value.offset for tp, row in outcomes.items() if row.value is not None}
+    offsets: dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError] = {
+        group_id: {tp: row.value for tp, row in outcomes.items() if row.value is not None}
         for group_id, outcomes in results.values_by_item.items()
     }
     return Results({**offsets, **results.errors})

@@ -191,6 +191,15 @@ def latest_decision(texts: Iterable[str]) -> Decision | None:
     )
 
 
+def is_decision(text: str) -> bool:
+    """Return whether a text is a decision or a piece of one."""
+    try:
+        _parse_text(text)
+    except DecodeError:
+        return False
+    return True
+
+
 def _dump(row: Mapping[str, object]) -> str:
     return json.dumps(row, separators=(",", ":"))
 
