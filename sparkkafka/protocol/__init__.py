@@ -1,7 +1,8 @@
 """Kafka's protocol without I/O: bytes in, values out. What stands here is public.
 
-docs/codec.md shows how to use it. Requests and responses are in `sparkkafka.protocol.messages`. The
-modules beside this one are the machinery, and may change. Names are imported when first used.
+docs/low-level.md shows how to use it. Requests and responses are in
+`sparkkafka.protocol.messages`. The modules beside this one are the machinery, and may change. Names
+are imported when first used.
 """
 
 from __future__ import annotations

@@ -32,13 +32,11 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/client.md",
         "docs/client-producer.md",
         "docs/client-consumer.md",
-        "docs/client-share.md",
         "docs/client-admin.md",
     ),
     "schemas": ("docs/schemas.md", "docs/schema-types.md", "docs/bad-records.md"),
     "low-level": ("docs/low-level.md",),
     "testing": ("docs/testing.md",),
-    "codec": ("docs/codec.md",),
     "errors": ("docs/client-errors.md",),
 }
 #: A broker's, for pages that show ACLs; the tests are User:ANONYMOUS.

@@ -183,10 +183,6 @@ def test_brokers_of_ones_own(capsys: Any, fake_cluster: Any) -> None:
     assert "in the log: 1" in printed
 
 
-def test_the_codec(capsys: Any) -> None:
-    run_chain("codec", capsys)
-
-
 def test_errors(capsys: Any) -> None:
     run_chain("errors", capsys)
 

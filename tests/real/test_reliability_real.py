@@ -1,4 +1,4 @@
-"""Some faults of docs/faults.md with three real brokers: rows lost and doubled, and the error.
+"""Some faults of docs/reliability.md with three real brokers: rows lost and doubled, and the error.
 
 The tasks' and the driver's code runs here without Spark, as in tests/spark/fault_runs.py. Missing
 permissions are in test_unauthorised.py.

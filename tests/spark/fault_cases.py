@@ -1,6 +1,6 @@
-"""Faults, and what each does to a write: the tables of docs/faults.md.
+"""Faults, and what each does to a write: the tables of docs/reliability.md.
 
-`python -m tests.spark.fault_cases docs/faults.md` runs every case and writes the tables anew;
+`python -m tests.spark.fault_cases docs/reliability.md` runs every case and writes the tables anew;
 test_reliability.py holds each outcome to the guarantee, and the document to the run.
 """
 

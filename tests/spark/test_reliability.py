@@ -1,5 +1,5 @@
 """No fault loses or doubles a row beyond what its guarantee allows, errors tell the truth, and
-docs/faults.md says what comes out."""
+docs/reliability.md says what comes out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.spark.fault_runs import ROWS, Case, Guarantee
 
 pytestmark = pytest.mark.slow
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "reliability.md"
 RUNS = [(case, guarantee) for case in WRITING + TRANSACTIONS for guarantee in case.guarantees]
 
 
@@ -51,4 +51,4 @@ def test_the_document_says_what_comes_out():
     text = DOCUMENT.read_text("utf-8")
     current = fault_cases.update(text)
     changed = sorted(set(current.splitlines()) ^ set(text.splitlines()))
-    assert changed == [], "run: python -m tests.spark.fault_cases docs/faults.md"
+    assert changed == [], "run: python -m tests.spark.fault_cases docs/reliability.md"

@@ -1,4 +1,4 @@
-"""docs/live.md: what it shows of `top --once` is printed, and its options are there."""
+"""docs/plots.md, live: what it shows of `top --once` is printed, and its options are there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.run import produce
 from tests.docs.snippets import blocks, page
 from tests.tools import cli_docs
 
-PAGE = "docs/live.md"
+PAGE = "docs/plots.md"
 
 
 def masked(line: str) -> str:
