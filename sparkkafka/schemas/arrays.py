@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,31 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import blob_offsets, is_valid, to_numpy
-from sparkkafka.protocol.records.varint_columns import Flags, Ints
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
+
+PIECE_BYTES: Final = 1 << 17
+"""NumPy searches bytes in pieces that stay in the processor's cache, which is five times faster."""
+
+
+def positions(data: Bytes, byte: int) -> Ints:
+    """Return the positions of a byte."""
+    return np.concatenate(
+        [
+            np.flatnonzero(data[begin : begin + PIECE_BYTES] == byte) + begin
+            for begin in range(0, len(data), PIECE_BYTES)
+        ]
+        or [np.zeros(0, np.int64)]
+    )
+
+
+def has_pair(data: Bytes, pair: bytes) -> bool:
+    """Whether the data has two bytes side by side."""
+    for begin in range(0, len(data), PIECE_BYTES):
+        piece = data[begin : begin + PIECE_BYTES + 1]
+        is_first = piece[:-1] == pair[0]
+        if is_first.any() and (is_first & (piece[1:] == pair[1])).any():
+            return True
+    return False
 
 
 def offsets_of(lengths: Any, dtype: Any = np.int64) -> NDArray[Any]:
@@ -58,8 +82,8 @@ def as_texts(values: pa.Array) -> pa.Array:
     UTF-8."""
     if len(values):
         offsets = blob_offsets(values)
-        data = np.frombuffer(values.buffers()[2] or b"", np.int8)[offsets[0] : offsets[-1]]
-        if data.min(initial=0) >= 0:  # only ASCII, which Arrow would check value by value
+        data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+        if data.max(initial=0) < 128:  # only ASCII, which Arrow would check value by value
             return values.view(pa.string())
     return values.cast(pa.string())
 

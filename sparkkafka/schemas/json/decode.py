@@ -20,23 +20,33 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import (
     binary_array,
     blob_offsets,
     from_numpy,
     is_valid,
 )
-from sparkkafka.protocol.records.varint_columns import Flags, Ints
-from sparkkafka.schemas.arrays import as_texts, offsets_of, repeated_key_codes, spread
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
+from sparkkafka.schemas.arrays import (
+    PIECE_BYTES,
+    as_texts,
+    has_pair,
+    is_utf8,
+    offsets_of,
+    positions,
+    repeated_key_codes,
+    spread,
+)
 from sparkkafka.schemas.bounds import bytes_per_value
+from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
     Normalizer,
     UnfitError,
     max_item_bytes,
     may_take_too_much,
 )
-from sparkkafka.schemas.json.object_fields import ObjectFields, outermost_fields
+from sparkkafka.schemas.json.object_fields import Spans, object_fields
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
@@ -61,9 +71,9 @@ class JsonDecoder:
     complete: as raw, but, if the rest or exactness needs it, fails if a text has a field that the
     type lacks.
 
-    separate_fields: those of the outermost fields whose types pyarrow's reader lacks, each with a
-    decoder; raw and complete read the others. With the rest or exactness there are none.
-    map_items: reads the values of maps; None if the root is no map, or pyarrow cannot read them.
+    maps: those of the outermost fields that are maps. raw and complete read each as a list.
+    separate_fields: the other outermost fields whose types pyarrow's reader lacks, each with a
+    decoder. With the rest or exactness there are none.
     """
 
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
@@ -73,26 +83,30 @@ class JsonDecoder:
         self.exact = exact
         self.normalizer = Normalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
-        readable = {name: node for name, node in root.children.items() if _can_read_raw(node)}
         checks_fields = with_rest or exact
-        if root.kind != Kind.STRUCT or (checks_fields and len(readable) < len(root.children)):
-            readable = {}
-        self.separate_fields = {
-            name: JsonDecoder(node)
-            for name, node in root.children.items()
-            if readable and name not in readable
-        }
+        readable = {}
+        self.maps: list[str] = []
+        self.separate_fields: dict[str, JsonDecoder] = {}
+        for name, node in root.children.items() if root.kind == Kind.STRUCT else ():
+            if node.kind == Kind.MAP and _can_read_raw(node.item):
+                self.maps.append(name)
+                readable[name] = Node(Kind.LIST, pa.list_(node.item.type), node.children)
+            elif _can_read_raw(node):
+                readable[name] = node
+            else:
+                self.separate_fields[name] = JsonDecoder(node)
         self.raw: BlockReader | None = None
         self.complete: BlockReader | None = None
-        if readable:
-            fields = [field for field in root.type if field.name in readable]
-            raw_node = Node(Kind.STRUCT, pa.struct(fields), readable)
+        if (
+            root.children
+            and root.kind == Kind.STRUCT
+            and not (checks_fields and self.separate_fields)
+        ):
+            raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
+            raw_node = Node(Kind.STRUCT, raw_type, readable)
             self.raw = self.complete = BlockReader(raw_node, normalized=False)
             if checks_fields:
                 self.complete = BlockReader(raw_node, normalized=False, all_fields=True)
-        self.map_items: BlockReader | None = None
-        if root.kind == Kind.MAP and _can_read_raw(root.item):
-            self.map_items = BlockReader(root.item, normalized=True)
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """See `schemas.values.Decoder`."""
@@ -118,6 +132,9 @@ class _Batch:
         data = np.frombuffer(self._texts.buffers()[2] or b"", np.uint8)
         self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, one after the other
         self._offsets -= self._offsets[0]
+        self._strings: pa.Array | None = None  # that are cut out for pyarrow's reader
+        self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # of items, and their texts
+        self._has_map: dict[str, Flags] = {}  # which texts have a map
         self._blocks: list[pa.Array] = []  # values that were read together
         self._block_rows: list[NDArray[np.int64]] = []  # the rows of each block
         self._normalized: list[tuple[int, str]] = []  # rows and their normalized texts
@@ -142,17 +159,14 @@ class _Batch:
     def _read_blocks(self, complete: BlockReader, raw: BlockReader) -> list[NDArray[np.int64]]:
         """Read all rows that pyarrow's reader can read, in blocks; return the others. A block that
         fails is cut, and its parts are read again."""
-        offsets = self._offsets
-        full = np.flatnonzero(np.diff(offsets))
-        doubtful = np.ones(len(self._texts), np.bool_)
-        if len(full):
-            starts, ends = offsets[full], offsets[full + 1]
-            doubtful[full] = _is_doubtful(self._content, starts, ends)
-            if size := self._decoder.normalizer.item_bytes:
-                doubtful[full] |= may_take_too_much(self.data, starts, ends, size)
+        cut = cut_long_strings(self._texts)
+        texts, self._strings = cut or (self._texts, None)
+        doubtful = self._doubtful_texts(texts)
         fields: dict[str, pa.Array] = {}
         if self._decoder.separate_fields:
             fields = self._read_separate_fields(doubtful)
+        if self._decoder.maps:
+            texts = self._rewrite_maps(texts, doubtful)
         others = [np.flatnonzero(doubtful)]
         waiting = self._cut_by_size(np.flatnonzero(~doubtful))
         failed_rows = 0
@@ -161,17 +175,17 @@ class _Batch:
             if len(rows) < MIN_BLOCK_ROWS or failed_rows > MAX_FAILED_READS * len(self._texts):
                 others.append(rows)
                 continue
-            texts = self._take(rows)
+            block_texts = _take(texts, rows)
             try:
                 try:
-                    block = complete.read(texts)
+                    block = complete.read(block_texts, self._strings)
                 except ReadError as error:
                     if not error.is_unknown_field:
                         raise
                     if self._decoder.exact:  # read one by one, to find the bad row
                         others.append(rows)
                         continue
-                    block = raw.read(texts)
+                    block = raw.read(block_texts, self._strings)
                     self._rests += self._rests_of_fitting(rows)
             except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
@@ -180,117 +194,124 @@ class _Batch:
                 others.append(suspects)
                 waiting.extend(parts)
                 continue
-            self._blocks.append(self._add_fields(block, rows, fields) if fields else block)
+            if fields or self._decoder.maps:
+                is_read, block = self._add_fields(block, rows, fields)
+                others.append(rows[~is_read])
+                rows = rows[is_read]
+            self._blocks.append(block)
             self._block_rows.append(rows)
         return others
+
+    def _doubtful_texts(self, texts: pa.Array) -> Flags:
+        """Return which texts pyarrow's reader must not get. `texts`: without long strings."""
+        offsets = blob_offsets(texts).astype(np.int64)
+        full = np.flatnonzero(np.diff(offsets))
+        doubtful = np.ones(len(texts), np.bool_)
+        if len(full):
+            data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+            offsets -= offsets[0]
+            doubtful[full] = _is_doubtful(data, offsets[full], offsets[full + 1])
+            if size := self._decoder.normalizer.item_bytes:
+                doubtful |= may_take_too_much(
+                    self.data, self._offsets[:-1], self._offsets[1:], size
+                )
+        return doubtful
 
     def _read_separate_fields(self, doubtful: Flags) -> dict[str, pa.Array]:
         """Return the column of each of `separate_fields`: with a value for each row that is not
         doubtful, null for the others. Rows with a value that cannot be read without its row become
         doubtful."""
-        rows = np.flatnonzero(~doubtful)
-        fields, is_unclear = outermost_fields(
-            self.data, self._offsets[rows], self._offsets[rows + 1]
-        )
-        doubtful[rows[is_unclear]] = True
+        decoders = self._decoder.separate_fields
+        found = object_fields(self.data, self._offsets, [name.encode() for name in decoders], [])
+        doubtful |= found.is_unclear
         columns = {}
-        for name, decoder in self._decoder.separate_fields.items():
-            values = fields.named(name.encode(), self.data)
+        for (name, decoder), values in zip(decoders.items(), found.values, strict=True):
             is_repeated = values.texts[1:] == values.texts[:-1]
-            doubtful[rows[values.texts[1:][is_repeated]]] = True
-            values = values.select(~doubtful[rows[values.texts]])
-            columns[name] = self._read_separate_field(decoder, rows, values, doubtful)
+            doubtful[values.texts[1:][is_repeated]] = True
+            kept = ~doubtful[values.texts]
+            values = Spans(*(column[kept] for column in values))
+            columns[name] = self._read_separate_field(decoder, values, doubtful)
         return columns
 
     def _read_separate_field(
-        self, decoder: JsonDecoder, rows: Ints, values: ObjectFields, doubtful: Flags
+        self, decoder: JsonDecoder, values: Spans, doubtful: Flags
     ) -> pa.Array:
-        """As `_read_separate_fields`, for one field. `values`: its values; `texts` are indexes
-        in `rows`."""
-        starts, ends = values.value_starts, values.value_ends
-        blocks, block_values = [], []
-        left = np.arange(len(starts))
-        if decoder.map_items is not None and len(left) >= MIN_BLOCK_ROWS:
-            try:
-                maps, is_read = self._read_maps(decoder, decoder.map_items, starts, ends)
-            except (ReadError, pa.ArrowInvalid):
-                pass
-            else:
-                blocks.append(maps)
-                block_values.append(np.flatnonzero(is_read))
-                left = np.flatnonzero(~is_read)
-        texts, text_values = [], []
+        """As `_read_separate_fields`, for one field. `values`: its values."""
+        texts, rows = [], []
         read, content = decoder.normalizer.read, self._content
-        for index, start, end in zip(
-            left.tolist(), starts[left].tolist(), ends[left].tolist(), strict=True
-        ):
+        for row, start, end in zip(*(column.tolist() for column in values), strict=True):
             try:
                 text, _ = read(content[start:end])
             except UnfitError:  # its row is read alone, for a reason that names the field
-                doubtful[rows[values.texts[index]]] = True
+                doubtful[row] = True
                 continue
             texts.append(f'{{"v":{text}}}'.encode())
-            text_values.append(index)
+            rows.append(row)
+        column = pa.nulls(0, decoder.type)
         try:
             if texts:
-                blocks.append(decoder.normalized.read(binary_array(texts)))
-                block_values.append(np.array(text_values, np.int64))
+                column = decoder.normalized.read(binary_array(texts))
         except ReadError:  # no such text is known
-            doubtful[rows[values.texts[text_values]]] = True
-        of_value = np.concatenate([*block_values, np.zeros(0, np.int64)])
-        column = pa.concat_arrays(blocks) if blocks else pa.nulls(0, decoder.type)
-        return spread(column, rows[values.texts[of_value]], len(doubtful))
+            doubtful[rows] = True
+            rows = []
+        return spread(column, np.array(rows, np.int64), len(doubtful))
 
-    def _read_maps(
-        self, decoder: JsonDecoder, map_items: BlockReader, starts: Ints, ends: Ints
-    ) -> tuple[pa.Array, Flags]:
-        """Return maps of the objects from `starts` to `ends` in `data`, and flags of the objects
-        that could be read. Raises ReadError or ArrowInvalid if no object could."""
-        texts = gather(pa.py_buffer(self.data), starts, ends - starts)
-        offsets, buffer = blob_offsets(texts).astype(np.int64), texts.buffers()[2]
-        data = np.frombuffer(buffer, np.uint8)
-        if not len(data):
-            raise ReadError
-        starts, ends = offsets[:-1], offsets[1:]
-        starts = starts + (data.take(starts, mode="clip") == ord(" "))
-        is_read = (starts < ends) & (data.take(starts, mode="clip") == ord("{"))
-        entries, is_unclear = outermost_fields(data, starts, ends)
-        is_read &= ~is_unclear
-        entries = entries.select(is_read[entries.texts])
-        keys = as_texts(
-            gather(buffer, entries.name_starts, entries.name_ends - entries.name_starts)
-        )
-        counts = np.bincount(entries.texts, minlength=len(starts))
-        codes = repeated_key_codes(keys, entries.texts)
-        if codes is not None:
-            _, code_numbers, code_counts = np.unique(codes, return_inverse=True, return_counts=True)
-            is_read[entries.texts[code_counts[code_numbers] > 1]] = False
-            kept = is_read[entries.texts]
-            entries, keys = entries.select(kept), keys.take(from_numpy(np.flatnonzero(kept)))
-        values = gather(buffer, entries.value_starts, entries.value_ends - entries.value_starts)
-        kind = decoder.type
-        items = pa.nulls(0, kind.item_type)
-        if len(values):
-            items = map_items.read(pc.binary_join_element_wise(*_BEFORE, values, *_AFTER))
-        map_offsets = pa.py_buffer(offsets_of(counts[is_read], np.int32))
-        pairs = pa.Array.from_buffers(
-            pa.struct([kind.key_field, kind.item_field]), len(keys), [None], children=[keys, items]
-        )
-        maps = pa.Array.from_buffers(
-            kind, int(is_read.sum()), [None, map_offsets], children=[pairs]
-        )
-        return maps, is_read
+    def _rewrite_maps(self, texts: pa.Array, doubtful: Flags) -> pa.Array:
+        """Return the texts with lists of items instead of maps, for pyarrow's reader; keep the
+        names of the items. Texts with a map that cannot be rewritten become doubtful."""
+        offsets = blob_offsets(texts)
+        data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+        offsets = offsets.astype(np.int64) - offsets[0]
+        names = [name.encode() for name in self._decoder.maps]
+        found = object_fields(data, offsets, [], names)
+        doubtful |= found.is_unclear
+        buffer = pa.py_buffer(data)
+        for name, spans, has_map in zip(
+            self._decoder.maps, found.names, found.has_map, strict=True
+        ):
+            kept = ~doubtful[spans.texts]
+            rows, starts, ends = (column[kept] for column in spans)
+            keys = gather(buffer, starts, ends - starts)
+            doubtful[rows[_is_invalid_or_repeated(keys, rows)]] = True
+            self._map_names[name], self._has_map[name] = (keys, rows), has_map
+        buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(found.data)]
+        return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
 
     def _add_fields(
-        self, block: pa.Array, rows: NDArray[np.int64], fields: dict[str, pa.Array]
-    ) -> pa.Array:
-        """Return a block of structs with the columns of separate fields among the others."""
+        self, block: pa.Array, rows: Ints, fields: dict[str, pa.Array]
+    ) -> tuple[Flags, pa.Array]:
+        """Return the flags of the rows of a block that could be read, and their structs: with the
+        columns of separate fields, and with maps instead of lists of their items."""
+        lists = {name: block.field(name) for name in self._decoder.maps}
+        names = {name: self._names_of(name, rows) for name in lists}
+        is_read = np.ones(len(rows), np.bool_)
+        for name, items in lists.items():
+            is_read &= is_valid(items) == self._has_map[name][rows]
+            is_read &= np.diff(blob_offsets(items)) == names[name][1]
+        if not is_read.all():
+            index = from_numpy(np.flatnonzero(is_read))
+            return is_read, self._add_fields(block.take(index), rows[is_read], fields)[1]
         index = from_numpy(rows)
-        children = [
-            fields[field.name].take(index) if field.name in fields else block.field(field.name)
-            for field in self._decoder.type
-        ]
-        return pa.Array.from_buffers(self._decoder.type, len(rows), [None], children=children)
+        children = []
+        for field in self._decoder.type:
+            if field.name in fields:
+                children.append(fields[field.name].take(index))
+            elif field.name in lists:
+                children.append(_map_of(field.type, names[field.name], lists[field.name]))
+            else:
+                children.append(block.field(field.name))
+        values = pa.Array.from_buffers(self._decoder.type, len(rows), [None], children=children)
+        return is_read, values
+
+    def _names_of(self, name: str, rows: Ints) -> tuple[pa.Array, Ints]:
+        """Return the names of the items of a map in rows, and how many each row has."""
+        keys, key_rows = self._map_names[name]
+        counts = np.bincount(key_rows, minlength=len(self._texts))
+        if len(rows) < len(counts):
+            is_wanted = np.zeros(len(counts), np.bool_)
+            is_wanted[rows] = True
+            keys = keys.take(from_numpy(np.flatnonzero(is_wanted[key_rows])))
+        return keys.view(pa.string()), counts[rows]
 
     def _rests_of_fitting(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
         """Return (row, rest) of the rows that have a rest. They were read together, so they fit."""
@@ -333,13 +354,6 @@ class _Batch:
                 return [rows[has_text], rows[~has_text]]
         return [rows[:0], *np.array_split(rows, 4)]
 
-    def _take(self, rows: NDArray[np.int64]) -> pa.Array:
-        """Return the texts of rows, which ascend."""
-        first, last = int(rows[0]), int(rows[-1])
-        if last - first + 1 == len(rows):
-            return self._texts.slice(first, len(rows))
-        return self._texts.take(from_numpy(rows))
-
     @cached_property
     def _content(self) -> bytes:
         """All texts, as `data`."""
@@ -349,7 +363,7 @@ class _Batch:
 
     def _texts_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
         """Yield rows with their texts."""
-        content = self._content
+        content = self._content if len(rows) else b""
         starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
         for row, start, end in zip(rows.tolist(), starts, ends, strict=True):
             yield row, content[start:end]
@@ -407,6 +421,51 @@ class _Batch:
         return spread(texts, self._payload_rows(np.array(list(rests), np.int64)), self._count)
 
 
+# --- parts of arrays ------------------------------------------------------------------------------
+
+
+def _take(texts: pa.Array, rows: Ints) -> pa.Array:
+    """Return the texts of rows, which ascend."""
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return texts.slice(first, len(rows))
+    return texts.take(from_numpy(rows))
+
+
+def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
+    """Return which names of a map's items are no valid strings, or are in the map twice. `maps`:
+    the number of each key's map."""
+    flags = np.zeros(len(keys), np.bool_)
+    offsets = blob_offsets(keys)
+    data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    if data.min(initial=255) < ord(" "):
+        controls = np.flatnonzero(data < ord(" ")) + offsets[0]
+        flags[np.searchsorted(offsets, controls, "right") - 1] = True
+    try:
+        as_texts(keys)
+    except pa.ArrowInvalid:
+        flags |= ~is_utf8(keys)
+    codes = repeated_key_codes(keys, maps)
+    if codes is not None:
+        _, numbers, counts = np.unique(codes, return_inverse=True, return_counts=True)
+        flags |= counts[numbers] > 1
+    return flags
+
+
+def _map_of(kind: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) -> pa.Array:
+    """Return maps of lists of items and the items' names, and how many each map has."""
+    keys, counts = names
+    pairs = pa.Array.from_buffers(
+        pa.struct([kind.key_field, kind.item_field]),
+        len(keys),
+        [None],
+        children=[keys, items.flatten()],
+    )
+    buffers = [validity(is_valid(items)) if items.null_count else None]
+    buffers.append(pa.py_buffer(offsets_of(counts, np.int32)))
+    return pa.Array.from_buffers(kind, len(counts), buffers, children=[pairs])
+
+
 # --- what pyarrow's reader must not get -----------------------------------------------------------
 
 # The reader crashes on null after an object, where it expects an object.
@@ -427,64 +486,41 @@ def _can_read_raw(node: Node) -> bool:
     return node.kind not in needs_normalizing and all(map(_can_read_raw, node.children.values()))
 
 
-def _is_doubtful(
-    data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _count_brackets(data: Bytes) -> int:
+    """Return how many objects and arrays may begin in the data."""
+    pieces = (data[begin : begin + PIECE_BYTES] for begin in range(0, len(data), PIECE_BYTES))
+    return sum(int(np.count_nonzero(piece | 0x20 == ord("{"))) for piece in pieces)
+
+
+def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
     """Return which texts pyarrow's reader must not get. The texts lie one after the other in
     `data`, from `starts` to `ends`; none is empty.
 
     All other texts begin with { and end with }. So, with a newline between texts, no object can
     reach from one text into the next: inside one, { never follows }, and strings have no newline.
     The number of objects then shows whether each text is exactly one."""
-    numbers = np.frombuffer(data, np.uint8)
-    flags: NDArray[np.bool_] = (numbers[starts] != ord("{")) | (numbers[ends - 1] != ord("}"))
+    flags: Flags = (data[starts] != ord("{")) | (data[ends - 1] != ord("}"))
     suspects: list[int] = []
-    following = numbers[_positions(numbers[:-1], ord("}")) + 1]
+    following = data[positions(data[:-1], ord("}")) + 1]
     if np.any((following == ord("n")) | (following <= ord(" "))):
-        suspects += [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(data)]
-    if _has_pair(data, b"Na") or _has_pair(data, b"In"):
-        suspects += [match.end() - 1 for match in _NOT_A_NUMBER.finditer(data)]
-    if b"\0" in data:  # NUL ends the reader's input
-        suspects += np.flatnonzero(numbers == 0).tolist()
+        suspects += [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(data.data)]
+    if has_pair(data, b"Na") or has_pair(data, b"In"):
+        suspects += [match.end() - 1 for match in _NOT_A_NUMBER.finditer(data.data)]
+    if data.min() == 0:  # NUL ends the reader's input
+        suspects += positions(data, 0).tolist()
     if suspects:
         flags[np.searchsorted(ends, suspects, side="right")] = True
-    long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)
-    if len(long):
+    # The other texts have a bracket each.
+    if _count_brackets(data) - np.count_nonzero(~flags) >= MAX_NESTING:
+        long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)
         counts = np.zeros(len(long), np.int64)
         for bracket in b"{[":
-            opening = _positions(numbers, bracket)
+            opening = positions(data, bracket)
             counts += np.searchsorted(opening, ends[long])
             counts -= np.searchsorted(opening, starts[long])
         for row in long[counts > MAX_NESTING].tolist():
-            flags[row] |= nests_too_deep(data[starts[row] : ends[row]])
+            flags[row] |= nests_too_deep(data[starts[row] : ends[row]].tobytes())
     return flags
-
-
-_PIECE_BYTES: Final = 1 << 17
-"""NumPy searches texts in pieces that stay in the processor's cache, which is five times faster."""
-
-
-def _has_pair(data: bytes, pair: bytes) -> bool:
-    """Whether the data has two bytes side by side: several times faster than `pair in data`."""
-    if pair[:1] not in data:
-        return False
-    numbers = np.frombuffer(data, np.uint8)
-    return any(
-        bool(((piece[:-1] == pair[0]) & (piece[1:] == pair[1])).any())
-        for begin in range(0, len(data), _PIECE_BYTES)
-        for piece in (numbers[begin : begin + _PIECE_BYTES + 1],)
-    )
-
-
-def _positions(numbers: NDArray[np.uint8], byte: int) -> NDArray[np.int64]:
-    """Return the positions of a byte."""
-    return np.concatenate(
-        [
-            np.flatnonzero(numbers[begin : begin + _PIECE_BYTES] == byte) + begin
-            for begin in range(0, len(numbers), _PIECE_BYTES)
-        ]
-        or [np.zeros(0, np.int64)]
-    )
 
 
 # --- pyarrow's reader -----------------------------------------------------------------------------
@@ -516,8 +552,9 @@ class BlockReader:
             unexpected_field_behavior="error" if all_fields else "ignore",
         )
 
-    def read(self, texts: pa.Array) -> pa.Array:
-        """Return the column of texts (binary, no nulls). Raises ReadError."""
+    def read(self, texts: pa.Array, strings: pa.Array | None = None) -> pa.Array:
+        """Return the column of texts (binary, no nulls). `strings`: those that `cut_long_strings`
+        has cut out of the texts. Raises ReadError."""
         count = len(texts)
         if not count:
             return pa.schema([("v", self._root.type)]).empty_table().column(0).combine_chunks()
@@ -538,17 +575,13 @@ class BlockReader:
             if self._normalized:
                 return _convert(self._root, columns[0])
             children = [
-                _convert(node, column)
+                _convert(node, column, strings)
                 for node, column in zip(self._root.children.values(), columns, strict=True)
             ]
             return pa.Array.from_buffers(self._root.type, count, [None], children=children)
         except (pa.ArrowException, ValueError) as error:
             raise _read_error(str(error)) from None
 
-
-# What makes a value an object, then the separator. Arrow imports pandas to convert bytes of Python.
-_BEFORE: Final = (binary_array([b'{"v":'])[0],)
-_AFTER: Final = (binary_array([b"}"])[0], binary_array([b""])[0])
 
 # "Failed to convert JSON to int64, couldn't parse:1.5", "Failed to parse string: 'x' as a scalar"
 _UNREAD_VALUE = re.compile(
@@ -596,17 +629,21 @@ def _reader_type(node: Node) -> pa.DataType:
     return pa.int32() if kind == Kind.EPOCH_DAYS else node.type
 
 
-def _convert(node: Node, array: pa.Array) -> pa.Array:
-    """Convert what the reader read to the node's type. Raises ValueError (ArrowInvalid is one)."""
+def _convert(node: Node, array: pa.Array, strings: pa.Array | None = None) -> pa.Array:
+    """Convert what the reader read to the node's type. `strings`: as for `BlockReader.read`. Raises
+    ValueError (ArrowInvalid is one)."""
     kind = node.kind
+    if strings is not None and pa.types.is_string(array.type):
+        array = put_back(array, strings)
     if kind == Kind.STRUCT:
         children = [
-            _convert(child, array.field(index))
+            _convert(child, array.field(index), strings)
             for index, child in enumerate(node.children.values())
         ]
         return _rebuild(node.type, array, array.buffers()[:1], children)
     if kind == Kind.LIST:
-        return _rebuild(node.type, array, array.buffers()[:2], [_convert(node.item, array.values)])
+        items = _convert(node.item, array.values, strings)
+        return _rebuild(node.type, array, array.buffers()[:2], [items])
     if kind == Kind.MAP:
         pairs = array.values
         entries = pa.Array.from_buffers(

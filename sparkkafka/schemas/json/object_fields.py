@@ -1,12 +1,16 @@
-"""Finds the outermost fields of many JSON objects at once.
+"""Finds fields of many JSON objects at once, and rewrites maps so that pyarrow's reader reads them.
 
-The bytes that give a text its structure (quotes, brackets, colons, commas) are found first. A
-quote opens or closes a string by their number before it in its text, and brackets count only
-outside of strings. So each text is read by itself, and damage in one harms no other.
+The bytes that give a text its structure (quotes, brackets, colons, commas) are found first. Texts
+in which these do not match are left out, so damage in one text harms no other.
+
+The reader reads no maps, but lists: `{"a": 1, "b": 2}` becomes `[      1,      2]`, of the same
+length. Whoever reads the list compares its length with the number of names. Then the text was a
+valid map: each item had one name, right after its comma or bracket, and a colon.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,107 +33,184 @@ for _kind, _bytes in (
     (_COMMA, b","),
 ):
     _KINDS[list(_bytes)] = _kind
+_STEPS: Final = np.array([0, 0, 1, -1, 0, 0], np.int8)  # by kind: how the level changes
+
+
+class Spans(NamedTuple):
+    """The text that each span is in, ascending, and where it begins and ends."""
+
+    texts: Ints
+    starts: Ints
+    ends: Ints
 
 
 class ObjectFields(NamedTuple):
-    """Fields of objects, in order: the index of each one's text, and where its name (without
-    quotes) and its value begin and end."""
+    """What `object_fields` finds.
 
-    texts: Ints
-    name_starts: Ints
-    name_ends: Ints
-    value_starts: Ints
-    value_ends: Ints
+    values: the values of each field that is no map. names: those of the items of each map. has_map:
+    which texts have an object for each map. data: the texts with lists instead of these objects.
+    is_unclear: the texts for which all this means nothing."""
 
-    def select(self, indexes: Ints | Flags) -> ObjectFields:
-        """Return some of the fields."""
-        return ObjectFields(*(column[indexes] for column in self))
-
-    def named(self, name: bytes, data: Bytes) -> ObjectFields:
-        """Return the fields of this name."""
-        found = np.flatnonzero(self.name_ends - self.name_starts == len(name))
-        for index, byte in enumerate(name):
-            found = found[data[self.name_starts[found] + index] == byte]
-        return self.select(found)
+    values: list[Spans]
+    names: list[Spans]
+    has_map: list[Flags]
+    data: Bytes
+    is_unclear: Flags
 
 
-def outermost_fields(data: Bytes, starts: Ints, ends: Ints) -> tuple[ObjectFields, Flags]:
-    """Return the outermost fields of the objects that lie in `data` from `starts` to `ends`, in
-    order; and flags of the objects that must be read otherwise: one with an escape in a name, or
-    with an escaped quote or backslash, of which the end of a string is not looked for.
-
-    The fields of a text that is no valid JSON object mean nothing, but lie inside of the text.
-    """
-    pieces: list[ObjectFields] = []
-    is_unclear = np.zeros(len(starts), np.bool_)
+def object_fields(
+    data: Bytes, offsets: Ints, fields: Sequence[bytes], maps: Sequence[bytes]
+) -> ObjectFields:
+    """Find outermost fields of objects, one after the other in `data`. `maps`: names of fields that
+    are maps. A text may have a field twice."""
+    count = len(offsets) - 1
+    has_map = [np.zeros(count, np.bool_) for _ in maps]
+    rewritten, is_unclear = data.copy(), np.zeros(count, np.bool_)
+    values: list[list[Spans]] = [[] for _ in fields]
+    names: list[list[Spans]] = [[] for _ in maps]
     low = 0
-    while low < len(starts):
-        high = max(low + 1, int(np.searchsorted(ends, starts[low] + _PIECE_BYTES, "right")))
-        begin = int(starts[low])
-        fields = _fields_of_piece(
-            data[begin : int(ends[high - 1])],
-            starts[low:high] - begin,
-            ends[low:high] - begin,
-            is_unclear[low:high],
-        )
-        pieces.append(ObjectFields(fields.texts + low, *(at + begin for at in fields[1:])))
+    while low < count:
+        begin = int(offsets[low])
+        high = max(low + 1, int(np.searchsorted(offsets, begin + _PIECE_BYTES, "right")) - 1)
+        end = int(offsets[high])
+        piece = _Piece(data[begin:end], offsets[low : high + 1] - begin)
+        found = [piece.values(name) for name in fields]
+        if maps:
+            flags = [has[low:high] for has in has_map]
+            found += piece.rewrite_maps(maps, rewritten[begin:end], flags)
+        for spans, parts in zip(found, values + names, strict=True):
+            parts.append(Spans(spans.texts + low, spans.starts + begin, spans.ends + begin))
+        is_unclear[low:high] = piece.is_unclear
         low = high
-    if not pieces:
-        return ObjectFields(*(np.zeros(0, np.int64) for _ in range(5))), is_unclear
-    return ObjectFields(*map(np.concatenate, zip(*pieces, strict=True))), is_unclear
-
-
-def _fields_of_piece(data: Bytes, starts: Ints, ends: Ints, is_unclear: Flags) -> ObjectFields:
-    """As `outermost_fields`; sets the flags in `is_unclear`."""
-    kinds = _KINDS.take(data)
-    at = np.flatnonzero(kinds)
-    kind = kinds[at]
-    texts, first = _texts_of(at, starts)
-    between = at >= ends[texts]  # bytes of texts that are not read
-    if between.any():
-        at, kind = at[~between], kind[~between]
-        texts, first = _texts_of(at, starts)
-    quotes = offsets_of(kind == _QUOTE)
-    in_string = (quotes[1:] - quotes[first][texts]) & 1 != 0
-    outside = np.flatnonzero(~in_string & (kind != _QUOTE))
-    quote_at = at[kind == _QUOTE]
-    quotes_before = quotes[outside]
-    at, kind = at[outside], kind[outside]
-    texts, first = _texts_of(at, starts)
-    levels = offsets_of((kind == _OPEN).astype(np.int8) - (kind == _CLOSE).astype(np.int8))
-    level = levels[1:] - levels[first][texts]
-
-    colons = np.flatnonzero((kind == _COLON) & (level == 1) & (quotes_before >= 2))
-    is_end = ((kind == _COMMA) & (level == 1)) | ((kind == _CLOSE) & (level == 0))
-    end_at = np.append(at[is_end], len(data))
-    texts, colon_at = texts[colons], at[colons]
-    value_ends = end_at[np.searchsorted(end_at, colon_at)]
-    name_starts = quote_at[quotes_before[colons] - 2] + 1
-    name_ends = quote_at[quotes_before[colons] - 1]
-
-    backslashes = np.flatnonzero(data == ord("\\"))
-    if len(backslashes):
-        following = data.take(backslashes + 1, mode="clip")
-        unclear = backslashes[(following == ord('"')) | (following == ord("\\"))]
-        is_unclear[np.searchsorted(starts, unclear, "right") - 1] = True
-        in_name = np.searchsorted(backslashes, name_ends) > np.searchsorted(
-            backslashes, name_starts
-        )
-        is_unclear[texts[in_name]] = True
-    # In a text that is not valid, these may lie anywhere.
-    name_starts = np.maximum(name_starts, starts[texts])
+    joined = [
+        Spans(*map(np.concatenate, zip(*parts, strict=True))) if parts else _NO_SPANS
+        for parts in values + names
+    ]
     return ObjectFields(
-        texts,
-        name_starts,
-        np.maximum(name_ends, name_starts),
-        colon_at + 1,
-        np.minimum(value_ends, ends[texts]),
+        joined[: len(fields)], joined[len(fields) :], has_map, rewritten, is_unclear
     )
 
 
-def _texts_of(at: Ints, starts: Ints) -> tuple[Ints, Ints]:
-    """Return (the index of the text of each position, the index of each text's first position).
-    The positions ascend; those before the next text's start belong to a text."""
-    first = np.searchsorted(at, starts)
-    counts = np.diff(first, append=len(at))
-    return np.repeat(np.arange(len(starts)), counts), first
+_NO_SPANS: Final = Spans(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+class _Piece:
+    """The structure of some texts: where its bytes are, their kinds, the level after each, and
+    their texts. Brackets, colons and commas in strings are left out."""
+
+    def __init__(self, data: Bytes, offsets: Ints) -> None:
+        self._data = data
+        self.is_unclear = np.zeros(len(offsets) - 1, np.bool_)
+        kinds = _KINDS.take(data)
+        self._backslashes = np.flatnonzero(data == ord("\\"))
+        if len(self._backslashes):
+            kinds[_escaped(self._backslashes, len(data))] = 0
+        while True:
+            at = np.flatnonzero(kinds != 0)
+            kind = kinds[at]
+            is_quote = kind == _QUOTE
+            quotes = offsets_of(is_quote, np.int32)
+            first = np.searchsorted(at, offsets)
+            is_damaged = np.diff(quotes[first]) & 1 != 0
+            if not is_damaged.any():
+                is_outside = is_quote | (quotes[1:] & 1 == 0)
+                if not is_outside.all():
+                    at, kind = at[is_outside], kind[is_outside]
+                    first = np.searchsorted(at, offsets)
+                levels = offsets_of(_STEPS.take(kind), np.int32)
+                is_damaged = np.diff(levels[first]) != 0
+                if not is_damaged.any():
+                    break
+            self.is_unclear |= is_damaged
+            kinds[np.repeat(is_damaged, np.diff(offsets))] = 0
+        self._at, self._kind, self._level = at, kind, levels[1:]
+        self._texts = np.repeat(np.arange(len(offsets) - 1), np.diff(first))
+        colons = np.flatnonzero(kind == _COLON)
+        colon_levels = self._level[colons]
+        self._colons, self._item_colons = colons[colon_levels == 1], colons[colon_levels == 2]
+        self._name_lengths = at[self._colons - 1] - at[self._colons - 2] - 1
+        self._refuse_escapes(self._colons)
+
+    def _refuse_escapes(self, colons: Ints) -> None:
+        """Make texts unclear in which a name before these colons has a backslash."""
+        if len(self._backslashes):
+            before = np.searchsorted(self._backslashes, self._at[colons - 2])
+            has_backslash = np.searchsorted(self._backslashes, self._at[colons - 1]) > before
+            self.is_unclear[self._texts[colons[has_backslash]]] = True
+
+    def _colons_of(self, name: bytes) -> Ints:
+        """Return the colons after a name."""
+        found: Ints = self._colons[self._name_lengths == len(name)]
+        for index, byte in enumerate(name):
+            found = found[self._data.take(self._at[found - 2] + 1 + index, mode="clip") == byte]
+        return found
+
+    def values(self, name: bytes) -> Spans:
+        """Return the values of an outermost field."""
+        colons = self._colons_of(name)
+        is_end = (self._kind == _COMMA) & (self._level == 1)
+        ends = np.flatnonzero(is_end | (self._kind == _CLOSE) & (self._level == 0))
+        ends = ends[np.searchsorted(ends, colons)]
+        return Spans(self._texts[colons], self._at[colons] + 1, self._at[ends])
+
+    def rewrite_maps(
+        self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]
+    ) -> list[Spans]:
+        """Rewrite the maps of outermost fields in `data`, a copy of the texts; return the names of
+        the items of each, without quotes."""
+        at, kind = self._at, self._kind
+        ends = np.flatnonzero((kind == _CLOSE) & (self._level == 1))
+        changes = np.zeros(len(at), np.int16)  # at brackets of maps: their numbers, from 1
+        for number, (name, flags) in enumerate(zip(maps, has_map, strict=True), 1):
+            opens = self._colons_of(name) + 1
+            opens = opens[self._data[at[opens]] == ord("{")]
+            closes = ends[np.searchsorted(ends, opens)]
+            texts = self._texts[opens]
+            self.is_unclear[texts[self._data[at[closes]] != ord("}")]] = True
+            flags[texts] = True
+            data[at[opens]], data[at[closes]] = ord("["), ord("]")
+            changes[opens], changes[closes] = number, -number
+
+        numbers = np.cumsum(changes, dtype=np.int16)[self._item_colons]
+        colons, numbers = self._item_colons[numbers != 0], numbers[numbers != 0]
+        texts, before = self._texts[colons], kind[colons - 3]
+        is_name = (kind[colons - 1] == _QUOTE) & (kind[colons - 2] == _QUOTE)
+        is_name &= (before == _OPEN) | (before == _COMMA)
+        starts, ends = at[colons - 2], at[colons - 1] + 1
+        is_name &= self._is_blank(at[colons - 3] + 1, starts) & self._is_blank(ends, at[colons])
+        self.is_unclear[texts[~is_name]] = True
+        self._refuse_escapes(colons)
+
+        lengths = np.where(is_name, ends - starts, 0)
+        before_each = offsets_of(lengths)
+        data[at[colons]] = ord(" ")
+        data[np.repeat(starts - before_each[:-1], lengths) + np.arange(before_each[-1])] = ord(" ")
+        names = (texts, starts + 1, ends - 1)
+        if len(maps) == 1:
+            return [Spans(*names)]
+        return [
+            Spans(*(column[numbers == number] for column in names))
+            for number in range(1, len(maps) + 1)
+        ]
+
+    def _is_blank(self, starts: Ints, ends: Ints) -> Flags:
+        """Return for ascending spans whether each has only white space. A control character is none
+        for the reader, which refuses it."""
+        lengths = ends - starts
+        is_blank: Flags = lengths == 0
+        one = lengths == 1
+        is_blank[one] = self._data[starts[one]] <= ord(" ")
+        long = np.flatnonzero(lengths > 1)
+        if len(long):
+            bounds = np.stack((starts[long], ends[long]), 1).ravel()
+            is_blank[long] = np.maximum.reduceat(self._data, bounds)[::2] <= ord(" ")
+        return is_blank
+
+
+def _escaped(backslashes: Ints, length: int) -> Ints:
+    """Return the positions of the bytes that are escaped by these backslashes."""
+    indexes = np.arange(len(backslashes))
+    begins_run = np.diff(backslashes, prepend=-2) != 1
+    in_run = indexes - np.maximum.accumulate(np.where(begins_run, indexes, 0))
+    escaped: Ints = backslashes[in_run & 1 == 0] + 1
+    return escaped if not len(escaped) or escaped[-1] < length else escaped[:-1]

@@ -83,6 +83,7 @@ SEPARATE = pa.struct(
         ("m", pa.map_(pa.string(), pa.int64())),
         ("took", pa.duration("us")),
         ("text", pa.string()),
+        ("n", pa.map_(pa.string(), pa.string())),
     ]
 )
 """pyarrow's reader can read neither maps nor durations."""
@@ -122,6 +123,26 @@ SEPARATE = pa.struct(
         b'{"m":{"a\xff":1}}',
         b'{"m":{"a":NaN}}',
         b'{"m":{"a":1}} "',
+        # The next would be valid lists of items, if names could be anywhere.
+        b'{"m":{"a":}}',
+        b'{"m":{"a" 5:}}',
+        b'{"m":{5 "a":}}',
+        b'{"m":{5"a":,"b":1}}',
+        b'{"n":{"b","a":"1"}}',
+        b'{"n":{"b","a"::"1"}}',
+        b'{"n":{"b""a":"1"}}',
+        b'{"n":{"a":"b":"1"}}',
+        b'{"m":{"a":1]}',
+        b'{"m":[]}',
+        b'{"\\u006d":[]}',
+        b'{"m":{:1}}',
+        b'{"m":{"a"\x01:1}}',
+        b'{"m":{"a\x01":1}}',
+        b'{"m":{"a\n":1}}',
+        b'{"m"\n:\t{"a"\r\n :\n1\n,\n"b":2}}',
+        b'{"n":{"a":"}","b":"]"},"m":{"]":1,"}":2}}',
+        b'{"n":{"a":null},"m":{"\\"":1}}',
+        b'{"n":{"a":"\\\\","b":"\\""},"m":{"c":1}}',
     ],
 )
 def test_fields_that_are_read_apart_are_as_one_by_one(payload: bytes) -> None:
@@ -136,6 +157,72 @@ def test_fields_that_are_read_apart_are_as_one_by_one(payload: bytes) -> None:
     assert at_once.values.to_pylist() == one_by_one.values.to_pylist()
     assert at_once.bad_rows.tolist() == one_by_one.bad_rows.tolist()
     assert at_once.reasons == one_by_one.reasons
+
+
+LONG = pa.struct(
+    [
+        ("id", pa.int64()),
+        ("text", pa.string()),
+        ("raw", pa.binary()),
+        ("lines", pa.list_(pa.struct([("text", pa.string())]))),
+        ("labels", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"id":1,"text":"%s","raw":"%s"}' % (b"a" * 200, b"QUFB" * 50),
+        b'{"lines":[{"text":"%s"},{"text":"b"},{"text":"%s"}],"text":null}'
+        % (b"a" * 128, b"c" * 999),
+        b'{"labels":{"a":"%s","b":"b","c":"%s"},"x":["%s"]}' % (b"a" * 200, b"c" * 300, b"x" * 400),
+        b'{"labels":{"%s":"a"}}' % (b"k" * 200),
+        b'{"%s":"%s"}' % (b"x" * 200, b"y" * 200),
+        b'{"text" : "%s" }' % (b"a" * 200),
+        b'{"text":"%s","id":"%s"}' % (b"a" * 200, b"7" * 200),
+        b'{"text":"%s}"' % (b"a" * 200),
+        b'{"text":"%s","id":1' % (b"a" * 200),
+        b'{"text":%s","id":1}' % (b"a" * 200),
+        b'{"text":"%s""id":1}' % (b"a" * 200),
+        b'{"text":"\xc3\xa9%s","id":1}' % ("é".encode() * 200),
+        b'{"text":"%s\xff","id":1}' % (b"a" * 200),
+        b'{"text":"%s\\n","id":1}' % (b"a" * 200),
+        b'{"text":"%s\n","id":1}' % (b"a" * 200),
+        b'{"text":"%s","id":1}' % (b"\x7f" * 200),
+        b'{"text":"\x7faaaaa","id":1}',
+        b'{"text":"\x7fbaaaa","raw":"%s"}' % (b"QUFB" * 50),
+        b'{"raw":"%s"}' % (b"-" * 200),
+    ],
+)
+def test_long_strings_are_as_one_by_one(payload: bytes) -> None:
+    other = b'{"text":"%s"}' % (b"e" * 1000)
+    payloads = [other, payload, other, payload, b'{"id":3}', payload]
+    read = []
+    for fewest in (1, ONE_BY_ONE):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
+            read.append(run(LONG, *payloads))
+    at_once, one_by_one = read
+    assert at_once.values.to_pylist() == one_by_one.values.to_pylist()
+    assert at_once.bad_rows.tolist() == one_by_one.bad_rows.tolist()
+    assert at_once.reasons == one_by_one.reasons
+
+
+def test_long_strings_are_kept_from_pyarrows_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    read = decode.BlockReader.read
+
+    def noted(reader: decode.BlockReader, texts: pa.Array, *strings: pa.Array | None) -> pa.Array:
+        sizes.append(texts.nbytes)
+        return read(reader, texts, *strings)
+
+    monkeypatch.setattr(decode.BlockReader, "read", noted)
+    rows = [b'{"id":%d,"text":"%s"}' % (i, b"%d" % (i % 10) * 1000) for i in range(100)]
+    decoded = run(LONG, *rows)
+    assert len(sizes) == 1
+    assert sizes[0] < 100 * 40
+    assert decoded.values[37].as_py()["text"] == "7" * 1000
 
 
 def test_only_values_that_pyarrow_cannot_read_are_read_one_by_one(
