@@ -1,6 +1,6 @@
 """Kafka's error codes in one table: name, number, what a client does about it, what it means.
 
-The rows are those of Kafka 4.3's `org.apache.kafka.common.protocol.Errors`. The descriptions are
+The rows are those of Kafka 4.4's `org.apache.kafka.common.protocol.Errors`. The descriptions are
 for users of a Spark job: what went wrong, and what to do.
 Import these names from `sparkkafka.errors`.
 """
@@ -343,6 +343,12 @@ class ErrorCode(enum.IntEnum):
     SHARE_SESSION_LIMIT_REACHED = (133, True, False,
         "share groups: the broker keeps no more sessions open (group.share.max.share.sessions); "
         "try again later")
+    GROUP_DELETION_FAILED = (134, False, False,
+        "the group could not be deleted; the broker's message says why")
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (135, False, False,
+        "Kafka Streams: the broker could not store the description of the topology")
+    CONTROLLER_ID_NOT_REGISTERED = (136, False, False,
+        "between controllers: no controller of this id is registered")
     # fmt: on
 
 
@@ -360,7 +366,7 @@ def error_description(code: int, prefix: str = "") -> str:
     names of settings ("kafka." in Spark)."""
     row = _BY_NUMBER.get(code)
     if row is None:
-        return "not among the codes of Kafka 4.3"
+        return "not among the codes of Kafka 4.4"
     return row.text.format(prefix=prefix)
 
 

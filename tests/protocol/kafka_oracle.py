@@ -40,6 +40,7 @@ from sparkkafka.protocol.wire.schema import (
     INT64,
     RECORDS,
     STRING,
+    UINT16,
     UUID,
     ArrayOf,
     Field,
@@ -143,6 +144,8 @@ _KAFKAS_NAMES = {
     "QuorumReplicaState": "ReplicaState",
     "QuorumTopic": "TopicData",
     "QuorumTopicState": "TopicData",
+    "QuorumListener": "Listener",
+    "QuorumNode": "Node",
 }
 
 
@@ -180,7 +183,7 @@ def _json_default(row: dict[str, Any]) -> object:
         return []
     if kind == "bool":
         return str(default).lower() == "true"
-    if kind.startswith("int"):
+    if kind.startswith(("int", "uint")):
         return int(str(default), 0) if default != "" else 0
     if kind == "float64":
         return 0.0
@@ -222,6 +225,10 @@ JSON_NAMES = {
     "SharePartitionData": "PartitionData",
     "ShareLeader": "LeaderIdAndEpoch",
     "AcknowledgePartitionData": "PartitionData",
+    "ListedConfigResource": "ConfigResource",
+    "LeaderEpochEndOffset": "EpochEndOffset",
+    "DescribeTopicPartitionsRequestTopic": "TopicRequest",
+    "TopicPartitionCursor": "Cursor",
 }
 
 
@@ -336,6 +343,8 @@ class Generator:
             return (
                 edge if rng.random() < 0.4 else rng.randrange(-(2 ** (bits - 1)), 2 ** (bits - 1))
             )
+        if kind is UINT16:
+            return rng.randrange(2**16)
         if kind is FLOAT64:
             return rng.choice([0.0, -1.5, 1e300, rng.random()])
         if kind is UUID:
@@ -356,6 +365,8 @@ def strategy(kind: WireType, version: int) -> st.SearchStrategy[Any]:
     if kind in _INT_BITS:
         bits = _INT_BITS[kind]
         return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    if kind is UINT16:
+        return st.integers(0, 2**16 - 1)
     if kind is FLOAT64:
         return st.floats(allow_nan=False)
     if kind is UUID:
@@ -401,11 +412,11 @@ _BIT_FIELDS = {
 
 def peer_class(cls: type[Message]) -> Any:
     """kafka-python's class of a message."""
+    if cls.__name__ in _OTHER_SCHEMAS:
+        return _made_peer_class(cls.__name__)
     for module in _MODULES:
         if hasattr(module, cls.__name__):
             return getattr(module, cls.__name__)
-    if cls.__name__ in _OTHER_SCHEMAS:
-        return _made_peer_class(cls.__name__)
     raise LookupError(cls.__name__)
 
 
@@ -444,8 +455,11 @@ def _peer_arguments(value: Any, peer_struct: Any, version: int) -> dict[str, Any
         item = getattr(value, row.name)
         if row.tag is not None and item == row.make_default():
             continue
-        name = _peer_name(row.name)
-        arguments[name] = _peer_value(row, item, peer_struct.fields[name], version)
+        name = row.name if row.name in peer_struct.fields else _peer_name(row.name)
+        if name == row.name in _BIT_FIELDS and peer_struct.fields[name].type_str == "int32":
+            arguments[name] = item  # not one of those that kafka-python changes by hand
+        else:
+            arguments[name] = _peer_value(row, item, peer_struct.fields[name], version)
     return arguments
 
 
@@ -469,9 +483,10 @@ def from_peer(cls: type[Any], peer: Any, version: int) -> Any:
     for row in fields(cls):
         if not row.exists(version):
             continue
-        item = getattr(peer, _peer_name(row.name))
+        item = getattr(peer, row.name, None)
+        item = getattr(peer, _peer_name(row.name)) if item is None else item
         inner = row.wire_type.element if isinstance(row.wire_type, ArrayOf) else row.wire_type
-        if row.name in _BIT_FIELDS:
+        if row.name in _BIT_FIELDS and not isinstance(item, int):
             unsigned = 1 << 31 if item is None else sum(1 << bit for bit in item)
             item = unsigned - (1 << 32) if unsigned >> 31 else unsigned
         elif row.tag is not None and item is None:

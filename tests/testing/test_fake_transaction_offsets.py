@@ -268,8 +268,8 @@ def test_without_verification_an_offset_may_come_late(fake_cluster_factory: Any)
     [
         ("2.1", 1, 2, None, None),
         ("2.8", 3, 3, None, None),
-        ("3.9", 3, 4, 0, 1),
-        ("4.0", 3, 5, 0, 1),
+        ("3.9", 4, 4, 0, 1),
+        ("4.0", 4, 5, 0, 1),
     ],
 )
 def test_what_each_release_offers(

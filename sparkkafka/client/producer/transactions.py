@@ -445,7 +445,7 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
             ),
         )
         if member is not None:
-            request.generation_id = member.generation_id
+            request.generation_id_or_member_epoch = member.generation_id
             request.member_id = member.member_id
             request.group_instance_id = member.group_instance_id
         return request

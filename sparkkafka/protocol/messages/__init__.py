@@ -33,7 +33,8 @@ _NAMES: Mapping[str, str] = {
         CreatableReplicaAssignment CreatableTopic CreatableTopicConfig CreatableTopicConfigs
         CreatableTopicResult CreatePartitionsAssignment CreatePartitionsRequest
         CreatePartitionsResponse CreatePartitionsTopic CreatePartitionsTopicResult
-        CreateTopicsRequest CreateTopicsResponse DeletableTopicResult DeleteRecordsPartition
+        CreateTopicsRequest CreateTopicsResponse DeletableTopicResult ListConfigResourcesRequest
+        ListConfigResourcesResponse ListedConfigResource DeleteRecordsPartition
         DeleteRecordsPartitionResult DeleteRecordsRequest DeleteRecordsResponse DeleteRecordsTopic
         DeleteRecordsTopicResult DeleteTopicsRequest DeleteTopicsResponse DeleteTopicState
         DescribableLogDirTopic DescribeConfigsRequest DescribeConfigsResource
@@ -66,6 +67,8 @@ _NAMES: Mapping[str, str] = {
         AbortedTransaction BatchIndexAndErrorMessage EpochEndOffset FetchableTopicResponse
         FetchPartition FetchRequest FetchResponse FetchTopic ForgottenTopic LeaderIdAndEpoch
         ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest ListOffsetsResponse
+        LeaderEpochEndOffset OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse
+        OffsetForLeaderPartition OffsetForLeaderTopic OffsetForLeaderTopicResult ReplicaState
         ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint PartitionData PartitionProduceData
         PartitionProduceResponse ProduceRequest ProduceResponse SnapshotId TopicProduceData
         TopicProduceResponse
@@ -91,6 +94,9 @@ _NAMES: Mapping[str, str] = {
     """,
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
+        DescribeTopicPartitionsRequest DescribeTopicPartitionsRequestTopic
+        DescribeTopicPartitionsResponse DescribeTopicPartitionsResponsePartition
+        DescribeTopicPartitionsResponseTopic QuorumListener QuorumNode TopicPartitionCursor
         DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse DescribeQuorumRequest
         DescribeQuorumResponse QuorumPartition QuorumPartitionState QuorumReplicaState QuorumTopic
         QuorumTopicState FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse

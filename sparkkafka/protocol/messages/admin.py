@@ -7,6 +7,7 @@ from __future__ import annotations
 import uuid as uuid_module
 
 from sparkkafka.protocol.wire.schema import (
+    INT8,
     INT32,
     STRING,
     Request,
@@ -337,6 +338,31 @@ class IncrementalAlterConfigsResponse(Response):
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
+@request(api_key=74, versions=(0, 1), flexible=0)
+class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
+    """Requests the names of what has settings of its own: of client metrics in version 0, else of
+    these types (KIP-1142). An empty list means all types."""
+
+    resource_types: list[int] = array(INT8, since=1)
+
+
+@struct
+class ListedConfigResource:
+    """A resource; `resource_type` 16 is a subscription to client metrics."""
+
+    resource_name: str = string()
+    resource_type: int = int8(16, since=1, ignorable=True)
+
+
+@response(ListConfigResourcesRequest)
+class ListConfigResourcesResponse(Response):
+    """The resources."""
+
+    throttle_time_ms: int = int32()
+    error_code: int = int16()
+    config_resources: list[ListedConfigResource] = array(ListedConfigResource)
+
+
 @struct
 class DescribableLogDirTopic:
     """Partitions of one topic."""
@@ -345,7 +371,7 @@ class DescribableLogDirTopic:
     partitions: list[int] = array(INT32)
 
 
-@request(api_key=35, versions=(1, 4), flexible=2)
+@request(api_key=35, versions=(1, 5), flexible=2)
 class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
     """Requests the log directories of a broker with these partitions; None means all."""
 
@@ -372,13 +398,15 @@ class DescribeLogDirsTopic:
 
 @struct
 class DescribeLogDirsResult:
-    """One directory, and its volume's size without what lies in remote storage."""
+    """One directory, and its volume's size without what lies in remote storage. A cordoned one gets
+    no new replicas."""
 
     error_code: int = int16()
     log_dir: str = string()
     topics: list[DescribeLogDirsTopic] = array(DescribeLogDirsTopic)
     total_bytes: int = int64(-1, since=4, ignorable=True)
     usable_bytes: int = int64(-1, since=4, ignorable=True)
+    is_cordoned: bool = boolean(since=5, ignorable=True)
 
 
 @response(DescribeLogDirsRequest)

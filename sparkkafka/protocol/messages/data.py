@@ -1,7 +1,10 @@
-"""Reading and writing records: ListOffsets, Fetch, Produce."""
+"""Reading and writing records: ListOffsets, Fetch, Produce, OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
+import uuid as uuid_module
+
+from sparkkafka.protocol.constants import MAX_INT64
 from sparkkafka.protocol.wire.primitives import BytesLike
 from sparkkafka.protocol.wire.schema import (
     INT32,
@@ -21,6 +24,7 @@ from sparkkafka.protocol.wire.schema import (
     response,
     string,
     struct,
+    uuid,
 )
 
 
@@ -49,17 +53,18 @@ class ListOffsetsTopic:
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-@request(api_key=2, versions=(2, 9), flexible=6)
+@request(api_key=2, versions=(2, 11), flexible=6)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     """Requests from a leader offsets by timestamp.
 
     `replica_id` is -1 for a consumer. With `isolation_level` 1 (read committed) the end is the
-    last stable offset.
+    last stable offset. `timeout_ms` limits a lookup in the remote storage of a tiered topic.
     """
 
     replica_id: int = int32()
     isolation_level: int = int8(since=2)
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic)
+    timeout_ms: int = int32(since=10, ignorable=True)
 
 
 @struct
@@ -103,13 +108,16 @@ class FetchPartition:
     last_fetched_epoch: int = int32(-1, since=12)
     log_start_offset: int = int64(-1, since=5, ignorable=True)
     partition_max_bytes: int = int32()
+    replica_directory_id: uuid_module.UUID = uuid(since=17, tag=0, ignorable=True)
+    high_watermark: int = int64(MAX_INT64, since=18, tag=1, ignorable=True)
 
 
 @struct
 class FetchTopic:
-    """Partitions of one topic."""
+    """Partitions of one topic, which `topic` names until version 12, `topic_id` from 13 on."""
 
-    topic: str = string(ignorable=True)
+    topic: str = string(until=12, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=13, ignorable=True)
     partitions: list[FetchPartition] = array(FetchPartition)
 
 
@@ -117,11 +125,20 @@ class FetchTopic:
 class ForgottenTopic:
     """Partitions to drop from a fetch session (KIP-227)."""
 
-    topic: str = string(ignorable=True)
+    topic: str = string(until=12, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=13, ignorable=True)
     partitions: list[int] = array(INT32)
 
 
-@request(api_key=1, versions=(4, 12), flexible=12)
+@struct
+class ReplicaState:
+    """The broker that replicates; a consumer leaves it out."""
+
+    replica_id: int = int32(-1)
+    replica_epoch: int = int64(-1)
+
+
+@request(api_key=1, versions=(4, 18), flexible=12, usual=12)
 class FetchRequest(Request["FetchResponse"]):
     """Reads records, waiting up to `max_wait_ms` for `min_bytes` of them.
 
@@ -132,7 +149,8 @@ class FetchRequest(Request["FetchResponse"]):
     cluster_id: str | None = nullable_string(
         None, since=12, nullable_since=12, tag=0, ignorable=True
     )
-    replica_id: int = int32(-1)
+    replica_id: int = int32(-1, until=14)
+    replica_state: ReplicaState = nested(ReplicaState, since=15, tag=1)
     max_wait_ms: int = int32()
     min_bytes: int = int32()
     max_bytes: int = int32(0x7FFFFFFF, since=3, ignorable=True)
@@ -194,10 +212,21 @@ class PartitionData:
 
 @struct
 class FetchableTopicResponse:
-    """Partitions of one topic."""
+    """Partitions of one topic, named as in the request."""
 
-    topic: str = string(ignorable=True)
+    topic: str = string(until=12, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=13, ignorable=True)
     partitions: list[PartitionData] = array(PartitionData)
+
+
+@struct
+class NodeEndpoint:
+    """The address of a leader that `current_leader` names (KIP-951)."""
+
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = nullable_string(None)
 
 
 @response(FetchRequest)
@@ -208,6 +237,7 @@ class FetchResponse(Response):
     error_code: int = int16(since=7, ignorable=True)
     session_id: int = int32(since=7)
     responses: list[FetchableTopicResponse] = array(FetchableTopicResponse)
+    node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=16, tag=0)
 
 
 @struct
@@ -220,13 +250,14 @@ class PartitionProduceData:
 
 @struct
 class TopicProduceData:
-    """Partitions of one topic."""
+    """Partitions of one topic, which `name` names until version 12, `topic_id` from 13 on."""
 
-    name: str = string(ignorable=True)
+    name: str = string(until=12, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=13, ignorable=True)
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@request(api_key=0, versions=(3, 12), flexible=9, usual=11)
+@request(api_key=0, versions=(3, 13), flexible=9, usual=11)
 class ProduceRequest(Request["ProduceResponse"]):
     """Writes records. `acks` is -1 (all in sync), 1 (leader) or 0, to which there is no reply."""
 
@@ -263,20 +294,11 @@ class PartitionProduceResponse:
 
 @struct
 class TopicProduceResponse:
-    """Partitions of one topic."""
+    """Partitions of one topic, named as in the request."""
 
-    name: str = string(ignorable=True)
+    name: str = string(until=12, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=13, ignorable=True)
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse)
-
-
-@struct
-class NodeEndpoint:
-    """The address of a leader that `current_leader` names (KIP-951)."""
-
-    node_id: int = int32()
-    host: str = string()
-    port: int = int32()
-    rack: str | None = nullable_string(None)
 
 
 @response(ProduceRequest)
@@ -286,3 +308,56 @@ class ProduceResponse(Response):
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32(since=1, ignorable=True)
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)
+
+
+@struct
+class OffsetForLeaderPartition:
+    """A partition and the epoch whose end is requested."""
+
+    partition: int = int32()
+    current_leader_epoch: int = int32(-1, since=2, ignorable=True)
+    leader_epoch: int = int32()
+
+
+@struct
+class OffsetForLeaderTopic:
+    """Partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
+
+
+@request(api_key=23, versions=(2, 4), flexible=4)
+class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
+    """Requests from a leader where epochs end in its log (KIP-101). `replica_id` is -1 for a
+    consumer."""
+
+    replica_id: int = int32(-2, since=3, ignorable=True)
+    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
+
+
+@struct
+class LeaderEpochEndOffset:
+    """The offset after the last record of `leader_epoch`: the largest one of the log that is not
+    later than the requested epoch. Both are -1 if the log has none."""
+
+    error_code: int = int16()
+    partition: int = int32()
+    leader_epoch: int = int32(-1, since=1, ignorable=True)
+    end_offset: int = int64(-1)
+
+
+@struct
+class OffsetForLeaderTopicResult:
+    """Partitions of one topic."""
+
+    topic: str = string()
+    partitions: list[LeaderEpochEndOffset] = array(LeaderEpochEndOffset)
+
+
+@response(OffsetForLeaderEpochRequest)
+class OffsetForLeaderEpochResponse(Response):
+    """The ends of the epochs."""
+
+    throttle_time_ms: int = int32(since=2, ignorable=True)
+    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)

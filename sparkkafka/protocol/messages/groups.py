@@ -34,9 +34,10 @@ from sparkkafka.protocol.wire.schema import (
 )
 
 
-@request(api_key=10, versions=(1, 4), flexible=3)
+@request(api_key=10, versions=(1, 6), flexible=3)
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    """Requests the coordinator of a group (`key_type` 0) or of a transactional id (1).
+    """Requests the coordinator of a group (`key_type` 0), a transactional id (1) or a
+    partition of a share group (2).
 
     `key` until version 3, `coordinator_keys` from version 4 on.
     """
@@ -83,13 +84,14 @@ class OffsetCommitRequestPartition:
 
 @struct
 class OffsetCommitRequestTopic:
-    """Partitions of one topic."""
+    """Partitions of one topic, which `name` names until version 9, `topic_id` from 10 on."""
 
-    name: str = string(ignorable=True)
+    name: str = string(until=9, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-@request(api_key=8, versions=(2, 9), flexible=8)
+@request(api_key=8, versions=(2, 10), flexible=8, usual=9)
 class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     """Commits offsets of a group. A group without members has generation -1 and member "".
 
@@ -114,9 +116,10 @@ class OffsetCommitResponsePartition:
 
 @struct
 class OffsetCommitResponseTopic:
-    """Partitions of one topic."""
+    """Partitions of one topic, named as in the request."""
 
-    name: str = string(ignorable=True)
+    name: str = string(until=9, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
     partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition)
 
 
@@ -138,21 +141,25 @@ class OffsetFetchRequestTopic:
 
 @struct
 class OffsetFetchRequestTopics:
-    """Partitions of one topic, from version 8 on."""
+    """Partitions of one topic, from version 8 on; from version 10 on its id stands for its name."""
 
-    name: str = string(ignorable=True)
+    name: str = string(until=9, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
     partition_indexes: list[int] = array(INT32)
 
 
 @struct
 class OffsetFetchRequestGroup:
-    """One group; `topics` None means all topics with committed offsets."""
+    """One group; `topics` None means all topics with committed offsets. Id and epoch are those of a
+    member under KIP-848."""
 
     group_id: str = string()
+    member_id: str | None = nullable_string(None, since=9, nullable_since=9, ignorable=True)
+    member_epoch: int = int32(-1, since=9, ignorable=True)
     topics: list[OffsetFetchRequestTopics] | None = nullable_array(OffsetFetchRequestTopics)
 
 
-@request(api_key=9, versions=(1, 8), flexible=6)
+@request(api_key=9, versions=(1, 10), flexible=6, usual=9)
 class OffsetFetchRequest(Request["OffsetFetchResponse"]):
     """Requests committed offsets: of one group until version 7, of `groups` from version 8 on.
 
@@ -199,9 +206,10 @@ class OffsetFetchResponsePartitions:
 
 @struct
 class OffsetFetchResponseTopics:
-    """Partitions of one topic, from version 8 on."""
+    """Partitions of one topic, from version 8 on, named as in the request."""
 
-    name: str = string(ignorable=True)
+    name: str = string(until=9, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=10, ignorable=True)
     partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions)
 
 

@@ -1,5 +1,5 @@
 """The brokers and controllers of a cluster, their APIs, and the metadata of topics: ApiVersions,
-Metadata, DescribeCluster, DescribeQuorum."""
+Metadata, DescribeTopicPartitions, DescribeCluster, DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from sparkkafka.protocol.wire.schema import (
     int32,
     int64,
     nullable_array,
+    nullable_nested,
     nullable_string,
     request,
     response,
     string,
     struct,
+    uint16,
     uuid,
 )
 
@@ -28,12 +30,15 @@ from sparkkafka.protocol.wire.schema import (
 NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 
-@request(api_key=18, versions=(0, 4), flexible=3)
+@request(api_key=18, versions=(0, 5), flexible=3, usual=4)
 class ApiVersionsRequest(Request["ApiVersionsResponse"]):
-    """Requests the version ranges of a broker (KIP-35). Names the client software (KIP-511)."""
+    """Requests the version ranges of a broker (KIP-35). Names the client software (KIP-511), and
+    the broker that the client means to reach (KIP-1242): another one refuses the request."""
 
     client_software_name: str = string(since=3, ignorable=True)
     client_software_version: str = string(since=3, ignorable=True)
+    cluster_id: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
+    node_id: int = int32(-1, since=5, ignorable=True)
 
 
 @struct
@@ -148,15 +153,80 @@ class MetadataResponse(Response):
     error_code: int = int16(since=13, ignorable=True)
 
 
-@request(api_key=60, versions=(0, 1), flexible=0)
+@struct
+class DescribeTopicPartitionsRequestTopic:
+    """A topic by its name."""
+
+    name: str = string()
+
+
+@struct
+class TopicPartitionCursor:
+    """The partition with which the next answer begins."""
+
+    topic_name: str = string()
+    partition_index: int = int32()
+
+
+@request(api_key=75, versions=(0, 0), flexible=0)
+class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"]):
+    """Requests partitions of topics, a limited number in each answer (KIP-966)."""
+
+    topics: list[DescribeTopicPartitionsRequestTopic] = array(DescribeTopicPartitionsRequestTopic)
+    response_partition_limit: int = int32(2000)
+    cursor: TopicPartitionCursor | None = nullable_nested(TopicPartitionCursor)
+
+
+@struct
+class DescribeTopicPartitionsResponsePartition:
+    """A partition. `eligible_leader_replicas` may lead it although they are not in sync; if all
+    have been offline, `last_known_elr` are the last ones that could."""
+
+    error_code: int = int16()
+    partition_index: int = int32()
+    leader_id: int = int32()
+    leader_epoch: int = int32(-1, ignorable=True)
+    replica_nodes: list[int] = array(INT32)
+    isr_nodes: list[int] = array(INT32)
+    eligible_leader_replicas: list[int] | None = nullable_array(INT32, null_default=True)
+    last_known_elr: list[int] | None = nullable_array(INT32, null_default=True)
+    offline_replicas: list[int] = array(INT32, ignorable=True)
+
+
+@struct
+class DescribeTopicPartitionsResponseTopic:
+    """A topic, with the partitions that fit into this answer."""
+
+    error_code: int = int16()
+    name: str | None = nullable_string()
+    topic_id: uuid_module.UUID = uuid(ignorable=True)
+    is_internal: bool = boolean(ignorable=True)
+    partitions: list[DescribeTopicPartitionsResponsePartition] = array(
+        DescribeTopicPartitionsResponsePartition
+    )
+    topic_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS)
+
+
+@response(DescribeTopicPartitionsRequest)
+class DescribeTopicPartitionsResponse(Response):
+    """Topics in order of their names; `next_cursor` is null in the last answer."""
+
+    throttle_time_ms: int = int32(ignorable=True)
+    topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic)
+    next_cursor: TopicPartitionCursor | None = nullable_nested(TopicPartitionCursor)
+
+
+@request(api_key=60, versions=(0, 2), flexible=0)
 class DescribeClusterRequest(Request["DescribeClusterResponse"]):
     """Requests the cluster's id and brokers; `endpoint_type` is 1 for brokers, 2 for controllers.
+    Brokers that are fenced (not in service) are in the answer only if they are requested.
 
     Brokers before 2.8 do not know it.
     """
 
     include_cluster_authorized_operations: bool = boolean()
     endpoint_type: int = int8(1, since=1)
+    include_fenced_brokers: bool = boolean(since=2)
 
 
 @struct
@@ -167,6 +237,7 @@ class DescribeClusterBroker:
     host: str = string()
     port: int = int32()
     rack: str | None = nullable_string(None)
+    is_fenced: bool = boolean(since=2)
 
 
 @response(DescribeClusterRequest)
@@ -198,7 +269,7 @@ class QuorumTopic:
     partitions: list[QuorumPartition] = array(QuorumPartition)
 
 
-@request(api_key=55, versions=(0, 1), flexible=0)
+@request(api_key=55, versions=(0, 2), flexible=0)
 class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
     """Requests the controllers of KRaft (KIP-595); brokers forward it to the active one."""
 
@@ -214,6 +285,7 @@ class QuorumReplicaState:
     """
 
     replica_id: int = int32()
+    replica_directory_id: uuid_module.UUID = uuid(since=2)
     log_end_offset: int = int64()
     last_fetch_timestamp: int = int64(-1, since=1, ignorable=True)
     last_caught_up_timestamp: int = int64(-1, since=1, ignorable=True)
@@ -225,6 +297,7 @@ class QuorumPartitionState:
 
     partition_index: int = int32()
     error_code: int = int16()
+    error_message: str | None = nullable_string(since=2, nullable_since=2, ignorable=True)
     leader_id: int = int32()
     leader_epoch: int = int32()
     high_watermark: int = int64()
@@ -240,9 +313,28 @@ class QuorumTopicState:
     partitions: list[QuorumPartitionState] = array(QuorumPartitionState)
 
 
+@struct
+class QuorumListener:
+    """A listener of a controller."""
+
+    name: str = string()
+    host: str = string()
+    port: int = uint16()
+
+
+@struct
+class QuorumNode:
+    """A controller, with its listeners."""
+
+    node_id: int = int32()
+    listeners: list[QuorumListener] = array(QuorumListener)
+
+
 @response(DescribeQuorumRequest)
 class DescribeQuorumResponse(Response):
     """All controllers and brokers as the active controller sees them."""
 
     error_code: int = int16()
+    error_message: str | None = nullable_string(since=2, nullable_since=2, ignorable=True)
     topics: list[QuorumTopicState] = array(QuorumTopicState)
+    nodes: list[QuorumNode] = array(QuorumNode, since=2)

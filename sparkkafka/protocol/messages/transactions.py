@@ -7,6 +7,8 @@ Usual versions end where KIP-890's second part begins (transactions V2): these a
 
 from __future__ import annotations
 
+import uuid as uuid_module
+
 from sparkkafka.protocol.wire.schema import (
     INT32,
     INT64,
@@ -15,6 +17,7 @@ from sparkkafka.protocol.wire.schema import (
     Response,
     array,
     boolean,
+    int8,
     int16,
     int32,
     int64,
@@ -23,10 +26,11 @@ from sparkkafka.protocol.wire.schema import (
     response,
     string,
     struct,
+    uuid,
 )
 
 
-@request(api_key=22, versions=(0, 4), flexible=2)
+@request(api_key=22, versions=(0, 5), flexible=2)
 class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     """Requests a producer id; with a transactional id also aborts its open transaction.
 
@@ -98,7 +102,7 @@ class AddPartitionsToTxnResponse(Response):
     )
 
 
-@request(api_key=25, versions=(0, 3), flexible=3)
+@request(api_key=25, versions=(0, 4), flexible=3)
 class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
     """Makes the offsets of a group part of the transaction, before TxnOffsetCommit."""
 
@@ -151,13 +155,14 @@ class TxnOffsetCommitRequestPartition:
 
 @struct
 class TxnOffsetCommitRequestTopic:
-    """Partitions of one topic."""
+    """Partitions of one topic, which `name` names until version 5, `topic_id` from 6 on."""
 
-    name: str = string()
+    name: str = string(until=5, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=6, ignorable=True)
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-@request(api_key=28, versions=(0, 5), flexible=3, usual=3)
+@request(api_key=28, versions=(0, 6), flexible=3, usual=3)
 class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     """Commits offsets of a group with the transaction; goes to the group's coordinator."""
 
@@ -165,7 +170,7 @@ class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     group_id: str = string()
     producer_id: int = int64()
     producer_epoch: int = int16()
-    generation_id: int = int32(-1, since=3)
+    generation_id_or_member_epoch: int = int32(-1, since=3)
     member_id: str = string(since=3)
     group_instance_id: str | None = nullable_string(None, since=3, nullable_since=3)
     topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic)
@@ -181,9 +186,10 @@ class TxnOffsetCommitResponsePartition:
 
 @struct
 class TxnOffsetCommitResponseTopic:
-    """Partitions of one topic."""
+    """Partitions of one topic, named as in the request."""
 
-    name: str = string()
+    name: str = string(until=5, ignorable=True)
+    topic_id: uuid_module.UUID = uuid(since=6, ignorable=True)
     partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition)
 
 
@@ -331,16 +337,18 @@ class WritableTxnMarkerTopic:
 
 @struct
 class WritableTxnMarker:
-    """The end of a producer's transaction: committed if `transaction_result`, else aborted."""
+    """The end of a producer's transaction: committed if `transaction_result`, else aborted.
+    Coordinators send `transaction_version` 2 if the marker's epoch must be newer than the log's."""
 
     producer_id: int = int64()
     producer_epoch: int = int16()
     transaction_result: bool = boolean()
     topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic)
     coordinator_epoch: int = int32()
+    transaction_version: int = int8(since=2, ignorable=True)
 
 
-@request(api_key=27, versions=(1, 1), flexible=1)
+@request(api_key=27, versions=(1, 2), flexible=1)
 class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
     """Has leaders write markers: for coordinators, and to abort a hanging transaction."""
 

@@ -385,9 +385,12 @@ def _absence_check(declared: Sequence[Field], version: int) -> Callable[[Any], N
                 continue
             if isinstance(field.wire_type, ArrayOf) and field_value == ():
                 continue  # the default is an empty list, and an empty tuple is as good
-            replacements = [
-                other.name for other in _replacements(field, declared) if other.exists(version)
-            ]
+            present = [other for other in _replacements(field, declared) if other.exists(version)]
+            if field.ignorable and any(
+                getattr(value, other.name) != other.make_default() for other in present
+            ):
+                continue  # both are set, so that any version can be sent
+            replacements = [other.name for other in present]
             if field.until is None:
                 versions = f"since version {field.since}"
             elif field.since:

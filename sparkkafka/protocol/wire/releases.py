@@ -15,12 +15,13 @@ _NEW_IN = {
         InitProducerId:1 AddPartitionsToTxn:1 AddOffsetsToTxn:1 EndTxn:1 WriteTxnMarkers:0
         TxnOffsetCommit:2 DescribeConfigs:2 DescribeLogDirs:1 SaslAuthenticate:0 CreatePartitions:1
         DeleteGroups:1 DescribeAcls:1 CreateAcls:1 DeleteAcls:1 CreateDelegationToken:1
+        OffsetForLeaderEpoch:2
         RenewDelegationToken:1 ExpireDelegationToken:1 DescribeDelegationToken:1
     """,
     "2.2": "ListOffsets:5 JoinGroup:4 SaslAuthenticate:1 ElectLeaders:0",
     "2.3": """
         Fetch:11 Metadata:8 OffsetCommit:7 JoinGroup:5 Heartbeat:3 SyncGroup:3 DescribeGroups:3
-        IncrementalAlterConfigs:0
+        IncrementalAlterConfigs:0 OffsetForLeaderEpoch:3
     """,
     "2.4": """
         Produce:8 Metadata:9 OffsetCommit:8 OffsetFetch:6 FindCoordinator:3 JoinGroup:6 Heartbeat:4
@@ -45,8 +46,8 @@ _NEW_IN = {
     """,
     "2.8": """
         Produce:9 ListOffsets:6 Metadata:11 CreateTopics:7 DeleteTopics:6 AddPartitionsToTxn:3
-        AddOffsetsToTxn:3 EndTxn:3 WriteTxnMarkers:1 DescribeConfigs:4 DescribeCluster:0
-        DescribeProducers:0 DescribeClientQuotas:1 AlterClientQuotas:1
+        OffsetForLeaderEpoch:4 AddOffsetsToTxn:3 EndTxn:3 WriteTxnMarkers:1 DescribeConfigs:4
+        DescribeCluster:0 DescribeProducers:0 DescribeClientQuotas:1 AlterClientQuotas:1
     """,
     "3.0": """
         ListOffsets:7 OffsetFetch:8 FindCoordinator:4 DescribeTransactions:0 ListTransactions:0
@@ -70,19 +71,34 @@ _NEW_IN = {
     "4.0": """
         Produce:12 ListOffsets:10 Metadata:13 DescribeGroups:6 EndTxn:5 TxnOffsetCommit:5
         DescribeCluster:2 ConsumerGroupHeartbeat:1 ConsumerGroupDescribe:1 DescribeQuorum:2
-        UpdateFeatures:2
+        UpdateFeatures:2 ListConfigResources:0 DescribeTopicPartitions:0
     """,
     "4.1": """
         Produce:13 Fetch:18 ListTransactions:2 AlterPartitionReassignments:1 ShareGroupHeartbeat:1
         ShareGroupDescribe:1 ShareFetch:1 ShareAcknowledge:1 DescribeShareGroupOffsets:0
-        AlterShareGroupOffsets:0 DeleteShareGroupOffsets:0
+        AlterShareGroupOffsets:0 DeleteShareGroupOffsets:0 ListConfigResources:1
     """,
     "4.2": """
         ListOffsets:11 OffsetCommit:10 OffsetFetch:10 WriteTxnMarkers:2 ShareFetch:2
         ShareAcknowledge:2 DescribeShareGroupOffsets:1
     """,
     "4.3": "DescribeLogDirs:5",
+    "4.4": "ApiVersions:5 DeleteGroups:3 TxnOffsetCommit:6",
 }
+
+
+RELEASES = tuple(_NEW_IN)
+"""The releases that brought a version, from the oldest that is supported."""
+
+
+def newest_versions(release: str) -> dict[str, int]:
+    """Return the highest version of each request that brokers of a release of `RELEASES` offer."""
+    versions: dict[str, int] = {}
+    for name, rows in _NEW_IN.items():
+        versions |= {api: int(version) for api, version in (row.split(":") for row in rows.split())}
+        if name == release:
+            break
+    return versions
 
 
 def first_kafka(api_name: str, version: int = 0) -> str:

@@ -65,6 +65,7 @@ class Primitive(Generic[_T]):
 BOOLEAN = Primitive[bool]("bool", "?")
 INT8 = Primitive[int]("int8", "b")
 INT16 = Primitive[int]("int16", "h")
+UINT16 = Primitive[int]("uint16", "H")
 INT32 = Primitive[int]("int32", "i")
 INT64 = Primitive[int]("int64", "q")
 FLOAT64 = Primitive[float]("float64", "d")
@@ -133,6 +134,10 @@ def int8(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
 
 def int16(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
     return cast(int, _declare(INT16, default, keywords))
+
+
+def uint16(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    return cast(int, _declare(UINT16, default, keywords))
 
 
 def int32(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:

@@ -32,6 +32,7 @@ from sparkkafka.protocol.messages import (
 from sparkkafka.testing.fake.call import Call, CloseConnection
 from sparkkafka.testing.fake.log.producers import Refused, transactional_header
 from sparkkafka.testing.fake.state import FakePartition
+from sparkkafka.testing.fake.topic_ids import set_topic_names
 from sparkkafka.testing.fake.transactions.apis import verify_write
 
 ALL_REPLICAS = -1
@@ -185,6 +186,7 @@ def fetch(call: Call) -> FetchResponse:
     min_bytes = min(message.min_bytes, max_bytes)
     deadline_s = time.monotonic() + message.max_wait_ms / 1000
     while True:
+        set_topic_names(message, call.state)
         result = _read_partitions(call, message, max_bytes)
         remaining_s = deadline_s - time.monotonic()
         if (

@@ -35,6 +35,7 @@ from sparkkafka.testing.fake.handlers import (
 )
 from sparkkafka.testing.fake.security.authorizer import Authorizer
 from sparkkafka.testing.fake.state import ClusterState
+from sparkkafka.testing.fake.topic_ids import set_topic_ids, set_topic_names
 from sparkkafka.testing.fake.versions import Release
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Dispatcher:
             connection.number,
         )
         with self._changed:
+            set_topic_names(decoded.message, self._state)
             self.requests.append(request)
             rule = next((row for row in self.faults if row.fires_for(request)), None)
             self._changed.notify_all()
@@ -141,6 +143,7 @@ class Dispatcher:
                 return Reply(close=True)
             else:
                 with self._changed:
+                    set_topic_names(decoded.message, self._state)  # a fault may have changed them
                     response = self.handlers[request.api](
                         Call(
                             self._state,
@@ -159,6 +162,9 @@ class Dispatcher:
                             ),
                         )
                     )
+        if decoded.message is not None:
+            with self._changed:
+                set_topic_ids(response, decoded.message, version, self._state)
         if isinstance(action, Answer) and action.top_level and not hasattr(response, "error_code"):
             raise TypeError(f"a reply to {request.api} has no error field of its own")
         if isinstance(action, Throttle) and response is not None:

@@ -6,186 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sparkkafka.protocol.wire.releases import RELEASES, newest_versions
+
 VersionRange = tuple[int, int]
 
-# Highest version of each API in a release (Kafka's message definitions at its tag). A release lacks
-# the APIs that have no row.
-_RELEASES: dict[str, dict[str, int]] = {
-    "2.1": {
-        "ApiVersions": 2,
-        "Metadata": 7,
-        "ListOffsets": 4,
-        "Fetch": 10,
-        "Produce": 7,
-        "InitProducerId": 1,
-        "AddPartitionsToTxn": 1,
-        "AddOffsetsToTxn": 1,
-        "EndTxn": 1,
-        "TxnOffsetCommit": 2,
-        "FindCoordinator": 2,
-        "JoinGroup": 3,
-        "SyncGroup": 2,
-        "Heartbeat": 2,
-        "LeaveGroup": 2,
-        "OffsetCommit": 6,
-        "OffsetFetch": 5,
-        "CreatePartitions": 1,
-        "DeleteRecords": 1,
-        "DeleteGroups": 1,
-        "ListGroups": 2,
-        "SaslHandshake": 1,
-        "SaslAuthenticate": 0,
-        "CreateTopics": 3,
-        "DeleteTopics": 3,
-        "DescribeConfigs": 2,
-        "DescribeGroups": 2,
-        "DescribeLogDirs": 1,
-        "DescribeAcls": 1,
-        "CreateAcls": 1,
-        "DeleteAcls": 1,
-    },
-    "2.8": {
-        "ApiVersions": 3,
-        "Metadata": 11,
-        "ListOffsets": 6,
-        "Fetch": 12,
-        "Produce": 9,
-        "InitProducerId": 4,
-        "AddPartitionsToTxn": 3,
-        "AddOffsetsToTxn": 3,
-        "EndTxn": 3,
-        "TxnOffsetCommit": 3,
-        "FindCoordinator": 3,
-        "JoinGroup": 7,
-        "SyncGroup": 5,
-        "Heartbeat": 4,
-        "LeaveGroup": 4,
-        "OffsetCommit": 8,
-        "OffsetFetch": 7,
-        "CreatePartitions": 3,
-        "DeleteRecords": 2,
-        "DeleteGroups": 2,
-        "ListGroups": 4,
-        "SaslHandshake": 1,
-        "SaslAuthenticate": 2,
-        "CreateTopics": 7,
-        "DeleteTopics": 6,
-        "DescribeConfigs": 4,
-        "DescribeGroups": 5,
-        "DescribeLogDirs": 2,
-        "DescribeCluster": 0,
-        "DescribeAcls": 2,
-        "CreateAcls": 2,
-        "DeleteAcls": 2,
-        "DescribeUserScramCredentials": 0,
-        "AlterUserScramCredentials": 0,
-        "DescribeClientQuotas": 1,
-        "AlterClientQuotas": 1,
-        "AlterPartitionReassignments": 0,
-        "ListPartitionReassignments": 0,
-        "ElectLeaders": 2,
-        "UpdateFeatures": 0,
-    },
-    "3.9": {
-        "ApiVersions": 4,
-        "Metadata": 12,
-        "ListOffsets": 9,
-        "Fetch": 17,
-        "Produce": 11,
-        "InitProducerId": 5,
-        "AddPartitionsToTxn": 5,
-        "AddOffsetsToTxn": 4,
-        "EndTxn": 4,
-        "TxnOffsetCommit": 4,
-        "DescribeTransactions": 0,
-        "ListTransactions": 1,
-        "FindCoordinator": 6,
-        "JoinGroup": 9,
-        "SyncGroup": 5,
-        "Heartbeat": 4,
-        "LeaveGroup": 5,
-        "OffsetCommit": 9,
-        "OffsetFetch": 9,
-        "CreatePartitions": 3,
-        "DeleteRecords": 2,
-        "DeleteGroups": 2,
-        "ListGroups": 5,
-        "SaslHandshake": 1,
-        "SaslAuthenticate": 2,
-        "CreateTopics": 7,
-        "DeleteTopics": 6,
-        "DescribeConfigs": 4,
-        "DescribeGroups": 5,
-        "DescribeLogDirs": 4,
-        "DescribeCluster": 1,
-        "DescribeAcls": 3,
-        "CreateAcls": 3,
-        "DeleteAcls": 3,
-        "DescribeUserScramCredentials": 0,
-        "AlterUserScramCredentials": 0,
-        "DescribeClientQuotas": 1,
-        "AlterClientQuotas": 1,
-        "AlterPartitionReassignments": 0,
-        "ListPartitionReassignments": 0,
-        "ElectLeaders": 2,
-        "UpdateFeatures": 1,
-    },
-    "4.0": {
-        "ApiVersions": 4,
-        "Metadata": 13,
-        "ListOffsets": 10,
-        "Fetch": 17,
-        "Produce": 12,
-        "InitProducerId": 5,
-        "AddPartitionsToTxn": 5,
-        "AddOffsetsToTxn": 4,
-        "EndTxn": 5,
-        "TxnOffsetCommit": 5,
-        "DescribeTransactions": 0,
-        "ListTransactions": 1,
-        "FindCoordinator": 6,
-        "JoinGroup": 9,
-        "SyncGroup": 5,
-        "Heartbeat": 4,
-        "LeaveGroup": 5,
-        "ConsumerGroupHeartbeat": 1,
-        "OffsetCommit": 9,
-        "OffsetFetch": 9,
-        "CreatePartitions": 3,
-        "DeleteRecords": 2,
-        "DeleteGroups": 2,
-        "ListGroups": 5,
-        "SaslHandshake": 1,
-        "SaslAuthenticate": 2,
-        "CreateTopics": 7,
-        "DeleteTopics": 6,
-        "DescribeConfigs": 4,
-        "DescribeGroups": 6,
-        "DescribeLogDirs": 4,
-        "DescribeCluster": 2,
-        "DescribeAcls": 3,
-        "CreateAcls": 3,
-        "DeleteAcls": 3,
-        "DescribeUserScramCredentials": 0,
-        "AlterUserScramCredentials": 0,
-        "DescribeClientQuotas": 1,
-        "AlterClientQuotas": 1,
-        "AlterPartitionReassignments": 0,
-        "ListPartitionReassignments": 0,
-        "ElectLeaders": 2,
-        "UpdateFeatures": 2,
-    },
-}
-_RELEASES["4.2"] = _RELEASES["4.0"] | {
-    "ShareGroupHeartbeat": 1,
-    "ShareFetch": 2,
-    "ShareAcknowledge": 2,
-}
 DEFAULT_RELEASE = "4.0"
 
 # KAFKA-18659: librdkafka concludes from Produce 0 that a broker is recent. 4.x offers it and then
 # refuses it; so does this one, at any release.
 _LOWEST_OFFERED = {"Produce": 0}
+
+# Kafka 3.7 to 3.9 have it as a preview, which is off (group.version, 4.0).
+_KIP_848 = "ConsumerGroupHeartbeat"
 
 
 class Release(NamedTuple):
@@ -207,27 +39,29 @@ class Release(NamedTuple):
 def release(
     name: str, implemented: Mapping[str, VersionRange], changes: Mapping[str, VersionRange | None]
 ) -> Release:
-    """Return the release `name` ("2.1", "2.8", "3.9", "4.0", "4.2"), limited to `implemented`.
+    """Return the release `name`, such as "2.1" or "4.4", limited to `implemented`.
 
     `changes` sets the offered range of an API, or removes the API with None. It may have versions
     that are not implemented, for tests of the client's choice.
     """
-    if name not in _RELEASES:
-        raise ValueError(f"no such Kafka release here: {name!r}, there are {sorted(_RELEASES)}")
+    if name not in RELEASES:
+        raise ValueError(f"no such Kafka release here: {name!r}, there are {', '.join(RELEASES)}")
     unknown = set(changes) - set(implemented)
     if unknown:
         raise ValueError(f"no such API here: {sorted(unknown)}, there are {sorted(implemented)}")
+    number = tuple(int(part) for part in name.split("."))
+    newest = newest_versions(name)
+    if number < (4, 0):
+        newest.pop(_KIP_848, None)
     versions: dict[str, VersionRange] = {}
     for api, (lowest, highest) in implemented.items():
-        if api in _RELEASES[name]:
-            newest = min(highest, _RELEASES[name][api])
-            versions[api] = (_LOWEST_OFFERED.get(api, lowest), newest)
+        if api in newest:
+            versions[api] = (_LOWEST_OFFERED.get(api, lowest), min(highest, newest[api]))
         change = changes.get(api, ())
         if change is None:
             versions.pop(api, None)
         elif change:
             versions[api] = change
-    number = tuple(int(part) for part in name.split("."))
     return Release(
         versions,
         names_own_range=number >= (2, 4),

@@ -418,7 +418,7 @@ def test_offsets_of_a_member_that_is_not_in_the_group(fake_cluster: FakeCluster)
             producer.commit_transaction()
         producer.abort_transaction()
         request = fake_cluster.requests_of("TxnOffsetCommit")[0].message
-        assert (request.generation_id, request.member_id) == (3, "gone")
+        assert (request.generation_id_or_member_epoch, request.member_id) == (3, "gone")
         producer.begin_transaction()
         for offsets, group, said in (
             ({TP: -1}, "g", "offset of t-0 must be a number"),

@@ -408,18 +408,20 @@ def _check_offsets(call: Call, message: TxnOffsetCommitRequest) -> None:
     if is_too_large(message):
         raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, "too large")  # as brokers from 4.0 on
     # Unlike OffsetCommit, TxnOffsetCommit may come from outside of a group with members.
-    if message.generation_id == NO_GENERATION and not message.member_id:
+    if message.generation_id_or_member_epoch == NO_GENERATION and not message.member_id:
         return
     group = call.state.groups.group(message.group_id)
     if group.membership.members or group.consumer_protocol.members:
         try:
-            group.check_commit(message.member_id, message.group_instance_id, message.generation_id)
+            group.check_commit(
+                message.member_id, message.group_instance_id, message.generation_id_or_member_epoch
+            )
         except Refused as error:
             if error.code == ErrorCode.STALE_MEMBER_EPOCH:
                 raise Refused(ErrorCode.ILLEGAL_GENERATION, error.message) from error
             raise
         return
-    if message.generation_id == NO_GENERATION and not group.has_members:
+    if message.generation_id_or_member_epoch == NO_GENERATION and not group.has_members:
         return
     raise Refused(
         ErrorCode.UNKNOWN_MEMBER_ID if group.exists else ErrorCode.ILLEGAL_GENERATION,
