@@ -62,14 +62,14 @@ class Framing:
         """The number of requests without an answer yet."""
         return len(self._pending)
 
-    def choose_version(self, request_type: type[Request[Any]]) -> int:
-        """Return the highest version that both sides know. Before the broker's versions are known
-        only ApiVersions can be sent, in our own highest version.
+    def choose_version(self, request_type: type[Request[Any]], highest: int | None = None) -> int:
+        """Return the highest version that both sides know, at most `highest` (None: the usual one).
+        Before the broker's versions are known only ApiVersions can be sent, in our usual version.
 
         Raises UnsupportedVersionError, which names the API and both ranges.
         """
-        name = request_type.API_NAME
-        lowest, highest = request_type.MIN_VERSION, request_type.USUAL_VERSION
+        name, lowest = request_type.API_NAME, request_type.MIN_VERSION
+        highest = request_type.USUAL_VERSION if highest is None else highest
         if self.versions is None:
             if request_type is ApiVersionsRequest:
                 return highest

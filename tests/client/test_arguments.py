@@ -173,6 +173,7 @@ USUAL: Mapping[str, Kind] = {
     "deadline": DEADLINE,
     "config": SETTINGS,
     "version": optional(WHOLE),
+    "highest": optional(WHOLE),
     "request_type": REQUEST_TYPE,
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -43,6 +44,7 @@ from sparkkafka.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
 )
+from sparkkafka.protocol.wire.primitives import NULL_UUID
 
 log = logging.getLogger(__name__)
 
@@ -427,6 +429,11 @@ class Cluster:
         """The id of a topic in the cache (Kafka 2.8+), None if it is not known."""
         known = self.metadata.topics.get(topic)
         return known.topic_id if known is not None else None
+
+    def topic_uuid(self, topic: str) -> uuid.UUID:
+        """The id of a topic in the cache as requests have it, NULL_UUID if it is not known."""
+        known = self.topic_id(topic)
+        return NULL_UUID if known is None else uuid.UUID(bytes=known)
 
     def was_recreated(self, topic: str, topic_id: bytes | None) -> bool:
         """Return whether the topic in the cache has another id than `topic_id`: the same offsets

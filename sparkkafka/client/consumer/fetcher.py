@@ -197,11 +197,12 @@ class Fetcher:
             isolation_level = self.options.isolation_level
             request = list_offsets_request(self._cluster, lookups, isolation_level)
         else:
-            version = connection.choose_version(FetchRequest)
-            if any(state.replica.leader_only for state in states):
-                version = min(LEADER_ONLY_FETCH_VERSION, version)
+            version = self._fetch_version(states, connection)
             request = self._fetch_request(states, version)
         leader.is_fetch = not without_offset
+        leader.topic_names = {
+            topic.topic_id: topic.topic for topic in request.topics if isinstance(topic, FetchTopic)
+        }
         leader.sent_s = time.monotonic()
         for state in states:
             leader.requested.append(state)
@@ -210,6 +211,15 @@ class Fetcher:
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
         self._receive_in_kernel(leader)
+
+    def _fetch_version(self, states: list[PartitionState], connection: Connection) -> int:
+        """Return the version of a Fetch: one with topic ids if the broker has them and all ids are
+        known. Then the broker itself refuses to read a topic that was recreated (KIP-516)."""
+        if any(state.replica.leader_only for state in states):
+            return connection.choose_version(FetchRequest, LEADER_ONLY_FETCH_VERSION)
+        if any(self._cluster.topic_id(state.tp.topic) is None for state in states):
+            return connection.choose_version(FetchRequest)
+        return connection.choose_version(FetchRequest, FetchRequest.MAX_VERSION)
 
     def _fetch_request(self, states: list[PartitionState], version: int) -> FetchRequest:
         """Return one Fetch for these partitions. A broker fills its answer in their order: those
@@ -245,7 +255,10 @@ class Fetcher:
             isolation_level=ISOLATION_LEVELS[options.isolation_level],
             session_id=0,  # none (KIP-227): sessions help readers of thousands of quiet partitions
             session_epoch=NO_SESSION_EPOCH,
-            topics=[FetchTopic(topic=name, partitions=rows) for name, rows in topics.items()],
+            topics=[
+                FetchTopic(topic=name, topic_id=self._cluster.topic_uuid(name), partitions=rows)
+                for name, rows in topics.items()
+            ],
             rack_id=options.client_rack,
         )
 
@@ -342,8 +355,12 @@ class Fetcher:
         name = "Fetch" if leader.is_fetch else "ListOffsets"
         code = response.error_code if leader.is_fetch else 0
         prefix = self._cluster.options.prefix
+        names = leader.topic_names
         rows: dict[tuple[str, int], Any] = {
-            (topic.topic if leader.is_fetch else topic.name, row.partition_index): row
+            (
+                topic.topic or names.get(topic.topic_id, "") if leader.is_fetch else topic.name,
+                row.partition_index,
+            ): row
             for topic in (response.responses if leader.is_fetch else response.topics)
             for row in topic.partitions
         }

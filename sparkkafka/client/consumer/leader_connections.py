@@ -6,7 +6,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
@@ -108,6 +109,8 @@ class LeaderConnection:
         """The partitions of the request in flight."""
         self.is_fetch = False
         """Whether the request in flight is a Fetch, not a ListOffsets."""
+        self.topic_names: Mapping[uuid.UUID, str] = {}
+        """The topics of the Fetch in flight by their ids, which stand for names in its answer."""
         self.sent_s = 0.0
         self.not_before_s = 0.0
         self.backoff = backoff

@@ -351,14 +351,17 @@ class Connection:
     def versions(self) -> dict[int, tuple[int, int]]:
         return dict(self._framing.versions or {})
 
-    def choose_version(self, request_type: Any) -> int:
-        """Return the highest common version of a request. Raises UnsupportedVersionError."""
+    def choose_version(self, request_type: Any, highest: int | None = None) -> int:
+        """Return the highest common version of a request, at most `highest` (None: the request's
+        USUAL_VERSION). Raises UnsupportedVersionError."""
         if not isinstance(getattr(request_type, "API_KEY", None), int):
             raise OptionError(
                 "request_type is a class of sparkkafka.protocol.messages, such as MetadataRequest; "
                 f"got {request_type!r}"
             )
-        return self._framing.choose_version(request_type)
+        if highest is not None:
+            checked_int(highest, "highest")
+        return self._framing.choose_version(request_type, highest)
 
     def supports(self, request_type: Any, version: int = 0) -> bool:
         """Return whether there is a common version of this request that is at least `version`."""

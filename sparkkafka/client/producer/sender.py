@@ -59,6 +59,7 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.records.batches import HEADER_BYTES, batch_parts
 from sparkkafka.protocol.records.codecs import Codec, codec_by_name
+from sparkkafka.protocol.wire.primitives import NULL_UUID
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class SentRequest(NamedTuple):
 
     deadline: Deadline
     batches: list[QueuedBatch]
+    topic_names: Mapping[uuid.UUID, str]
+    """The topics by their ids, which stand for names in the answer of later versions."""
 
 
 @dataclass(slots=True)
@@ -488,12 +491,13 @@ class Sender:
             queue.sent(batch, node_id)
         self.metrics.requests += 1
         in_flight = self._sent.setdefault(node_id, deque())
-        in_flight.append(SentRequest(deadline, chosen))
+        names = {topic.topic_id: topic.name for topic in request.topic_data}
+        in_flight.append(SentRequest(deadline, chosen, names))
         try:
             connection.send(
                 request,
                 deadline,
-                version=None if self._transaction is None else self._transaction.produce_version,
+                version=self._produce_version(connection, queues[: len(chosen)]),
                 expect_reply=acks != 0,
                 # Without answers a request is done when it is sent.
                 patience_s=PATIENCE_S if acks else None,
@@ -570,11 +574,26 @@ class Sender:
             return self._options.acks
         return 0 if all(queue.proven_node_id == node_id for queue, _ in chosen) else 1
 
+    def _produce_version(self, connection: Connection, queues: Iterable[PartitionQueue]) -> int:
+        """Return the version of a Produce: one with topic ids if the broker has them and all ids
+        are known. Then the broker itself refuses batches for a topic that was recreated (KIP-516).
+        Transactions of the first protocol have none."""
+        transaction = self._transaction
+        highest = None if transaction is None else transaction.produce_version
+        is_first_protocol = transaction is not None and highest is None
+        if not is_first_protocol and all(queue.topic_id is not None for queue in queues):
+            highest = ProduceRequest.MAX_VERSION
+        return connection.choose_version(ProduceRequest, highest)
+
     def _produce_request(self, chosen: Iterable[QueuedBatch], acks: int) -> ProduceRequest:
         """Return the Produce request for these batches."""
-        topics: dict[str, list[PartitionProduceData]] = {}
+        topics: dict[str, TopicProduceData] = {}
         for queue, batch in chosen:
-            topics.setdefault(queue.tp.topic, []).append(
+            name, topic_id = queue.tp.topic, queue.topic_id
+            if name not in topics:
+                known_id = NULL_UUID if topic_id is None else uuid.UUID(bytes=topic_id)
+                topics[name] = TopicProduceData(name=name, topic_id=known_id)
+            topics[name].partition_data.append(
                 PartitionProduceData(index=queue.tp.partition, records=batch.wire)
             )
         return ProduceRequest(
@@ -584,9 +603,7 @@ class Sender:
             ),
             acks=acks,
             timeout_ms=self._cluster.options.request_timeout_ms,
-            topic_data=[
-                TopicProduceData(name=name, partition_data=rows) for name, rows in topics.items()
-            ],
+            topic_data=list(topics.values()),
         )
 
     # --- answers --------------------------------------------------------------------------------
@@ -633,7 +650,7 @@ class Sender:
         if answer is not None:
             connection, response = answer
             sent = self._sent[node_id].popleft()
-            self._process_answer(sent.batches, response, f"Produce @ {connection}")
+            self._process_answer(sent, response, f"Produce @ {connection}")
 
     def _receive(self, node_id: int) -> tuple[Connection, ProduceResponse] | None:
         """Return the next answer of a broker, None if not all of it is here. Raises KafkaError."""
@@ -699,25 +716,24 @@ class Sender:
 
     # --- what answers do ---------------------------------------------------------------------
 
-    def _process_answer(
-        self, sent: Iterable[QueuedBatch], response: ProduceResponse, where: str
-    ) -> None:
-        """Act on the answer to a request with these batches; `where` is for messages. Raises what a
-        callback raises, at the end."""
+    def _process_answer(self, sent: SentRequest, response: ProduceResponse, where: str) -> None:
+        """Act on the answer to a request; `where` is for messages. Raises what a callback raises,
+        at the end."""
         answers = {
-            (topic.name, row.index): row
+            (topic.name or sent.topic_names.get(topic.topic_id, ""), row.index): row
             for topic in response.responses
             for row in topic.partition_responses
         }
+        has_ids = any(topic.topic_id.int for topic in response.responses)
         failure: ProduceError | None = None
-        for queue, batch in sent:
+        for queue, batch in sent.batches:
             if batch.has_failed:
                 queue.answered_after_failure(batch)
                 continue
             row = answers.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if is_out_of_order and self._recover_out_of_order(queue, batch):
+            if is_out_of_order and self._recover_out_of_order(queue, batch, has_ids=has_ids):
                 continue
             verdict = judge(
                 code,
@@ -730,7 +746,8 @@ class Sender:
             if verdict.action is Action.DONE:
                 queue.proven_node_id = queue.node_id
                 try:
-                    self._resolve(queue, batch, -1 if row is None else row.base_offset)
+                    base_offset = -1 if row is None else row.base_offset
+                    self._resolve(queue, batch, base_offset, has_ids=has_ids)
                 except ProduceError as error:
                     failure = failure or error
                 # With acks=0 some batches have answers (`_acks`); their offsets are not reported.
@@ -755,12 +772,17 @@ class Sender:
         if failure is not None:
             raise failure
 
-    def _recover_out_of_order(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+    def _recover_out_of_order(
+        self, queue: PartitionQueue, batch: ProducerBatch, *, has_ids: bool
+    ) -> bool:
         """Decide about a batch that the broker refused as out of order: keep it queued, or fail it
-        as possibly written, and return True. Return False: the refusal is judged like any other."""
+        as possibly written, and return True. Return False: the refusal is judged like any other.
+
+        `has_ids`: the request named the topic by its id, so it is not one that was recreated."""
         if not queue.is_head(batch):
             return False
-        self._refresh_topic_id(queue)
+        if not has_ids:
+            self._refresh_topic_id(queue)
         if queue.was_sent_to_former_topic(batch) and self._transaction is None:
             queue.attempt_failed(batch, maybe_written=False)
             self._leave_former_topic(queue)
@@ -812,16 +834,22 @@ class Sender:
             for batch in refused:
                 batch.topic_id = queue.topic_id
 
-    def _resolve(self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int) -> None:
+    def _resolve(
+        self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, *, has_ids: bool
+    ) -> None:
         """Acknowledge the unresolved batches before a batch that is in the log (at `base_offset`,
         if it is not -1): they are there too, if it is the log that they were sent to (topic ids:
-        Kafka 2.8+). Otherwise they fail."""
+        Kafka 2.8+). Otherwise they fail. `has_ids`: the request had the id, else it is looked up.
+        """
         unresolved = queue.unresolved_before(batch)
         if not unresolved:
             return
-        is_sure = queue.fits_before(base_offset, unresolved) and self._refresh_topic_id(queue)
+        is_sure = queue.fits_before(base_offset, unresolved) and (
+            has_ids or self._refresh_topic_id(queue)
+        )
+        topic_id = batch.topic_id if has_ids else queue.topic_id
         for earlier in unresolved:
-            if is_sure and earlier.topic_id == queue.topic_id:
+            if is_sure and earlier.topic_id == topic_id:
                 self._acknowledge(queue, earlier)
             else:
                 text = "it was refused as out of order, and no broker knows whether it is written"

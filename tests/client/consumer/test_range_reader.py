@@ -266,6 +266,28 @@ def test_a_topic_made_again_with_fewer_records(filled):
         read_range(cluster, "t", 500, 1_000)
 
 
+def test_no_record_of_a_topic_made_again_is_read(filled):
+    """The leader refuses a Fetch with the old id, before the metadata says that there is another.
+    By its name it would give the new topic's records."""
+
+    def recreate(request):
+        filled.recreate_topic("t")
+        write(filled, "t", 10)  # each number has another offset than before
+        write(filled, "t", 990)
+
+    filled.fault(recreate, api="Fetch", nth=2)
+    values: list[bytes] = []
+    planned = topic_id(filled)
+    with (
+        pytest.raises(DataLossError, match="recreated"),
+        open_cluster(filled) as cluster,
+        reader(cluster, "t", 0, 1_000, topic_id=planned, **SMALL_FETCH) as source,
+    ):
+        for _, records in source:
+            values += records.values.to_pylist()
+    assert values == numbers(len(values))
+
+
 def topic_id(cluster) -> bytes | None:
     with open_cluster(cluster) as client:
         client.topics(["t"])
