@@ -11,6 +11,7 @@ defaults where Spark's differ. A setting that no client of Java's has is an erro
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,8 @@ from sparkkafka.config.options import (
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import hooks_of
+
+log = logging.getLogger(__name__)
 
 # --- values ----------------------------------------------------------------------------------
 
@@ -160,6 +163,7 @@ def _share_consumer_settings() -> dict[str, Option]:
 
 
 CONSUMER_ROWS = _settings(Side.READ, CONSUMER)
+CLASSIC_SETTINGS = ("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms")
 PRODUCER_ROWS = _settings(Side.WRITE, PRODUCER)
 ADMIN_ROWS = _settings(None, ())
 
@@ -196,18 +200,16 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
             raise OptionError(f"setting {name.replace('_', '.')} is empty")
     if options.group_id is None and options.group_instance_id is not None:
         raise OptionError("group.instance.id needs a group: set group.id")
-    if options.group_protocol == "consumer":
-        # KIP-848: the brokers have these settings, and Java's ConsumerConfig refuses them too.
-        for name in (
-            "partition.assignment.strategy",
-            "session.timeout.ms",
-            "heartbeat.interval.ms",
-        ):
-            if name in parsed.values:
-                raise OptionError(
-                    f"{name} cannot be set when group.protocol=consumer: the brokers decide it"
-                )
-    else:
+    # KIP-848: the brokers have these settings, and Java's ConsumerConfig refuses them too.
+    classic_only = [name for name in CLASSIC_SETTINGS if name in parsed.values]
+    if classic_only and options.group_protocol == "consumer":
+        raise OptionError(
+            f"{classic_only[0]} cannot be set when group.protocol=consumer: the brokers decide it"
+        )
+    if classic_only and options.group_protocol == "auto":
+        log.info("group.protocol=auto chose classic: %s is set", classic_only[0])
+        options = dataclasses.replace(options, group_protocol="classic")
+    if options.group_protocol == "classic":
         if options.group_remote_assignor is not None:
             raise OptionError("group.remote.assignor needs group.protocol=consumer")
         if options.heartbeat_interval_ms >= options.session_timeout_ms:

@@ -935,13 +935,15 @@ CONSUMER: tuple[Option, ...] = (
         "session.timeout.ms gets its partitions back without a rebalance.",
     ),
     _library_row(
-        "group.protocol", "consumer.group_protocol", one_of("classic", "consumer", fold=str.lower),
+        "group.protocol", "consumer.group_protocol",
+        one_of("classic", "consumer", "auto", fold=str.lower),
         "consumer: the brokers assign partitions (KIP-848, Kafka 4.0 and later). classic: one of "
-        "the members assigns them.",
+        "the members assigns them. auto: consumer if the brokers have it and no setting of the "
+        "classic protocol is set, else classic; the log says which.",
     ),
     _library_row(
         "group.remote.assignor", "consumer.group_remote_assignor", wire_name,
-        "The brokers' assignor with group.protocol=consumer: uniform or range.",
+        "The brokers' assignor with group.protocol=consumer or auto: uniform or range.",
         default_text="the brokers choose",
     ),
     _library_row(

@@ -11,12 +11,14 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sparkkafka.client.arguments import checked_names, offset_to_commit
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics_text
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
@@ -37,6 +39,7 @@ from sparkkafka.errors import (
     OptionError,
 )
 from sparkkafka.protocol.constants import NO_GENERATION
+from sparkkafka.protocol.messages import ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
     from sparkkafka.client.group.membership import GroupMember
@@ -253,9 +256,40 @@ class ConsumerCoordinator:
         if self._member is not None and not self._callback_depth:
             self._match_topics(lookup_deadline)
             self._warn_of_missing_topics(lookup_deadline)
-            if self._pattern is None or self._last_match_s:  # the topics are known
+            topics_are_known = self._pattern is None or self._last_match_s
+            if topics_are_known and self._choose_protocol(lookup_deadline):
                 self._member.poll()
         self._auto_commit_if_due(deadline)
+
+    def _choose_protocol(self, deadline: Deadline) -> bool:
+        """With group.protocol=auto, once: be a member under KIP-848 if the group's coordinator has
+        that protocol, else under the classic one. False: no broker has answered yet."""
+        options = self._options
+        if options.group_protocol != "auto":
+            return True
+        group_id = self.need_group("subscribe")
+        try:
+            node_id = find_coordinator_once(self._cluster, group_id, FOR_GROUP, deadline)
+            connection = self._cluster.connection(node_id, deadline)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            log.info("group %s: its coordinator is not known yet: %s", group_id, error)
+            return False
+        has_it = connection.features.get("group.version", 0) >= 1 and connection.supports(
+            ConsumerGroupHeartbeatRequest, 1
+        )
+        self._options = replace(options, group_protocol="consumer" if has_it else "classic")
+        log.info(
+            "group %s: group.protocol=auto chose %s: %s %s KIP-848 (group.version)",
+            group_id,
+            self._options.group_protocol,
+            connection,
+            "has" if has_it else "does not have",
+        )
+        self._member = make_member(self._options, self, self._cluster, self._wake, self._metrics)
+        self._member.subscribe(self.topics)
+        return True
 
     @property
     def next_step_s(self) -> float:
@@ -459,7 +493,8 @@ def make_member(
     wake: Callable[[], None],
     metrics: FetchMetrics,
 ) -> GroupMember[Any]:
-    """Return a member for group.protocol. Raises OptionError without group.id."""
+    """Return a member for group.protocol; for auto a classic one, which has not joined when
+    `_choose_protocol` replaces it. Raises OptionError without group.id."""
     # Not at the top: a consumer that assigns its partitions itself needs neither.
     from sparkkafka.client.group.classic_membership import ClassicMember
     from sparkkafka.client.group.consumer_group_membership import ConsumerGroupMember

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from sparkkafka.errors import CommitFailedError
+from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.errors import CommitFailedError, ErrorCode
 from tests.client.group.members import (
     EVERYTHING,
     TestMember,
@@ -17,6 +18,7 @@ from tests.client.group.members import (
     settle,
     threads,
 )
+from tests.client.support import settings, write
 
 CLASSIC = {"partition_assignment_strategy": "range"}
 COOPERATIVE = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -140,3 +142,54 @@ def test_a_member_that_was_dropped_without_close_leaves(fake, config):
         gc.collect()  # once is not enough: its thread may hold it just then, for a heartbeat
         assert time.monotonic() < until_s
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("release", "level", "config", "chosen", "reason"),
+    [
+        ("4.0", 1, {}, "consumer", "has KIP-848"),
+        ("4.0", 0, {}, "classic", "does not have KIP-848"),
+        ("3.9", 0, {}, "classic", "does not have KIP-848"),
+        ("4.0", 1, {"session_timeout_ms": 9_000}, "classic", "session.timeout.ms is set"),
+    ],
+)
+def test_auto_chooses_the_protocol_that_the_brokers_have(
+    fake_cluster_factory, caplog, release, level, config, chosen, reason
+):
+    fake = fake_cluster_factory(1, kafka_version=release)
+    if level:
+        fake.state.cluster_wide.features["group.version"] = level
+    fake.create_topic("t")
+    write(fake, "t", 3)
+    caplog.set_level(logging.INFO, "sparkkafka")
+    given = {"group_id": "g", "group_protocol": "auto", "auto_offset_reset": "earliest", **config}
+    with Consumer(settings(fake, **given)) as source:
+        source.subscribe(["t"])
+        seen = []
+        end_s = time.monotonic() + 30
+        while len(seen) < 3:
+            assert time.monotonic() < end_s
+            seen += source.poll(0.2)
+        source.commit()
+    assert fake.committed("g") == {("t", 0): 3}
+    apis = {request.api for request in fake.requests}
+    assert ("ConsumerGroupHeartbeat" in apis, "JoinGroup" in apis) == (
+        chosen == "consumer",
+        chosen == "classic",
+    )
+    assert f"group.protocol=auto chose {chosen}" in caplog.text
+    assert reason in caplog.text
+
+
+def test_auto_waits_for_a_coordinator(fake, caplog):
+    """Until one answers neither protocol is chosen, and poll returns nothing."""
+    fake.fault(ErrorCode.COORDINATOR_NOT_AVAILABLE, api="FindCoordinator", times=2)
+    caplog.set_level(logging.INFO, "sparkkafka")
+    with Consumer(settings(fake, group_id="g", group_protocol="auto")) as source:
+        source.subscribe(["t"])
+        end_s = time.monotonic() + 30
+        while not source.assignment():
+            assert time.monotonic() < end_s
+            source.poll(0.2)
+    assert "its coordinator is not known yet" in caplog.text
+    assert "group.protocol=auto chose classic" in caplog.text
