@@ -28,7 +28,7 @@ class Tool:
 
 
 def test_features_that_another_thread_clears_meanwhile_are_still_written(tmp_path, monkeypatch):
-    kept: dict[storage.Configuration, bytes] = {}
+    kept: dict[storage.Configuration, storage.Files] = {}
     monkeypatch.setattr(storage, "known_features", kept)
 
     def run(broker, arguments):

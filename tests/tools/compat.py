@@ -17,11 +17,14 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from sparkkafka.testing.kafka.jars import KAFKA_VERSION
+from tests.tools.drift import NEWEST_KAFKA
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
 CACHE = ROOT / ".cache" / "compat"
 
-KAFKAS = ("2.1.1", "2.8.2", "3.3.2", "3.9.2", "4.3.1")
+KAFKAS = ("2.1.1", "2.8.2", "3.3.2", "3.9.2", KAFKA_VERSION, NEWEST_KAFKA)
 SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 PYTHONS = ("3.11", "3.13")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -61,7 +64,7 @@ def run_tests(axis: str, tested: str) -> Cells:
         "PYSPARK_PYTHON": str(python),
         "PYSPARK_DRIVER_PYTHON": str(python),
         "SPARKKAFKA_COMPAT_CELLS": str(file),
-        "SPARKKAFKA_COMPAT_KAFKA": tested if axis == "kafka" else KAFKAS[-1],
+        "SPARKKAFKA_COMPAT_KAFKA": tested if axis == "kafka" else KAFKA_VERSION,
     }
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     # PySpark 4.0 and 4.1 leave some of their sockets to the garbage collector.

@@ -1,7 +1,8 @@
 """The storage of new brokers, as `kafka-storage format` leaves it.
 
 The tool starts a Java of its own, which takes a fourth of a broker's start. It writes two files:
-the broker's identity, and the cluster's first features. So it runs once for each configuration:
+the broker's identity, and the cluster's first features (since Kafka 4.4 as the first snapshot of
+the metadata log). So it runs once for each configuration:
 brokers that differ only in folders and ids get the same files with their own ids.
 """
 
@@ -26,11 +27,14 @@ _NOT_IN_FILES = frozenset(
 )
 """Settings on which the files do not depend, except for the id."""
 
-_IDENTITY, _FEATURES = "meta.properties", "bootstrap.checkpoint"
+_IDENTITY = "meta.properties"
 
 Configuration = tuple[str, frozenset[tuple[str, str]]]
 
-known_features: dict[Configuration, bytes] = {}
+Files = dict[Path, bytes]
+"""Files by their paths in the log folder."""
+
+known_features: dict[Configuration, Files] = {}
 """The features files that the tool has written in this process."""
 
 
@@ -88,7 +92,10 @@ def format_storage(
     features = {known: kept[known] for known in configurations & kept.keys()}
     for broker in by_tool:
         if (configuration := _configuration(broker, kafka_version)) is not None:
-            features[configuration] = (broker.data / _FEATURES).read_bytes()
+            features[configuration] = {
+                path.relative_to(broker.data): path.read_bytes()
+                for path in broker.data.rglob("*.checkpoint")
+            }
     if len(known_features) > MAX_KEPT:
         known_features.clear()
     known_features.update(features)
@@ -109,9 +116,11 @@ def _configuration(broker: NewBroker, kafka_version: str) -> Configuration | Non
     return kafka_version, frozenset(rows)
 
 
-def _write_storage(broker: NewBroker, cluster_id: str, features: bytes) -> None:
+def _write_storage(broker: NewBroker, cluster_id: str, features: Files) -> None:
     broker.data.mkdir()
-    (broker.data / _FEATURES).write_bytes(features)
+    for path, content in features.items():
+        (broker.data / path).parent.mkdir(exist_ok=True)
+        (broker.data / path).write_bytes(content)
     identity = {
         "version": "1",
         "cluster.id": cluster_id,
