@@ -87,6 +87,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "wire",
         "messages",
         "framing",
+        "releases",
         "records",
         "columns",
         "partitioning",

@@ -18,8 +18,7 @@ from sparkkafka.protocol.constants import MAX_INT32
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from sparkkafka.protocol.wire.codec import decode_from, encode_into
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
-from sparkkafka.protocol.wire.releases import first_kafka
-from sparkkafka.protocol.wire.schema import Message, Request, Response, is_flexible
+from sparkkafka.protocol.wire.schema import Message, Request, Response, first_kafka, is_flexible
 
 PREFIX_BYTES = 4  # the size before each frame
 _REQUEST_START = struct.Struct(">ihhi")  # size, API key, version, correlation id
@@ -78,7 +77,7 @@ class Framing:
             )
         offered = self.versions.get(request_type.API_KEY)
         if offered is None:
-            kafka = first_kafka(name, lowest)
+            kafka = first_kafka(request_type, lowest)
             raise UnsupportedVersionError(
                 f"{name} (API key {request_type.API_KEY}) is not offered by the broker"
                 + (f", {kafka} or later has it" if kafka else "")
@@ -86,7 +85,7 @@ class Framing:
             )
         version = min(highest, offered[1])
         if version < max(lowest, offered[0]):
-            kafka = first_kafka(name, lowest) if offered[1] < lowest else ""
+            kafka = first_kafka(request_type, lowest) if offered[1] < lowest else ""
             raise UnsupportedVersionError(
                 f"{name}: the broker has versions {offered[0]} to {offered[1]}, "
                 f"this client {lowest} to {highest}" + (f" ({kafka} or later)" if kafka else "")

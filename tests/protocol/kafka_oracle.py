@@ -422,14 +422,15 @@ def peer_class(cls: type[Message]) -> Any:
 
 @functools.cache
 def _made_peer_class(name: str) -> Any:
-    """kafka-python's codec of a message that it does not have, made from Kafka's JSON."""
+    """kafka-python's codec of a message that it does not have in all versions, made from Kafka's
+    JSON."""
+    known = [getattr(module, name) for module in _MODULES if hasattr(module, name)]
+    base = known[0] if known else kafka.protocol.api_message.ApiMessage
     with unittest.mock.patch(
         "kafka.protocol.api_data.load_json",
         lambda name, package=None: _with_bit_fields(load_json(name)),
     ):
-        return type(kafka.protocol.api_message.ApiMessage)(
-            name, (kafka.protocol.api_message.ApiMessage,), {}
-        )
+        return type(kafka.protocol.api_message.ApiMessage)(name, (base,), {})
 
 
 def _with_bit_fields(spec: dict[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from sparkkafka.protocol.framing import Framing
 from sparkkafka.protocol.messages import (
     REQUESTS,
     DescribeClusterRequest,
+    FetchRequest,
+    ListOffsetsRequest,
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
 from sparkkafka.protocol.wire.codec import encode
-from sparkkafka.protocol.wire.releases import first_kafka
+from sparkkafka.protocol.wire.schema import Message, first_kafka
 from tests.tools.drift import NEWEST_KAFKA
 
 OLDEST = (2, 1)
@@ -32,12 +34,12 @@ def test_each_version_is_of_the_release_that_kafka_python_says(api_key: int) -> 
         ]
         # What kafka-python does not know is new: test_newest_kafka.py says that Kafka has it.
         expected = "Kafka {}.{}".format(*(min(having) if having else NEWEST_KAFKA.split(".")[:2]))
-        assert first_kafka(request.API_NAME, version) == expected
+        assert first_kafka(request, version) == expected
 
 
 def test_what_no_kafka_has() -> None:
-    assert first_kafka("Fetch", 99) == ""
-    assert first_kafka("Nonsense") == ""
+    assert first_kafka(FetchRequest, 99) == ""
+    assert first_kafka(Message) == ""
 
 
 def test_a_value_that_the_version_has_no_field_for_names_the_kafka_that_has() -> None:
@@ -60,5 +62,5 @@ def test_a_request_that_the_broker_lacks_names_the_kafka_that_has_it() -> None:
 def test_kinds_of_offsets_name_no_older_kafka_than_the_version_needs() -> None:
     for version, text in offsets._NEEDED_VERSIONS.values():
         named = tuple(map(int, text.split()[1].split(".")))
-        needed = tuple(map(int, first_kafka("ListOffsets", version).split()[1].split(".")))
+        needed = tuple(map(int, first_kafka(ListOffsetsRequest, version).split()[1].split(".")))
         assert named >= needed

@@ -39,7 +39,7 @@ from sparkkafka.errors import (
     some,
 )
 from sparkkafka.protocol.messages import FindCoordinatorRequest
-from sparkkafka.protocol.wire.releases import first_kafka
+from sparkkafka.protocol.wire.schema import first_kafka
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class ApiHandler(Generic[K, V]):
 
     def needs(self, what: str, version: int) -> str:
         """Return the sentence "a filter of types needs Kafka 3.8 or later" for an error."""
-        kafka = first_kafka(self.request_type.API_NAME, version)
+        kafka = first_kafka(self.request_type, version)
         return f"{what} needs {kafka} or later"
 
     def unsupported_reason(self, item: K, version: int) -> str | None:

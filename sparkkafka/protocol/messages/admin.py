@@ -61,7 +61,7 @@ class CreatableTopic:
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig)
 
 
-@request(api_key=19, versions=(2, 7), flexible=5)
+@request(api_key=19, versions=(2, 7), flexible=5, kafka="2.1:3 2.4:5 2.7:6 2.8:7")
 class CreateTopicsRequest(Request["CreateTopicsResponse"]):
     """Creates topics; goes to the controller. `validate_only` only says whether it would work."""
 
@@ -113,7 +113,7 @@ class DeleteTopicState:
     topic_id: uuid_module.UUID = uuid()
 
 
-@request(api_key=20, versions=(1, 6), flexible=4)
+@request(api_key=20, versions=(1, 6), flexible=4, kafka="2.1:3 2.4:4 2.7:5 2.8:6")
 class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
     """Deletes topics: `topics` from version 6 on, `topic_names` before."""
 
@@ -159,7 +159,7 @@ class CreatePartitionsTopic:
     )
 
 
-@request(api_key=37, versions=(0, 3), flexible=2)
+@request(api_key=37, versions=(0, 3), flexible=2, kafka="2.1:1 2.5:2 2.7:3")
 class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
     """Gives topics more partitions; goes to the controller."""
 
@@ -201,7 +201,7 @@ class DeleteRecordsTopic:
     partitions: list[DeleteRecordsPartition] = array(DeleteRecordsPartition)
 
 
-@request(api_key=21, versions=(0, 2), flexible=2)
+@request(api_key=21, versions=(0, 2), flexible=2, kafka="2.1:1 2.6:2")
 class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
     """Moves the beginning of partitions forward; goes to their leaders."""
 
@@ -243,7 +243,7 @@ class DescribeConfigsResource:
     configuration_keys: list[str] | None = nullable_array(STRING)
 
 
-@request(api_key=32, versions=(1, 4), flexible=4)
+@request(api_key=32, versions=(1, 4), flexible=4, kafka="2.1:2 2.6:3 2.8:4")
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
     """Requests settings of topics and brokers."""
 
@@ -312,7 +312,7 @@ class AlterConfigsResource:
     configs: list[AlterableConfig] = array(AlterableConfig)
 
 
-@request(api_key=44, versions=(0, 1), flexible=1)
+@request(api_key=44, versions=(0, 1), flexible=1, kafka="2.3:0 2.4:1")
 class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"]):
     """Changes some settings and leaves the others (KIP-339, Kafka 2.3)."""
 
@@ -338,7 +338,7 @@ class IncrementalAlterConfigsResponse(Response):
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)
 
 
-@request(api_key=74, versions=(0, 1), flexible=0)
+@request(api_key=74, versions=(0, 1), flexible=0, kafka="4.0:0 4.1:1")
 class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
     """Requests the names of what has settings of its own: of client metrics in version 0, else of
     these types (KIP-1142). An empty list means all types."""
@@ -371,7 +371,7 @@ class DescribableLogDirTopic:
     partitions: list[int] = array(INT32)
 
 
-@request(api_key=35, versions=(1, 5), flexible=2)
+@request(api_key=35, versions=(1, 5), flexible=2, kafka="2.1:1 2.6:2 3.2:3 3.3:4 4.3:5")
 class DescribeLogDirsRequest(Request["DescribeLogDirsResponse"]):
     """Requests the log directories of a broker with these partitions; None means all."""
 
@@ -432,7 +432,7 @@ class QuotaComponent:
     match: str | None = nullable_string()
 
 
-@request(api_key=48, versions=(0, 1), flexible=1)
+@request(api_key=48, versions=(0, 1), flexible=1, kafka="2.6:0 2.8:1")
 class DescribeClientQuotasRequest(Request["DescribeClientQuotasResponse"]):
     """Requests the quotas of entities; `strict`: only of those without other types."""
 
@@ -491,7 +491,7 @@ class AlteredQuotaEntry:
     ops: list[QuotaOp] = array(QuotaOp)
 
 
-@request(api_key=49, versions=(0, 1), flexible=1)
+@request(api_key=49, versions=(0, 1), flexible=1, kafka="2.6:0 2.8:1")
 class AlterClientQuotasRequest(Request["AlterClientQuotasResponse"]):
     """Changes quotas."""
 
@@ -532,7 +532,7 @@ class ReassignableTopic:
     partitions: list[ReassignablePartition] = array(ReassignablePartition)
 
 
-@request(api_key=45, versions=(0, 1), flexible=0)
+@request(api_key=45, versions=(0, 1), flexible=0, kafka="2.4:0 4.1:1")
 class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsResponse"]):
     """Starts to move replicas to other brokers, or cancels that."""
 
@@ -577,7 +577,7 @@ class ListPartitionReassignmentsTopics:
     partition_indexes: list[int] = array(INT32)
 
 
-@request(api_key=46, versions=(0, 0), flexible=0)
+@request(api_key=46, versions=(0, 0), flexible=0, kafka="2.4:0")
 class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
     """Requests the reassignments of these partitions (null: of all) in progress."""
 
@@ -623,7 +623,7 @@ class ElectionPartitions:
     partitions: list[int] = array(INT32)
 
 
-@request(api_key=43, versions=(0, 2), flexible=2)
+@request(api_key=43, versions=(0, 2), flexible=2, kafka="2.2:0 2.4:2")
 class ElectLeadersRequest(Request["ElectLeadersResponse"]):
     """Elects leaders of these partitions (null: of all that need it). `election_type` 0 makes the
     first replica the leader, 1 any live replica, in sync or not."""
@@ -670,7 +670,7 @@ class FeatureUpdateKey:
     upgrade_type: int = int8(1, since=1)
 
 
-@request(api_key=57, versions=(0, 2), flexible=0)
+@request(api_key=57, versions=(0, 2), flexible=0, kafka="2.7:0 3.3:1 4.0:2")
 class UpdateFeaturesRequest(Request["UpdateFeaturesResponse"]):
     """Sets levels of features (KIP-584), such as metadata.version."""
 
@@ -716,7 +716,7 @@ class DeleteAclsFilter:
     permission_type: int = int8()
 
 
-@request(api_key=29, versions=(1, 3), flexible=2)
+@request(api_key=29, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
 class DescribeAclsRequest(DeleteAclsFilter, Request["DescribeAclsResponse"]):
     """Requests the ACLs that a filter matches."""
 
@@ -764,7 +764,7 @@ class AclCreation:
     permission_type: int = int8()
 
 
-@request(api_key=30, versions=(1, 3), flexible=2)
+@request(api_key=30, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
 class CreateAclsRequest(Request["CreateAclsResponse"]):
     """Creates ACLs. Creating one that exists succeeds and changes nothing."""
 
@@ -787,7 +787,7 @@ class CreateAclsResponse(Response):
     results: list[AclCreationResult] = array(AclCreationResult)
 
 
-@request(api_key=31, versions=(1, 3), flexible=2)
+@request(api_key=31, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
 class DeleteAclsRequest(Request["DeleteAclsResponse"]):
     """Deletes all ACLs that a filter matches."""
 
@@ -833,7 +833,7 @@ class UserName:
     name: str = string()
 
 
-@request(api_key=50, versions=(0, 0), flexible=0)
+@request(api_key=50, versions=(0, 0), flexible=0, kafka="2.7:0")
 class DescribeUserScramCredentialsRequest(Request["DescribeUserScramCredentialsResponse"]):
     """Requests the SCRAM credentials of users; None means all users (KIP-554, Kafka 2.7)."""
 
@@ -887,7 +887,7 @@ class ScramCredentialUpsertion:
     salted_password: bytes = bytes_(secret=True)
 
 
-@request(api_key=51, versions=(0, 0), flexible=0)
+@request(api_key=51, versions=(0, 0), flexible=0, kafka="2.7:0")
 class AlterUserScramCredentialsRequest(Request["AlterUserScramCredentialsResponse"]):
     """Sets and deletes SCRAM passwords; goes to the controller (KIP-554, Kafka 2.7)."""
 
@@ -930,7 +930,7 @@ class DescribedDelegationTokenRenewer(CreatableRenewers):
     """A principal that may renew a token."""
 
 
-@request(api_key=38, versions=(1, 3), flexible=2)
+@request(api_key=38, versions=(1, 3), flexible=2, kafka="2.1:1 2.4:2 3.3:3")
 class CreateDelegationTokenRequest(Request["CreateDelegationTokenResponse"]):
     """Requests a delegation token for this user, or for another owner (KIP-48, KIP-373)."""
 
@@ -957,7 +957,7 @@ class CreateDelegationTokenResponse(Response):
     throttle_time_ms: int = int32()
 
 
-@request(api_key=39, versions=(1, 2), flexible=2)
+@request(api_key=39, versions=(1, 2), flexible=2, kafka="2.1:1 2.5:2")
 class RenewDelegationTokenRequest(Request["RenewDelegationTokenResponse"]):
     """Makes a token last longer."""
 
@@ -974,7 +974,7 @@ class RenewDelegationTokenResponse(Response):
     throttle_time_ms: int = int32()
 
 
-@request(api_key=40, versions=(1, 2), flexible=2)
+@request(api_key=40, versions=(1, 2), flexible=2, kafka="2.1:1 2.5:2")
 class ExpireDelegationTokenRequest(Request["ExpireDelegationTokenResponse"]):
     """Makes a token end earlier; a negative period ends it immediately."""
 
@@ -991,7 +991,7 @@ class ExpireDelegationTokenResponse(Response):
     throttle_time_ms: int = int32()
 
 
-@request(api_key=41, versions=(1, 3), flexible=2)
+@request(api_key=41, versions=(1, 3), flexible=2, kafka="2.1:1 2.5:2 3.3:3")
 class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
     """Requests the tokens of owners; None means all that this user may see."""
 

@@ -53,7 +53,12 @@ class ListOffsetsTopic:
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition)
 
 
-@request(api_key=2, versions=(2, 11), flexible=6)
+@request(
+    api_key=2,
+    versions=(2, 11),
+    flexible=6,
+    kafka="2.1:4 2.2:5 2.8:6 3.0:7 3.5:8 3.9:9 4.0:10 4.2:11",
+)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     """Requests from a leader offsets by timestamp.
 
@@ -138,7 +143,13 @@ class ReplicaState:
     replica_epoch: int = int64(-1)
 
 
-@request(api_key=1, versions=(4, 18), flexible=12, usual=12)
+@request(
+    api_key=1,
+    versions=(4, 18),
+    flexible=12,
+    usual=12,
+    kafka="2.1:10 2.3:11 2.7:12 3.1:13 3.5:15 3.7:16 3.9:17 4.1:18",
+)
 class FetchRequest(Request["FetchResponse"]):
     """Reads records, waiting up to `max_wait_ms` for `min_bytes` of them.
 
@@ -257,7 +268,13 @@ class TopicProduceData:
     partition_data: list[PartitionProduceData] = array(PartitionProduceData)
 
 
-@request(api_key=0, versions=(3, 13), flexible=9, usual=11)
+@request(
+    api_key=0,
+    versions=(3, 13),
+    flexible=9,
+    usual=11,
+    kafka="2.1:7 2.4:8 2.8:9 3.7:10 3.8:11 4.0:12 4.1:13",
+)
 class ProduceRequest(Request["ProduceResponse"]):
     """Writes records. `acks` is -1 (all in sync), 1 (leader) or 0, to which there is no reply."""
 
@@ -327,7 +344,7 @@ class OffsetForLeaderTopic:
     partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
 
 
-@request(api_key=23, versions=(2, 4), flexible=4)
+@request(api_key=23, versions=(2, 4), flexible=4, kafka="2.1:2 2.3:3 2.8:4")
 class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
     """Requests from a leader where epochs end in its log (KIP-101). `replica_id` is -1 for a
     consumer."""

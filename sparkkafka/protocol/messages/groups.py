@@ -34,7 +34,7 @@ from sparkkafka.protocol.wire.schema import (
 )
 
 
-@request(api_key=10, versions=(1, 6), flexible=3)
+@request(api_key=10, versions=(1, 6), flexible=3, kafka="2.1:2 2.4:3 3.0:4 3.8:5 3.9:6")
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
     """Requests the coordinator of a group (`key_type` 0), a transactional id (1) or a
     partition of a share group (2).
@@ -91,7 +91,7 @@ class OffsetCommitRequestTopic:
     partitions: list[OffsetCommitRequestPartition] = array(OffsetCommitRequestPartition)
 
 
-@request(api_key=8, versions=(2, 10), flexible=8, usual=9)
+@request(api_key=8, versions=(2, 10), flexible=8, usual=9, kafka="2.1:6 2.3:7 2.4:8 3.7:9 4.2:10")
 class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     """Commits offsets of a group. A group without members has generation -1 and member "".
 
@@ -159,7 +159,9 @@ class OffsetFetchRequestGroup:
     topics: list[OffsetFetchRequestTopics] | None = nullable_array(OffsetFetchRequestTopics)
 
 
-@request(api_key=9, versions=(1, 10), flexible=6, usual=9)
+@request(
+    api_key=9, versions=(1, 10), flexible=6, usual=9, kafka="2.1:5 2.4:6 2.5:7 3.0:8 3.7:9 4.2:10"
+)
 class OffsetFetchRequest(Request["OffsetFetchResponse"]):
     """Requests committed offsets: of one group until version 7, of `groups` from version 8 on.
 
@@ -240,7 +242,7 @@ class JoinGroupRequestProtocol:
     metadata: bytes = bytes_()
 
 
-@request(api_key=11, versions=(2, 9), flexible=6)
+@request(api_key=11, versions=(2, 9), flexible=6, kafka="2.1:3 2.2:4 2.3:5 2.4:6 2.5:7 3.2:9")
 class JoinGroupRequest(Request["JoinGroupResponse"]):
     """Joins a group, or joins it again. The answer comes when all members have joined.
 
@@ -290,7 +292,7 @@ class SyncGroupRequestAssignment:
     assignment: bytes = bytes_()
 
 
-@request(api_key=14, versions=(1, 5), flexible=4)
+@request(api_key=14, versions=(1, 5), flexible=4, kafka="2.1:2 2.3:3 2.4:4 2.5:5")
 class SyncGroupRequest(Request["SyncGroupResponse"]):
     """Requests the member's assignment. The leader's request has the assignments of all members."""
 
@@ -314,7 +316,7 @@ class SyncGroupResponse(Response):
     assignment: bytes = bytes_()
 
 
-@request(api_key=12, versions=(1, 4), flexible=4)
+@request(api_key=12, versions=(1, 4), flexible=4, kafka="2.1:2 2.3:3 2.4:4")
 class HeartbeatRequest(Request["HeartbeatResponse"]):
     """Reports that the member is alive. The answer's error code says what the member has to do."""
 
@@ -341,7 +343,7 @@ class MemberIdentity:
     reason: str | None = nullable_string(None, since=5, nullable_since=5, ignorable=True)
 
 
-@request(api_key=13, versions=(1, 5), flexible=4)
+@request(api_key=13, versions=(1, 5), flexible=4, kafka="2.1:2 2.4:4 3.2:5")
 class LeaveGroupRequest(Request["LeaveGroupResponse"]):
     """Leaves a group: one member until version 2, `members` from version 3 on."""
 
@@ -376,7 +378,7 @@ class HeartbeatTopicPartitions:
     partitions: list[int] = array(INT32)
 
 
-@request(api_key=68, versions=(0, 1), flexible=0)
+@request(api_key=68, versions=(0, 1), flexible=0, kafka="3.7:0 4.0:1")
 class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
     """Joins, stays in or leaves a group whose partitions the brokers assign (KIP-848).
 
@@ -422,7 +424,7 @@ class ConsumerGroupHeartbeatResponse(Response):
 # --- requests of Admin ----------------------------------------------------------------------------
 
 
-@request(api_key=16, versions=(0, 5), flexible=3)
+@request(api_key=16, versions=(0, 5), flexible=3, kafka="2.1:2 2.4:3 2.6:4 3.8:5")
 class ListGroupsRequest(Request["ListGroupsResponse"]):
     """Requests from a broker the groups that it coordinates; empty filters match all."""
 
@@ -449,7 +451,7 @@ class ListGroupsResponse(Response):
     groups: list[ListedGroup] = array(ListedGroup)
 
 
-@request(api_key=15, versions=(0, 6), flexible=5)
+@request(api_key=15, versions=(0, 6), flexible=5, kafka="2.1:2 2.3:3 2.4:5 4.0:6")
 class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
     """Requests from a coordinator classic groups."""
 
@@ -492,7 +494,7 @@ class DescribeGroupsResponse(Response):
     groups: list[DescribedGroup] = array(DescribedGroup)
 
 
-@request(api_key=69, versions=(0, 1), flexible=0)
+@request(api_key=69, versions=(0, 1), flexible=0, kafka="3.8:0 4.0:1")
 class ConsumerGroupDescribeRequest(Request["ConsumerGroupDescribeResponse"]):
     """Requests from a coordinator groups whose partitions the brokers assign (KIP-848)."""
 
@@ -556,7 +558,7 @@ class ConsumerGroupDescribeResponse(Response):
     groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup)
 
 
-@request(api_key=42, versions=(0, 2), flexible=2)
+@request(api_key=42, versions=(0, 2), flexible=2, kafka="2.1:1 2.4:2 4.4:3")
 class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
     """Deletes groups without members; goes to their coordinator."""
 
@@ -594,7 +596,7 @@ class OffsetDeleteRequestTopic:
     partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
 
 
-@request(api_key=47, versions=(0, 0), flexible=None)
+@request(api_key=47, versions=(0, 0), flexible=None, kafka="2.4:0")
 class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
     """Deletes committed offsets of a group, of topics that no member subscribes to (KIP-496)."""
 

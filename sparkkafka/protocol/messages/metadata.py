@@ -30,7 +30,7 @@ from sparkkafka.protocol.wire.schema import (
 NO_AUTHORIZED_OPERATIONS = -(2**31)
 
 
-@request(api_key=18, versions=(0, 5), flexible=3, usual=4)
+@request(api_key=18, versions=(0, 5), flexible=3, usual=4, kafka="2.1:2 2.4:3 3.9:4 4.4:5")
 class ApiVersionsRequest(Request["ApiVersionsResponse"]):
     """Requests the version ranges of a broker (KIP-35). Names the client software (KIP-511), and
     the broker that the client means to reach (KIP-1242): another one refuses the request."""
@@ -93,7 +93,7 @@ class MetadataRequestTopic:
     name: str | None = nullable_string(nullable_since=10)
 
 
-@request(api_key=3, versions=(4, 13), flexible=9)
+@request(api_key=3, versions=(4, 13), flexible=9, kafka="2.1:7 2.3:8 2.4:9 2.8:11 3.1:12 4.0:13")
 class MetadataRequest(Request["MetadataResponse"]):
     """Requests brokers, and for topics: `topics` None means all, an empty list none."""
 
@@ -168,7 +168,7 @@ class TopicPartitionCursor:
     partition_index: int = int32()
 
 
-@request(api_key=75, versions=(0, 0), flexible=0)
+@request(api_key=75, versions=(0, 0), flexible=0, kafka="4.0:0")
 class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"]):
     """Requests partitions of topics, a limited number in each answer (KIP-966)."""
 
@@ -216,7 +216,7 @@ class DescribeTopicPartitionsResponse(Response):
     next_cursor: TopicPartitionCursor | None = nullable_nested(TopicPartitionCursor)
 
 
-@request(api_key=60, versions=(0, 2), flexible=0)
+@request(api_key=60, versions=(0, 2), flexible=0, kafka="2.8:0 3.7:1 4.0:2")
 class DescribeClusterRequest(Request["DescribeClusterResponse"]):
     """Requests the cluster's id and brokers; `endpoint_type` is 1 for brokers, 2 for controllers.
     Brokers that are fenced (not in service) are in the answer only if they are requested.
@@ -269,7 +269,7 @@ class QuorumTopic:
     partitions: list[QuorumPartition] = array(QuorumPartition)
 
 
-@request(api_key=55, versions=(0, 2), flexible=0)
+@request(api_key=55, versions=(0, 2), flexible=0, kafka="4.0:2")
 class DescribeQuorumRequest(Request["DescribeQuorumResponse"]):
     """Requests the controllers of KRaft (KIP-595); brokers forward it to the active one."""
 

@@ -17,7 +17,7 @@ from sparkkafka.protocol.wire.schema import (
 )
 
 
-@request(api_key=17, versions=(0, 1), flexible=None)
+@request(api_key=17, versions=(0, 1), flexible=None, kafka="2.1:1")
 class SaslHandshakeRequest(Request["SaslHandshakeResponse"]):
     """Chooses a mechanism. After a handshake of version 0 the tokens are sent without Kafka's
     framing, so clients send version 1."""
@@ -33,7 +33,7 @@ class SaslHandshakeResponse(Response):
     mechanisms: list[str] = array(STRING)
 
 
-@request(api_key=36, versions=(0, 2), flexible=2)
+@request(api_key=36, versions=(0, 2), flexible=2, kafka="2.1:0 2.2:1 2.5:2")
 class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
     """One step of the mechanism, from the client. Its repr does not show the bytes."""
 

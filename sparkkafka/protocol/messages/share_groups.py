@@ -38,7 +38,7 @@ from sparkkafka.protocol.wire.schema import (
 )
 
 
-@request(api_key=76, versions=(1, 1), flexible=0)
+@request(api_key=76, versions=(1, 1), flexible=0, kafka="4.1:1")
 class ShareGroupHeartbeatRequest(Request["ShareGroupHeartbeatResponse"]):
     """Joins (`member_epoch` 0), stays in or leaves (-1) a share group. A null means that the value
     has not changed since the last heartbeat. The member generates its own id."""
@@ -63,7 +63,7 @@ class ShareGroupHeartbeatResponse(Response):
     assignment: HeartbeatAssignment | None = nullable_nested(HeartbeatAssignment)
 
 
-@request(api_key=77, versions=(1, 1), flexible=0)
+@request(api_key=77, versions=(1, 1), flexible=0, kafka="4.1:1")
 class ShareGroupDescribeRequest(Request["ShareGroupDescribeResponse"]):
     """Requests from a coordinator share groups."""
 
@@ -157,7 +157,7 @@ class ForgottenShareTopic:
     partitions: list[int] = array(INT32)
 
 
-@request(api_key=78, versions=(1, 2), flexible=0)
+@request(api_key=78, versions=(1, 2), flexible=0, kafka="4.1:1 4.2:2")
 class ShareFetchRequest(Request["ShareFetchResponse"]):
     """Acquires records of a leader, and acknowledges earlier ones.
 
@@ -235,7 +235,7 @@ class ShareFetchResponse(Response):
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint)
 
 
-@request(api_key=79, versions=(1, 2), flexible=0)
+@request(api_key=79, versions=(1, 2), flexible=0, kafka="4.1:1 4.2:2")
 class ShareAcknowledgeRequest(Request["ShareAcknowledgeResponse"]):
     """Acknowledges records without reading more, within the session of ShareFetch."""
 
@@ -294,7 +294,7 @@ class DescribeShareGroupOffsetsRequestGroup:
     )
 
 
-@request(api_key=90, versions=(0, 1), flexible=0)
+@request(api_key=90, versions=(0, 1), flexible=0, kafka="4.1:0 4.2:1")
 class DescribeShareGroupOffsetsRequest(Request["DescribeShareGroupOffsetsResponse"]):
     """Requests from a coordinator the offsets of share groups."""
 
@@ -366,7 +366,7 @@ class AlterShareGroupOffsetsRequestTopic:
     )
 
 
-@request(api_key=91, versions=(0, 0), flexible=0)
+@request(api_key=91, versions=(0, 0), flexible=0, kafka="4.1:0")
 class AlterShareGroupOffsetsRequest(Request["AlterShareGroupOffsetsResponse"]):
     """Sets the offsets from which a group without members resumes."""
 
@@ -413,7 +413,7 @@ class DeleteShareGroupOffsetsRequestTopic:
     topic_name: str = string()
 
 
-@request(api_key=92, versions=(0, 0), flexible=0)
+@request(api_key=92, versions=(0, 0), flexible=0, kafka="4.1:0")
 class DeleteShareGroupOffsetsRequest(Request["DeleteShareGroupOffsetsResponse"]):
     """Deletes all offsets of topics from a group without members."""
 

@@ -30,7 +30,7 @@ from sparkkafka.protocol.wire.schema import (
 )
 
 
-@request(api_key=22, versions=(0, 5), flexible=2)
+@request(api_key=22, versions=(0, 5), flexible=2, kafka="2.1:1 2.4:2 2.5:3 2.7:4 3.8:5")
 class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     """Requests a producer id; with a transactional id also aborts its open transaction.
 
@@ -61,7 +61,7 @@ class AddPartitionsToTxnTopic:
     partitions: list[int] = array(INT32)
 
 
-@request(api_key=24, versions=(0, 3), flexible=3)
+@request(api_key=24, versions=(0, 3), flexible=3, kafka="2.1:1 2.7:2 2.8:3 3.6:4 3.8:5")
 class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
     """Makes partitions part of the transaction, before anything is written to them.
 
@@ -102,7 +102,7 @@ class AddPartitionsToTxnResponse(Response):
     )
 
 
-@request(api_key=25, versions=(0, 4), flexible=3)
+@request(api_key=25, versions=(0, 4), flexible=3, kafka="2.1:1 2.7:2 2.8:3 3.8:4")
 class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
     """Makes the offsets of a group part of the transaction, before TxnOffsetCommit."""
 
@@ -120,7 +120,7 @@ class AddOffsetsToTxnResponse(Response):
     error_code: int = int16()
 
 
-@request(api_key=26, versions=(0, 5), flexible=3, usual=4)
+@request(api_key=26, versions=(0, 5), flexible=3, usual=4, kafka="2.1:1 2.7:2 2.8:3 3.8:4 4.0:5")
 class EndTxnRequest(Request["EndTxnResponse"]):
     """Commits (`committed` true) or aborts the open transaction."""
 
@@ -162,7 +162,7 @@ class TxnOffsetCommitRequestTopic:
     partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition)
 
 
-@request(api_key=28, versions=(0, 6), flexible=3, usual=3)
+@request(api_key=28, versions=(0, 6), flexible=3, usual=3, kafka="2.1:2 2.5:3 3.8:4 4.0:5 4.4:6")
 class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     """Commits offsets of a group with the transaction; goes to the group's coordinator."""
 
@@ -201,7 +201,7 @@ class TxnOffsetCommitResponse(Response):
     topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic)
 
 
-@request(api_key=65, versions=(0, 0), flexible=0)
+@request(api_key=65, versions=(0, 0), flexible=0, kafka="3.0:0")
 class DescribeTransactionsRequest(Request["DescribeTransactionsResponse"]):
     """Requests from a coordinator the state of transactional ids (KIP-664, Kafka 3.0)."""
 
@@ -241,7 +241,7 @@ class DescribeTransactionsResponse(Response):
     transaction_states: list[DescribedTransactionState] = array(DescribedTransactionState)
 
 
-@request(api_key=66, versions=(0, 2), flexible=0)
+@request(api_key=66, versions=(0, 2), flexible=0, kafka="3.0:0 3.8:1 4.1:2")
 class ListTransactionsRequest(Request["ListTransactionsResponse"]):
     """Requests from a coordinator its transactional ids that match filters (KIP-664, Kafka 3.0).
 
@@ -282,7 +282,7 @@ class ProducersTopic:
     partition_indexes: list[int] = array(INT32)
 
 
-@request(api_key=61, versions=(0, 0), flexible=0)
+@request(api_key=61, versions=(0, 0), flexible=0, kafka="2.8:0")
 class DescribeProducersRequest(Request["DescribeProducersResponse"]):
     """Requests from leaders the producers of partitions (KIP-664, Kafka 2.8)."""
 
@@ -348,7 +348,7 @@ class WritableTxnMarker:
     transaction_version: int = int8(since=2, ignorable=True)
 
 
-@request(api_key=27, versions=(1, 2), flexible=1)
+@request(api_key=27, versions=(1, 2), flexible=1, kafka="2.1:0 2.8:1 4.2:2")
 class WriteTxnMarkersRequest(Request["WriteTxnMarkersResponse"]):
     """Has leaders write markers: for coordinators, and to abort a hanging transaction."""
 

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, cast
 
 from sparkkafka.errors import DecodeError, EncodeError
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer, byte_view
-from sparkkafka.protocol.wire.releases import first_kafka
 from sparkkafka.protocol.wire.schema import (
     BYTES,
     STRING,
@@ -31,6 +30,7 @@ from sparkkafka.protocol.wire.schema import (
     WireType,
     check_version,
     fields,
+    first_kafka,
     is_flexible,
 )
 
@@ -58,7 +58,7 @@ def encode_into(writer: Writer, message: Message, version: int) -> None:
     except AbsentFieldError as error:
         path, needed = _path(cls, version, error), ""
         if error.needed_version is not None:
-            kafka = first_kafka(cls.API_NAME, error.needed_version)
+            kafka = first_kafka(cls, error.needed_version)
             needed = f"; {kafka} or later has it" if kafka else ""
         raise EncodeError(f"{path}: {error}{needed}") from None
     except EncodeError as error:

@@ -312,7 +312,8 @@ class Message:
     """Base of requests and responses.
 
     API_KEY and API_NAME ("Fetch") name the API; MIN_VERSION to MAX_VERSION are the versions
-    declared; FLEXIBLE_SINCE is the first with compact lengths and tagged fields, or None.
+    declared; FLEXIBLE_SINCE is the first with compact lengths and tagged fields, or None. KAFKA
+    has the releases whose brokers have a higher version than those before: "2.1:10 2.3:11".
     """
 
     __slots__ = ()
@@ -322,6 +323,7 @@ class Message:
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_SINCE: ClassVar[int | None]
+    KAFKA: ClassVar[str] = ""
 
 
 class Response(Message):
@@ -353,11 +355,17 @@ _RequestT = TypeVar("_RequestT", bound=Request[Any])
 
 @dataclass_transform(kw_only_default=True)
 def request(
-    *, api_key: int, versions: tuple[int, int], flexible: int | None, usual: int | None = None
+    *,
+    api_key: int,
+    versions: tuple[int, int],
+    flexible: int | None,
+    usual: int | None = None,
+    kafka: str = "",
 ) -> Callable[[type[_RequestT]], type[_RequestT]]:
     """Declare a request with its API key, first and last version, and first flexible version.
 
-    Versions above `usual` are sent only if the caller names the version.
+    Versions above `usual` are sent only if the caller names the version. `kafka` says which release
+    brought which version, from the oldest that is supported: "2.1:10 2.3:11".
     """
 
     def decorate(cls: type[_RequestT]) -> type[_RequestT]:
@@ -367,6 +375,7 @@ def request(
         made.MIN_VERSION, made.MAX_VERSION = versions
         made.USUAL_VERSION = made.MAX_VERSION if usual is None else usual
         made.FLEXIBLE_SINCE = flexible
+        made.KAFKA = kafka
         return made
 
     return decorate
@@ -382,6 +391,7 @@ def response(to: type[Request[ResponseT]]) -> Callable[[type[ResponseT]], type[R
         made.API_NAME = to.API_NAME
         made.MIN_VERSION, made.MAX_VERSION = to.MIN_VERSION, to.MAX_VERSION
         made.FLEXIBLE_SINCE = to.FLEXIBLE_SINCE
+        made.KAFKA = to.KAFKA
         made.REQUEST = to
         to.RESPONSE = made
         return made
@@ -406,6 +416,19 @@ def data(*, versions: tuple[int, int]) -> Callable[[type[MessageT]], type[Messag
 def is_flexible(cls: type[Message], version: int) -> bool:
     """Whether this version has compact lengths, tagged fields and the newer header."""
     return cls.FLEXIBLE_SINCE is not None and version >= cls.FLEXIBLE_SINCE
+
+
+def releases(cls: type[Message]) -> dict[str, int]:
+    """Return the highest version of a request that brokers have, by the release that brought it."""
+    return {
+        release: int(version) for release, version in (row.split(":") for row in cls.KAFKA.split())
+    }
+
+
+def first_kafka(cls: type[Message], version: int = 0) -> str:
+    """Return the first Kafka that has this version of a request: "Kafka 2.4"; "" if not known."""
+    having = (release for release, highest in releases(cls).items() if highest >= version)
+    return next((f"Kafka {release}" for release in having), "")
 
 
 def layout(cls: type[Any], version: int) -> str:

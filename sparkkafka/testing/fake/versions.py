@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparkkafka.protocol.wire.releases import RELEASES, newest_versions
+from sparkkafka.protocol.releases import newest_versions, release_names
 
 VersionRange = tuple[int, int]
 
@@ -44,8 +44,9 @@ def release(
     `changes` sets the offered range of an API, or removes the API with None. It may have versions
     that are not implemented, for tests of the client's choice.
     """
-    if name not in RELEASES:
-        raise ValueError(f"no such Kafka release here: {name!r}, there are {', '.join(RELEASES)}")
+    if name not in release_names():
+        names = ", ".join(release_names())
+        raise ValueError(f"no such Kafka release here: {name!r}, there are {names}")
     unknown = set(changes) - set(implemented)
     if unknown:
         raise ValueError(f"no such API here: {sorted(unknown)}, there are {sorted(implemented)}")

@@ -264,7 +264,7 @@ def test_layout() -> None:
         "    coordinator_keys: [string] = []",
     ]
     assert "        name: string | None = ''" in layout(MetadataRequest, 12).splitlines()
-    with pytest.raises(UnsupportedVersionError, match="only 1 to 4"):
+    with pytest.raises(UnsupportedVersionError, match="only 1 to 6"):
         layout(FindCoordinatorRequest, 0)
 
 
