@@ -65,7 +65,6 @@ ACCEPTED: Mapping[str, str] = {
     "StreamsGroupTopologyDescriptionUpdate": _STREAMS,
     "AddPartitionsToTxn 4": "only brokers may send it (CLUSTER_ACTION)",
     "AddPartitionsToTxn 5": "only brokers may send it (CLUSTER_ACTION)",
-    "DeleteGroups 3": "not yet: it adds the broker's message to an error",
     "InitProducerId 6": "no broker offers it: two-phase commit (KIP-939) is not stable",
 }
 """What this project lacks on purpose: an API, or one version of it, and why."""

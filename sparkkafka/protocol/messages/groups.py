@@ -558,7 +558,7 @@ class ConsumerGroupDescribeResponse(Response):
     groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup)
 
 
-@request(api_key=42, versions=(0, 2), flexible=2, kafka="2.1:1 2.4:2 4.4:3")
+@request(api_key=42, versions=(0, 3), flexible=2, kafka="2.1:1 2.4:2 4.4:3")
 class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
     """Deletes groups without members; goes to their coordinator."""
 
@@ -571,6 +571,7 @@ class DeletableGroupResult:
 
     group_id: str = string()
     error_code: int = int16()
+    error_message: str | None = nullable_string(None, since=3, nullable_since=3, ignorable=True)
 
 
 @response(DeleteGroupsRequest)
