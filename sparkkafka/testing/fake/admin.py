@@ -168,7 +168,9 @@ def delete_groups(call: Call) -> DeleteGroupsResponse:
             call.state.groups.delete(group_id)
         rows.append(
             DeletableGroupResult(
-                group_id=group_id, error_code=code if answer is None else answer.code
+                group_id=group_id,
+                error_code=code if answer is None else answer.code,
+                error_message=None if answer is None else answer.message,
             )
         )
     return DeleteGroupsResponse(results=rows)

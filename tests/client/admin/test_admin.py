@@ -440,6 +440,16 @@ def test_groups_are_deleted_each_by_itself_and_lost_answers_count(fake_cluster):
         assert codes(admin.delete_consumer_groups(["a"])) == {"a": ErrorCode.GROUP_ID_NOT_FOUND}
 
 
+def test_the_brokers_reason_not_to_delete_a_group_is_the_error(fake_cluster_factory):
+    fake = fake_cluster_factory(1, kafka_version="4.4")
+    fake.fault(
+        Answer(ErrorCode.GROUP_DELETION_FAILED, message="its topology is in use"),
+        api="DeleteGroups",
+    )
+    with open_admin(fake) as admin, pytest.raises(BrokerError, match="its topology is in use"):
+        admin.delete_consumer_groups(["g"]).all()
+
+
 def test_a_broker_that_does_not_answer_is_missing_from_the_list_and_named(fake_cluster, caplog):
     fake_cluster.create_topic("t")
     groups = [f"g{number}" for number in range(12)]
