@@ -153,8 +153,10 @@ def _parse_options(
             f"onBadRecord={formats.on_bad_record} is for reads: a function has {FAIL} and {NULL}"
         )
     column, writes = formats.value, side is Side.WRITE
-    if writes and column.framing == "headers":
-        raise OptionError("valueFraming=headers is for writes: a function returns only payloads")
+    if writes and column.framing in ("headers", "apicurio-headers", "azure"):
+        raise OptionError(
+            f"valueFraming={column.framing} is for writes: a function returns only payloads"
+        )
     needs_subject = writes or (column.schema is None and format != JSON)
     if formats.registry is not None and needs_subject and not column.subject:
         or_schema = "" if writes else " or schema"
@@ -173,7 +175,7 @@ def _decode_column(
     """Return the column of decoded payloads, for the functions from_…."""
     import pyarrow as pa
 
-    from sparkkafka.schemas.registry.client import RegistryClient, open_registry
+    from sparkkafka.schemas.registry.client import connect, open_registry
     from sparkkafka.spark.arrow_types import from_arrow_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
@@ -182,9 +184,7 @@ def _decode_column(
         raise OptionError("valueSchema=infer is for reads of topics: set type")
     with open_registry(formats.registry) as registry:
         plan = column_plan(formats, registry, _spark_type(type))
-    task_registry = (
-        None if formats.registry is None else RegistryClient(formats.registry.for_tasks())
-    )
+    task_registry = None if formats.registry is None else connect(formats.registry.for_tasks())
     decode = _DecodeFunction(plan, task_registry, formats.on_bad_record == NULL)
     return _make_udf(decode, from_arrow_type(plan.type), pa.binary())(data)
 

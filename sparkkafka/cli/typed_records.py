@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sparkkafka.cli.input import refuse_constant, set_column
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.kinds import HEADERS, JSON
+from sparkkafka.config.kinds import JSON, NO_FRAMING
 from sparkkafka.config.options import parse_read_options, parse_write_options
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import BadRecordError, OptionError
@@ -31,11 +31,12 @@ from sparkkafka.schemas.column import (
     in_pieces,
 )
 from sparkkafka.schemas.foreign_framing import name_framings
+from sparkkafka.schemas.framings import IN_HEADERS, unframe_column
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
-from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.registry.client import RegistryClient, connect
 from sparkkafka.schemas.schema_choice import column_schema, encode_plan, reader_schema
 from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
-from sparkkafka.schemas.wire_format import unframe_bare, unframe_texts
+from sparkkafka.schemas.wire_format import unframe_bare
 
 # --- decoding ---------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ class Decoding(ExitStack):
         self.skipped = 0
         registry = None
         if formats.registry is not None:
-            registry = self.enter_context(RegistryClient(formats.registry))
+            registry = self.enter_context(connect(formats.registry))
         self._columns = {
             column.column: _column_decoder(
                 column, topic, registry, as_text, formats.recursive_fields_max_depth
@@ -124,12 +125,14 @@ class _TextDecoder:
 
     def __init__(self, column: ColumnFormat) -> None:
         self._name = column.column
-        self._no_frames = column.framing == "none"
+        self._framing = column.framing
 
     def decode(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the texts, and the reason for each bad row."""
         unframed = (
-            unframe_bare(payloads) if self._no_frames else unframe_texts(payloads, self._name)
+            unframe_bare(payloads)
+            if self._framing == NO_FRAMING
+            else unframe_column(payloads, headers, self._name, self._framing, is_text=True)
         )
         bad = dict(zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True))
         texts: list[bytes | None] = [None] * len(payloads)
@@ -148,7 +151,7 @@ class _TextDecoder:
                     texts[row] = text.replace(b"\n", b" ").replace(b"\r", b" ")
         if bad:
             bad = name_framings(
-                bad, payloads, headers, self._name, framed=not self._no_frames, is_json=True
+                bad, payloads, headers, self._name, framing=self._framing, is_json=True
             )
         return binary_array(texts), bad
 
@@ -179,6 +182,7 @@ class _TypedDecoder:
             message=chosen.message,
             subject=chosen.subject,
             schema_id=chosen.schema_id,
+            guid=chosen.guid,
             compiled=compile_for_tasks(chosen.schema),
         )
         self._decoder = ColumnDecoder(plan, None if registry is None else lambda: registry)
@@ -234,7 +238,7 @@ class Encoding(ExitStack):
         self._topic = topic
         self._registry: RegistryClient | None = None
         if formats.registry is not None:
-            self._registry = self.enter_context(RegistryClient(formats.registry))
+            self._registry = self.enter_context(connect(formats.registry))
         self._columns = [c for c in (formats.value, formats.key) if c.has_schema]
         # By column: what `_codecs` returned for the type of the first batch.
         self._prepared: dict[str, tuple[Any, ColumnEncoder | None]] = {}
@@ -279,7 +283,7 @@ class Encoding(ExitStack):
             except ValueRowError as error:
                 raise ValueRowError(error.row, f"column {name}: {error.reason}") from None
             batch = set_column(batch, name, payloads)
-            if encoder.plan.framing == HEADERS and headers is not None:
+            if encoder.plan.framing in IN_HEADERS and headers is not None:
                 batch = set_column(batch, "headers", headers)
         return batch
 

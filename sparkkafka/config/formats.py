@@ -15,22 +15,31 @@ from pathlib import Path
 from typing import Any, Final
 
 from sparkkafka.config.kinds import (
+    APICURIO,
+    APICURIO_CONTENT,
+    APICURIO_HEADERS,
+    AUTO,
     AVRO,
+    AZURE,
     BINARY,
     CONFLUENT,
     DEAD_LETTER,
     DEPTH_OPTION,
     FAIL,
+    GLUE,
+    GLUE_ZLIB,
+    HEADERS,
     JSON,
     NO_FRAMING,
     PROTOBUF,
     REGISTRY_PREFIX,
+    SINGLE_OBJECT,
     STRING,
     TOPIC_NAME,
 )
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
-from sparkkafka.config.registry import RegistryOptions, registry_from
+from sparkkafka.config.registry import RegistryOptions, registry_from, registry_settings
 from sparkkafka.errors import OptionError, spark_hint
 
 INFER: Final = "infer"
@@ -121,6 +130,9 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
     for column in columns:
         if column.has_schema:
             _check_schema_source(column, registry, names, parsed.side)
+    for column in columns:
+        if column.has_schema:
+            _check_framing(column, registry, parsed.side)
     if registry is not None and not any(map(_can_use_registry, columns)):
         first = columns[0]
         raise OptionError(
@@ -295,7 +307,7 @@ def _check_schema_source(
             raise OptionError(
                 f"option {names[f'{name}.{field}']} is for the Schema Registry: set {url}"
             )
-    if side is Side.WRITE and column.framing != NO_FRAMING:
+    if side is Side.WRITE and column.framing not in (NO_FRAMING, SINGLE_OBJECT):
         raise OptionError(
             f"{setting} needs the Schema Registry, which assigns the schema's id: set {url}, or "
             f"{name}Framing={NO_FRAMING} to write bare payloads"
@@ -305,6 +317,51 @@ def _check_schema_source(
         raise OptionError(
             f"{setting} needs a schema: set {url} to the Schema Registry, or {name}Schema to the "
             "schema's text or a file's path"
+        )
+
+
+_FRAMINGS: Final = {
+    CONFLUENT: (CONFLUENT, HEADERS),
+    GLUE: (GLUE, GLUE_ZLIB),
+    APICURIO: (APICURIO, APICURIO_CONTENT, APICURIO_HEADERS),
+    AZURE: (AZURE,),
+}
+"""The framings with ids of each API."""
+_URLS: Final = {
+    CONFLUENT: "the URL of Confluent's API",
+    GLUE: "glue://REGION/REGISTRY",
+    APICURIO: "https://HOST/apis/registry/v3",
+    AZURE: "https://NAMESPACE.servicebus.windows.net/$schemaGroups/GROUP",
+}
+
+
+def _check_framing(column: ColumnFormat, registry: RegistryOptions | None, side: Side) -> None:
+    """Raise OptionError for a framing that the format, the side or the registry's API lacks."""
+    name, framing = column.column, column.framing
+    option = f"{name}Framing={framing}"
+    if framing == AUTO and side is Side.WRITE:
+        raise OptionError(f"{option} is for reads: set {name}Framing to the framing of the records")
+    if framing == AZURE and name == "key":
+        raise OptionError(
+            f"{option} cannot be read: the header content-type has the id of the value's schema; "
+            f"set keyFraming={NO_FRAMING} and keySchema"
+        )
+    only_avro = framing in (SINGLE_OBJECT, AZURE)
+    is_foreign = framing not in (*_FRAMINGS[CONFLUENT], NO_FRAMING)
+    if (only_avro and column.format != AVRO) or (is_foreign and column.format == PROTOBUF):
+        raise OptionError(
+            f"{option} is for {name}Format={AVRO if only_avro else f'{AVRO} and {JSON}'}, not "
+            f"{column.format}"
+            + ("" if only_avro else ": its frames name a message in another way than Confluent's")
+        )
+    if registry is None or registry.has_references or framing not in sum(_FRAMINGS.values(), ()):
+        return
+    api = registry_settings(registry).api
+    if framing not in _FRAMINGS[api]:
+        url = next(_URLS[of] for of, framings in _FRAMINGS.items() if framing in framings)
+        raise OptionError(
+            f"{option} and schema.registry.url do not match: set {name}Framing to "
+            f"{' or '.join(_FRAMINGS[api])} for this registry, or schema.registry.url to {url}"
         )
 
 

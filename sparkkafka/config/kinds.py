@@ -461,6 +461,14 @@ JSON: Final = "json"
 
 CONFLUENT: Final = "confluent"
 HEADERS: Final = "headers"
+GLUE: Final = "glue"
+GLUE_ZLIB: Final = "glue-zlib"
+APICURIO: Final = "apicurio"
+APICURIO_CONTENT: Final = "apicurio-content-id"
+APICURIO_HEADERS: Final = "apicurio-headers"
+AZURE: Final = "azure"
+SINGLE_OBJECT: Final = "single-object"
+AUTO: Final = "auto"
 NO_FRAMING: Final = "none"
 
 FAIL: Final = "fail"
@@ -473,7 +481,11 @@ RECORD_NAME: Final = "record"
 TOPIC_RECORD_NAME: Final = "topic-record"
 
 column_format = one_of(BINARY, STRING, AVRO, PROTOBUF, JSON, fold=str.lower)
-framing = one_of(CONFLUENT, HEADERS, NO_FRAMING, fold=str.lower)
+framing = one_of(
+    *(CONFLUENT, HEADERS, GLUE, GLUE_ZLIB, APICURIO, APICURIO_CONTENT, APICURIO_HEADERS, AZURE),
+    *(SINGLE_OBJECT, AUTO, NO_FRAMING),
+    fold=str.lower,
+)
 
 DEPTH_OPTION: Final = "recursive.fields.max.depth"
 """Spark's name in from_protobuf; in from_avro it is recursiveFieldMaxDepth."""
@@ -504,12 +516,27 @@ bad_record_action = one_of(
 )
 
 
-def parse_registry_urls(text: str) -> tuple[HttpUrl, ...]:
-    """Parse `https://one:8081,https://two:8081`, in this order.
+class GlueUrl(NamedTuple):
+    """AWS Glue's registry of this name: glue://REGION/REGISTRY."""
+
+    region: str
+    registry: str
+
+    def __str__(self) -> str:
+        return f"glue://{self.region}/{self.registry}"
+
+
+def parse_registry_urls(text: str) -> tuple[HttpUrl, ...] | GlueUrl:
+    """Parse `https://one:8081,https://two:8081`, in this order, or `glue://region/registry`.
 
     Raises ValueError, which says what is wrong, and never shows what may be a password.
     """
     urls: list[HttpUrl] = []
+    if text.strip().lower().startswith("glue:"):
+        match = re.fullmatch(r"\s*(?i:glue)://([a-z0-9-]+)(?:/([A-Za-z0-9_$#.-]*))?\s*", text)
+        if match is None:
+            raise ValueError("AWS Glue's registry is written glue://region/registry")
+        return GlueUrl(match[1], match[2] or "default-registry")
     for entry in filter(None, map(str.strip, text.split(","))):
         url = _registry_url_or_problem(entry)
         if isinstance(url, str):
@@ -540,4 +567,6 @@ def _registry_url_or_problem(entry: str) -> HttpUrl | str:
     return url._replace(path=url.path.rstrip("/"))
 
 
-registry_urls: Final = referable(Kind("https://host:port,https://host:port,…", parse_registry_urls))
+registry_urls: Final = referable(
+    Kind("https://host:port,https://host:port,… or glue://region/registry", parse_registry_urls)
+)

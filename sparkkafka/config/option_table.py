@@ -505,7 +505,19 @@ def _column_rows(column: str) -> list[Option]:
             kinds.framing,
             f"Where the schema's id is. confluent: a zero byte and the id's four bytes precede the "
             f"{column}; reads look for the header `__{column}_schema_id` first. headers: only in "
-            f"this header. none: there is no id, and the {column} is the bare payload.",
+            f"this header. glue: AWS Glue's 18 bytes precede the {column}, which is decompressed "
+            f"if they say so. glue-zlib: the same, and writes compress the {column}. apicurio: a "
+            "zero byte and 8 bytes of Apicurio's global id; reads look for its headers first. "
+            "apicurio-content-id: the same with its content id. apicurio-headers: only in its "
+            f"header `apicurio.{column}.globalId` (reads: or `contentId`). "
+            + (
+                "azure: in the header `content-type`, as avro/binary+ID. "
+                if column == "value"
+                else "azure: an error, because its header has the id of the value's schema. "
+            )
+            + "single-object: Avro's marker 0xC3 0x01 and the schema's fingerprint. auto: each "
+            "record that is read has one of these frames, and a record without one is bad. "
+            f"none: there is no id, and the {column} is the bare payload.",
         ),
         used(
             f"{column}.subject.name.strategy", _BOTH, f"{column}.strategy",
@@ -619,8 +631,10 @@ FORMATS: tuple[Option, ...] = (
 REGISTRY: tuple[Option, ...] = (
     _registry_row(
         "url", "url", kinds.registry_urls,
-        "The address of the Schema Registry. Several URLs are tried in turn. All settings below, "
-        "except numbers, may contain references: ${env:NAME}, ${file:/path:key}, "
+        "The address of the Schema Registry. Several URLs are tried in turn. The URL shows the "
+        "API: glue://region/registry is AWS Glue's, a path with /apis/registry/v3 (or v2) "
+        "Apicurio's own, a path with /$schemaGroups/GROUP Azure's, any other Confluent's. All "
+        "settings below, except numbers, may contain references: ${env:NAME}, ${file:/path:key}, "
         "${directory:/path:name}.",
     ),
     *_credential_rows(

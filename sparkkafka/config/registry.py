@@ -9,15 +9,21 @@ Messages name options, and never contain the value of a secret one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sparkkafka.config.kinds import (
+    APICURIO,
+    AZURE,
+    CONFLUENT,
+    GLUE,
     INT32_MAX,
     OAUTHBEARER,
     REGISTRY_PREFIX,
     STATIC_TOKEN,
+    GlueUrl,
     HttpUrl,
     registry_urls,
 )
@@ -91,11 +97,16 @@ class RegistryOptions(WithReferences):
 class RegistrySettings:
     """Settings of a request: plain values, with every reference resolved. Never pickled.
 
+    `api` is CONFLUENT, GLUE, APICURIO or AZURE, as the URL shows. `urls` end before the part that
+    names `group`, of artifacts (Apicurio) or schemas (Azure). Only `glue` is set for AWS Glue.
     `user_info` is user:password for basic authentication, `oauth` the source of a token, `headers`
     are those that Confluent Cloud needs.
     """
 
-    urls: tuple[HttpUrl, ...]
+    urls: tuple[HttpUrl, ...] = ()
+    api: str = CONFLUENT
+    group: str = ""
+    glue: GlueUrl | None = None
     user_info: Secret = NO_SECRET
     oauth: OAuthSettings | None = None
     headers: tuple[tuple[str, str], ...] = ()
@@ -131,6 +142,8 @@ def registry_from(parsed: ParsedOptions) -> RegistryOptions | None:
     warn_of_other_references(options)
     if not options.has_references:
         settings = registry_settings(options)
+        if settings.glue is not None:
+            _check_glue_options(parsed, [*fields, *tls])
         is_secure = any(url.secure for url in settings.urls) or settings.oauth is not None
         if tls and not is_secure:
             option = parsed.names[f"registry_tls.{next(iter(tls))}"]
@@ -139,6 +152,19 @@ def registry_from(parsed: ParsedOptions) -> RegistryOptions | None:
             )
         _warn_of_clear_text(options, settings)
     return options
+
+
+def _check_glue_options(parsed: ParsedOptions, fields: Collection[str]) -> None:
+    """Raise OptionError for an option without effect on requests to AWS Glue."""
+    effective = {"url", "request_timeout_ms", "api_timeout_ms", "max_retries", "cache_capacity"}
+    for field in fields:
+        if field not in effective:
+            name = parsed.names.get(f"registry.{field}") or parsed.names[f"registry_tls.{field}"]
+            raise OptionError(
+                f"option {name} has no effect on AWS Glue's registry: the AWS SDK has credentials, "
+                "proxies and certificates from the environment (AWS_PROFILE, AWS_CA_BUNDLE) or its "
+                "files; remove it"
+            )
 
 
 def _check_credentials(options: RegistryOptions) -> None:
@@ -233,7 +259,12 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
 
     url = resolve("url")
     try:
-        urls = registry_urls.final(url.reveal())
+        parsed = registry_urls.final(url.reveal())
+        located = (
+            RegistrySettings(api=GLUE, glue=parsed)
+            if isinstance(parsed, GlueUrl)
+            else _locate(parsed)
+        )
     except ValueError as error:  # the content of a reference is never shown
         reason = "" if has_reference(options.url) else f": {error}"
         raise OptionError(
@@ -243,8 +274,8 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
     user_info = resolve("user_info")
     if user_info and ":" not in user_info.reveal():
         raise OptionError(f"{options.name_of('user_info')} is written user:password; it has no :")
-    return RegistrySettings(
-        urls=urls,
+    return dataclasses.replace(
+        located,
         user_info=user_info,
         oauth=_oauth_settings(options, resolve, tls),
         # Headers of Confluent Cloud, which its Java client sends with any token.
@@ -258,6 +289,34 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
         ),
         tls=tls,
     )
+
+
+_APIS: Final = (
+    # API, the end of the URLs' path, and the group without one in the URL
+    (APICURIO, re.compile(r"(.*/apis/registry/v[23])(?:/groups/([^/]+))?"), "default"),
+    (AZURE, re.compile(r"(.*)/\$schemagroups/([^/]+)", re.IGNORECASE), ""),
+)
+
+
+def _locate(urls: tuple[HttpUrl, ...]) -> RegistrySettings:
+    """Return the URLs of the API's root, the API and the group. Raises ValueError for URLs of
+    several APIs or groups."""
+    found = set()
+    for url in urls:
+        for api, pattern, default_group in _APIS:
+            if match := pattern.fullmatch(url.path):
+                found.add((api, match[2] or default_group, match[1]))
+                break
+        else:
+            if "/$schemagroups" in url.path.lower():
+                raise ValueError("Azure's registry is written https://host/$schemaGroups/GROUP")
+            found.add((CONFLUENT, "", ""))
+    if len(found) > 1:
+        raise ValueError("the URLs are of several registries")
+    ((api, group, path),) = found
+    if api != CONFLUENT:
+        urls = tuple(url._replace(path=path) for url in urls)
+    return RegistrySettings(urls=urls, api=api, group=group)
 
 
 def _oauth_settings(

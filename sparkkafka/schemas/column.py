@@ -18,12 +18,20 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.config.kinds import HEADERS, JSON, NO_FRAMING, PROTOBUF
+from sparkkafka.config.kinds import AUTO, CONFLUENT, GLUE_ZLIB, HEADERS, JSON, NO_FRAMING, PROTOBUF
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.schemas.avro.fingerprint import fingerprint
 from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
 from sparkkafka.schemas.foreign_framing import name_framings
+from sparkkafka.schemas.framings import (
+    IN_HEADERS,
+    compress,
+    frame_to_write,
+    header_to_write,
+    unframe_column,
+)
 from sparkkafka.schemas.registry.client import RegistryClient, call_concurrently
 from sparkkafka.schemas.registry.responses import is_unknown_path
 from sparkkafka.schemas.values import (
@@ -35,16 +43,17 @@ from sparkkafka.schemas.values import (
     Schema,
     TooManyRowsError,
     ValueRowError,
+    with_prefix,
 )
 from sparkkafka.schemas.wire_format import (
+    CONTENT_ID,
+    FINGERPRINT,
+    GLOBAL_ID,
     NO_FRAME,
     PayloadGroup,
     WriterId,
     add_header,
-    frame_of,
-    unframe,
     unframe_bare,
-    unframe_texts,
 )
 
 Made = TypeVar("Made")
@@ -123,8 +132,8 @@ class ColumnPlan:
     column: "key" or "value". reader: the schema that determines the column's type; compiled: the
     same schema as of `compile_for_tasks`. message: the reader's message (Protobuf). target: the
     type that the user chose, or None. type: the column's type, exactly as Spark has it. subject:
-    the subject of the writers' schemas in the registry; schema_id: the reader's id there. rest:
-    keep what no field takes (JSON).
+    the subject of the writers' schemas in the registry; schema_id, guid: the reader's id
+    there. rest: keep what no field takes (JSON).
     """
 
     column: str
@@ -136,6 +145,7 @@ class ColumnPlan:
     message: tuple[int, ...] = FIRST_MESSAGE
     subject: str | None = None
     schema_id: int | None = None
+    guid: bytes | None = None
     rest: bool = False
     compiled: Schema | None = None
 
@@ -198,24 +208,24 @@ class ColumnDecoder:
         several rows: decoding fewer rows gives the same values.
         """
         plan = self.plan
+        budget = MemoryBudget(payloads)
         if plan.framing == NO_FRAMING:
             unframed = unframe_bare(payloads)
-        elif plan.format == JSON:  # the writer's schema is not needed
-            unframed = unframe_texts(payloads, plan.column)
         else:
-            unframed = unframe(
+            unframed = unframe_column(
                 payloads,
                 headers,
                 plan.column,
+                plan.framing,
                 with_indexes=plan.format == PROTOBUF,
-                only_headers=plan.framing == HEADERS,
+                is_text=plan.format == JSON,  # the writer's schema is not needed
+                budget=budget,
             )
         bad = [
             BadRow(row, reason, NO_FRAME)
             for row, reason in zip(unframed.bad_rows.tolist(), unframed.reasons, strict=True)
         ]
         parts: list[tuple[PayloadGroup, Decoded]] = []
-        budget = MemoryBudget(payloads)
         self._add_decoders([group.writer for group in unframed.groups])
         for group in unframed.groups:
             decoder = self._decoders[group.writer]
@@ -239,7 +249,7 @@ class ColumnDecoder:
                 payloads,
                 headers,
                 plan.column,
-                framed=plan.framing != NO_FRAMING,
+                framing=plan.framing,
                 is_json=plan.format == JSON,
             )
             bad = [row._replace(reason=reasons[row.row]) for row in bad]
@@ -281,19 +291,42 @@ class ColumnDecoder:
         return (
             writer == NO_FRAME
             or plan.format == JSON
-            or (writer.schema_id == plan.schema_id is not None and writer.message == plan.message)
+            or writer.guid == plan.guid is not None
+            or (writer.kind == FINGERPRINT and writer.schema_id == fingerprint(plan.reader))
+            or (
+                writer.schema_id == plan.schema_id is not None
+                and writer.message == plan.message
+                and writer.kind == ("" if plan.framing in (CONFLUENT, HEADERS) else GLOBAL_ID)
+                and plan.framing != AUTO  # the registry's ids may be of either kind
+            )
         )
 
     def _fetch_schema(self, writer: WriterId) -> Schema | str:
         """Return this writer's schema, or why its payloads are bad. Raises RegistryError."""
         if self._get_registry is None:
+            if writer.kind == FINGERPRINT:
+                return (
+                    f"{writer} is not that of {self.plan.column}Schema: set it to the schema that "
+                    "wrote the record, or schema.registry.url to a registry that has it"
+                )
             return (
                 f"{writer} is not known: there is no registry; set schema.registry.url, or "
                 "valueFraming=none if payloads are bare"
             )
         plan, registry = self.plan, self._get_registry()
         try:
-            if writer.guid is not None:
+            if writer.kind == FINGERPRINT:
+                found = _find_fingerprint(registry, writer.schema_id, plan)
+                if found is None:
+                    return f"no version of subject {plan.subject!r} has {writer}"
+                schema = found
+            elif writer.kind == CONTENT_ID:
+                schema = registry.by_content_id(writer.schema_id or 0, plan.format)
+            elif writer.guid is None and writer.kind != registry.id_kind:
+                return (
+                    f"{writer} is no id of {registry.address}: set schema.registry.url to its own"
+                )
+            elif writer.guid is not None:
                 schema = registry.by_guid(writer.guid, plan.format)
             else:
                 schema = registry.by_id(writer.schema_id or 0, plan.subject, plan.format)
@@ -343,6 +376,22 @@ class ColumnDecoder:
 def _without_message(writer: WriterId) -> WriterId:
     """Return the same id for all messages of a schema: it is requested once."""
     return replace(writer, message=FIRST_MESSAGE)
+
+
+def _find_fingerprint(
+    registry: RegistryClient, number: int | None, plan: ColumnPlan
+) -> Schema | None:
+    """Return the schema with this fingerprint among the subject's newest versions."""
+    if plan.subject is None:
+        return None
+    for version in reversed(registry.versions(plan.subject)[-_MAX_SCHEMAS:]):
+        schema = registry.version(plan.subject, version, plan.format).schema
+        try:
+            if fingerprint(schema) == number:
+                return schema
+        except SchemaError:  # another version may have it
+            continue
+    return None
 
 
 def compile_for_tasks(schema: Schema) -> Schema | None:
@@ -455,7 +504,10 @@ class ColumnEncoder:
     def __init__(self, plan: EncodePlan) -> None:
         _keep_memory()
         self.plan = plan
-        self._frame = frame_of(plan.writer, with_indexes=plan.format == PROTOBUF)
+        self._frame = b""
+        if plan.framing != NO_FRAMING:
+            with_indexes = plan.format == PROTOBUF
+            self._frame = frame_to_write(plan.framing, plan.writer, with_indexes=with_indexes)
         self._encoder: tuple[pa.DataType, Encoder] | None = None
 
     def encode(
@@ -483,8 +535,12 @@ class ColumnEncoder:
                 plan.schema, values.type, message=plan.writer.message
             )
             self._encoder = values.type, made
-        in_header = plan.framing == HEADERS
-        payloads = self._encoder[1].encode(values, b"" if in_header else self._frame)
+        in_header = plan.framing in IN_HEADERS
+        is_bare = in_header or plan.framing == GLUE_ZLIB
+        payloads = self._encoder[1].encode(values, b"" if is_bare else self._frame)
         if in_header:
-            headers = add_header(headers, plan.column, self._frame, payloads)
+            name = header_to_write(plan.framing, plan.column)
+            headers = add_header(headers, name, self._frame, payloads)
+        elif is_bare:
+            payloads = with_prefix(self._frame, compress(payloads))
         return payloads, headers

@@ -18,20 +18,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkkafka.config.kinds import (
+    APICURIO,
+    APICURIO_CONTENT,
+    APICURIO_HEADERS,
+    AUTO,
+    AZURE,
+    GLUE,
+    GLUE_ZLIB,
+    NO_FRAMING,
+    SINGLE_OBJECT,
+)
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.schemas.framings import AZURE_TYPE
 
 _GLUE: Final = {b"\x03\x00": "", b"\x03\x05": ", compressed with zlib"}
-_AZURE_TYPE: Final = b"avro/binary+"
 
 
 class _Framing(NamedTuple):
     """A framing of another serializer. `name` and `detail` (of one record) are for the reason.
-    `hint` says how such records are read, with {} for the column."""
+    `hint` says how such records are read, with {} for the column; `framings` are the values of
+    valueFraming that read them."""
 
     name: str
     detail: str
     hint: str
+    framings: tuple[str, ...] = ()
 
 
 def name_framings(
@@ -40,15 +53,16 @@ def name_framings(
     headers: pa.Array | None,
     column: str,
     *,
-    framed: bool,
+    framing: str,
     is_json: bool,
 ) -> dict[int, str]:
     """Add the framing's name to the reasons of bad rows where it is recognized; log a hint.
 
-    `payloads` is binary, `headers` of HEADERS_TYPE, or None to use none. `framed`: payloads should
-    have a frame; else they are bare and may begin with zeros. `is_json`: the column is read as
-    JSON, so plain JSON is no foreign framing.
+    `payloads` is binary, `headers` of HEADERS_TYPE, or None to use none. `framing`: that of the
+    read, whose frames are not foreign; bare payloads (none) may begin with zeros. `is_json`: the
+    column is read as JSON, so plain JSON is no foreign framing.
     """
+    framed = framing != NO_FRAMING
     # pa.array would import pandas, which no task needs.
     rows = from_numpy(np.fromiter(reasons, np.int64))
     heads = pc.binary_slice(payloads, 0, 18).take(rows).to_pylist()
@@ -57,31 +71,23 @@ def name_framings(
     named = {}
     recognized: dict[str, _Framing] = {}
     for index, (row, reason) in enumerate(reasons.items()):
-        framing = by_headers.get(index)
-        if framing is None and framed:
-            framing = _recognize_apicurio(heads[index] or b"")
-        if framing is None:
-            framing = _recognize_bytes(heads[index] or b"", tails[index] or b"", is_json)
-        if framing is None:
+        found = by_headers.get(index)
+        if found is None and framed:
+            found = _recognize_apicurio(heads[index] or b"")
+        if found is None:
+            found = _recognize_bytes(heads[index] or b"", tails[index] or b"", is_json)
+        if found is None or framing in found.framings or (framing == AUTO and found.framings):
             named[row] = reason
             continue
-        detail = f" ({framing.detail})" if framing.detail else ""
-        named[row] = f"{reason}; it looks like {framing.name}{detail}"
-        recognized[framing.name] = framing
-    for framing in recognized.values():
+        detail = f" ({found.detail})" if found.detail else ""
+        named[row] = f"{reason}; it looks like {found.name}{detail}"
+        recognized[found.name] = found
+    for found in recognized.values():
         warn(
-            f"{column} framed as {framing.name}",
-            f"column {column}: records look like {framing.name}. {framing.hint.format(column)}",
+            f"{column} framed as {found.name}",
+            f"column {column}: records look like {found.name}. {found.hint.format(column)}",
         )
     return named
-
-
-def _decode_hint(size: int) -> str:
-    """Return the hint for bare Avro, Protobuf or JSON after a frame of `size` bytes."""
-    return (
-        f"Read the column as binary, and decode substring({{}}, {size + 1}) by from_avro (or "
-        "from_protobuf, from_json_registry) with valueFraming=none and the schema"
-    )
 
 
 def _recognize_apicurio(head: bytes) -> _Framing | None:
@@ -91,9 +97,9 @@ def _recognize_apicurio(head: bytes) -> _Framing | None:
         return _Framing(
             "Apicurio's framing with ids of 8 bytes",
             f"id {int.from_bytes(head[1:9], 'big')}",
-            "Have Apicurio's serializers write ids of 4 bytes (apicurio.registry.as-confluent="
-            "true in Apicurio 2, the id handler Default4ByteIdHandler in 3). For existing "
-            f"records: {_decode_hint(9)}",
+            f"{{0}}Framing={APICURIO} reads them, with schema.registry.url=…/apis/registry/v3 (v2 "
+            f"for Apicurio 2); {APICURIO_CONTENT} if the serializers use content ids",
+            (APICURIO, APICURIO_CONTENT, APICURIO_HEADERS),
         )
     return None
 
@@ -105,15 +111,16 @@ def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None
         return _Framing(
             "AWS Glue's framing",
             version,
-            f"Glue's registry is not supported. {_decode_hint(18)}; what Glue has compressed must "
-            "be unpacked before",
+            f"{{0}}Framing={GLUE} reads them, with schema.registry.url=glue://region/registry",
+            (GLUE, GLUE_ZLIB),
         )
     if head.startswith(b"\xc3\x01") and len(head) >= 10:
         fingerprint = int.from_bytes(head[2:10], "little")
         return _Framing(
             "Avro's single-object encoding",
             f"schema fingerprint 0x{fingerprint:016x}",
-            f"No registry has these fingerprints. {_decode_hint(10)}",
+            f"{{0}}Framing={SINGLE_OBJECT} reads them, with the schema in {{0}}Schema",
+            (SINGLE_OBJECT,),
         )
     if head.startswith(b"Obj\x01"):
         return _Framing(
@@ -152,13 +159,17 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
             found[index] = _Framing(
                 "Apicurio's framing in headers",
                 f"{ids[name]} {_id_text(value or b'')}",
-                "The payloads are bare: {0}Framing=none and {0}Schema read them",
+                f"{{0}}Framing={APICURIO_HEADERS} reads them, with schema.registry.url="
+                "…/apis/registry/v3 (v2 for Apicurio 2)",
+                (APICURIO, APICURIO_CONTENT, APICURIO_HEADERS),
             )
-        elif value is not None and value.startswith(_AZURE_TYPE):
+        elif value is not None and value.startswith(AZURE_TYPE):
             found[index] = _Framing(
                 "the framing of Azure's Schema Registry in headers",
-                f"schema id {_printable(value[len(_AZURE_TYPE) :])}",
-                "The payloads are bare Avro: {0}Framing=none and {0}Schema read them",
+                f"schema id {_printable(value[len(AZURE_TYPE) :])}",
+                f"{{0}}Framing={AZURE} reads them, with schema.registry.url=https://NAMESPACE."
+                "servicebus.windows.net/$schemaGroups/GROUP",
+                (AZURE,),
             )
     return found
 

@@ -18,15 +18,22 @@ import pyarrow as pa
 
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import (
+    APICURIO_CONTENT,
     AVRO,
+    AZURE,
+    CONFLUENT,
+    GLUE,
+    GLUE_ZLIB,
     HEADERS,
     JSON,
     NO_FRAMING,
     PROTOBUF,
     RECORD_NAME,
+    SINGLE_OBJECT,
     TOPIC_NAME,
 )
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
+from sparkkafka.schemas.avro.fingerprint import fingerprint
 from sparkkafka.schemas.avro.schema import json_of as parse_avro_schema
 from sparkkafka.schemas.column import (
     EncodePlan,
@@ -50,16 +57,20 @@ class ChosenSchema:
     message: tuple[int, ...] = FIRST_MESSAGE
     subject: str | None = None
     schema_id: int | None = None
+    guid: bytes | None = None
     version: int | None = None
 
 
 def reader_schema(
-    column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
+    column: ColumnFormat,
+    topic: str,
+    registry: RegistryClient | None,
+    pinned: int | bytes | None = None,
 ) -> ChosenSchema:
     """Return the schema that determines a read column's type. Warns of rules that are not run.
 
-    `pinned`: its id in the registry, if it was chosen before. Raises OptionError, SchemaError,
-    RegistryError.
+    `pinned`: its id or GUID in the registry, if it was chosen before. Raises OptionError,
+    SchemaError, RegistryError.
     """
     chosen = column_schema(column, topic, registry, pinned)
     version = "" if chosen.version is None else f", version {chosen.version}"
@@ -69,7 +80,10 @@ def reader_schema(
 
 
 def column_schema(
-    column: ColumnFormat, topic: str, registry: RegistryClient | None, pinned: int | None = None
+    column: ColumnFormat,
+    topic: str,
+    registry: RegistryClient | None,
+    pinned: int | bytes | None = None,
 ) -> ChosenSchema:
     """Return the schema of the options, or the registry's: as `reader_schema`, without warning."""
     if column.schema is not None:
@@ -82,15 +96,19 @@ def column_schema(
         )
     subject = subject_of(column, topic)
     if pinned is not None:
+        if isinstance(pinned, bytes):
+            schema = registry.by_guid(pinned, column.format)
+            return ChosenSchema(schema, subject=subject, guid=pinned)
         schema = registry.by_id(pinned, subject, column.format)
         return ChosenSchema(schema, _message_indexes(column, schema), subject, pinned)
     if column.schema_version is not None:
         found = registry.version(subject, column.schema_version, column.format)
     else:
         found = registry.latest(subject, column.format)
-    return ChosenSchema(
-        found.schema, _message_indexes(column, found.schema), subject, found.id, found.version
-    )
+    # Where each schema has one id, its GUID is not needed.
+    guid = found.guid if found.id is None else None
+    indexes = _message_indexes(column, found.schema)
+    return ChosenSchema(found.schema, indexes, subject, found.id, guid, found.version)
 
 
 def _message_indexes(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
@@ -142,6 +160,9 @@ def encode_plan(
             raise SchemaError(f"column {name}: {error}") from error
     message = _message_indexes(column, schema)
     _check_type(column, schema, source, message)
+    if column.framing == SINGLE_OBJECT:
+        writer = WriterId(fingerprint(schema))
+        return EncodePlan(name, column.format, SINGLE_OBJECT, schema, writer)
     if column.framing == NO_FRAMING or registry is None:
         return EncodePlan(
             name,
@@ -179,10 +200,17 @@ def _make_plan(
     schema = schema or found.schema
     message = _message_indexes(column, schema)
     _check_type(column, schema, source, message)
+    if column.framing == SINGLE_OBJECT:
+        writer = WriterId(fingerprint(schema))
+        return EncodePlan(column.column, column.format, SINGLE_OBJECT, schema, writer)
     if column.framing == NO_FRAMING:
         return EncodePlan(
             column.column, column.format, NO_FRAMING, schema, WriterId(message=message)
         )
+    if column.framing not in (CONFLUENT, HEADERS):
+        number = found.content_id if column.framing == APICURIO_CONTENT else found.id
+        writer = WriterId(number, found.guid)
+        return EncodePlan(column.column, column.format, column.framing, schema, writer)
     # A frame before the payload has the id, which all readers know. A header has the GUID, if the
     # registry has GUIDs, as with Confluent's serializers.
     guid = found.guid if column.framing == HEADERS else None
@@ -301,7 +329,7 @@ def _subject_of_write(column: ColumnFormat, topic: str | None, schema: Schema | 
             f"theirs: set the option topic, or {name}Subject"
         )
     record = ""
-    if not column.subject and column.strategy != TOPIC_NAME:
+    if not column.subject and (column.strategy != TOPIC_NAME or column.framing == AZURE):
         if schema is None:
             raise OptionError(
                 f"{name}.subject.name.strategy={column.strategy} needs the record's name, and the "
@@ -333,15 +361,24 @@ def subject_of(column: ColumnFormat, topic: str, record_name: str = "") -> str:
     """
     if column.subject:
         return column.subject
-    if column.strategy == TOPIC_NAME:
-        return f"{topic}-{column.column}"
+    if column.strategy == TOPIC_NAME and column.framing != AZURE:
+        # AWS's serializers name the schema of keys and values after the topic.
+        return topic if column.framing in (GLUE, GLUE_ZLIB) else f"{topic}-{column.column}"
     if not record_name:
+        if column.framing == AZURE:
+            raise SchemaError(
+                f"{column.column}Framing={AZURE} needs a name for the schema in Azure: set "
+                f"{column.column}Subject to it, or {column.column}Schema to a schema with a name"
+            )
         raise SchemaError(
             f"{column.column}.subject.name.strategy={column.strategy} needs a schema with a name: "
             "a record of Avro, a message of Protobuf, or a JSON Schema with a title; set "
             f"{column.column}Subject, or the strategy {TOPIC_NAME}"
         )
-    return record_name if column.strategy == RECORD_NAME else f"{topic}-{record_name}"
+    if column.strategy == RECORD_NAME or column.framing == AZURE:
+        # Azure's serializers name a schema after the record.
+        return record_name
+    return f"{topic}-{record_name}"
 
 
 def record_name(schema: Schema) -> str:

@@ -17,6 +17,7 @@ copied once.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,19 +53,34 @@ _MAGIC_GUID = 1
 _ID_BYTES = 5
 _GUID_BYTES = 17
 
+GLOBAL_ID = "global id"
+CONTENT_ID = "content id"
+FINGERPRINT = "fingerprint"
+
 MAX_INDEXES = 32
 """How deep a message may be nested in others. Protobuf's own compiler has the same limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterId:
-    """The schema that wrote a payload, as its frame says. Without id and GUID there is no frame."""
+    """The schema that wrote a payload, as its frame says. Without id and GUID there is no frame.
+
+    `kind` says what `schema_id` is: "" an id of Confluent's API, GLOBAL_ID or CONTENT_ID of
+    Apicurio's, or the FINGERPRINT of Avro's single-object encoding. `is_zlib`: the payload is
+    compressed (AWS Glue).
+    """
 
     schema_id: int | None = None
     guid: bytes | None = None
     message: tuple[int, ...] = FIRST_MESSAGE
+    kind: str = ""
+    is_zlib: bool = False
 
     def __str__(self) -> str:
+        if self.kind == FINGERPRINT:
+            return f"schema fingerprint 0x{self.schema_id:016x}"
+        if self.kind:
+            return f"{self.kind} {self.schema_id}"
         if self.guid is not None:
             return f"schema GUID {uuid.UUID(bytes=self.guid)}"
         return "no schema id" if self.schema_id is None else f"schema id {self.schema_id}"
@@ -97,14 +113,14 @@ def frame_of(writer: WriterId, *, with_indexes: bool) -> bytes:
     return frame + b"".join(map(zigzag_bytes, (len(writer.message), *writer.message)))
 
 
-def add_header(headers: pa.Array | None, column: str, frame: bytes, payloads: pa.Array) -> pa.Array:
-    """Append a header with the frame to the headers of each row that has a payload.
+def add_header(headers: pa.Array | None, name: str, frame: bytes, payloads: pa.Array) -> pa.Array:
+    """Append a header of this name with the frame to the headers of each row that has a payload.
 
     `headers` has a list of (key, value) structs for each row, or null; None: no row has headers.
     """
     count = len(payloads)
     added = is_valid(payloads).astype(np.int64)
-    names, values = repeat_text(header_name(column), 1), binary_array([frame])
+    names, values = repeat_text(name, 1), binary_array([frame])
     before = 0
     old = np.zeros(count, np.int64)
     if headers is not None:
@@ -166,12 +182,12 @@ def unframe(
     `with_indexes`: frames have a message's indexes. `only_headers`: no payload has a frame, so a
     row without the header is bad.
     """
-    unframer = _Unframer(payloads, column, with_indexes=with_indexes)
+    unframer = Unframer(payloads, column, with_indexes=with_indexes)
     has_payload = is_valid(payloads)
     rows = np.flatnonzero(has_payload)
     if not len(rows):
         return Unframed([], _NO_ROWS, [])
-    found = None if headers is None else _last_headers(headers, header_name(column))
+    found = None if headers is None else last_headers(headers, header_name(column))
     if only_headers:
         found = found or (_NO_ROWS, pa.nulls(0, pa.binary()))
     if found is None:
@@ -190,7 +206,7 @@ def unframe(
         parts.append(Unframed([], rest, [reason] * len(rest)))
     elif len(rest):
         parts.append(unframer.group(rest, unframer.read_frames(rest)))
-    return _join(parts)
+    return join_parts(parts)
 
 
 def unframe_bare(payloads: pa.Array) -> Unframed:
@@ -198,26 +214,30 @@ def unframe_bare(payloads: pa.Array) -> Unframed:
     return Unframed([PayloadGroup(NO_FRAME, None, payloads)], _NO_ROWS, [])
 
 
-def unframe_texts(payloads: pa.Array, column: str) -> Unframed:
-    """Group payloads of text (JSON), with or without a frame: no text begins with byte 0 or 1."""
-    unframer = _Unframer(payloads, column, with_indexes=False)
+def unframe_texts(
+    payloads: pa.Array, column: str, read: Callable[[Unframer, Ints], Frames] | None = None
+) -> Unframed:
+    """Group payloads of text (JSON), with or without a frame: no text begins with a byte below 4.
+    `read` reads the frames of rows; None: they are Confluent's."""
+    unframer = Unframer(payloads, column, with_indexes=False)
     is_bare = is_valid(payloads)
     rows = np.flatnonzero(is_bare & (unframer.ends > unframer.starts))
-    rows = rows[unframer.data[unframer.starts[rows]] <= _MAGIC_GUID]
+    rows = rows[unframer.data[unframer.starts[rows]] < 4]
     if not len(rows):
         return unframe_bare(payloads)
-    parts = [unframer.group(rows, unframer.read_frames(rows))]
+    frames = unframer.read_frames(rows) if read is None else read(unframer, rows)
+    parts = [unframer.group(rows, frames)]
     is_bare[rows] = False
     bare = np.flatnonzero(is_bare)
     if len(bare):
         parts.append(Unframed([unframer.group_of_writer(NO_FRAME, bare)], _NO_ROWS, []))
-    return _join(parts)
+    return join_parts(parts)
 
 
 _NO_ROWS = np.empty(0, np.int64)
 
 
-class _Frames(NamedTuple):
+class Frames(NamedTuple):
     """The frames of some rows. `writer_indexes`: the index of each row's writer in `writers`, -1
     for a bad frame; None if all rows have the only writer. `bodies`: where each payload begins
     behind its frame. `reasons`: for each bad frame."""
@@ -228,7 +248,7 @@ class _Frames(NamedTuple):
     reasons: list[str]
 
 
-class _Unframer:
+class Unframer:
     """Reads the frames of a column's payloads and groups the rows by writer. `starts` and `ends`:
     where each payload begins and ends in `data`."""
 
@@ -240,17 +260,22 @@ class _Unframer:
         self._column = column
         self._with_indexes = with_indexes
 
-    def read_frames(self, rows: Ints) -> _Frames:
+    def read_frames(self, rows: Ints) -> Frames:
         """Read the frames before the payloads of these rows."""
         return self._parse(self.data, self.starts[rows], self.ends[rows])
 
-    def read_header_frames(self, rows: Ints, values: pa.Array) -> _Frames:
+    def read_header_frames(self, rows: Ints, values: pa.Array) -> Frames:
         """Read the frames of these rows from the values of headers."""
         offsets = blob_offsets(values).astype(np.int64)
         data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
         starts, ends = offsets[:-1], offsets[1:]
         ends = np.where(is_valid(values), ends, starts)
         return self._parse(data, starts, ends, in_header=True)._replace(bodies=self.starts[rows])
+
+    def heads(self, rows: Ints, size: int) -> pa.Array:
+        """Return the first `size` bytes of these rows' payloads, or fewer."""
+        starts = self.starts[rows]
+        return gather(self._content, starts, np.minimum(self.ends[rows] - starts, size))
 
     def group_of_writer(
         self, writer: WriterId, rows: Ints, bodies: Ints | None = None, *, with_nulls: bool = False
@@ -267,7 +292,7 @@ class _Unframer:
         all_bodies[rows], all_lengths[rows] = bodies, lengths
         return PayloadGroup(writer, None, gather(self._content, all_bodies, all_lengths))
 
-    def group(self, rows: Ints, frames: _Frames, *, with_nulls: bool = False) -> Unframed:
+    def group(self, rows: Ints, frames: Frames, *, with_nulls: bool = False) -> Unframed:
         """Group these rows by writer. `with_nulls`: they are all rows that have a payload, so if
         they have one writer, its group has all rows of the column, the others as nulls."""
         if frames.writer_indexes is None:
@@ -287,7 +312,7 @@ class _Unframer:
             groups.append(self.group_of_writer(writer, rows[some], frames.bodies[some]))
         return Unframed(groups, rows[order[: starts[0]]], frames.reasons)
 
-    def _parse(self, data: Bytes, starts: Ints, ends: Ints, *, in_header: bool = False) -> _Frames:
+    def _parse(self, data: Bytes, starts: Ints, ends: Ints, *, in_header: bool = False) -> Frames:
         """Read frames that begin at `starts`. They end before `ends`, or, in headers, exactly
         there: a header's value is only the frame."""
         lengths = ends - starts
@@ -297,7 +322,7 @@ class _Unframer:
             ids = windows(data, ">u4")[starts + 1]
             is_same = not data[starts].any() and bool((ids == ids[0]).all())
             if is_same and not (self._with_indexes and data[starts + _ID_BYTES].any()):
-                return _Frames([WriterId(int(ids[0]))], None, starts + min_size, [])
+                return Frames([WriterId(int(ids[0]))], None, starts + min_size, [])
         count = len(starts)
         magic = np.full(count, -1, np.int64)
         filled = np.flatnonzero(lengths)
@@ -340,7 +365,7 @@ class _Unframer:
         kept = np.flatnonzero(good)
         writer_indexes = np.full(count, -1, np.int64)
         if not len(kept):
-            return _Frames([], writer_indexes, bodies, reasons)
+            return Frames([], writer_indexes, bodies, reasons)
         keys = keys[kept]
         if keys[:, 0].any() or (self._with_indexes and keys[:, 3].any()):
             used = keys[:, keys.any(axis=0)]  # comparing columns of zeros takes most of the time
@@ -352,12 +377,12 @@ class _Unframer:
             writer_indexes[kept] = to_numpy(coded.indices)
             writers = [WriterId(schema_id) for schema_id in coded.dictionary.to_pylist()]
         if len(writers) == 1 and len(kept) == count:
-            return _Frames(writers, None, bodies, [])
-        return _Frames(writers, writer_indexes, bodies, reasons)
+            return Frames(writers, None, bodies, [])
+        return Frames(writers, writer_indexes, bodies, reasons)
 
 
 def _writer_of(key: Ints) -> WriterId:
-    """Return the writer of a row of `keys` in `_Unframer._parse`."""
+    """Return the writer of a row of `keys` in `Unframer._parse`."""
     message = FIRST_MESSAGE
     if len(key) > 3 and key[3]:
         message = tuple(key[4 : 4 + int(key[3])].tolist())
@@ -403,7 +428,7 @@ def _read_varints(data: Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints, Flags]
     return unzigzag(raw), after, (after <= ends) & (after - at <= 5)
 
 
-def _join(parts: list[Unframed]) -> Unframed:
+def join_parts(parts: list[Unframed]) -> Unframed:
     """Join the groups and bad rows of distinct rows."""
     bad_rows = np.concatenate([part.bad_rows for part in parts])
     order = np.argsort(bad_rows, kind="stable")
@@ -412,7 +437,7 @@ def _join(parts: list[Unframed]) -> Unframed:
     return Unframed(groups, bad_rows[order], [reasons[index] for index in order.tolist()])
 
 
-def _last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
+def last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
     """Return the rows that have this header, and its last value in each; None if no row has it."""
     if headers.null_count == len(headers):
         return None

@@ -11,7 +11,7 @@ from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.config.security.options import SecurityOptions
 from sparkkafka.errors import AuthenticationError, KafkaError, RegistryError, SchemaError
-from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.registry.client import RegistryClient, connect
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
 from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
@@ -146,3 +146,28 @@ def test_a_registry_that_goes_away_and_comes_back(
     assert "Connection refused" in refused(KafkaError, lambda: registry.latest("a-value"))
     own.start()
     assert registry.latest("a-value").id == first.id
+
+
+def test_apicurios_own_api(schema_registry: SchemaRegistry) -> None:
+    """Version 2 of it. Global and content ids are numbers of different schemas."""
+    host = schema_registry.url.partition("/apis")[0]
+    client = connect(RegistryOptions(url=f"{host}/apis/registry/v2/groups/shop"))
+    first = client.register("own", ONE)
+    assert client.register("own", ONE) == first
+    assert client.register("own", TWO).version == 2
+    assert client.lookup("own", ONE) == first
+    assert client.lookup("own", NO_DEFAULT) is None
+    assert client.lookup("none", ONE) is None
+    assert client.versions("own") == (1, 2)
+    assert client.version("own", 1, AVRO).id == first.id
+    assert json.loads(client.latest("own", AVRO).schema.text) == json.loads(TWO.text)
+    assert first.id is not None
+    assert first.content_id is not None
+    for schema in (
+        client.by_id(first.id, None, AVRO),
+        client.by_content_id(first.content_id, AVRO),
+    ):
+        assert json.loads(schema.text) == json.loads(ONE.text)
+    assert "no such schema 'none'" in refused(RegistryError, lambda: client.latest("none"))
+    assert "is not in" in refused(RegistryError, lambda: client.by_id(1 << 40))
+    assert "is avro, not json" in refused(SchemaError, lambda: client.latest("own", JSON))

@@ -73,6 +73,8 @@ class SmallRegistry:
                 kind = body.get("schemaType", "AVRO")
                 number = self.add(subject, body["schema"], kind, body.get("references"))
                 return 200, self._version(subject, self.subjects[subject].index(number) + 1)
+            case ["subjects", subject, "versions"] if method == "GET":
+                return 200, [*range(1, len(self.subjects[subject]) + 1)]
             case ["subjects", subject]:
                 for version, number in enumerate(self.subjects.get(subject, ()), 1):
                     if self.schemas[number - 1]["schema"] == body["schema"]:

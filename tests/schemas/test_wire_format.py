@@ -20,6 +20,7 @@ from sparkkafka.schemas.wire_format import (
     WriterId,
     add_header,
     frame_of,
+    header_name,
     unframe,
     unframe_bare,
     unframe_texts,
@@ -274,7 +275,7 @@ def test_header() -> None:
     old = pa.array([[("skipped", b"")], [("a", b"1"), ("b", None)], None, [], None], HEADERS_TYPE)
     payloads = binary([b"", b"v", b"v", None, None])
     frame = b"\1" + GUID.bytes
-    added = add_header(old.slice(1), "value", frame, payloads.slice(1))
+    added = add_header(old.slice(1), header_name("value"), frame, payloads.slice(1))
     added.validate(full=True)
     assert added.type == HEADERS_TYPE
     own = {"key": "__value_schema_id", "value": frame}
@@ -284,4 +285,7 @@ def test_header() -> None:
         None,
         None,
     ]
-    assert add_header(None, "value", frame, payloads).to_pylist() == [[own]] * 3 + [None] * 2
+    assert (
+        add_header(None, header_name("value"), frame, payloads).to_pylist()
+        == [[own]] * 3 + [None] * 2
+    )

@@ -18,12 +18,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from importlib import import_module
 from queue import SimpleQueue
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.config.registry import RegistryOptions
+from sparkkafka.config.kinds import CONFLUENT
+from sparkkafka.config.registry import RegistryOptions, registry_settings
 from sparkkafka.errors import KafkaError, RegistryError, SchemaError, counted
 from sparkkafka.schemas.data_contract import DataContract
 from sparkkafka.schemas.registry.cache import cache_of
@@ -45,7 +47,7 @@ from sparkkafka.schemas.registry.responses import (
 from sparkkafka.schemas.registry.rest_service import RestService
 from sparkkafka.schemas.values import Schema
 
-__all__ = ["RegisteredSchema", "RegistryClient", "open_registry"]
+__all__ = ["RegisteredSchema", "RegistryClient", "connect", "open_registry"]
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +69,11 @@ class RegistryClient:
 
     Besides what its methods name, each raises KafkaConnectionError or KafkaTimeoutError if no
     server answers, AuthenticationError if TLS or the token endpoint refuses, OptionError for
-    options, and RegistryError if the registry refuses or its response is invalid.
+    options, and RegistryError if the registry refuses or its response is invalid. `id_kind`: the
+    kind of its ids (see WriterId).
     """
+
+    id_kind = ""
 
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
@@ -77,10 +82,10 @@ class RegistryClient:
         self._cache = cache_of(self._rest.settings, options.cache_capacity)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RegistryClient, (self._options,)
+        return type(self), (self._options,)
 
     def __repr__(self) -> str:
-        return f"RegistryClient({self.address})"
+        return f"{type(self).__name__}({self.address})"
 
     def __enter__(self) -> Self:
         return self
@@ -139,6 +144,15 @@ class RegistryClient:
                 f"{format}: set valueFormat (or keyFormat) to {schema.format}"
             )
         return schema
+
+    def by_content_id(self, content_id: int, format: str | None = None) -> Schema:
+        """Return the schema with this content id of Apicurio, cached. Raises as `by_id`."""
+        raise RegistryError(
+            f"content id {content_id}: only Apicurio's own API has content ids, and {self.address} "
+            "is another; set schema.registry.url to …/apis/registry/v3",
+            status=404,
+            code=SCHEMA_NOT_FOUND,
+        )
 
     # --- subjects ---------------------------------------------------------------------------------
 
@@ -447,7 +461,16 @@ def open_registry(
     options: RegistryOptions | None,
 ) -> AbstractContextManager[RegistryClient | None]:
     """Return a client to be used in a `with` block; None in it if the options name no registry."""
-    return nullcontext() if options is None else RegistryClient(options)
+    return nullcontext() if options is None else connect(options)
+
+
+def connect(options: RegistryOptions) -> RegistryClient:
+    """Return a client of the registry's API, which its URL shows. Raises OptionError."""
+    api = registry_settings(options).api
+    if api == CONFLUENT:
+        return RegistryClient(options)
+    client: RegistryClient = import_module(f"{__package__}.{api}").Client(options)
+    return client
 
 
 def _topic(subject: str) -> str:

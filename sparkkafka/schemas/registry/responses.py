@@ -131,7 +131,12 @@ def parse_error(body: SecretBytes) -> tuple[int | None, str]:
         return None, ""
     if not isinstance(response, dict):
         return None, ""
-    code, message = response.get("error_code"), response.get("message")
+    error = response.get("error")
+    if isinstance(error, dict):  # Azure's
+        response = error
+    code = response.get("error_code")
+    # Apicurio's own API has a title, and a detail that repeats it behind a Java class.
+    message = response.get("message") or response.get("title")
     return (
         code if isinstance(code, int) and not isinstance(code, bool) else None,
         message if isinstance(message, str) else "",
@@ -222,13 +227,15 @@ class SchemaResponse(NamedTuple):
 @dataclass(frozen=True)
 class RegisteredSchema:
     """A schema and the subject, version and ids under which it is registered. `version` and `guid`
-    are None if the registry does not send them."""
+    are None if the registry does not send them; `id` if schemas have only GUIDs (AWS Glue, Azure).
+    `content_id` is Apicurio's."""
 
     subject: str
-    id: int
+    id: int | None
     version: int | None
     guid: bytes | None
     schema: Schema
+    content_id: int | None = None
 
 
 def request_body(schema: Schema) -> dict[str, Any]:

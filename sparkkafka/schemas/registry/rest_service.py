@@ -13,10 +13,10 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from http.client import HTTPMessage
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.auth.http_exchange import (
     RETRIABLE_STATUSES,
@@ -94,9 +94,20 @@ class RestService:
         self._tokens = None if oauth is None else token_source(oauth)
 
     def request(
-        self, what: str, method: str, path: str, deadline: Deadline, body: Any = None
+        self,
+        what: str,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        returns: str | None = None,
     ) -> Any:
         """Return the JSON of the answer. `what` is the subject of messages: "subject 'a-value'".
+
+        `body` is sent as JSON, a text as it is. `headers` replace those of Confluent's API.
+        `returns` is the name of the answer's header that is returned, "" for the text of its JSON.
 
         Raises RegistryError if the registry refuses or its answer is invalid, KafkaConnectionError
         or KafkaTimeoutError if no server answers, AuthenticationError, OptionError.
@@ -106,9 +117,10 @@ class RestService:
         limit = f"{options.name_of('api_timeout_ms')}={options.api_timeout_ms}"
         retry = Retry(deadline, backoff, f"the request to the Schema Registry for {what} ({limit})")
         servers = _Servers(self.settings.urls)
+        call = _Call(what, method, path, body, headers or {}, returns)
         while True:
             try:
-                return self._request_any_server(what, method, path, deadline, body, servers)
+                return self._request_any_server(call, deadline, servers)
             except KafkaError as error:
                 if error.retriable and retry.failures >= self._retries:
                     raise self._final_error(error, what, retry.failures + 1) from error.__cause__
@@ -142,17 +154,9 @@ class RestService:
             "does this machine reach it?"
         )
 
-    def _request_any_server(
-        self,
-        what: str,
-        method: str,
-        path: str,
-        deadline: Deadline,
-        body: Any,
-        servers: _Servers,
-    ) -> Any:
-        """Request each available server until one answers, and return the JSON of the answer.
-        Raises the error of the one that refuses, or of all."""
+    def _request_any_server(self, call: _Call, deadline: Deadline, servers: _Servers) -> Any:
+        """Request each available server until one answers, and return what the call is for. Raises
+        the error of the one that refuses, or of all."""
         urls = self.settings.urls
         order = servers.available()
         for number, url in enumerate(order):
@@ -160,8 +164,8 @@ class RestService:
             time_share = deadline.sooner(deadline.remaining_s() * 1000 / (len(order) - number))
             answer = None
             try:
-                answer = self._request_server(url, method, path, time_share, body)
-                found = self._parse_answer(url, what, answer)
+                answer = self._request_server(url, call, time_share)
+                found = self._parse_answer(url, call, answer)
             except KafkaError as error:
                 if error.retriable and not has_given_up(error):
                     wait_s = 0.0 if answer is None else _retry_after_s(answer.headers)
@@ -183,18 +187,16 @@ class RestService:
                 return found
         raise servers.failure()
 
-    def _request_server(
-        self, url: HttpUrl, method: str, path: str, deadline: Deadline, body: Any
-    ) -> Answer:
+    def _request_server(self, url: HttpUrl, call: _Call, deadline: Deadline) -> Answer:
         """Return a server's answer: with a new token if it refuses a token from an issuer."""
-        answer = self._send(url, method, path, deadline, body)
+        answer = self._send(url, call, deadline)
         if answer.status == 401 and isinstance(self._tokens, TokenSource):
             # The token may have been revoked before it expired: get a new one, once.
             self._tokens.forget(self._tokens(deadline))
-            answer = self._send(url, method, path, deadline, body)
+            answer = self._send(url, call, deadline)
         return answer
 
-    def _send(self, url: HttpUrl, method: str, path: str, deadline: Deadline, body: Any) -> Answer:
+    def _send(self, url: HttpUrl, call: _Call, deadline: Deadline) -> Answer:
         """Send one request to a server and return its answer."""
         server = server_of(self.settings, url, self._options.name_of("url"))
         headers: dict[str, str | Secret] = {
@@ -208,10 +210,12 @@ class RestService:
             self.redactor.remember(authorization)
             headers["Authorization"] = authorization
         content = None
-        if body is not None:
+        if call.body is not None:
             headers["Content-Type"] = _MEDIA_TYPE
-            content = SecretBytes(json.dumps(body).encode())
-        request = Request(method, Secret(url.path + path), headers, content)
+            text = call.body if isinstance(call.body, str) else json.dumps(call.body)
+            content = SecretBytes(text.encode())
+        headers.update(call.headers)
+        request = Request(call.method, Secret(url.path + call.path), headers, content)
         limit = deadline.sooner(self._options.request_timeout_ms)
         limit_ms = limit.remaining_s() * 1000
         return exchange(server, request, limit, connect_ms=limit_ms, answer_ms=limit_ms)
@@ -240,13 +244,16 @@ class RestService:
 
     # --- answers -----------------------------------------------------------------------------
 
-    def _parse_answer(self, url: HttpUrl, what: str, answer: Answer) -> Any:
-        """Return the JSON of an answer. Raises RegistryError for any but a success."""
-        status, body = answer.status, answer.body
+    def _parse_answer(self, url: HttpUrl, call: _Call, answer: Answer) -> Any:
+        """Return what the call is for. Raises RegistryError for any answer but a success."""
+        what, status, body = call.what, answer.status, answer.body
         here = f"the Schema Registry {url}"
+        if 200 <= status < 300 and call.returns:
+            return answer.headers.get(call.returns, "")
         if 200 <= status < 300:
             try:
-                return parse_json(body)
+                found = parse_json(body)
+                return found if call.returns is None else body.reveal().decode("utf-8-sig")
             except ValueError:
                 raise RegistryError(
                     f"{here} answers the request for {what} with {describe_body(body)}, not JSON: "
@@ -298,6 +305,17 @@ class RestService:
         if status == 407:
             return "; that is a proxy's answer, and proxies are not used"
         return ""
+
+
+class _Call(NamedTuple):
+    """A request to any of the servers; see `RestService.request`."""
+
+    what: str
+    method: str
+    path: str
+    body: Any
+    headers: Mapping[str, str]
+    returns: str | None
 
 
 class _Servers:

@@ -13,7 +13,16 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from sparkkafka.config.formats import FormatOptions
-from sparkkafka.config.kinds import COLUMN, DEAD_LETTER, FAIL, JSON, NO_FRAMING
+from sparkkafka.config.kinds import (
+    COLUMN,
+    DEAD_LETTER,
+    FAIL,
+    GLUE,
+    GLUE_ZLIB,
+    JSON,
+    NO_FRAMING,
+    SINGLE_OBJECT,
+)
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
@@ -26,7 +35,7 @@ from sparkkafka.schemas.column import (
     DecodedColumn,
     in_pieces,
 )
-from sparkkafka.schemas.registry.client import RegistryClient
+from sparkkafka.schemas.registry.client import RegistryClient, connect
 from sparkkafka.spark.arrow_types import has_null_items, to_arrow_type
 from sparkkafka.spark.metric_reports import Count, Report
 from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
@@ -55,7 +64,8 @@ def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> f
         return ALL_COLUMNS
     plans = [plan for column in columns for _, plan in column.plans]
     # A header may have the id of the schema that wrote a record. JSON does not need that schema.
-    if any(plan.framing != NO_FRAMING and plan.format != JSON for plan in plans):
+    without = (NO_FRAMING, GLUE, GLUE_ZLIB, SINGLE_OBJECT)
+    if any(plan.framing not in without and plan.format != JSON for plan in plans):
         return frozenset({HEADERS})
     return frozenset()
 
@@ -136,7 +146,7 @@ class TaskDecoder:
             if self._on_driver:  # the micro-batch waits for it; a task may take longer
                 limit_ms = min(options.api_timeout_ms, 2_000)
                 options = replace(options, api_timeout_ms=limit_ms, max_retries=0)
-            self._registry = self._stack.enter_context(RegistryClient(options.for_tasks()))
+            self._registry = self._stack.enter_context(connect(options.for_tasks()))
         return self._registry
 
     def other_subjects_hint(self, schema_id: int | None, subject: str | None) -> str:
@@ -267,7 +277,9 @@ class PartitionDecoder:
         raw = payloads_by_column[name][row].as_py() or b""
         plan = self._decoders[name].plan
         hint = ""
-        if cause.writer.schema_id != plan.schema_id:  # perhaps a schema of another subject
+        if (
+            not cause.writer.kind and cause.writer.schema_id != plan.schema_id
+        ):  # perhaps a schema of another subject
             hint = self._task.other_subjects_hint(cause.writer.schema_id, plan.subject)
         return (
             f"{description}{hint}. The {name} has {len(raw)} bytes. "
@@ -320,7 +332,8 @@ def _bad_record_column(
     for row, causes in causes_by_row.items():
         name, cause = causes[0]
         errors.append(reason_of(causes).encode())
-        ids.append(cause.writer.schema_id)
+        schema_id = cause.writer.schema_id
+        ids.append(None if schema_id is None or schema_id >> 32 else schema_id)
         payloads.append(payloads_by_column[name].slice(row, 1))
     # An id of 2**31 or more, which a damaged payload may have, becomes negative.
     numbers = np.array([schema_id or 0 for schema_id in ids], np.uint32).view(np.int32)

@@ -21,7 +21,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.kinds import COLUMN, FAIL, STRING
+from sparkkafka.config.kinds import COLUMN, CONFLUENT, FAIL, NO_FRAMING, STRING
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST
 from sparkkafka.errors import (
@@ -33,15 +33,17 @@ from sparkkafka.errors import (
     some,
 )
 from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, decoder_of, format_module
+from sparkkafka.schemas.framings import unframe_column
 from sparkkafka.schemas.registry.client import (
     SUBJECT_NOT_FOUND,
     RegisteredSchema,
     RegistryClient,
+    connect,
     open_registry,
 )
 from sparkkafka.schemas.schema_choice import ChosenSchema, reader_schema, subject_of
 from sparkkafka.schemas.values import Schema
-from sparkkafka.schemas.wire_format import unframe_texts
+from sparkkafka.schemas.wire_format import WriterId
 from sparkkafka.spark.arrow_types import (
     as_nullable,
     first_stricter_field,
@@ -125,15 +127,16 @@ def _typed_field(
     arrow_type = _common_type(column, schemas, formats.recursive_fields_max_depth)
     pins = {}
     for topic, chosen in schemas.items():
-        if chosen.schema_id is not None:
+        if chosen.subject is not None:
             pins[topic] = {
                 "subject": chosen.subject,
-                "id": chosen.schema_id,
+                **({"guid": chosen.guid.hex()} if chosen.guid else {"id": chosen.schema_id}),
                 "version": chosen.version or 0,
             }
             log.info(
-                "column %s of topic %s is read as version %s of the subject %s (schema id %d)",
-                *(name, topic, chosen.version, chosen.subject, chosen.schema_id),
+                "column %s of topic %s is read as version %s of the subject %s (%s)",
+                *(name, topic, chosen.version, chosen.subject),
+                WriterId(chosen.schema_id, chosen.guid),
             )
     return StructField(name, from_arrow_type(arrow_type), True, {PINS_KEY: pins} if pins else None)
 
@@ -169,7 +172,7 @@ def _choose_schemas(
     topics: Sequence[str],
     options: ReadOptions,
     registry: RegistryClient | None,
-    pinned_ids: Mapping[str, int],
+    pinned_ids: Mapping[str, int | bytes],
 ) -> dict[str, ChosenSchema]:
     """Return the schema of each topic: the one whose id `typed_schema` has pinned (`pinned_ids`, by
     topic), else that of the options or of the subject."""
@@ -252,10 +255,10 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
         min_partitions=None,
         max_records_per_partition=None,
     )
-    samples = _read_sample(sample_options, name)
+    samples = _read_sample(sample_options, column)
     if not samples:  # a stream that starts at latest
         samples = _read_sample(
-            replace(sample_options, starting=FROM_EARLIEST, ending=TO_LATEST), name
+            replace(sample_options, starting=FROM_EARLIEST, ending=TO_LATEST), column
         )
     if not samples:
         raise OptionError(
@@ -274,12 +277,14 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
     return arrow_type
 
 
-def _read_sample(options: ReadOptions, name: str) -> list[bytes]:
+def _read_sample(options: ReadOptions, column: ColumnFormat) -> list[bytes]:
     """Return the payloads of the sample, at most SAMPLE_ROWS and about 4 MiB."""
     from sparkkafka.spark.read.read_task import read_ranges
     from sparkkafka.spark.read.reader import KafkaBatchReader
 
+    name = column.column
     columns = (ReadColumn(name),)
+    framing = CONFLUENT if column.framing == NO_FRAMING else column.framing
     ranges = [
         planned
         for planned in KafkaBatchReader(options, columns).partitions()
@@ -289,7 +294,7 @@ def _read_sample(options: ReadOptions, name: str) -> list[bytes]:
     size_bytes = 0
     for planned in _range_ends(ranges):
         for batch in read_ranges(options, columns, (planned,)):
-            for group in unframe_texts(batch.column(0), name).groups:
+            for group in unframe_column(batch.column(0), None, name, framing, is_text=True).groups:
                 for payload in group.payloads.to_pylist():
                     if payload is None:
                         continue
@@ -413,7 +418,10 @@ def _plans_by_topic(
 ) -> tuple[tuple[str, ColumnPlan], ...]:
     """Return how a column of type `arrow_type` is decoded, by topic. `field` has the schemas' ids
     in its metadata, if it comes from `typed_schema`."""
-    pinned_ids = {topic: int(pin["id"]) for topic, pin in field.metadata.get(PINS_KEY, {}).items()}
+    pinned_ids: dict[str, int | bytes] = {
+        topic: bytes.fromhex(pin["guid"]) if "guid" in pin else int(pin["id"])
+        for topic, pin in field.metadata.get(PINS_KEY, {}).items()
+    }
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
         schemas = {ALL_TOPICS: ChosenSchema(Schema(column.format, ""))}
@@ -516,6 +524,7 @@ def _plan(
         message=chosen.message,
         subject=chosen.subject,
         schema_id=chosen.schema_id,
+        guid=chosen.guid,
         rest=rescues,
         compiled=compiled_schema,
     )
@@ -545,7 +554,7 @@ class NewerSchemas:
         self._options = options
         self._plans = list(_plans_of_latest(options, columns))
         self._next_s = time.monotonic() + SUBJECT_CHECK_S
-        self._logged: set[tuple[str | None, int]] = set()
+        self._logged: set[tuple[str | None, int | None]] = set()
         self._thread: threading.Thread | None = None
 
     def check(self) -> None:
@@ -569,7 +578,7 @@ class NewerSchemas:
             formats.registry, api_timeout_ms=5_000, request_timeout_ms=5_000, max_retries=0
         )
         try:
-            with RegistryClient(options) as registry:
+            with connect(options) as registry:
                 for plan in self._plans:
                     self._log_newer(plan, registry.latest(plan.subject or ""))
         except KafkaError as error:

@@ -14,10 +14,11 @@ from pyspark.sql.types import StructField, StructType
 
 from sparkkafka.client.arguments import InputColumns
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.kinds import DEPTH_OPTION, HEADERS
+from sparkkafka.config.kinds import DEPTH_OPTION
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.column import ColumnEncoder, EncodePlan, format_module
+from sparkkafka.schemas.framings import IN_HEADERS
 from sparkkafka.schemas.registry.client import RegistryClient, open_registry
 from sparkkafka.schemas.schema_choice import column_schema, encode_plan
 from sparkkafka.spark.arrow_types import as_nullable, from_arrow_type, to_arrow_type
@@ -124,7 +125,7 @@ class BatchEncoder:
         self._columns = columns
         self._encoders = [ColumnEncoder(plan) for plan in plans]
         self._adds_headers = columns.headers is None and any(
-            plan.framing == HEADERS for plan in plans
+            plan.framing in IN_HEADERS for plan in plans
         )
         self._rows_before = 0  # of earlier batches: errors name the row in the task
 

@@ -1,0 +1,411 @@
+"""The frames of other serializers than Confluent's, for whole columns: AWS Glue, Apicurio, Azure's
+Schema Registry and Avro's single-object encoding.
+
+    0x03  0x00 or 0x05 (zlib)  schema version, 16 bytes                     glue, glue-zlib
+    0x00  global id or content id, 8 bytes, big-endian                      apicurio, …-content-id
+    0xC3  0x01  fingerprint, 8 bytes, little-endian                         single-object
+    header apicurio.value.globalId or .contentId, 8 bytes, big-endian       apicurio…
+    header content-type: avro/binary+ID, where ID is 32 hexadecimal digits  azure
+
+With `auto` each record has one of these frames or Confluent's, which differ in their first bytes.
+The exception are Apicurio's frames of 8 bytes, which do not show what kind of id they have: they
+are bad. No registry assigns the id 0, so they are not taken for Confluent's.
+
+Sources: AWSSchemaRegistryConstants (AWS Glue), Legacy8ByteIdHandler and KafkaSerdeHeaders
+(Apicurio), Azure's KafkaAvroSerializer, Avro's specification ("Single-object encoding").
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.config.kinds import (
+    APICURIO,
+    APICURIO_CONTENT,
+    APICURIO_HEADERS,
+    AUTO,
+    AZURE,
+    CONFLUENT,
+    GLUE,
+    GLUE_ZLIB,
+    HEADERS,
+    SINGLE_OBJECT,
+)
+from sparkkafka.protocol.records.arrow import binary_array, bits, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, windows
+from sparkkafka.schemas.values import MemoryBudget
+from sparkkafka.schemas.wire_format import (
+    CONTENT_ID,
+    FINGERPRINT,
+    GLOBAL_ID,
+    Frames,
+    Unframed,
+    Unframer,
+    WriterId,
+    frame_of,
+    header_name,
+    join_parts,
+    last_headers,
+    unframe,
+    unframe_texts,
+)
+
+IN_HEADERS: Final = frozenset({HEADERS, APICURIO_HEADERS, AZURE})
+"""Framings whose writes leave the payload bare and add a header."""
+
+AZURE_TYPE: Final = b"avro/binary+"
+MAX_UNPACKED: Final = 64 << 20
+"""The most bytes of one decompressed payload."""
+
+_GLUE_KINDS: Final = {b"\x03\x00": False, b"\x03\x05": True}
+_SINGLE_MARK: Final = b"\xc3\x01"
+
+Parse = Callable[[bytes], WriterId | str]
+"""Returns the writer of a frame, or why it is none."""
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def frame_to_write(framing: str, writer: WriterId, *, with_indexes: bool) -> bytes:
+    """Return the bytes of a frame, before the payload or in a header."""
+    number, guid = writer.schema_id or 0, writer.guid or b""
+    match framing:
+        case "glue" | "glue-zlib":
+            return (b"\x03\x05" if framing == GLUE_ZLIB else b"\x03\x00") + guid
+        case "apicurio" | "apicurio-content-id":
+            return b"\0" + number.to_bytes(8, "big")
+        case "apicurio-headers":
+            return number.to_bytes(8, "big")
+        case "azure":
+            return AZURE_TYPE + guid.hex().encode()
+        case "single-object":
+            return _SINGLE_MARK + number.to_bytes(8, "little")
+    return frame_of(writer, with_indexes=with_indexes)
+
+
+def header_to_write(framing: str, column: str) -> str:
+    """Return the name of the header that a write adds."""
+    if framing == AZURE:
+        return "content-type"
+    return f"apicurio.{column}.globalId" if framing == APICURIO_HEADERS else header_name(column)
+
+
+def compress(payloads: pa.Array) -> pa.Array:
+    """Compress each payload, as AWS Glue's serializer does; null stays null."""
+    packed = [None if value is None else zlib.compress(value) for value in payloads.to_pylist()]
+    return binary_array(packed)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def unframe_column(
+    payloads: pa.Array,
+    headers: pa.Array | None,
+    column: str,
+    framing: str,
+    *,
+    with_indexes: bool = False,
+    is_text: bool = False,
+    budget: MemoryBudget | None = None,
+) -> Unframed:
+    """Group the payloads of a column by the schema that wrote them, with any framing but none.
+
+    Arguments as of `unframe`. `is_text`: payloads are JSON, which may have no frame; headers are
+    not needed. `budget`: of the caller, for payloads that are decompressed. Raises
+    TooManyRowsError.
+    """
+    if is_text:
+        read = partial(_read_frames, framing=framing, column=column)
+        unframed = unframe_texts(payloads, column, read)
+    elif framing in (CONFLUENT, HEADERS):
+        only_headers = framing == HEADERS
+        return unframe(
+            payloads, headers, column, with_indexes=with_indexes, only_headers=only_headers
+        )
+    else:
+        unframed = _unframe(payloads, headers, column, framing)
+    if not any(group.writer.is_zlib for group in unframed.groups):
+        return unframed
+    return _decompress(unframed, budget or MemoryBudget(payloads))
+
+
+def _unframe(payloads: pa.Array, headers: pa.Array | None, column: str, framing: str) -> Unframed:
+    """As `unframe_column`; payloads stay compressed."""
+    unframer = Unframer(payloads, column, with_indexes=False)
+    left = is_valid(payloads).copy()
+    parts = []
+    for rows, frames in _header_frames(unframer, headers, left, column, framing):
+        parts.append(unframer.group(rows, frames))
+        left[rows] = False
+    rest = np.flatnonzero(left)
+    if len(rest) and framing in IN_HEADERS:
+        reason = f"the record has no header {_header_names(framing, column)}"
+        parts.append(Unframed([], rest, [reason] * len(rest)))
+    elif len(rest):
+        frames = _read_frames(unframer, rest, framing=framing, column=column)
+        parts.append(unframer.group(rest, frames, with_nulls=not parts))
+    if not parts:
+        return Unframed([], rest, [])
+    return parts[0] if len(parts) == 1 else join_parts(parts)
+
+
+def _decompress(unframed: Unframed, budget: MemoryBudget) -> Unframed:
+    """Decompress the payloads of groups that are compressed."""
+    parts = [unframed._replace(groups=[])]
+    for group in unframed.groups:
+        if not group.writer.is_zlib:
+            parts.append(Unframed([group], _NO_ROWS, []))
+            continue
+        values, reasons = _decompress_payloads(group.payloads, budget)
+        bad = np.array([*reasons], np.int64)
+        if group.rows is not None:
+            bad = group.rows[bad]
+        writer = replace(group.writer, is_zlib=False)
+        texts = [f"{reason} ({writer})" for reason in reasons.values()]
+        parts.append(Unframed([group._replace(writer=writer, payloads=values)], bad, texts))
+    return join_parts(parts)
+
+
+_NO_ROWS: Final = np.empty(0, np.int64)
+
+
+def _decompress_payloads(
+    payloads: pa.Array, budget: MemoryBudget
+) -> tuple[pa.Array, dict[int, str]]:
+    """Decompress each payload: (payloads, why rows are bad). Raises TooManyRowsError if several
+    rows need more memory than `budget` has."""
+    unpacked: list[bytes | None] = []
+    bad: dict[int, str] = {}
+    for row, packed in enumerate(payloads.to_pylist()):
+        value = None
+        if packed is not None:
+            stream = zlib.decompressobj()
+            try:
+                value = stream.decompress(packed, MAX_UNPACKED)
+            except zlib.error as error:
+                bad[row] = f"it cannot be decompressed with zlib: {error}"
+            if value is not None and not stream.eof:
+                is_long = len(value) == MAX_UNPACKED
+                bad[row] = (
+                    f"it has more than {MAX_UNPACKED} bytes when it is decompressed with zlib"
+                    if is_long
+                    else "its zlib stream is cut off"
+                )
+                value = None
+            elif value is not None and not budget.take(2 * len(value)):
+                bad[row], value = "it takes too much memory when it is decompressed", None
+        unpacked.append(value)
+    return binary_array(unpacked), bad
+
+
+# --- frames before payloads ---------------------------------------------------------------------
+
+
+def _read_frames(unframer: Unframer, rows: Ints, *, framing: str, column: str) -> Frames:
+    """Read the frames before the payloads of these rows."""
+    if framing in (CONFLUENT, HEADERS):
+        return unframer.read_frames(rows)
+    if framing == AUTO:
+        return _read_auto(unframer, rows, column)
+    size, parse = _FRAMES["apicurio" if framing == APICURIO_HEADERS else framing]
+    return _read_heads(unframer, rows, size, partial(_parse_or_advise, parse, framing, column))
+
+
+def _read_heads(unframer: Unframer, rows: Ints, size: int, parse: Parse) -> Frames:
+    """Read frames of `size` bytes, each of which `parse` gets once for all rows that have it."""
+    starts = unframer.starts[rows]
+    lengths = unframer.ends[rows] - starts
+    if int(lengths.min()) >= size:  # the usual case: all rows have the same frame
+        words = windows(unframer.data, ">u8")
+        for at in {*range(0, size - 7, 8), size - 8}:
+            found = words[starts + at]
+            if not (found == found[0]).all():
+                break
+        else:
+            writer = parse(unframer.data[starts[0] : starts[0] + size].tobytes())
+            if isinstance(writer, WriterId):
+                return Frames([writer], None, starts + size, [])
+    return _frames_of(unframer.heads(rows, size), starts + size, parse)
+
+
+def _frames_of(heads: pa.Array, bodies: Ints, parse: Parse) -> Frames:
+    """Return the frames with these bytes, each of which `parse` gets once."""
+    coded = heads.fill_null(b"").dictionary_encode()
+    parsed = [parse(head) for head in coded.dictionary.to_pylist()]
+    writers = [writer for writer in parsed if isinstance(writer, WriterId)]
+    numbers = np.full(len(parsed), -1, np.int64)
+    is_good = np.array([isinstance(writer, WriterId) for writer in parsed], np.bool_)
+    numbers[is_good] = np.arange(len(writers))
+    codes = to_numpy(coded.indices)
+    writer_indexes = numbers[codes]
+    if len(writers) == len(parsed) == 1:
+        return Frames(writers, None, bodies, [])
+    bad = codes[writer_indexes < 0].tolist()
+    return Frames(writers, writer_indexes, bodies, [str(parsed[code]) for code in bad])
+
+
+def _parse_or_advise(parse: Parse, framing: str, column: str, head: bytes) -> WriterId | str:
+    """As `parse`; the reason names the option."""
+    found = parse(head)
+    return found if isinstance(found, WriterId) else f"{found} ({column}Framing={framing})"
+
+
+def _parse_glue(head: bytes) -> WriterId | str:
+    if len(head) < 18 or head[:2] not in _GLUE_KINDS:
+        return f"it begins with {_hex(head[:2])}, not with AWS Glue's 18 bytes"
+    return WriterId(guid=head[2:], is_zlib=_GLUE_KINDS[head[:2]])
+
+
+def _parse_apicurio(head: bytes, kind: str = GLOBAL_ID) -> WriterId | str:
+    if len(head) < 9 or head[0]:
+        return f"it begins with {_hex(head[:1])}, not with a zero byte and Apicurio's id of 8 bytes"
+    return _apicurio_id(head[1:], kind)
+
+
+def _apicurio_id(value: bytes, kind: str = GLOBAL_ID) -> WriterId | str:
+    if len(value) != 8:
+        return f"an id of Apicurio has {len(value)} bytes, not 8"
+    return WriterId(int.from_bytes(value, "big"), kind=kind)
+
+
+def _parse_single(head: bytes) -> WriterId | str:
+    if len(head) < 10 or head[:2] != _SINGLE_MARK:
+        return (
+            f"it begins with {_hex(head[:2])}, not with the marker 0xc301 of Avro's single objects"
+        )
+    return WriterId(int.from_bytes(head[2:], "little"), kind=FINGERPRINT)
+
+
+def _hex(data: bytes) -> str:
+    return f"0x{data.hex()}" if data else "nothing"
+
+
+_FRAMES: Final[dict[str, tuple[int, Parse]]] = {
+    GLUE: (18, _parse_glue),
+    GLUE_ZLIB: (18, _parse_glue),
+    APICURIO: (9, _parse_apicurio),
+    APICURIO_CONTENT: (9, partial(_parse_apicurio, kind=CONTENT_ID)),
+    SINGLE_OBJECT: (10, _parse_single),
+}
+"""Size of a frame, and what parses it."""
+
+
+def _read_auto(unframer: Unframer, rows: Ints, column: str) -> Frames:
+    """Read frames of all kinds but Apicurio's, whose kind of id the bytes do not show."""
+    starts = unframer.starts[rows]
+    lengths = unframer.ends[rows] - starts
+    kinds = np.full(len(rows), len(_AUTO), np.int64)
+    some = np.flatnonzero(lengths >= 5)
+    begins = windows(unframer.data, ">u4")[starts[some]]
+    is_zero = (begins == 0) & (unframer.data[starts[some] + 4] == 0)
+    masks = {
+        GLUE: np.isin(begins >> 16, (0x0300, 0x0305)),
+        SINGLE_OBJECT: begins >> 16 == 0xC301,
+        CONFLUENT: (begins >> 24 <= 1) & ~is_zero,
+    }
+    for number, (framing, size) in enumerate(_AUTO.items()):
+        kinds[some[masks[framing] & (lengths[some] >= size)]] = number
+    reasons = {
+        row: f"it begins with zeros, perhaps Apicurio's id of 8 bytes: set {column}Framing to "
+        f"{APICURIO} or {APICURIO_CONTENT}, as its serializers are configured"
+        for row in some[is_zero].tolist()
+    }
+    writers: list[WriterId] = []
+    indexes = np.full(len(rows), -1, np.int64)
+    bodies = starts.copy()
+    for number in np.unique(kinds).tolist():
+        some = np.flatnonzero(kinds == number)
+        if number == len(_AUTO):
+            reason = (
+                f"it has no frame that {column}Framing=auto knows: set {column}Framing to the "
+                "serializer's, or to none if payloads are bare"
+            )
+            reasons = {**dict.fromkeys(some.tolist(), reason), **reasons}
+            continue
+        frames = _read_frames(unframer, rows[some], framing=list(_AUTO)[number], column=column)
+        found = frames.writer_indexes
+        found = np.zeros(len(some), np.int64) if found is None else found
+        reasons.update(zip(some[found < 0].tolist(), frames.reasons, strict=True))
+        indexes[some] = np.where(found < 0, -1, found + len(writers))
+        bodies[some] = frames.bodies
+        writers += frames.writers
+    if len(writers) == 1 and not reasons:
+        return Frames(writers, None, bodies, [])
+    return Frames(writers, indexes, bodies, [reasons[row] for row in sorted(reasons)])
+
+
+_AUTO: Final = {GLUE: 18, SINGLE_OBJECT: 10, CONFLUENT: 5}
+"""The framings that auto tells by the bytes, with the sizes of their frames."""
+
+
+# --- frames in headers --------------------------------------------------------------------------
+
+
+def _header_names(framing: str, column: str) -> str:
+    """Return the names of the headers that may have the frame, for messages."""
+    return " or ".join(name for name, _, of in _header_parsers(column) if framing in of)
+
+
+def _header_parsers(column: str) -> Iterator[tuple[str, Parse, frozenset[str]]]:
+    """Yield each header's name, what parses its value, and the framings that read it."""
+    apicurio = frozenset({APICURIO, APICURIO_CONTENT, APICURIO_HEADERS, AUTO})
+    yield f"apicurio.{column}.globalId", _apicurio_id, apicurio
+    yield f"apicurio.{column}.contentId", partial(_apicurio_id, kind=CONTENT_ID), apicurio
+    if column == "value":
+        yield "content-type", _azure_id, frozenset({AZURE, AUTO})
+
+
+def _azure_id(value: bytes) -> WriterId | str:
+    text = value.removeprefix(AZURE_TYPE).decode("ascii", "replace")
+    if not value.startswith(AZURE_TYPE) or not re.fullmatch("[0-9a-fA-F]{32}", text):
+        shown = value[:64].decode("utf-8", "replace")
+        return f"the header content-type is {shown!r}, not avro/binary+ and an id of 32 digits"
+    return WriterId(guid=uuid.UUID(text).bytes)
+
+
+def _header_frames(
+    unframer: Unframer,
+    headers: pa.Array | None,
+    has_payload: Flags,
+    column: str,
+    framing: str,
+) -> Iterator[tuple[Ints, Frames]]:
+    """Yield rows and their frames for each header that has frames. `has_payload` is updated by the
+    caller: a row is yielded once."""
+    if headers is None:
+        return
+    if framing == AUTO:
+        name = header_name(column)
+        found = last_headers(headers, name)
+        if found is not None:
+            rows, values = _keep(found, has_payload[found[0]])
+            if len(rows):
+                yield rows, unframer.read_header_frames(rows, values)
+    for name, parse, framings in _header_parsers(column):
+        found = last_headers(headers, name) if framing in framings else None
+        if found is None:
+            continue
+        keep = has_payload[found[0]]
+        if framing == AUTO and parse is _azure_id:
+            is_azure = pc.starts_with(found[1].fill_null(b""), pattern=AZURE_TYPE)
+            keep = keep & bits(is_azure.buffers()[1], is_azure.offset, len(is_azure)).view(np.bool_)
+        rows, values = _keep(found, keep)
+        if len(rows):
+            yield rows, _frames_of(values, unframer.starts[rows], parse)
+
+
+def _keep(found: tuple[Ints, pa.Array], keep: Flags) -> tuple[Ints, pa.Array]:
+    """Return the rows and values for which `keep` is true."""
+    return found[0][keep], found[1].filter(from_numpy(keep))

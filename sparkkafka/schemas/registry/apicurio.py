@@ -1,0 +1,192 @@
+"""A client of Apicurio Registry's own API, of version 2 or 3: …/apis/registry/v3.
+
+A subject is an artifact of the group in the URL (…/groups/GROUP; without it, default). Its ids are
+global ids. Types that a schema takes from other artifacts are inlined by the registry.
+
+Source: the registry's OpenAPI documents, versions 2 and 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.kinds import AVRO, JSON
+from sparkkafka.errors import RegistryError
+from sparkkafka.schemas.registry.foreign import ForeignClient
+from sparkkafka.schemas.registry.responses import RegisteredSchema
+from sparkkafka.schemas.values import Schema
+from sparkkafka.schemas.wire_format import GLOBAL_ID
+
+_FORMATS = {"AVRO": AVRO, "JSON": JSON}
+_TYPES = {name: kind for kind, name in _FORMATS.items()}
+_JSON = {"Accept": "application/json", "Content-Type": "application/json"}
+_TEXT = {**_JSON, "Accept": "*/*"}
+
+
+class Client(ForeignClient):
+    """Apicurio Registry by its own API."""
+
+    id_kind = GLOBAL_ID
+
+    def by_id(
+        self, schema_id: int, subject: str | None = None, format: str | None = None
+    ) -> Schema:
+        """Return the schema with this global id, cached. Raises RegistryError, with status 404 if
+        there is none."""
+        return self._by("globalIds", schema_id, f"the schema with global id {schema_id}", format)
+
+    def by_content_id(self, content_id: int, format: str | None = None) -> Schema:
+        """As `by_id`, for a content id."""
+        return self._by(
+            "contentIds", content_id, f"the schema with content id {content_id}", format
+        )
+
+    def by_guid(self, guid: bytes, format: str | None = None) -> Schema:
+        """Raise RegistryError: Apicurio has no GUIDs."""
+        raise self._absent(f"{self.address} has no schemas with GUIDs")
+
+    def latest(self, subject: str, format: str | None = None) -> RegisteredSchema:
+        """Return the artifact's latest version. Raises RegistryError with code 40401 without
+        one."""
+        path = "/versions/branch=latest" if self._is_v3 else "/meta"
+        return self._version_at(subject, path, format)
+
+    def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
+        """As `latest`, for this version."""
+        path = f"/versions/{version}" + ("" if self._is_v3 else "/meta")
+        return self._version_at(subject, path, format)
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """Return the artifact's versions that are numbers, ascending, at most 500."""
+        path = f"{self._artifact(subject)}/versions?limit=500"
+        found = self._request_subject(subject, "GET", path, self._deadline())
+        texts = [str(entry.get("version")) for entry in _entries(found)]
+        return tuple(sorted(int(text) for text in texts if text.isascii() and text.isdigit()))
+
+    def lookup(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema | None:
+        """Return the artifact's version with this schema, or None. The registry compares canonical
+        forms, so `normalize` makes no difference."""
+        deadline = self._deadline()
+        try:
+            if self._is_v3:
+                group, name = quote(self._group, safe=""), quote(subject, safe="")
+                path = (
+                    f"/search/versions?canonical=true&artifactType={_TYPES[schema.format]}"
+                    f"&groupId={group}&artifactId={name}"
+                )
+                found = self._request_subject(subject, "POST", path, deadline, schema.text)
+                entries = _entries(found)
+                if not entries:
+                    return None
+                return self._registered(subject, entries[-1], schema)
+            path = f"{self._artifact(subject)}/meta?canonical=true"
+            found = self._request_subject(subject, "POST", path, deadline, schema.text)
+        except RegistryError as error:
+            if error.status == 404:
+                return None
+            raise
+        return self._registered(subject, found, schema)
+
+    def register(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema:
+        """Register the schema as the artifact's next version, unless it has it. Raises
+        RegistryError with status 409 if the registry's rules refuse it."""
+        deadline = self._deadline()
+        path = f"/groups/{quote(self._group, safe='')}/artifacts"
+        kind = _TYPES[schema.format]
+        if self._is_v3:
+            content = {"content": schema.text, "contentType": "application/json"}
+            body = {
+                "artifactId": subject,
+                "artifactType": kind,
+                "firstVersion": {"content": content},
+            }
+            path += "?ifExists=FIND_OR_CREATE_VERSION&canonical=true"
+            found = self._request_subject(subject, "POST", path, deadline, body)
+            return self._registered(subject, found.get("version"), schema)
+        headers = {"X-Registry-ArtifactId": subject, "X-Registry-ArtifactType": kind}
+        path += "?ifExists=RETURN_OR_UPDATE&canonical=true"
+        found = self._request_subject(subject, "POST", path, deadline, schema.text, headers)
+        return self._registered(subject, found, schema)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    @property
+    def _is_v3(self) -> bool:
+        return self._rest.settings.urls[0].path.endswith("/v3")
+
+    @property
+    def _group(self) -> str:
+        return self._rest.settings.group
+
+    def _artifact(self, subject: str) -> str:
+        """Return the URL's path of an artifact."""
+        return f"/groups/{quote(self._group, safe='')}/artifacts/{quote(subject, safe='')}"
+
+    def _by(self, kind: str, number: int, what: str, format: str | None) -> Schema:
+        """Return the schema with this id, cached. `kind`: in the path."""
+        inline = "references=DEREFERENCE" if self._is_v3 else "dereference=true"
+        path = f"/ids/{kind}/{number}?{inline}"
+
+        def fetch(deadline: Deadline) -> Schema:
+            text = self._rest.request(what, "GET", path, deadline, headers=_TEXT, returns="")
+            return Schema(format or AVRO, text)
+
+        return self._cached((kind, str(number), format or AVRO), what, fetch)
+
+    def _version_at(self, subject: str, path: str, format: str | None) -> RegisteredSchema:
+        """Return the version of an artifact whose metadata is at this path."""
+        found = self._request_subject(
+            subject, "GET", self._artifact(subject) + path, self._deadline()
+        )
+        kind = str(found.get("artifactType") or found.get("type"))
+        schema = Schema(_FORMATS.get(kind, kind), "")
+        self._with_format(f"artifact {subject!r}", schema, format)
+        global_id = found.get("globalId")
+        if not isinstance(global_id, int):
+            raise RegistryError(f"{self.address} answers without a global id for {subject!r}")
+        return self._registered(subject, found, self.by_id(global_id, None, schema.format))
+
+    def _request_subject(
+        self,
+        subject: str,
+        method: str,
+        path: str,
+        deadline: Deadline,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the JSON object that answers a request about an artifact."""
+        what = f"artifact {subject!r} of group {self._group!r}"
+        try:
+            found = self._rest.request(
+                what, method, path, deadline, body, headers={**_JSON, **(headers or {})}
+            )
+        except RegistryError as error:
+            raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+        if not isinstance(found, dict):
+            raise RegistryError(f"{self.address} answers with JSON that is no object for {what}")
+        return found
+
+    def _registered(self, subject: str, found: Any, schema: Schema) -> RegisteredSchema:
+        """Return the schema with the ids in a version's metadata."""
+        found = found if isinstance(found, dict) else {}
+        ids = found.get("globalId"), found.get("contentId")
+        if not all(isinstance(number, int) and 0 < number < 1 << 63 for number in ids):
+            raise RegistryError(f"{self.address} answers without ids for {subject!r}")
+        text = str(found.get("version"))
+        version = int(text) if text.isascii() and text.isdigit() else None
+        return RegisteredSchema(subject, ids[0], version, None, schema, ids[1])
+
+
+def _entries(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the versions in a list of them."""
+    entries = found.get("versions")
+    return (
+        [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    )

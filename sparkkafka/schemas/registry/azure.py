@@ -1,0 +1,122 @@
+"""A client of Azure's Schema Registry: https://NAMESPACE.servicebus.windows.net/$schemaGroups/GROUP.
+
+A subject is a schema of that group. Schemas have GUIDs and no other ids. Requests need a token of
+Microsoft Entra: schema.registry.bearer.auth.… with its issuer.
+
+Source: the service's REST reference, "Schema Registry", api-version 2022-10.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from urllib.parse import quote
+
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.kinds import AVRO
+from sparkkafka.errors import RegistryError, SchemaError
+from sparkkafka.schemas.registry.foreign import ForeignClient
+from sparkkafka.schemas.registry.responses import RegisteredSchema
+from sparkkafka.schemas.values import Schema
+
+_QUERY = "?api-version=2022-10"
+_TYPE = "application/json; serialization=Avro"
+_HEADERS = {"Accept": "application/json", "Content-Type": _TYPE}
+
+
+class Client(ForeignClient):
+    """Azure's Schema Registry, whose schemas are Avro."""
+
+    id_kind = "GUID"
+
+    def by_guid(self, guid: bytes, format: str | None = None) -> Schema:
+        """Return the schema with this id, cached. Raises RegistryError, with status 404 if there is
+        none."""
+        what = f"the schema with id {guid.hex()}"
+        path = f"/$schemaGroups/$schemas/{guid.hex()}{_QUERY}"
+        schema = self._cached(
+            ("guid", guid.hex()), what, lambda limit: self._text(what, path, limit)
+        )
+        return self._with_format(what, schema, format)
+
+    def latest(self, subject: str, format: str | None = None) -> RegisteredSchema:
+        """Return the schema's latest version. Raises RegistryError with code 40401 without one."""
+        versions = self.versions(subject)
+        if not versions:
+            raise self._no_subject(subject, self._absent("it has no versions"))
+        return self.version(subject, versions[-1], format)
+
+    def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
+        """As `latest`, for this version."""
+        what = f"schema {subject!r} version {version}"
+        path = f"{self._path(subject)}/versions/{version}{_QUERY}"
+        limit = self._deadline()
+        try:
+            found = self._rest.request(
+                what, "GET", path, limit, headers=_HEADERS, returns="Schema-Id"
+            )
+        except RegistryError as error:
+            raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+        guid = self._guid(found, what)
+        return RegisteredSchema(subject, None, version, guid, self.by_guid(guid, format))
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """Return the schema's versions, ascending."""
+        what, path = (
+            f"the versions of schema {subject!r}",
+            f"{self._path(subject)}/versions{_QUERY}",
+        )
+        try:
+            found = self._rest.request(what, "GET", path, self._deadline(), headers=_HEADERS)
+        except RegistryError as error:
+            raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+        fields = found if isinstance(found, dict) else {}
+        values = fields.get("Value") or fields.get("value") or []
+        return tuple(sorted(value for value in values if isinstance(value, int)))
+
+    def lookup(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema | None:
+        """Return the registered schema with this text, or None."""
+        try:
+            return self._send(subject, schema, "POST", ":get-id")
+        except RegistryError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def register(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema:
+        """Register the schema as the next version, unless it is registered."""
+        return self._send(subject, schema, "PUT", "")
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _path(self, subject: str) -> str:
+        """Return the URL's path of a schema."""
+        group = quote(self._rest.settings.group, safe="")
+        return f"/$schemaGroups/{group}/schemas/{quote(subject, safe='')}"
+
+    def _text(self, what: str, path: str, limit: Deadline) -> Schema:
+        text = self._rest.request(
+            what, "GET", path, limit, headers={**_HEADERS, "Accept": "*/*"}, returns=""
+        )
+        return Schema(AVRO, text)
+
+    def _send(self, subject: str, schema: Schema, method: str, action: str) -> RegisteredSchema:
+        """Send the schema, and return it with the id in the answer."""
+        if schema.format != AVRO:
+            raise SchemaError(f"Azure's Schema Registry is used for avro here, not {schema.format}")
+        what = f"schema {subject!r}"
+        path = f"{self._path(subject)}{action}{_QUERY}"
+        found = self._rest.request(
+            what, method, path, self._deadline(), schema.text, headers=_HEADERS, returns="Schema-Id"
+        )
+        return RegisteredSchema(subject, None, None, self._guid(found, what), schema)
+
+    def _guid(self, text: str, what: str) -> bytes:
+        """Return the id in the header Schema-Id."""
+        if not re.fullmatch("[0-9a-fA-F]{32}", text):
+            raise RegistryError(f"{self.address} answers without the header Schema-Id for {what}")
+        return uuid.UUID(text).bytes

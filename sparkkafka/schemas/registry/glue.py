@@ -1,0 +1,272 @@
+"""A client of AWS Glue's Schema Registry, by boto3: glue://REGION/REGISTRY.
+
+A subject is a schema of that registry. Schemas have GUIDs (schema version ids) and no other ids.
+Credentials come from where the AWS SDK finds them.
+
+Source: the service's API reference, "Schema registry API".
+"""
+
+from __future__ import annotations
+
+import importlib
+import uuid
+from functools import lru_cache
+from typing import Any
+
+from sparkkafka.client.deadline import Backoff, Deadline, Retry
+from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
+from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
+from sparkkafka.errors import (
+    AuthenticationError,
+    KafkaConnectionError,
+    KafkaError,
+    OptionError,
+    RegistryError,
+)
+from sparkkafka.extras import needs_extra
+from sparkkafka.schemas.registry.cache import cache_of
+from sparkkafka.schemas.registry.foreign import ForeignClient
+from sparkkafka.schemas.registry.responses import Redactor, RegisteredSchema
+from sparkkafka.schemas.values import Schema
+
+_FORMATS = {"AVRO": AVRO, "JSON": JSON, "PROTOBUF": PROTOBUF}
+_TYPES = {name: kind for kind, name in _FORMATS.items()}
+
+_RETRIED = frozenset(
+    ("ThrottlingException", "InternalServiceException", "ServiceUnavailableException")
+)
+_NOT_FOUND = "EntityNotFoundException"
+
+
+class Client(ForeignClient):
+    """AWS Glue's Schema Registry."""
+
+    id_kind = "GUID"
+
+    def __init__(self, options: RegistryOptions) -> None:
+        self._options = options
+        settings = registry_settings(options)
+        if settings.glue is None:
+            raise OptionError(f"{options.name_of('url')} is not glue://region/registry")
+        self._url = settings.glue
+        self._redactor = Redactor(settings)
+        self._cache = cache_of(settings, options.cache_capacity)
+
+    @property
+    def address(self) -> str:
+        return str(self._url)
+
+    def by_id(
+        self, schema_id: int, subject: str | None = None, format: str | None = None
+    ) -> Schema:
+        """Raise RegistryError: Glue has no ids but schema version ids."""
+        raise self._absent(f"{self.address} has no schemas with numbers as ids")
+
+    def by_guid(self, guid: bytes, format: str | None = None) -> Schema:
+        """Return the schema with this schema version id, cached. Raises RegistryError, with status
+        404 if there is none."""
+        name = str(uuid.UUID(bytes=guid))
+        what = f"schema version {name}"
+
+        def fetch(deadline: Deadline) -> Schema:
+            found = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
+            return self._registered("", found, what).schema
+
+        return self._with_format(what, self._cached(("guid", name), what, fetch), format)
+
+    def latest(self, subject: str, format: str | None = None) -> RegisteredSchema:
+        """Return the schema's latest version. Raises RegistryError with code 40401 without one."""
+        return self._version(subject, {"LatestVersion": True}, format)
+
+    def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
+        """As `latest`, for this version."""
+        return self._version(subject, {"VersionNumber": version}, format)
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """Return the schema's versions, ascending."""
+        deadline, found, token = self._deadline(), set(), ""
+        while True:
+            more = {"NextToken": token} if token else {}
+            answer = self._call_subject(
+                subject, "list_schema_versions", deadline, SchemaId=self._id(subject), **more
+            )
+            found |= {entry["VersionNumber"] for entry in answer.get("Schemas", ())}
+            token = answer.get("NextToken", "")
+            if not token:
+                return tuple(sorted(found))
+
+    def lookup(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema | None:
+        """Return the schema's version with this text, or None."""
+        return self._find(subject, schema, self._deadline())
+
+    def register(
+        self, subject: str, schema: Schema, *, normalize: bool = False
+    ) -> RegisteredSchema:
+        """Register the text as the schema's next version, unless it has it; create the schema if
+        the registry does not have it. Raises RegistryError with status 409 if the text is not
+        compatible."""
+        deadline = self._deadline()
+        what = f"a new version of schema {subject!r}"
+        definition = {"SchemaDefinition": schema.text}
+        try:
+            found = self._call(
+                what, "register_schema_version", deadline, SchemaId=self._id(subject), **definition
+            )
+        except RegistryError as error:
+            if error.status != 404:
+                raise
+            found = self._call(
+                what,
+                "create_schema",
+                deadline,
+                RegistryId={"RegistryName": self._url.registry},
+                SchemaName=subject,
+                DataFormat=_TYPES[schema.format],
+                Compatibility="BACKWARD",
+                **definition,
+            )
+        name = found.get("SchemaVersionId", "")
+        retry = Retry(deadline, Backoff(200, 1_000), f"the check of {what} by AWS Glue")
+        while True:  # Glue checks the compatibility of a version after it has answered
+            found = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
+            if found.get("Status") == "AVAILABLE":
+                return self._registered(subject, found, what)
+            if found.get("Status") != "PENDING":
+                raise RegistryError(
+                    f"{self.address} refuses {what} (status {found.get('Status')}): it is not "
+                    "compatible with the versions before it. Compare it with the latest version, "
+                    "or write with use.latest.version=true",
+                    status=409,
+                )
+            pending = RegistryError(f"{what} is still PENDING in {self.address}")
+            pending.retriable = True
+            retry.after(pending)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _id(self, subject: str) -> dict[str, str]:
+        return {"RegistryName": self._url.registry, "SchemaName": subject}
+
+    def _version(
+        self, subject: str, number: dict[str, Any], format: str | None
+    ) -> RegisteredSchema:
+        found = self._call_subject(
+            subject,
+            "get_schema_version",
+            self._deadline(),
+            SchemaId=self._id(subject),
+            SchemaVersionNumber=number,
+        )
+        what = f"schema {subject!r}"
+        registered = self._registered(subject, found, what)
+        self._with_format(what, registered.schema, format)
+        return registered
+
+    def _find(self, subject: str, schema: Schema, deadline: Deadline) -> RegisteredSchema | None:
+        """Return the version with this text, None if there is none."""
+        what = f"a version of schema {subject!r}"
+        try:
+            found = self._call(
+                what,
+                "get_schema_by_definition",
+                deadline,
+                SchemaId=self._id(subject),
+                SchemaDefinition=schema.text,
+            )
+        except RegistryError as error:
+            if error.status == 404:
+                return None
+            raise
+        if found.get("Status") != "AVAILABLE":
+            return None
+        return self._registered(subject, {**found, "SchemaDefinition": schema.text}, what)
+
+    def _registered(self, subject: str, found: dict[str, Any], what: str) -> RegisteredSchema:
+        """Return the schema in an answer."""
+        try:
+            guid = uuid.UUID(found["SchemaVersionId"]).bytes
+            schema = Schema(_FORMATS[found["DataFormat"]], str(found["SchemaDefinition"]))
+        except (KeyError, ValueError, TypeError) as error:
+            raise RegistryError(
+                f"{self.address} answers the request for {what} without {error}"
+            ) from None
+        version = found.get("VersionNumber")
+        return RegisteredSchema(
+            subject, None, version if isinstance(version, int) else None, guid, schema
+        )
+
+    def _call_subject(
+        self, subject: str, method: str, deadline: Deadline, **arguments: Any
+    ) -> dict[str, Any]:
+        """As `_call`, about a schema."""
+        try:
+            return self._call(f"schema {subject!r}", method, deadline, **arguments)
+        except RegistryError as error:
+            raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+
+    def _call(self, what: str, method: str, deadline: Deadline, **arguments: Any) -> dict[str, Any]:
+        """Return Glue's answer; a failure that may pass is retried."""
+        options = self._options
+        retries = RETRIES if options.max_retries is None else options.max_retries
+        backoff = Backoff(options.retries_wait_ms, options.retries_max_wait_ms)
+        limit = f"{options.name_of('api_timeout_ms')}={options.api_timeout_ms}"
+        retry = Retry(deadline, backoff, f"the request to {self.address} for {what} ({limit})")
+        while True:
+            try:
+                return self._call_once(what, method, arguments)
+            except KafkaError as error:
+                if not error.retriable or retry.failures >= retries:
+                    raise
+                retry.after(error)
+
+    def _call_once(self, what: str, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Send one request by boto3."""
+        seconds = self._options.request_timeout_ms / 1000
+        needs = f"{self._options.name_of('url')}={self.address} needs boto3 on each machine"
+        with needs_extra(needs, "glue", error=OptionError):
+            client = boto3_client(self._url.region, seconds)
+        exceptions = importlib.import_module("botocore.exceptions")
+        try:
+            answer: dict[str, Any] = getattr(client, method)(**arguments)
+            return answer
+        except exceptions.ClientError as error:
+            details = error.response.get("Error", {})
+            code = str(details.get("Code"))
+            message = self._redactor.redact(str(details.get("Message")))
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            hint = ""
+            if code in ("AccessDeniedException", "UnrecognizedClientException"):
+                hint = f"; the AWS identity of this machine needs the right glue:{_action(method)}"
+            refused = RegistryError(
+                f"{self.address} refuses the request for {what}: {code}: {message}{hint}",
+                status=404 if code == _NOT_FOUND else status,
+            )
+            refused.retriable = code in _RETRIED
+            raise refused from None
+        except (exceptions.NoCredentialsError, exceptions.CredentialRetrievalError) as error:
+            raise AuthenticationError(
+                f"{self.address}: the AWS SDK has no credentials ({error}): set AWS_PROFILE, or "
+                "give the driver and the executors a role"
+            ) from None
+        except exceptions.BotoCoreError as error:
+            raise KafkaConnectionError(
+                f"no answer of {self.address} to the request for {what}: "
+                f"{self._redactor.redact(str(error))}"
+            ) from None
+
+
+@lru_cache(8)
+def boto3_client(region: str, timeout_s: float) -> Any:
+    """Return boto3's client of Glue, which takes a second to be made and is thread-safe."""
+    config = importlib.import_module("botocore.config").Config(
+        connect_timeout=timeout_s, read_timeout=timeout_s, retries={"total_max_attempts": 1}
+    )
+    session = importlib.import_module("boto3").session.Session()
+    return session.client("glue", region_name=region, config=config)
+
+
+def _action(method: str) -> str:
+    """Return the name of the right for a method."""
+    return "".join(word.capitalize() for word in method.split("_"))
