@@ -190,7 +190,7 @@ class _Batch:
             except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
                 failed_rows += stopped + CALL_COST_ROWS
-                suspects, *parts = self._cut_at_failure(rows, stopped, error.text)
+                suspects, *parts = self._cut_at_failure(rows, stopped, error, raw)
                 others.append(suspects)
                 waiting.extend(parts)
                 continue
@@ -330,17 +330,25 @@ class _Batch:
         return np.split(rows, np.flatnonzero(np.diff(ends // MAX_BLOCK_BYTES)) + 1)
 
     def _cut_at_failure(
-        self, rows: NDArray[np.int64], stopped: int, text: bytes | None
+        self, rows: NDArray[np.int64], stopped: int, error: ReadError, reader: BlockReader
     ) -> list[NDArray[np.int64]]:
         """Cut rows that pyarrow's reader could not read together. Return first the rows that it
         cannot read, as far as that is known, then the parts in which the others are read again.
-        `stopped`: the index of the row at which it stopped, len(rows) if that is not known; `text`:
-        the value that it could not read, None if that is not known."""
+        `stopped`: the index of the row at which it stopped, len(rows) if that is not known."""
+        pattern = reader.misfit_pattern(error.message)
+        if pattern is not None:
+            matches = pattern.finditer(self.data.data, *self._offsets[[rows[0], rows[-1] + 1]])
+            misfits = np.array([match.start() for match in matches], np.int64)
+            is_suspect = np.isin(rows, np.searchsorted(self._offsets, misfits, "right") - 1)
+            if stopped < len(rows):
+                is_suspect[stopped] = True
+            if np.count_nonzero(is_suspect) > (stopped < len(rows)):
+                return [rows[is_suspect], rows[~is_suspect]]
         if stopped < len(rows):
             after = rows[stopped + 1 :]
             cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
             return [rows[stopped : stopped + 1], rows[:stopped], *np.split(after, list(cuts))]
-        if text:
+        if text := error.text:
             starts = self._offsets
             first, end = int(starts[rows[0]]), int(starts[rows[-1] + 1])
             at = self._content.find(text, first, end)
@@ -527,15 +535,18 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
 
 
 class ReadError(Exception):
-    """pyarrow's reader could not read all texts. `row`: the one at which it stopped, if known;
-    `text`: the value that it could not read, if known; `is_unknown_field`: it stopped at a field
-    that the type lacks."""
+    """pyarrow's reader could not read all texts. `message`: its own; `row`: the one at which it
+    stopped, if known; `text`: the value that it could not read, if known; `is_unknown_field`: it
+    stopped at a field that the type lacks."""
 
-    def __init__(
-        self, row: int | None = None, text: bytes | None = None, *, is_unknown_field: bool = False
-    ) -> None:
+    def __init__(self, message: str = "") -> None:
         super().__init__("not all texts could be read")
-        self.row, self.text, self.is_unknown_field = row, text, is_unknown_field
+        self.message = message[:1000]
+        match = re.search(r"in row (\d+)$", message[-40:])
+        self.row = int(match[1]) if match else None
+        self.is_unknown_field = message.endswith("unexpected field")
+        match = _UNREAD_VALUE.search(message[:400])
+        self.text = match[match.lastindex or 0].encode() if match else None
 
 
 class BlockReader:
@@ -580,7 +591,27 @@ class BlockReader:
             ]
             return pa.Array.from_buffers(self._root.type, count, [None], children=children)
         except (pa.ArrowException, ValueError) as error:
-            raise _read_error(str(error)) from None
+            raise ReadError(str(error)) from None
+
+    def misfit_pattern(self, message: str) -> re.Pattern[bytes] | None:
+        """Return a pattern that finds values like the one with which the reader failed, for its
+        message: of the same field, or of all fields of the same type; None if neither is known."""
+        match = _CHANGED_COLUMN.search(message)
+        fitting: dict[str, list[bytes]] = {}
+        found = []
+        for name, path, node in _fields_below(self._root, ""):
+            fitting.setdefault(name, []).append(_fitting_pattern(node))
+            types = (str(_reader_type(node)), str(node.type))
+            if path == match[1] if match else any(kind in message for kind in types):
+                found.append(name)
+        if not found:
+            return None
+        parts = [
+            rb'"%s"[ \t\r\n]*:(?![ \t\r\n]*(?:null|%s))'
+            % (re.escape(name.encode()), b"|".join(fitting[name]))
+            for name in dict.fromkeys(found)
+        ]
+        return re.compile(b"|".join(parts))
 
 
 # "Failed to convert JSON to int64, couldn't parse:1.5", "Failed to parse string: 'x' as a scalar"
@@ -589,15 +620,33 @@ _UNREAD_VALUE = re.compile(
 )
 
 
-def _read_error(message: str) -> ReadError:
-    """Return the error for a message of pyarrow's reader, with what it says about the place."""
-    match = re.search(r"in row (\d+)$", message[-40:])
-    if match:
-        return ReadError(row=int(match[1]))
-    if message.endswith("unexpected field"):
-        return ReadError(is_unknown_field=True)
-    match = _UNREAD_VALUE.search(message[:400])
-    return ReadError(text=match[match.lastindex or 0].encode() if match else None)
+_CHANGED_COLUMN = re.compile(r"Column\((/.*)\) changed from ")
+
+
+def _fields_below(node: Node, path: str) -> Iterator[tuple[str, str, Node]]:
+    """Yield (name, path as in the reader's messages, node) of all fields of structs."""
+    if node.kind == Kind.LIST:
+        yield from _fields_below(node.item, f"{path}/[]")
+    elif node.kind == Kind.STRUCT:
+        for name, child in node.children.items():
+            yield name, f"{path}/{name}", child
+            yield from _fields_below(child, f"{path}/{name}")
+
+
+def _fitting_pattern(node: Node) -> bytes:
+    """Return a pattern for the beginnings of the values that the reader can read, nearly all of
+    them."""
+    kind = node.kind
+    if kind in (Kind.INTEGER, Kind.EPOCH_DAYS, Kind.EPOCH_MILLIS):
+        limit = 2 ** (_reader_type(node).bit_width - 1)
+        return rb"-?\d{1,%d}(?![\d.eE])" % len(str(limit))
+    if kind == Kind.DECIMAL:
+        return rb'"?[+-]?\d+(?:\.\d{0,%d})?(?![\d.eE])' % max(node.type.scale, 0)
+    if kind in (Kind.DATE, Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
+        return rb'"\d{4}-\d\d-\d\d'
+    if kind == Kind.LIST:
+        return rb"[{\[]"  # also of a map
+    return {Kind.STRUCT: rb"\{", Kind.FLOAT: rb"-?\d", Kind.BOOL: rb"[tf]"}.get(kind, b'"')
 
 
 def _join_lines(texts: pa.Array) -> pa.Buffer:

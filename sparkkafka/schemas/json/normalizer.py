@@ -75,7 +75,11 @@ class Normalizer:
         self._write = _make_writer(root, unfit_to_null=False)
         self._write_fitting = _make_writer(root, unfit_to_null=True) if rest else self._write
         self._writers: dict[int, Writer] = {}  # of nodes without fields, by their Python id
-        self._with_fields = {id(node) for node in _walk_nodes(root) if _has_fields(node)}
+        self._with_fields = {  # by the Python id of nodes, and which of their children have some
+            id(node): [name for name, child in node.children.items() if _has_fields(child)]
+            for node in _walk_nodes(root)
+            if _has_fields(node)
+        }
 
     def read(self, payload: bytes) -> tuple[str, str | None]:
         """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
@@ -138,16 +142,17 @@ class Normalizer:
             return NOTHING
         if node.kind is _LIST:
             return _rest_of_items([self._rest_of_fitting(node.item, item) for item in value])
-        children = dict.fromkeys(value, node.item) if node.kind is _MAP else node.children
-        rest = {}
-        for name, item in value.items():
-            child = children.get(name)
-            if child is None:
-                rest[name] = item
-            elif id(child) in self._with_fields:
-                below = self._rest_of_fitting(child, item)
-                if below is not NOTHING:
-                    rest[name] = below
+        if node.kind is _MAP:
+            pairs = ((name, self._rest_of_fitting(node.item, item)) for name, item in value.items())
+            return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
+        children = node.children
+        rest = {name: item for name, item in value.items() if name not in children}
+        for name in self._with_fields[id(node)]:
+            below = self._rest_of_fitting(children[name], value.get(name))
+            if below is not NOTHING:
+                rest[name] = below
+        if len(rest) > 1:  # in the text's order
+            return {name: rest[name] for name in value if name in rest}
         return rest or NOTHING
 
     def _rest_of(self, node: Node, value: Any) -> Any:

@@ -72,20 +72,28 @@ def parse(payload: bytes) -> Any:
         and b"\\u" in _NO_LONE_SURROGATE.sub(b"", payload)
     ):
         raise JsonSyntaxError("has half of a surrogate pair, which is not a character")
-    decoder = _NEGATIVE_ZERO_DECODER if _NEGATIVE_ZERO.search(payload) else _DECODER
+    has_negative_zero = b"-0" in payload and _NEGATIVE_ZERO.search(payload)
+    decoder = _NEGATIVE_ZERO_DECODER if has_negative_zero else _DECODER
     try:
         scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
         value, end = scan(text, 0)
         if end == len(text):
             return value
-    except (StopIteration, ValueError, RecursionError):
+    except json.JSONDecodeError as error:
+        raise _syntax_error(error.msg, error.pos) from None
+    except JsonSyntaxError:
+        raise
+    except StopIteration as error:
+        if text and not text[0].isspace():
+            raise _syntax_error("Expecting value", error.value) from None
+    except (ValueError, RecursionError):
         pass
     try:  # again, by the slower method, which skips white space and says what is wrong
         return decoder.decode(text)
     except json.JSONDecodeError as error:
         if not text.strip():
             raise JsonSyntaxError("is empty, which is not JSON") from None
-        raise _syntax_error(error) from None
+        raise _syntax_error(error.msg, error.pos) from None
     except JsonSyntaxError:
         raise
     except (ValueError, RecursionError):
@@ -93,15 +101,16 @@ def parse(payload: bytes) -> Any:
     try:
         return _LONG_NUMBER_DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise _syntax_error(error) from None
+        raise _syntax_error(error.msg, error.pos) from None
     except RecursionError:
         raise JsonSyntaxError("is nested too deep") from None
 
 
-def _syntax_error(error: json.JSONDecodeError) -> JsonSyntaxError:
+def _syntax_error(message: str, position: int) -> JsonSyntaxError:
     """Return the standard library's error as ours."""
-    reason = error.msg[:1].lower() + error.msg[1:]
-    return JsonSyntaxError(f"is not JSON: {reason} at character {error.pos}")
+    return JsonSyntaxError(
+        f"is not JSON: {message[:1].lower()}{message[1:]} at character {position}"
+    )
 
 
 def nests_too_deep(payload: bytes) -> bool:

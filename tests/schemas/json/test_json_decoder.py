@@ -159,6 +159,47 @@ def test_fields_that_are_read_apart_are_as_one_by_one(payload: bytes) -> None:
     assert at_once.reasons == one_by_one.reasons
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"small":"x"',
+        '"small": 1.5',
+        '"small":\n1e1',
+        '"price" : true',
+        '"name":7',
+        '"amount":"1.001"',
+        '"amount":1.001',
+        '"at":"soon"',
+        '"day":"02.01.2024"',
+        '"ok":0',
+        '"home":{"zip": "x"}',
+        '"home":[]',
+        '"tags":"x"',
+        '"lines":[{"qty":null},{"qty":"1"}]',
+    ],
+)
+def test_rows_with_a_misfit_of_one_field_are_found_together(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = pa.struct([*json_cases.FLAT, *[f for f in json_cases.NESTED if f.name != "id"]])
+    rows = [f'{{"id":{n},{value if n % 10 == 5 else ""}}}'.encode() for n in range(1000)]
+    rows = [row.replace(b",}", b"}") for row in rows]
+    expected = run(kind, *rows)
+    texts: list[bytes] = []
+    read = Normalizer.read
+
+    def noted(normalizer: Normalizer, payload: bytes) -> tuple[str, str | None]:
+        texts.append(payload)
+        return read(normalizer, payload)
+
+    monkeypatch.setattr(Normalizer, "read", noted)
+    read_again = run(kind, *rows)
+    assert len(texts) == 100
+    assert read_again.values.equals(expected.values)
+    monkeypatch.setattr(decode, "MIN_BLOCK_ROWS", ONE_BY_ONE)
+    assert run(kind, *rows).values.to_pylist() == expected.values.to_pylist()
+
+
 LONG = pa.struct(
     [
         ("id", pa.int64()),
