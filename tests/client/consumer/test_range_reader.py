@@ -266,21 +266,24 @@ def test_a_topic_made_again_with_fewer_records(filled):
         read_range(cluster, "t", 500, 1_000)
 
 
-def test_no_record_of_a_topic_made_again_is_read(filled):
-    """The leader refuses a Fetch with the old id, before the metadata says that there is another.
-    By its name it would give the new topic's records."""
+def test_no_record_of_a_topic_made_again_is_read(fake_cluster_factory):
+    """The leader, which is the same, refuses a Fetch with the old id, before the metadata says that
+    there is another. By its name it would give the new topic's records."""
+    fake = fake_cluster_factory(1)
+    fake.create_topic("t")
+    write(fake, "t", 1_000, **BATCHES)
 
     def recreate(request):
-        filled.recreate_topic("t")
-        write(filled, "t", 10)  # each number has another offset than before
-        write(filled, "t", 990)
+        fake.recreate_topic("t")
+        write(fake, "t", 10)  # each number has another offset than before
+        write(fake, "t", 990, **BATCHES)
 
-    filled.fault(recreate, api="Fetch", nth=2)
+    fake.fault(recreate, api="Fetch", nth=2)
     values: list[bytes] = []
-    planned = topic_id(filled)
+    planned = topic_id(fake)
     with (
         pytest.raises(DataLossError, match="recreated"),
-        open_cluster(filled) as cluster,
+        open_cluster(fake) as cluster,
         reader(cluster, "t", 0, 1_000, topic_id=planned, **SMALL_FETCH) as source,
     ):
         for _, records in source:
