@@ -90,7 +90,10 @@ class ApiHandler(Generic[K, V]):
     """The ACL to grant if the request is denied: "DELETE on topic {}"."""
 
     version: int | None = None
-    """The version to use; None: the highest that both sides have."""
+    """The version to use; None: the highest that both sides have, up to `highest_version`."""
+
+    highest_version: int | None = None
+    """The highest version to use; None: the request's usual one."""
 
     final_codes: ClassVar[frozenset[int]] = frozenset()
     """Codes that are retriable in Kafka, but not here, where they mean a mistyped name."""
@@ -376,7 +379,7 @@ class _Attempt(Generic[K, V]):
         version = handler.version
         if version is None:
             try:
-                version = connection.choose_version(handler.request_type)
+                version = connection.choose_version(handler.request_type, handler.highest_version)
             except UnsupportedVersionError as error:
                 self._fail_unsupported(connection, items, error)
                 return
@@ -457,7 +460,10 @@ def _explain(handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadl
 
 def _is_unknown_topic(error: KafkaError) -> TypeGuard[BrokerError]:
     """Return whether a broker does not know a topic or partition."""
-    return isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return isinstance(error, BrokerError) and error.code in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    )
 
 
 def _as_unknown_topic_error(error: BrokerError) -> UnknownTopicError:

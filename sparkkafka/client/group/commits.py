@@ -91,9 +91,13 @@ class _CommitAsMember(CommitOffsets):
     """
 
     def __init__(
-        self, identity: Callable[[], GroupMetadata], offsets: Offsets, min_version: int
+        self,
+        identity: Callable[[], GroupMetadata],
+        offsets: Offsets,
+        cluster: Cluster,
+        min_version: int,
     ) -> None:
-        super().__init__(identity().group_id, offsets)
+        super().__init__(identity().group_id, offsets, cluster)
         self._identity = identity
         self._min_version = min_version
 
@@ -137,7 +141,7 @@ def commit_as_member(
     BrokerError (naming group and partitions) for other refusals, KafkaTimeoutError with the last
     failure. Some of the offsets may have been committed.
     """
-    handler = _CommitAsMember(identity, offsets, min_version)
+    handler = _CommitAsMember(identity, offsets, cluster, min_version)
     group_id = handler.group_id
     lookup = coordinator_of(cluster, group_id)
     what = f"committing offsets of group {group_id!r}"

@@ -6,6 +6,7 @@ Kafka keeps offsets for any group name. Any client may commit offsets of a group
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -50,6 +51,7 @@ from sparkkafka.protocol.messages import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from sparkkafka.protocol.wire.primitives import NULL_UUID
 
 T = TypeVar("T")
 
@@ -238,13 +240,27 @@ def _read_offset(row: Any) -> OffsetAndMetadata | None:
 
 
 class CommitOffsets(OffsetsHandler):
-    """Commits offsets of a group without members; `commits` has the subclass for members."""
+    """Commits offsets of a group without members; `commits` has the subclass for members.
+
+    If the ids of all topics are in the metadata of `cluster`, they stand for the names where the
+    broker has that (Kafka 4.2): it refuses offsets of a topic that was recreated.
+    """
 
     request_type = OffsetCommitRequest
 
-    def __init__(self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        cluster: Cluster | None = None,
+    ) -> None:
         super().__init__(group_id)
         self._offsets = offsets
+        topics = {tp.topic for tp in offsets}
+        self._topic_ids: dict[str, uuid.UUID] = {}
+        if cluster is not None and all(cluster.topic_id(name) for name in topics):
+            self._topic_ids = {name: cluster.topic_uuid(name) for name in topics}
+            self.highest_version = OffsetCommitRequest.MAX_VERSION
 
     def split(
         self, items: Sequence[TopicPartition], version: int
@@ -252,16 +268,22 @@ class CommitOffsets(OffsetsHandler):
         return split_commit(self.group_id, self._offsets, items)
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
+        topics = offset_rows(
+            OffsetCommitRequestTopic, OffsetCommitRequestPartition, self._offsets, items
+        )
+        for topic in topics:
+            topic.topic_id = self._topic_ids.get(topic.name, NULL_UUID)
         return OffsetCommitRequest(
             group_id=self.group_id,
             generation_id_or_member_epoch=NO_GENERATION,
             member_id=NO_MEMBER_ID,
-            topics=offset_rows(
-                OffsetCommitRequestTopic, OffsetCommitRequestPartition, self._offsets, items
-            ),
+            topics=topics,
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        names = {topic_id: name for name, topic_id in self._topic_ids.items()}
+        for topic in response.topics:
+            topic.name = topic.name or names.get(topic.topic_id, "")
         return partition_outcomes(response)
 
     def needed_acl(self, item: TopicPartition) -> str:
@@ -396,7 +418,7 @@ def commit_group_offsets(
     may have been committed.
     """
     what = f"committing offsets of group {group_id!r}"
-    handler, lookup = CommitOffsets(group_id, offsets), coordinator_of(cluster, group_id)
+    handler, lookup = CommitOffsets(group_id, offsets, cluster), coordinator_of(cluster, group_id)
     call_all(cluster, offsets, handler, lookup, deadline, what)
 
 

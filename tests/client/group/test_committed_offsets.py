@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from sparkkafka.client.cluster.request_driver import ApiHandler
-from sparkkafka.client.group.committed_offsets import fetch_all_committed, fetch_committed
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.group.committed_offsets import (
+    commit_group_offsets,
+    fetch_all_committed,
+    fetch_committed,
+)
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, UnknownTopicError
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import commit_offsets, open_cluster
@@ -233,6 +237,28 @@ def test_a_missing_topic_is_named_after_a_while(fake, monkeypatch):
                 {TopicPartition("nowhere", 0): 1, TPS[0]: 5, TopicPartition("t", 9): 2},
             )
     assert fake.committed("g") == {("t", 0): 5}
+
+
+@pytest.mark.parametrize(("release", "version"), [("4.1", 9), ("4.4", 10)])
+def test_offsets_of_a_topic_that_was_recreated_are_refused(
+    fake_cluster_factory, monkeypatch, release, version
+):
+    """By its id, which the metadata had before. By its name they would be the new topic's."""
+    monkeypatch.setattr(ApiHandler, "grace_ms", 200)
+    fake = fake_cluster_factory(1, kafka_version=release)
+    fake.create_topic("t")
+    with open_cluster(fake) as cluster:
+        cluster.topics(["t"])
+        commit_group_offsets(cluster, "g", {TPS[0]: OffsetAndMetadata(1)})
+        assert fake.committed("g") == {("t", 0): 1}
+        fake.recreate_topic("t")
+        if version == 10:
+            with pytest.raises(UnknownTopicError, match="UNKNOWN_TOPIC_ID"):
+                commit_group_offsets(cluster, "g", {TPS[0]: OffsetAndMetadata(5)})
+        else:
+            commit_group_offsets(cluster, "g", {TPS[0]: OffsetAndMetadata(5)})
+    assert fake.committed("g") == {("t", 0): 1 if version == 10 else 5}
+    assert {row.version for row in fake.requests_of("OffsetCommit")} == {version}
 
 
 def test_a_topic_that_brokers_learn_of_late(fake):

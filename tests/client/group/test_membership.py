@@ -147,10 +147,10 @@ def test_a_member_that_was_dropped_without_close_leaves(fake, config):
 @pytest.mark.parametrize(
     ("release", "level", "config", "chosen", "reason"),
     [
-        ("4.0", 1, {}, "consumer", "has KIP-848"),
+        ("4.4", 1, {}, "consumer", "has KIP-848"),
         ("4.0", 0, {}, "classic", "does not have KIP-848"),
         ("3.9", 0, {}, "classic", "does not have KIP-848"),
-        ("4.0", 1, {"session_timeout_ms": 9_000}, "classic", "session.timeout.ms is set"),
+        ("4.4", 1, {"session_timeout_ms": 9_000}, "classic", "session.timeout.ms is set"),
     ],
 )
 def test_auto_chooses_the_protocol_that_the_brokers_have(
