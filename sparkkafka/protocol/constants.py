@@ -32,6 +32,7 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3  # KIP-734, Kafka 3.0
 EARLIEST_LOCAL: Final = -4  # KIP-405
 LATEST_TIERED: Final = -5  # KIP-1005
+EARLIEST_PENDING_UPLOAD: Final = -6  # KIP-1023
 
 # ListOffsets and Fetch
 CONSUMER_REPLICA_ID: Final = -1

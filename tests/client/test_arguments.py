@@ -404,6 +404,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "max_timestamp": {},
         "earliest_local": {},
         "latest_tiered": {},
+        "earliest_pending_upload": {},
         "for_timestamp": {"timestamp_ms": Kind(5, lambda v: is_whole(v) and v >= 0)},
     },
 }

@@ -45,12 +45,13 @@ JARS = JarSet(
 
 _STATE = "brokers send it to each other, for the state of share groups"
 _STREAMS = "only Kafka Streams has such groups"
+_TELEMETRY = "client telemetry (KIP-714) needs a plug-in of the brokers: see docs/metrics.md"
 _VOTERS = "changes the controllers themselves: kafka-metadata-quorum.sh does that"
 ACCEPTED: Mapping[str, str] = {
     "AlterConfigs": "deprecated: it resets what it does not name. IncrementalAlterConfigs does not",
     "AlterReplicaLogDirs": "moves replicas between the disks of a broker: a tool of its operators",
-    "GetTelemetrySubscriptions": "client telemetry (KIP-714): see docs/client.md",
-    "PushTelemetry": "client telemetry (KIP-714): see docs/client.md",
+    "GetTelemetrySubscriptions": _TELEMETRY,
+    "PushTelemetry": _TELEMETRY,
     "UnregisterBroker": _VOTERS,
     "AddRaftVoter": _VOTERS,
     "RemoveRaftVoter": _VOTERS,

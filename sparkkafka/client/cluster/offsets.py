@@ -37,6 +37,7 @@ from sparkkafka.protocol.constants import (
     CONSUMER_REPLICA_ID,
     EARLIEST,
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     ISOLATION_LEVELS,
     LATEST,
     LATEST_TIERED,
@@ -61,6 +62,7 @@ _NEEDED_VERSIONS = {
     MAX_TIMESTAMP: (7, "Kafka 3.0 (KIP-734)"),
     EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
     LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
+    EARLIEST_PENDING_UPLOAD: (11, "Kafka 4.2 (KIP-1023)"),
 }
 # What a log does at these offsets, for an error: it has both, so a negative one is impossible.
 _EDGES = {EARLIEST: "begins", LATEST: "ends"}
@@ -103,6 +105,12 @@ class OffsetSpec(NamedTuple):
     def latest_tiered(cls) -> Self:
         """With tiered storage, the last offset that is in the remote storage (Kafka 3.9)."""
         return cls(LATEST_TIERED)
+
+    @classmethod
+    def earliest_pending_upload(cls) -> Self:
+        """With tiered storage, the first offset that is not in the remote storage yet (Kafka
+        4.2)."""
+        return cls(EARLIEST_PENDING_UPLOAD)
 
 
 class ListedOffset(NamedTuple):
@@ -168,7 +176,7 @@ def checked_timestamp(tp: TopicPartition, spec: OffsetSpec) -> int:
             f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {spec!r}"
         )
     number = checked_int(spec.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
-    if not LATEST_TIERED <= number < 1 << 63:
+    if not EARLIEST_PENDING_UPLOAD <= number < 1 << 63:
         raise OptionError(f"the spec of {tp}: no {spec!r}: use OffsetSpec's class methods")
     return number
 

@@ -36,6 +36,10 @@ _INT64 = struct.Struct(">q")
 
 _MAX_UINT32 = 2**32 - 1
 
+MAX_ELEMENTS, MAX_TAGGED_FIELDS = 1_000_000, 10_000
+"""Limits of what is decoded from a broker: an element may take a hundred times the
+memory of its bytes, so that the size of the frame is no limit."""
+
 
 def byte_view(value: BytesLike) -> memoryview:
     """View anything bytes-like as plain bytes; a copy only if it is scattered in memory."""
@@ -233,7 +237,7 @@ class Reader:
             return []
         fields: list[tuple[int, int, int]] = []
         previous = -1
-        for _ in range(self._count(count, 2)):
+        for _ in range(self._count(count, 2, MAX_TAGGED_FIELDS)):
             at = self.pos
             tag = self.unsigned_varint()
             if tag <= previous:
@@ -277,15 +281,17 @@ class Reader:
         """Make the error for a null whose length of `width` bytes has just been read."""
         return DecodeError("null where a value is required", self.pos - width)
 
-    def _count(self, count: int, element_size: int) -> int:
+    def _count(self, count: int, element_size: int, limit: int = MAX_ELEMENTS) -> int:
         """Return an array's length. Raises DecodeError if the bytes left cannot hold so many
-        elements of `element_size` or more bytes."""
+        elements of `element_size` or more bytes, or if there are more than `limit`."""
         if count * element_size > self.end - self.pos:
             raise DecodeError(
                 f"{count} elements of {element_size} or more bytes, "
                 f"but only {self.end - self.pos} bytes left",
                 self.pos,
             )
+        if count > limit:
+            raise DecodeError(f"{count} elements, more than the limit of {limit}", self.pos)
         return count
 
 

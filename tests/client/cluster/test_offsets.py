@@ -1,4 +1,4 @@
-"""Ends of logs from brokers whose ListOffsets says less than their Fetch."""
+"""Ends of logs from brokers whose ListOffsets says less than their Fetch; kinds of offsets."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest
+from sparkkafka.client.cluster.offsets import (
+    OffsetSpec,
+    confirmed_ends,
+    earliest_and_latest,
+    list_offsets_each,
+)
 from sparkkafka.client.consumer.consumer import Consumer
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import ErrorCode
+from sparkkafka.errors import ErrorCode, UnsupportedVersionError
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import list_short_ends, open_cluster, settings, write
 
@@ -95,3 +101,23 @@ def test_end_offsets_of_a_consumer(filled: FakeCluster) -> None:
     with Consumer(settings(filled)) as consumer:
         assert consumer.end_offsets(TPS) == {TPS[0]: 100, TPS[1]: 100, TPS[2]: 0}
         assert consumer.offsets_for("t")[TPS[0]] == (0, 100)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kafka"),
+    [
+        (OffsetSpec.earliest_local(), "Kafka 3.6"),
+        (OffsetSpec.latest_tiered(), "Kafka 3.9"),
+        (OffsetSpec.earliest_pending_upload(), "Kafka 4.2"),
+    ],
+)
+def test_offsets_of_tiered_storage_name_the_kafka_that_has_them(
+    fake_cluster_factory, spec: OffsetSpec, kafka: str
+) -> None:
+    fake = fake_cluster_factory(1, kafka_version="2.8")
+    fake.create_topic("t")
+    with open_cluster(fake) as cluster:
+        found = list_offsets_each(cluster, {TopicPartition("t", 0): spec}, Deadline(10_000))
+    (error,) = found.errors.values()
+    assert isinstance(error, UnsupportedVersionError)
+    assert f"needs {kafka}" in str(error)

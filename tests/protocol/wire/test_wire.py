@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.errors import DecodeError, EncodeError
-from sparkkafka.protocol.wire.primitives import Reader, Writer
+from sparkkafka.protocol.wire.primitives import MAX_ELEMENTS, MAX_TAGGED_FIELDS, Reader, Writer
 
 
 def written(method: str, *values: Any) -> bytes:
@@ -234,6 +234,17 @@ def test_varints_longer_than_needed_are_read() -> None:
     assert read("unsigned_varint", bytes.fromhex("8100")) == 1
     assert read("varint", bytes.fromhex("8280808000")) == 1
     assert read("varlong", bytes.fromhex("82808080808080808000")) == 1
+
+
+def test_more_elements_than_any_broker_sends_are_refused() -> None:
+    """Each takes more memory than its bytes, so that the size of a frame is no limit."""
+    data = (MAX_ELEMENTS + 1).to_bytes(4, "big") + bytes(MAX_ELEMENTS + 1)
+    with pytest.raises(DecodeError, match="1000001 elements, more than the limit of 1000000"):
+        Reader(data).array_length()
+    writer = Writer()
+    writer.tagged_fields([(tag, b"") for tag in range(MAX_TAGGED_FIELDS + 1)])
+    with pytest.raises(DecodeError, match="10001 elements, more than the limit of 10000"):
+        Reader(writer.getvalue()).tagged_fields()
 
 
 def test_array_length_weighs_its_elements() -> None:
