@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
@@ -19,14 +17,12 @@ from sparkkafka.client.cluster.metadata import unknown_topic_error
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
-from sparkkafka.client.net.connecting import BootstrapServers, address_text, connect
+from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings
-from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
-    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     UnknownTopicError,
@@ -115,7 +111,9 @@ class BoundedAdmin(Admin):
                 f"not done after {self.deadline.text}: give --timeout more seconds"
             )
         if not self._has_checked_servers:
-            check_servers(self._options)
+            # Java's clients retry until their deadline, because a service outlives a broker that
+            # restarts. At a terminal nobody wants to wait half a minute for a typing error.
+            check_servers(self._options, Deadline(0))
             self._has_checked_servers = True
         remaining_s = self.deadline.remaining_s()
         with super()._call(remaining_s if timeout_s is None else min(timeout_s, remaining_s)) as (
@@ -153,37 +151,6 @@ def config_values(
         for name, entry in sorted(entries.items())
         if with_defaults or not entry.is_default
     }
-
-
-def check_servers(options: ClientOptions) -> None:
-    """Raise KafkaConnectionError if every bootstrap server refuses connections or has a name that
-    cannot be resolved.
-
-    The client retries both until its deadline, as Java's does, because a service outlives a broker
-    that restarts. At a terminal they are a typing error or a broker that was not started, and
-    nobody wants to wait half a minute to learn that.
-
-    The first server that fails in another way, or not at all, ends the check, after a second at
-    most: its failure is left to the client.
-    """
-    deadline = Deadline(1_000)
-    failures: list[str] = []
-    for host, port in BootstrapServers(options).addresses():
-        where = address_text(host, port)
-        try:
-            connect(host, port, options, deadline).close()
-        except KafkaConnectionError as error:
-            if error.errno == errno.ECONNREFUSED:
-                failures.append(f"{where} refused the connection, so no broker listens there")
-                continue
-            if isinstance(error.__cause__, socket.gaierror | UnicodeError):
-                failures.append(str(error))
-                continue
-        return
-    raise KafkaConnectionError(
-        f"no bootstrap server can be reached: {'; '.join(failures)}. Check the names and "
-        "ports, and that the brokers are running"
-    )
 
 
 def leader_sizes(

@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 import typer
 from numpy.typing import NDArray
 
-from sparkkafka.cli.bounded_admin import check_servers
 from sparkkafka.cli.commands import (
     Count,
     Delimiter,
@@ -58,6 +57,7 @@ from sparkkafka.cli.times import timestamp_ms_of
 from sparkkafka.client.cluster.offsets import OffsetRange
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.config.option_table import Side
@@ -510,7 +510,7 @@ class TopicReader:
 
         Raises KafkaConnectionError as `check_servers` does.
         """
-        check_servers(self._options)
+        check_servers(self._options, Deadline(0))
         plan, consumer, deadline = self._plan, self._consumer, Deadline(self._timeout_s * 1000)
         ranges = self._offset_ranges(deadline)
         if plan.start.kind == "tail":

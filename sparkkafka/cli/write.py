@@ -22,7 +22,6 @@ from typing import IO, Annotated, Any, Final, Literal, Self
 import pyarrow as pa
 import typer
 
-from sparkkafka.cli.bounded_admin import check_servers
 from sparkkafka.cli.commands import (
     Count,
     Delimiter,
@@ -47,6 +46,8 @@ from sparkkafka.cli.input import (
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note, records_text
 from sparkkafka.cli.text_formats import parse_escapes, parse_hex
+from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.producer.futures import TableDelivery
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.config.client_settings import parse_producer_settings
@@ -429,7 +430,7 @@ class TopicWriter:
             raise OptionError("transactional.id: records go without a transaction here: remove it")
         self._topic = topic
         settings = {**producer_settings(timeout_s), **settings}
-        check_servers(parse_producer_settings(settings).client)
+        check_servers(parse_producer_settings(settings).client, Deadline(0))
         self._producer = Producer(settings)
         self._unsettled: deque[tuple[TableDelivery, int]] = deque()
         # Records: queued, acknowledged, and given up.

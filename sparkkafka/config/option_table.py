@@ -1047,7 +1047,10 @@ KAFKA: tuple[Option, ...] = (
     ),
     used(
         "default.api.timeout.ms", _BOTH, "client.default_api_timeout_ms", integer(1),
-        "Maximum time for one operation (metadata, offsets), including its retries.",
+        "Maximum time for one operation (metadata, offsets), including its retries. The first "
+        "contact of Spark's driver with the cluster ends after 10 seconds if every bootstrap "
+        "server refuses connections or has a name that cannot be resolved, because the address is "
+        "probably wrong. If you set this option, the first contact takes that long, too.",
     ),
     used(
         "retry.backoff.ms", _BOTH, "client.retry_backoff_ms", long_ms(0),

@@ -51,6 +51,9 @@ class ClientOptions:
     client_id: str = "sparkkafka"
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
+    first_contact_ms: int = 10_000
+    """For how long Spark's driver tries to connect if all bootstrap servers refuse connections or
+    cannot be resolved: default.api.timeout.ms if the user sets that."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     reconnect_backoff_ms: int = 50
@@ -386,6 +389,8 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
         raise OptionError(f"Option '{name}' must be specified for configuring Kafka {side}{hint}")
     fields = dict(parsed.group("client"))
     defaults = ClientOptions(bootstrap_servers=())
+    if "default_api_timeout_ms" in fields:
+        fields["first_contact_ms"] = fields["default_api_timeout_ms"]
     # As in Java's AdminClient: a longer request.timeout.ms raises this default.
     if "default_api_timeout_ms" not in fields:
         request_ms = fields.get("request_timeout_ms", defaults.request_timeout_ms)

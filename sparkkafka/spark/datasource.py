@@ -122,6 +122,8 @@ class KafkaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         """Return the writer of a batch query. Raises OptionError for `overwrite`."""
+        from sparkkafka.client.deadline import Deadline
+        from sparkkafka.client.net.connecting import check_servers
         from sparkkafka.spark.pyspark_internals import freeze_loaded_objects
         from sparkkafka.spark.write.writer import KafkaBatchWriter
 
@@ -131,7 +133,11 @@ class KafkaDataSource(DataSource):
                 "Kafka topics can only be appended to, so mode('overwrite') and INSERT OVERWRITE "
                 "are refused: use mode('append')"
             )
-        writer = KafkaBatchWriter(parse_write_options(with_token(self.options)), schema)
+        options = parse_write_options(with_token(self.options))
+        writer = KafkaBatchWriter(options, schema)
+        # Tasks would wait for a wrong address several times as long, because they must outlive
+        # brokers that restart.
+        check_servers(options.client, Deadline(options.client.first_contact_ms))
         if writer.uses_internals:
             freeze_loaded_objects()
         return writer

@@ -69,6 +69,7 @@ def test_each_used_row_fills_a_field_and_each_field_has_a_row() -> None:
     fields.remove("security.names")  # which rows were given
     fields.remove("client.prefix")  # how the user writes names
     fields.remove("client.kept_max_idle_ms")  # filled by connections.max.idle.ms too
+    fields.remove("client.first_contact_ms")  # filled by default.api.timeout.ms too
     fields.remove("client.hooks")  # functions, of the library alone: `hooks_of`
     fields.remove("client.allow_auto_create_topics")  # of the library: Spark has createTopic
     # Filled from the rows of the same names of reads.

@@ -33,12 +33,14 @@ def loaded_by(code: str, data: bytes = b"") -> set[str]:
         "from sparkkafka.spark.datasource import KafkaDataSource as K; K({}).schema()",
         # Planning a read talks to brokers, so the client is loaded, but no codec of records.
         "import sparkkafka.spark.read.reader",
-        # Planning and committing a write need neither client nor codec.
+        # Planning and committing a write need neither codec nor client, but for one connection.
         """
 from pyspark.sql.types import StructType
 from sparkkafka.spark.datasource import KafkaDataSource
-options = {"kafka.bootstrap.servers": "127.0.0.1:9", "topic": "t"}
-writer = KafkaDataSource(options).writer(StructType().add("value", "string"), False)
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    options = {"kafka.bootstrap.servers": f"127.0.0.1:{server.getsockname()[1]}", "topic": "t"}
+    writer = KafkaDataSource(options).writer(StructType().add("value", "string"), False)
 writer.commit([])
 import sys
 assert "sparkkafka.client.cluster.cluster" not in sys.modules

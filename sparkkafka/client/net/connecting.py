@@ -301,6 +301,41 @@ def connect_to_first(
     raise failure
 
 
+def check_servers(options: ClientOptions, deadline: Deadline) -> None:
+    """Raise KafkaConnectionError if, until the deadline, every bootstrap server refuses connections
+    or has a name that cannot be resolved. Makes at least one attempt.
+
+    Most likely the address is wrong, or no broker was started: the caller need not wait for longer.
+    The first server that fails in another way, or accepts, ends the check, after a second at most.
+    """
+    while failures := _unreachable_servers(options, Deadline(1_000, deadline.close_signal)):
+        deadline.pause(options.retry_backoff_max_ms)
+        if deadline.expired:
+            tried = f" for {deadline.text}" if deadline.total_ms else ""
+            raise _final_error(
+                f"no bootstrap server can be reached{tried}: {'; '.join(failures)}. Check the "
+                "names and ports, and that the brokers are running"
+            )
+
+
+def _unreachable_servers(options: ClientOptions, deadline: Deadline) -> list[str]:
+    """Return why the bootstrap servers cannot be reached; empty if one of them may be there."""
+    failures: list[str] = []
+    for host, port in BootstrapServers(options).addresses():
+        where = address_text(host, port)
+        try:
+            connect(host, port, options, deadline).close()
+        except KafkaConnectionError as error:
+            if error.errno == errno.ECONNREFUSED:
+                failures.append(f"{where} refused the connection, so no broker listens there")
+                continue
+            if isinstance(error.__cause__, socket.gaierror | UnicodeError):
+                failures.append(str(error))
+                continue
+        return []
+    return failures
+
+
 def _canonical_name(address: str) -> str:
     """Return the name of the address if that resolves to it, else the address, as Java does
     (getCanonicalHostName)."""

@@ -15,6 +15,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import TopicMetadata
 from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest, list_offsets
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
@@ -65,9 +66,13 @@ class OffsetReader:
         KafkaOffsetReaderAdmin does.
 
         Raises immediately what a retry cannot fix, and a first failure if no broker was ever
-        reached: then the address is most likely wrong.
+        reached: then the address is most likely wrong. For the same reason the first contact ends
+        after `first_contact_ms` if all servers refuse connections or cannot be resolved.
         """
         cluster, options = self._cluster, self._options
+        if not cluster.brokers:
+            client = options.client
+            check_servers(client, Deadline(client.first_contact_ms, cluster.close_signal))
         attempts = options.fetch_offset_num_retries
         for attempt in range(1, attempts + 1):
             before = cluster.retries

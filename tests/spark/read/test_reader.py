@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,11 +18,15 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import GreaterThan, InputPartition
 from pyspark.sql.types import IntegerType, StructType
 
+from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.net import connecting
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import (
     BrokerError,
     DecodeError,
     ErrorCode,
+    KafkaConnectionError,
+    KafkaTimeoutError,
     OptionError,
     UnknownTopicError,
 )
@@ -27,17 +34,37 @@ from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read import read_task
+from sparkkafka.spark.read.offset_reader import OffsetReader
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.pushdown import FilterPushdownReader
 from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import columns_of_schema, default_columns, spark_schema
+from sparkkafka.spark.stream.planner import StreamPlanner
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import RecordedRequest
 from tests.spark.schemas import arrow_schema_of, ddl
 from tests.support.topics import delete_during_lookups
 
 READ = {"kafka.bootstrap.servers": "nowhere.invalid:9092", "subscribe": "t"}
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """Yield a port of 127.0.0.1 that refuses connections."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # it does not listen
+        yield taken.getsockname()[1]
+
+
+def loopback_only(host: str, port: int, *, real: Any = socket.getaddrinfo, **kind: Any) -> Any:
+    if host != "127.0.0.1":
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return real(host, port, **kind)
+
+
+def first_stream_offsets(reader: KafkaBatchReader) -> None:
+    StreamPlanner(reader.options).initial_offsets()
 
 
 def decoded(rows: int, *, value: bytes = b"v", timestamp_ms: int = 0) -> DecodedRecords:
@@ -346,3 +373,46 @@ def test_bad_text_against_pythons_own_decoder(values: list[bytes | None]) -> Non
         batch = shaped("value string", with_values(*values), null_for_bad_text=True)
         expected = [None if i in bad else text(value) for i, value in enumerate(values)]
         assert batch.column(0).to_pylist() == expected
+
+
+# --- a wrong address --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [KafkaBatchReader.partitions, first_stream_offsets])
+@pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"])
+def test_the_first_contact_does_not_wait_for_wrong_addresses(host, read, monkeypatch) -> None:
+    monkeypatch.setattr(connecting.socket, "getaddrinfo", loopback_only)
+    with closed_port() as port:
+        options = {**READ, "kafka.bootstrap.servers": f"{host}:{port}"}
+        parsed = parse_read_options(options)
+        assert parsed.client.first_contact_ms == 10_000
+        client = replace(parsed.client, first_contact_ms=100)
+        with pytest.raises(KafkaConnectionError) as caught:
+            read(KafkaBatchReader(replace(parsed, client=client)))
+    assert not isinstance(caught.value, KafkaTimeoutError)
+    assert f"no bootstrap server can be reached for 0.1 s: {host}:{port}" in str(caught.value)
+    waits = parse_read_options({**options, "kafka.default.api.timeout.ms": "90000"}).client
+    assert waits.first_contact_ms == 90_000
+
+
+def test_only_the_first_contact_gives_up_early(monkeypatch) -> None:
+    """A query outlives brokers that restart."""
+    with FakeCluster() as fake:
+        fake.create_topic("t")
+        options = parse_read_options({**READ, "kafka.bootstrap.servers": fake.bootstrap_servers})
+        with Cluster(options.client) as cluster:
+            reader = OffsetReader(cluster, options)
+            first = reader.with_attempts("first", reader.subscribed_partitions)
+            monkeypatch.setattr(connecting, "connect", None)  # the check would call it
+            assert reader.with_attempts("later", reader.subscribed_partitions) == first
+
+
+def test_a_batch_write_checks_the_address_on_the_driver() -> None:
+    with closed_port() as port:
+        options = {
+            "kafka.bootstrap.servers": f"127.0.0.1:{port}",
+            "kafka.default.api.timeout.ms": "100",
+            "topic": "t",
+        }
+        with pytest.raises(KafkaConnectionError, match=f":{port} refused the connection"):
+            KafkaDataSource(options).writer(ddl("value binary"), overwrite=False)
