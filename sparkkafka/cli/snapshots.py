@@ -226,6 +226,10 @@ class Collector:
         CLIENT_LOG.setLevel(self._level)
         self._admin.close()
 
+    def interrupt(self) -> None:
+        """End the lookup that another thread is in."""
+        self._admin.interrupt()
+
     def collect(self) -> Snapshot:
         """Take a snapshot, under a new deadline. Raises KafkaError if no broker answers."""
         admin, problems = self._admin, list[str]()

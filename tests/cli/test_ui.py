@@ -24,6 +24,7 @@ from sparkkafka.cli.ui.answers import CACHED_S, MAX_LETTERS, Answers, Watcher
 from sparkkafka.cli.ui.server import FILES, PageServer
 from sparkkafka.client import Admin, Producer, TopicPartition
 from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Delay
 from tests.cli.run import produce
 from tests.support.waiting import wait_until
 
@@ -327,12 +328,61 @@ def test_a_port_that_is_in_use(fake, command):
     assert error.endswith("give another --port")
 
 
+def test_the_end_does_not_wait_for_brokers(fake, monkeypatch):
+    monkeypatch.setattr("sparkkafka.cli.snapshots.STEP_S", 300.0)
+    ended = threading.Event()
+
+    def serve_until_a_broker_is_silent():
+        with serving(fake, every_s=0.05):
+            silent = fake.fault(Delay(300_000, before=True), times=None)
+            wait_until(lambda: silent.fired)
+        ended.set()
+
+    threading.Thread(target=serve_until_a_broker_is_silent, daemon=True).start()
+    assert ended.wait(20)  # --timeout is 30 s
+
+
+def test_slow_clients_are_limited(fake, monkeypatch):
+    monkeypatch.setattr("sparkkafka.cli.ui.server.MAX_CONNECTIONS", 2)
+    with serving(fake) as page:
+        address = ("127.0.0.1", page.server.port)
+        with socket.create_connection(address), socket.create_connection(address):
+            busy = page.request("/api/state")
+            assert (busy.status, json.loads(busy.text)) == (
+                503,
+                {"error": "there are too many clients"},
+            )
+        wait_until(lambda: page.request("/api/state").status == 200)
+
+
+def test_a_slow_checkpoint_does_not_hold_up_dead_letters(fake, monkeypatch):
+    is_slow, may_end = threading.Event(), threading.Event()
+
+    def wait_for_long(answers, location):
+        is_slow.set()
+        assert may_end.wait(60)
+
+    monkeypatch.setattr(Answers, "_checkpoint", wait_for_long)
+    with serving(fake, checkpoints=["slow"]) as page:
+        slow = threading.Thread(target=page.request, args=("/api/checkpoints",))
+        slow.start()
+        assert is_slow.wait(60)
+        assert page.get("/api/dead-letters") == {"topics": []}
+        may_end.set()
+        slow.join(60)
+
+
 @contextmanager
 def running(fake, *arguments):
     """The command as a process; yields it and the address of its page."""
     command = ["-m", "sparkkafka", "-b", fake.bootstrap_servers, "ui", "--port", "0", *arguments]
+    # As a script's shell does in the background, it ignores SIGINT.
+    shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
     with subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*shell, sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             line = process.stdout.readline()

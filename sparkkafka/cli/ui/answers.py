@@ -29,8 +29,31 @@ MAX_BATCHES: Final = 10
 MAX_LETTERS: Final = 30
 MAX_NAMED: Final = 10
 """The most topics that are examined because of their name."""
+END_S: Final = 0.5
+"""How long the end of the command waits for a thread."""
 CACHED_S: Final = 5.0
 """How long checkpoints and dead letters are not read again, however many browsers there are."""
+
+
+class _Cache:
+    """A document that is slow to make, for CACHED_S; one thread at a time makes it."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._made_s = -CACHED_S
+        self._document: Any = None
+
+    def document(self) -> Any:
+        with self._lock:
+            if time.monotonic() - self._made_s >= CACHED_S:
+                self._document = self._make()
+                self._made_s = time.monotonic()
+            return self._document
+
+    def close(self) -> bool:
+        """Make no document any more. Return whether none is being made END_S later."""
+        return self._lock.acquire(timeout=END_S)
 
 
 class Watcher:
@@ -56,7 +79,8 @@ class Watcher:
 
     def __exit__(self, *exc_info: object) -> None:
         self._closing.set()
-        self._thread.join(timeout=10)
+        self._collector.interrupt()
+        self._thread.join(timeout=END_S)
 
     def _watch(self) -> None:
         while not self._closing.wait(self.every_s):
@@ -85,8 +109,8 @@ class Answers(Mapping[str, Callable[[Query], Any]]):
         self._topics = list(dict.fromkeys(dead_letters))
         self._admin = session.admin(session.new_deadline())
         self._reader = DeadLetterReader(session.settings("consumer"))
-        self._lock = threading.Lock()
-        self._cached: dict[str, tuple[float, Any]] = {}
+        self._checkpoints_cache = _Cache(self._checkpoints)
+        self._letters_cache = _Cache(self._dead_letters)
         self._documents: Mapping[str, Callable[[Query], Any]] = {
             "/api/state": self._state,
             "/api/overview": self._overview,
@@ -94,16 +118,20 @@ class Answers(Mapping[str, Callable[[Query], Any]]):
             "/api/topic": self._topic,
             "/api/groups": self._group_rows,
             "/api/group": self._group,
-            "/api/checkpoints": lambda query: self._cache("checkpoints", self._checkpoints),
-            "/api/dead-letters": lambda query: self._cache("dead letters", self._dead_letters),
+            "/api/checkpoints": lambda query: self._checkpoints_cache.document(),
+            "/api/dead-letters": lambda query: self._letters_cache.document(),
         }
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        with self._lock:
+        # A document that is being made may wait for a broker or a file system for long. The process
+        # ends without it.
+        self._admin.interrupt()
+        if self._checkpoints_cache.close():
             self._admin.close()
+        if self._letters_cache.close():
             self._reader.__exit__()
 
     def __getitem__(self, path: str) -> Callable[[Query], Any]:
@@ -211,17 +239,8 @@ class Answers(Mapping[str, Callable[[Query], Any]]):
 
     # --- checkpoints and dead letters
 
-    def _cache(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` returned less than CACHED_S ago, or call it; one thread at a time."""
-        with self._lock:
-            made_s, document = self._cached.get(name, (-CACHED_S, None))
-            if time.monotonic() - made_s >= CACHED_S:
-                self._admin.restart_deadline()
-                document = make()
-                self._cached[name] = time.monotonic(), document
-            return document
-
     def _checkpoints(self) -> dict[str, Any]:
+        self._admin.restart_deadline()
         return {"checkpoints": [self._checkpoint(location) for location in self._locations]}
 
     def _checkpoint(self, location: str) -> dict[str, Any]:

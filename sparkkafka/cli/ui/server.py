@@ -13,7 +13,9 @@ import ipaddress
 import json
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -36,9 +38,17 @@ CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-IDLE_S: Final = 30.0
-"""How long a connection may send nothing."""
+IDLE_S: Final = 10.0
+"""How long a connection may send or take nothing."""
+MAX_CONNECTIONS: Final = 32
+"""The most connections, each with a thread. A browser opens six."""
 MAX_URL: Final = 4_096
+BUSY: Final = b"""HTTP/1.0 503 Service Unavailable\r
+Content-Type: application/json\r
+Content-Length: 38\r
+\r
+{"error":"there are too many clients"}
+"""
 
 
 class NotFoundError(KafkaError):
@@ -56,6 +66,7 @@ class PageServer(ThreadingHTTPServer):
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._host = host
+        self._free = threading.Semaphore(MAX_CONNECTIONS)
         handler = partial(_Handler, documents=documents)
         try:
             super().__init__((host, port), handler)
@@ -76,6 +87,24 @@ class PageServer(ThreadingHTTPServer):
         # HTTPServer also looks up the host's name, which may take a minute.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self._host, self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            with suppress(OSError):
+                request.send(BUSY)  # one packet, which does not wait
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # A browser closes connections when a page is left; other errors were answered.

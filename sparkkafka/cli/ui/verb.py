@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 import sys
 from typing import Annotated, Final
 
@@ -86,6 +87,8 @@ def ui(
                     f"warning: everybody who reaches {host} port {server.port} can see topics, "
                     "groups and dead letters: there is no authentication"
                 )
+            # A script's shell starts it in the background with SIGINT ignored.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             cluster_id = watcher.snapshot.cluster_id
             print_line(f"watching cluster {cluster_id} at {server.url} until Ctrl-C")
             sys.stdout.flush()
