@@ -740,7 +740,10 @@ CONNECTOR: tuple[Option, ...] = (
         "startingOffsets only at its first start. Later it continues from its checkpoint, and new "
         "partitions start at earliest. committed: the committed offsets of the group "
         "kafka.group.id; committed,earliest or committed,latest also set where partitions without "
-        "a committed offset start.",
+        "a committed offset start. Topics with tiered storage also have earliest-local (the first "
+        "record on the leader's own disk, Kafka 3.6), latest-tiered (the last one in the remote "
+        "storage, Kafka 3.9) and earliest-pending-upload (the first one that is not there yet, "
+        "Kafka 4.2).",
         default_text="earliest (batch), latest (streams)",
     ),
     used(

@@ -27,6 +27,8 @@ EARLIEST_OFFSET = -2
 """In offset JSON: the first offset that the partition still has (ListOffsets' -2)."""
 LATEST_OFFSET = -1
 """In offset JSON: the offset after the last record (ListOffsets' -1)."""
+TIERED_OFFSETS = {"earliest-local": -4, "latest-tiered": -5, "earliest-pending-upload": -6}
+"""Offsets of tiered storage, by their names and ListOffsets' numbers."""
 
 PartitionKey = tuple[str, int]
 """(topic, partition). A client `TopicPartition` compares and hashes equal to it."""
@@ -53,7 +55,8 @@ class OffsetBound:
     "specific": `offsets` by partition, which may be -1 (latest) or -2 (earliest). If they were
     looked up by time, `from_time` is true, and `missed_times_ms` has the times of partitions
     without a record of that time or later.
-    "timestamp": the first record of `timestamp_ms` or later, in each partition.
+    "timestamp": the first record of `timestamp_ms` or later, in each partition. A negative number
+    is one of TIERED_OFFSETS.
     "timestamps": the same with a time for each partition; `offsets` has the milliseconds.
     "committed": the offsets of the consumer group, and `fallback` for partitions without one (""
     makes that an error).
@@ -163,6 +166,8 @@ def parse_bound(
         if value == edge:
             return OffsetBound(edge, option=option)
     fallbacks: tuple[Literal["", "earliest", "latest"], ...] = ("", "earliest", "latest")
+    if bound == "starting" and value in TIERED_OFFSETS:
+        return OffsetBound("timestamp", timestamp_ms=TIERED_OFFSETS[value], option=option)
     for fallback in fallbacks:
         if bound == "starting" and value == f"committed,{fallback}".removesuffix(","):
             return OffsetBound("committed", fallback=fallback, option=option)

@@ -104,10 +104,12 @@ def test_offsets_by_time(one: FakeCluster) -> None:
             (-3, 5, 1201),
             (-1, 6, -1),
             (-2, 0, -1),
+            (-4, 0, -1),  # no tiered storage: all is on the disk
+            (-5, -1, -1),
         ):
             row = client.offset("t", 0, timestamp)
             assert (row.error_code, row.offset, row.timestamp) == (0, offset, found)
-        assert client.offset("t", 0, -4).error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert client.offset("t", 0, -7).error_code == ErrorCode.UNSUPPORTED_VERSION
         assert client.offset("t", 1, -1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

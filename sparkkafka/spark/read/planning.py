@@ -24,7 +24,13 @@ from typing import NamedTuple
 from pyspark.sql.datasource import InputPartition
 
 from sparkkafka.client.values import Address, TopicPartition
-from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
+from sparkkafka.config.source import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    TIERED_OFFSETS,
+    OffsetBound,
+    PartitionKey,
+)
 from sparkkafka.errors import DataLossError, OptionError, counted, some
 from sparkkafka.spark.metric_reports import Count, Report
 
@@ -239,8 +245,15 @@ def start_at_times(
 ) -> OffsetBound:
     """Return a start by time as offsets. `offsets_at_times` has -1 for a partition in which no
     record has that time or a later one: with the strategy "latest" it is not read, "error" raises
-    OptionError."""
+    OptionError. So does an offset of tiered storage that a partition does not have."""
     missing = sorted(tp for tp, offset in offsets_at_times.items() if offset < 0)
+    if missing and bound.timestamp_ms in TIERED_OFFSETS.values():
+        name = next(name for name, row in TIERED_OFFSETS.items() if row == bound.timestamp_ms)
+        raise OptionError(
+            f"{bound.option}={name}: there is no such offset in {partitions_text(missing)}: the "
+            "topic has no tiered storage, or nothing of it is uploaded yet. Set "
+            f"{bound.option}=earliest or earliest-local"
+        )
     if missing and no_match_strategy == "error":
         raise OptionError(
             f"No offset matched from request of topic-partition {missing[0]} and timestamp "

@@ -6,7 +6,14 @@ import time
 from typing import NamedTuple
 
 from sparkkafka.errors import ErrorCode
-from sparkkafka.protocol.constants import EARLIEST, LATEST, MAX_TIMESTAMP
+from sparkkafka.protocol.constants import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+)
 from sparkkafka.protocol.messages import (
     AbortedTransaction,
     BatchIndexAndErrorMessage,
@@ -45,7 +52,13 @@ BROKER_FETCH_MAX_BYTES = 55 << 20
 PRODUCE_VERSION_WITH_LEADER = 10
 FETCH_VERSION_WITH_RACK = 11
 LIST_OFFSETS_VERSION_WITH_EPOCH = 4
-LIST_OFFSETS_VERSION_WITH_MAX_TIMESTAMP = 7
+# Kinds of offsets that came later than times, with the version of ListOffsets that brought them.
+_FIRST_VERSIONS = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 def produce(call: Call) -> ProduceResponse | None:
@@ -303,10 +316,8 @@ def _list_partition_offset(
         partition = call.state.led_by(
             call.broker_id, topic, requested.partition_index, requested.current_leader_epoch
         )
-        lowest = EARLIEST
-        if call.version >= LIST_OFFSETS_VERSION_WITH_MAX_TIMESTAMP:
-            lowest = MAX_TIMESTAMP
-        if requested.timestamp < lowest:
+        is_kind = requested.timestamp < EARLIEST
+        if is_kind and call.version < _FIRST_VERSIONS.get(requested.timestamp, 99):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {requested.timestamp}")
         found = partition.log.find_offset(
             requested.timestamp, read_committed=call.message.isolation_level == READ_COMMITTED
@@ -317,7 +328,7 @@ def _list_partition_offset(
     if found is not None:
         response.offset = found.offset
         # Brokers give no time for the two ends of the log.
-        if requested.timestamp not in (LATEST, EARLIEST):
+        if requested.timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL):
             response.timestamp = found.timestamp_ms
         if call.version >= LIST_OFFSETS_VERSION_WITH_EPOCH:
             response.leader_epoch = found.leader_epoch

@@ -11,7 +11,13 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, Les
 
 from sparkkafka.config.options import parse_read_options, parse_stream_options
 from sparkkafka.config.source import TO_LATEST, OffsetBound
-from sparkkafka.errors import BrokerError, DataLossError, ErrorCode
+from sparkkafka.errors import (
+    BrokerError,
+    DataLossError,
+    ErrorCode,
+    OptionError,
+    UnsupportedVersionError,
+)
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.planning import (
     MAX_EMPTY_TASKS,
@@ -268,6 +274,15 @@ def test_filters_that_are_pushed_leave_the_end_open_unless_they_bound_it(three: 
 
 
 # --- other logs ----------------------------------------------------------------------------------
+
+
+def test_offsets_of_tiered_storage(three: Any) -> None:
+    """The topic has none: all of it is on the leader's disk."""
+    assert Planned(three, startingOffsets="earliest-local").offsets() == Planned(three).offsets()
+    with pytest.raises(OptionError, match="startingOffsets=latest-tiered: there is no such offset"):
+        Planned(three, startingOffsets="latest-tiered").offsets()
+    with pytest.raises(UnsupportedVersionError, match=r"needs Kafka 4\.2"):
+        Planned(three, startingOffsets="earliest-pending-upload").offsets()
 
 
 def test_a_topic_that_is_recreated_is_read_whole(three: Any) -> None:

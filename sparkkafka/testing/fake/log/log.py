@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparkkafka.errors import DecodeError, ErrorCode
-from sparkkafka.protocol.constants import EARLIEST, LATEST, MAX_TIMESTAMP, NO_TIMESTAMP
+from sparkkafka.protocol.constants import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    NO_TIMESTAMP,
+)
 from sparkkafka.protocol.records.batches import RecordBatch, split_batches
 from sparkkafka.testing.fake.log.producers import (
     NO_EPOCH,
@@ -154,7 +162,9 @@ class PartitionLog:
         end = self.last_stable_offset if read_committed else self.high_watermark
         if timestamp_ms == LATEST:
             return FoundOffset(end, NO_TIMESTAMP, self.leader_epoch)
-        if timestamp_ms == EARLIEST:
+        if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return None  # no topic here has tiered storage
+        if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
             return FoundOffset(self.start_offset, NO_TIMESTAMP, self._epoch_at(self.start_offset))
         best: FakeRecord | None = None
         try:
