@@ -70,27 +70,33 @@ def read_unsigned(
     after = at + 1
     if not len(at) or int(byte.max()) < 0x80:
         return byte, after, None  # all take one byte
-    # If the first two bytes both have the high bit, a third follows.
-    sample = byte[:_SAMPLE] & data.take(after[:_SAMPLE], mode="clip")
+    few = at[:_SAMPLE]
+    sample = byte[:_SAMPLE] & data.take(few + 1, mode="clip") & data.take(few + 2, mode="clip")
     if 3 * np.count_nonzero(sample >= 0x80) > len(sample):
         return _read_words(data, at, bits)
-    # Nearly all columns have one or two bytes. A second byte is read for all rows, and masked out
-    # where there is none. `rows` are those with more than two bytes, which are read apart.
+    # Most columns have up to three bytes. A second byte is read for all rows, and masked out where
+    # there is none; then a third one.
     longer = byte >> 7
     second = data.take(after, mode="clip")
     second &= np.negative(longer)
-    rows = np.flatnonzero(second >= 0x80) if int(second.max()) >= 0x80 else None
-    if rows is not None and 2 * len(rows) > len(at):
-        return _read_words(data, at, bits)
+    after += longer
     byte &= 0x7F
-    second &= 0x7F
-    raw = second.astype(np.uint16)
+    raw: NDArray[Any] = (second & 0x7F).astype(np.uint16)
     raw <<= 7
     raw |= byte
-    after += longer
-    if rows is None:
+    if int(second.max()) < 0x80:
         return raw, after, None
-    values: NDArray[Any] = raw.astype(np.uint64)
+    longer = second >> 7
+    third = data.take(after, mode="clip")
+    third &= np.negative(longer)
+    after += longer
+    values: NDArray[Any] = (third & 0x7F).astype(np.uint32)
+    values <<= 14
+    values |= raw
+    if int(third.max()) < 0x80:
+        return values, after, None
+    rows = np.flatnonzero(third >= 0x80)  # these have more, and are read apart
+    values = values.astype(np.uint64)
     values[rows], after[rows], bad = _read_words(data, at[rows], bits)
     if bad is None:
         return values, after, None
@@ -100,7 +106,7 @@ def read_unsigned(
 
 
 _SAMPLE: Final = 64
-"""Varints that are looked at to see whether many of a column have more than two bytes."""
+"""Varints that are looked at to see whether many of a column have more than three bytes."""
 
 
 def unzigzag(raw: NDArray[Any], *, overwrite: bool = False) -> Ints:
@@ -125,11 +131,11 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
         words = windows(np.append(data, np.zeros(8, np.uint8)), "<u8")
         last = len(words) - 2
         return words[np.clip(at, 0, last)]
-    at = np.clip(at, 0, len(data) - 1)
-    start = np.minimum(at, last)
-    result: NDArray[np.uint64] = words[start]
+    result: NDArray[np.uint64] = words[np.clip(at, 0, last)]
     # Where a word begins before its position, the bytes before that are shifted out.
-    result >>= ((at - start) << 3).view(np.uint64)
+    beyond = np.flatnonzero(at > last)
+    skipped = np.minimum(at[beyond], len(data) - 1) - last
+    result[beyond] >>= (skipped << 3).view(np.uint64)
     return result
 
 
@@ -137,6 +143,7 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
 _HIGH = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE = np.uint64(1)
+_ONES = np.uint64(0x0101010101010101)
 _ONE32 = np.uint32(1)
 # Steps that squeeze the gaps out of groups of seven bits: `keep` stays, `move` is shifted down `by`
 # bits to meet it. Then there are groups of 14 bits, then of 28, then of 56. _PAIRS32 has keep and
@@ -166,7 +173,7 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
         return values, at + sizes, None
     values, sizes = _squeeze64(words, stops)
     invalid: Flags | None = None
-    longer = np.flatnonzero(stops == 0)
+    longer = np.flatnonzero(stops == 0) if int(stops.min()) == 0 else stops[:0]
     if len(longer):  # nine or ten bytes
         start = at[longer]
         ninth = data.take(start + 8, mode="clip")
@@ -210,20 +217,21 @@ def _squeeze64(
 ) -> tuple[NDArray[np.uint64], Ints]:
     """Decode varints of at most eight bytes, or the first 56 bits: (values, bytes of each).
     Arguments as for `_squeeze32`; `stops` of 0 means more than eight bytes."""
-    lowest = stops & (~stops + _ONE)
-    mask = lowest | (lowest - _ONE)  # the varint's own bytes
+    mask = stops - _ONE
+    mask ^= stops  # the varint's own bytes
+    # The number of these bytes is added up in the highest byte.
+    sizes = mask & _ONES
+    sizes *= _ONES
+    sizes >>= np.uint64(56)
+    mask &= _LOW
     words &= mask
-    words &= _LOW
+    shifted = mask
     for keep, move, by in _SQUEEZE:
-        shifted = words & move
+        np.bitwise_and(words, move, out=shifted)
         shifted >>= by
         words &= keep
         words |= shifted
-    # As in `_squeeze32`, with the index of the stop bit: 7, 15, 23, …
-    sizes = lowest.astype(np.float64).view(np.int64) >> 52
-    sizes -= 1015
-    sizes >>= 3
-    return words, sizes
+    return words, sizes.view(np.int64)
 
 
 # --- encoding -----------------------------------------------------------------------------------

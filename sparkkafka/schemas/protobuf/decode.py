@@ -1,11 +1,12 @@
 """Decodes messages to Arrow columns: one call for each message type, one for each of its fields.
 
-The decoder is our own. ptars (Rust) is a fifth faster, but has no bad rows, and nested groups crash
-it with a segmentation fault. protobuf's runtime makes an object for each message, so it gets only
-the payloads that need it (`needs_runtime`): those that are damaged or have groups, and those in
-which something occurs twice or in an order that is not seen here, so that the runtime's rules of
-merging apply. It writes them anew (`normalizer.py`), and then they are decoded here like the
-others.
+The decoder is our own. ptars (Rust) is faster for most shapes, but has no bad rows, and nested
+groups crash it with a segmentation fault. Damaged payloads become bad rows here, and the parts of a
+message that occurs twice are put together here. protobuf's runtime makes an object for each
+message, so it gets only the payloads that need it (`needs_runtime`): those with groups, and those
+in which something else occurs twice or in an order that is not seen here, so that the runtime's
+rules of merging apply. It writes them anew (`normalizer.py`), and then they are decoded here like
+the others.
 
 A row is a row of the column. Messages of one type are decoded together, those of all rows at any
 level: a message's index is its index among these, and `rows` has the row of each.
@@ -31,21 +32,31 @@ from sparkkafka.protocol.records.arrow import (
     to_numpy,
 )
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, unzigzag
+from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import as_texts, is_utf8, null_outside, offsets_of, spread
+from sparkkafka.schemas.arrays import (
+    as_texts,
+    is_utf8,
+    null_outside,
+    offsets_of,
+    repeated_key_codes,
+    spread,
+)
 from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.normalizer import Normalizer
+from sparkkafka.schemas.protobuf.normalizer import Normalizer, field_label
 from sparkkafka.schemas.protobuf.plan import Cardinality, Field, Message
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import (
     SKIP,
+    Damage,
     KnownTag,
-    PaddedBytes,
     Tokens,
+    WireData,
     join_tokens,
     read_varints,
+    sort_tokens,
     tokenize,
 )
 from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
@@ -72,7 +83,8 @@ class ProtobufDecoder:
         present = payloads.drop_null() if payloads.null_count else payloads
         values, state = _decode_messages(self._layout, present, budget)
         # Rows are indexes of `present` from here on.
-        bad, normalized_rows, normalized = state.bad, [], []
+        state.needs_runtime[list(state.damage)] = False
+        bad, normalized_rows, normalized = state.bad | state.damage_reasons(), [], []
         for row in np.flatnonzero(state.needs_runtime).tolist():
             bad.pop(row, None)  # only a part of the payload was read
             if self._normalizer is None:
@@ -90,7 +102,7 @@ class ProtobufDecoder:
             for index, row in enumerate(normalized_rows):
                 if index in other_state.bad:
                     bad[row] = other_state.bad[index]
-                elif other_state.needs_runtime[index]:
+                elif other_state.needs_runtime[index] or index in other_state.damage:
                     bad[row] = f"message {self._message.full_name}: its bytes cannot be read"
             values = pa.concat_arrays([values, others])
         if len(present) == count and not bad and not normalized_rows:
@@ -111,12 +123,15 @@ class ProtobufDecoder:
 
 @dataclass(slots=True)
 class DecodeState:
-    """What the decoders of all fields share: which rows protobuf's runtime must read, the memory
-    budget of the call, and why rows are bad."""
+    """What the decoders of all fields share: where each row begins, which rows protobuf's runtime
+    must read, the memory budget of the call, and why rows are bad. `damage`: of rows that cannot be
+    read, the position and tag of the first damaged field, its message, and what is wrong."""
 
+    starts: Ints
     needs_runtime: Flags
     budget: MemoryBudget
     bad: dict[int, str]
+    damage: dict[int, tuple[int, int, MessageLayout, str]]
 
     def add_bad(self, rows: Ints, path: str, reason: Callable[[int], str]) -> None:
         """Mark rows as bad, unless they already are. `reason` gets the row's index in `rows`."""
@@ -124,10 +139,32 @@ class DecodeState:
             if row not in self.bad:
                 self.bad[row] = f"field {path}: {reason(index)}"
 
+    def add_damage(self, damage: list[Damage], layout: MessageLayout, rows: Ints) -> None:
+        """Mark rows as damaged. `rows`: of each message."""
+        damaged_rows = rows[[message for message, _, _, _ in damage]].tolist()
+        for row, (_, at, tag, reason) in zip(damaged_rows, damage, strict=True):
+            if row not in self.damage or at < self.damage[row][0]:
+                self.damage[row] = at, tag, layout, reason
+
+    def damage_reasons(self) -> dict[int, str]:
+        """Return why damaged rows are bad."""
+        labels: dict[tuple[int, int], str] = {}
+        reasons = {}
+        row_starts = self.starts[list(self.damage)].tolist()
+        for start, (row, (at, tag, layout, reason)) in zip(
+            row_starts, self.damage.items(), strict=True
+        ):
+            key = id(layout), tag
+            if key not in labels:
+                labels[key] = field_label(layout.message.descriptor, layout.path, tag >> 3)
+            reasons[row] = f"{labels[key]}: at byte {at - start}: {reason}"
+        return reasons
+
 
 @dataclass(frozen=True, slots=True)
 class MessageLayout:
-    """A message's tags, in the order in which they are searched, and its fields' layouts.
+    """A message's tags, in the order in which they are searched, and its fields' layouts. `path`:
+    of the field that has the message, "" for the outermost one.
 
     Slots (see `wire.py`): 2i is field i, 2i + 1 the same packed; then come members of `oneofs` that
     are not read. `inner`: the layout of each field's message, None for scalars. `oneofs`: the slots
@@ -137,6 +174,7 @@ class MessageLayout:
     """
 
     message: Message
+    path: str
     tags: tuple[KnownTag, ...]
     inner: tuple[MessageLayout | None, ...]
     slot_count: int
@@ -145,7 +183,7 @@ class MessageLayout:
     has_required: bool
 
 
-def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
+def layout_of(message: Message, path: str = "", *, has_groups: bool) -> MessageLayout:
     """Return the layout of a message. `has_groups` is false for normalized messages, where groups
     have a length, as messages."""
     tags: list[KnownTag] = []
@@ -157,14 +195,15 @@ def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
         wire = types.FIELD_TYPES[field.kind].wire
         if field.kind == types.GROUP and not has_groups:
             wire = types.LEN
-        tags.append(KnownTag(field.number << 3 | wire, 2 * index, repeated))
+        tags.append(_known_tag(field.number, wire, 2 * index, repeated))
         if repeated and wire not in (types.LEN, types.SGROUP):
-            tags.append(KnownTag(field.number << 3 | types.LEN, 2 * index + 1, repeated))
+            packed = _known_tag(field.number, types.LEN, 2 * index + 1, repeated, packed=True)
+            tags.append(packed)
         if field.oneof >= 0:
             oneofs.setdefault(field.oneof, []).append(2 * index)
         below = None
         if field.message is not None:
-            below = layout_of(field.message, has_groups=has_groups)
+            below = layout_of(field.message, field.path, has_groups=has_groups)
         inner.append(below)
         if below is None or repeated:  # memory for repeated messages is taken when they are decoded
             column_bytes += bytes_per_value(field.type)
@@ -179,9 +218,10 @@ def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
         if oneof is not None and oneof.index in oneofs:
             oneofs[oneof.index].append(slot_count)  # it clears a member before it that is read
             slot, slot_count = slot_count, slot_count + 1
-        tags.append(KnownTag(number << 3 | wire, slot, True))
+        tags.append(_known_tag(number, wire, slot, repeated=True))
     return MessageLayout(
         message,
+        path,
         tuple(sorted(known for known in tags if known.tag & 7 != types.SGROUP)),
         tuple(inner),
         slot_count,
@@ -191,45 +231,53 @@ def layout_of(message: Message, *, has_groups: bool) -> MessageLayout:
     )
 
 
+def _known_tag(
+    number: int, wire: int, slot: int, repeated: bool, *, packed: bool = False
+) -> KnownTag:
+    tag = number << 3 | wire
+    return KnownTag(tag, varint_bytes(tag), slot, repeated, packed)
+
+
 def _decode_messages(
     layout: MessageLayout, payloads: pa.Array, budget: MemoryBudget
 ) -> tuple[pa.Array, DecodeState]:
     """Decode payloads without nulls to structs. The state says which of them are bad or need the
     runtime: their structs mean nothing."""
     count = len(payloads)
-    state = DecodeState(np.zeros(count, np.bool_), budget, {})
-    data, starts, ends = _padded(payloads)
+    data, starts, ends = _find_payloads(payloads)
+    state = DecodeState(starts, np.zeros(count, np.bool_), budget, {}, {})
     arrays = _decode_fields(layout, data, starts, ends, np.arange(count), state)
     return _struct_array(layout, arrays, count, None), state
 
 
-def _padded(payloads: pa.Array) -> tuple[PaddedBytes, Ints, Ints]:
+def _find_payloads(payloads: pa.Array) -> tuple[WireData, Ints, Ints]:
     """Return the payloads' bytes, and where each begins and ends in them."""
     if not len(payloads):
-        return PaddedBytes(np.zeros(0, np.uint8)), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return WireData(np.zeros(0, np.uint8)), np.zeros(0, np.int64), np.zeros(0, np.int64)
     is_large = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
     _, offsets_buffer, content_buffer = payloads.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64 if is_large else np.int32)
     offsets = offsets[payloads.offset : payloads.offset + len(payloads) + 1]
-    content = np.frombuffer(content_buffer or b"", np.uint8)
-    first = int(offsets[0])
-    data = PaddedBytes(content, first, int(offsets[-1]))
+    first, last = int(offsets[0]), int(offsets[-1])
     at = offsets.astype(np.int64)
-    if data.shift != first:
-        at -= first
-    return data, at[:-1], at[1:]
+    at -= first
+    return WireData(np.frombuffer(content_buffer or b"", np.uint8)[first:last]), at[:-1], at[1:]
 
 
 def _decode_fields(
     layout: MessageLayout,
-    data: PaddedBytes,
+    data: WireData,
     starts: Ints,
     ends: Ints,
     rows: Ints,
     state: DecodeState,
 ) -> list[pa.Array]:
     """Return one array for each field of the messages that lie at `starts` to `ends`."""
-    tokens, needs_runtime = tokenize(data, starts, ends, layout.tags, layout.slot_count)
+    tokens, needs_runtime, damage = tokenize(data, starts, ends, layout.tags, layout.slot_count)
+    if damage and data.is_merged:
+        needs_runtime[[message for message, _, _, _ in damage]] = True
+    elif damage:
+        state.add_damage(damage, layout, rows)
     if needs_runtime.any():
         state.needs_runtime[rows[needs_runtime]] = True
     for slots in layout.oneofs:
@@ -253,15 +301,15 @@ def _flag_oneof_conflicts(members: list[list[Tokens]], rows: Ints, state: Decode
     """Flag rows for the runtime if a message has several fields of a oneof: the last one counts.
     `members`: the tokens of each field of the oneof."""
     count = len(rows)
-    present = [joined for parts in members if (joined := join_tokens(parts, count)) is not None]
-    if len(present) < 2:
+    found = [joined for parts in members if (joined := join_tokens(parts, count)) is not None]
+    if len(found) < 2:
         return
     field_counts = np.zeros(count, np.int64)
-    for tokens in present:
-        if tokens.messages is None:
-            field_counts += 1
-        else:
+    for tokens in found:
+        if tokens.messages is not None:
             field_counts[tokens.messages] += 1  # once for each field, even if it occurs twice
+        else:
+            field_counts += 1 if tokens.present is None else tokens.present
     if int(field_counts.max()) > 1:
         state.needs_runtime[rows[field_counts > 1]] = True
 
@@ -270,7 +318,7 @@ class _MessageColumns:
     """Decodes the fields of some messages, one column for each field. `starts`: where each message
     begins; `rows`: the row of each message."""
 
-    def __init__(self, data: PaddedBytes, starts: Ints, rows: Ints, state: DecodeState) -> None:
+    def __init__(self, data: WireData, starts: Ints, rows: Ints, state: DecodeState) -> None:
         self.data, self.starts, self.rows, self.state = data, starts, rows, state
         self.count = len(starts)
 
@@ -283,19 +331,16 @@ class _MessageColumns:
     ) -> pa.Array:
         """Return the field of all messages. `inner`: the layout of its message, None for a scalar;
         `parts`, `packed_parts`: its tokens, without and with packing."""
-        tokens = join_tokens(parts, self.count)
         if field.cardinality is Cardinality.ONE:
-            return self._decode_single(field, inner, tokens)
-        packed = join_tokens(packed_parts, self.count)
+            return self._decode_single(field, inner, join_tokens(parts, self.count))
         messages: Ints | None = None
-        if packed is not None:
-            counts, child = self._decode_packed(field, tokens, packed)
+        if packed_parts:
+            counts, child = self._decode_packed(field, parts, packed_parts)
         else:
-            messages, child = self._decode_elements(field, inner, tokens)
-            counts = self._count_by_message(messages)
+            messages, counts, child = self._decode_elements(field, inner, parts)
         offsets = offsets_of(counts, np.int32)
         if field.cardinality is Cardinality.MAP and messages is not None and len(messages):
-            self._flag_repeated_keys(messages, counts, child.field(0))
+            self._flag_repeated_keys(messages, child.field(0))
         if field.joined:
             return _join_texts(field, offsets.tolist(), child)
         buffers = [None, pa.py_buffer(offsets)]
@@ -308,9 +353,9 @@ class _MessageColumns:
     ) -> pa.Array:
         """Return a field that has one value. Where it is absent, it has its default, or is null."""
         # present: which messages have it; None if all or (without tokens) none have it
-        present = (
-            None if tokens is None or tokens.messages is None else self._is_among(tokens.messages)
-        )
+        present = None if tokens is None else tokens.present
+        if tokens is not None and tokens.messages is not None:
+            present = self._is_among(tokens.messages)
         if field.required and (tokens is None or present is not None):
             missing = np.ones(self.count, np.bool_) if present is None else ~present
             self.state.add_bad(
@@ -320,26 +365,22 @@ class _MessageColumns:
             if field.default is None or field.message is not None:
                 return pa.nulls(self.count, field.type)
             return _repeat_default(field, self.count)
-        if types.FIELD_TYPES[field.kind].wire in (types.LEN, types.SGROUP) or field.closed:
-            self._flag_repeated_fields(tokens)
         if inner is not None and field.special not in types.FROM_BYTES:
             return self._decode_single_message(field, inner, tokens, present)
-        if tokens.size is not None:
-            at, size = tokens.at, tokens.size
-            if tokens.messages is not None:
-                at, size = self.starts.copy(), np.zeros(self.count, np.int64)
-                at[tokens.messages], size[tokens.messages] = tokens.at, tokens.size
+        if types.FIELD_TYPES[field.kind].wire == types.LEN or field.closed:
+            self._flag_repeated_fields(tokens)
+        if tokens.value is None:
+            at, size = self._by_message(tokens)
             if present is not None and field.special in types.FROM_BYTES:
                 having = np.flatnonzero(present)
                 texts = self._decode_texts(field, at[having], size[having], self.rows[having])
                 return spread(texts, having, self.count)
             array = self._decode_texts(field, at, size, self.rows)
         else:
-            raw = self._raw_numbers(field, tokens)
+            raw = tokens.value
             if tokens.messages is not None:
-                values = np.zeros(self.count, raw.dtype)
-                values[tokens.messages] = raw
-                raw = values
+                raw = np.zeros(self.count, raw.dtype)
+                raw[tokens.messages] = tokens.value
             array = self._decode_numbers(field, raw, present, lambda: self.rows)
         if present is None or present.all():
             return array
@@ -358,12 +399,14 @@ class _MessageColumns:
         flags[messages] = True
         return flags
 
-    def _raw_numbers(self, field: Field, tokens: Tokens) -> Any:
-        """Return the raw numbers (see below) of a field's tokens."""
-        if tokens.value is not None:
-            return tokens.value
-        words = self.data.words[tokens.at]
-        return words if types.FIELD_TYPES[field.kind].wire == types.I64 else words.astype(np.uint32)
+    def _by_message(self, tokens: Tokens) -> tuple[Ints, Ints]:
+        """Return the position and size of each message's value; without one, the size is 0."""
+        own_at, own_size = _bytes_of(tokens)
+        if tokens.messages is None:
+            return own_at, own_size
+        at, size = self.starts.copy(), np.zeros(self.count, np.int64)
+        at[tokens.messages], size[tokens.messages] = own_at, own_size
+        return at, size
 
     def _decode_numbers(
         self, field: Field, raw: Any, present: Flags | None, rows: Callable[[], Ints]
@@ -410,32 +453,47 @@ class _MessageColumns:
     ) -> pa.Array:
         """Return a field that is a message, null where it is absent. If most messages have it,
         absent ones are decoded too, as empty messages: that is faster than to leave them out."""
-        at, size, messages = tokens.at, tokens.size, tokens.messages
-        if size is None:
-            return pa.nulls(self.count, field.type)
-        if messages is None:
-            return self._decode_nested(field, inner, at, size, self.rows, None)
-        if present is None:
-            present = self._is_among(messages)
-        starts, sizes = self.starts.copy(), np.zeros(self.count, np.int64)
-        starts[messages], sizes[messages] = at, size
-        if not inner.has_required and 2 * int(np.count_nonzero(present)) >= self.count:
-            return self._decode_nested(field, inner, starts, sizes, self.rows, present)
+        data, (at, size) = self.data, self._by_message(tokens)
+        repeated = self._have_twice(tokens)
+        if repeated is not None and self.state.budget.take(int(size.sum())):
+            data, at, size = self._merge(tokens)
+        elif repeated is not None:
+            self.state.needs_runtime[self.rows[repeated]] = True
+        if present is None or (
+            not inner.has_required and 2 * int(np.count_nonzero(present)) >= self.count
+        ):
+            return self._decode_nested(field, inner, data, at, size, self.rows, present)
         having = np.flatnonzero(present)
         array = self._decode_nested(
-            field, inner, starts[having], sizes[having], self.rows[having], None
+            field, inner, data, at[having], size[having], self.rows[having], None
         )
         return spread(array, having, self.count)
 
+    def _have_twice(self, tokens: Tokens) -> Flags | None:
+        """Return which messages have a field that is not repeated several times; None if none."""
+        if tokens.messages is None or tokens.ascending:
+            return None
+        counts = np.bincount(tokens.messages, minlength=self.count)
+        return counts > 1 if int(counts.max()) > 1 else None
+
+    def _merge(self, tokens: Tokens) -> tuple[WireData, Ints, Ints]:
+        """Put the parts of each message's message together, which merges them as the runtime does:
+        the data, and where each message's lies there."""
+        messages: Any = tokens.messages
+        at, size = _bytes_of(tokens)
+        order = np.argsort(messages, kind="stable")
+        content = _gather_bytes(self.data, at[order], size[order])
+        sizes = np.zeros(self.count, np.int64)
+        np.add.at(sizes, messages, size)
+        return WireData(content, is_merged=True), offsets_of(sizes)[:-1], sizes
+
     def _flag_repeated_fields(self, tokens: Tokens) -> None:
         """Flag rows for the runtime if a message has the field, which is not repeated, several
-        times: the runtime merges messages, checks all texts, and takes an unknown number of a
-        closed enum for absent. (Of other fields the last value counts.)"""
-        if tokens.messages is None or tokens.ascending:
-            return
-        counts = np.bincount(tokens.messages, minlength=self.count)
-        if int(counts.max()) > 1:
-            self.state.needs_runtime[self.rows[counts > 1]] = True
+        times: the runtime checks all texts, merges messages that become text, and takes an unknown
+        number of a closed enum for absent. (Of other fields the last value counts.)"""
+        repeated = self._have_twice(tokens)
+        if repeated is not None:
+            self.state.needs_runtime[self.rows[repeated]] = True
 
     def _add_bad_values(self, field: Field, rows: Ints, reasons: dict[int, str]) -> None:
         """Mark the rows of bad values as bad. `reasons`: by the value's index in `rows`."""
@@ -446,14 +504,15 @@ class _MessageColumns:
         self,
         field: Field,
         inner: MessageLayout,
+        data: WireData,
         at: Ints,
         size: Ints,
         rows: Ints,
         present: Flags | None,
     ) -> pa.Array:
-        """Return the messages of a field, as structs or as its special type; null where not
-        `present` (None: all are). `rows`: of each message."""
-        arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state)
+        """Return the messages of a field, which lie in `data`, as structs or as its special type;
+        null where not `present` (None: all are). `rows`: of each message."""
+        arrays = _decode_fields(inner, data, at, at + size, rows, self.state)
         if field.special is None:
             return _struct_array(inner, arrays, len(at), present)
         array, reasons = _special_array(field, arrays, present)
@@ -462,71 +521,66 @@ class _MessageColumns:
 
     # --- many values ------------------------------------------------------------------------------
 
-    def _count_by_message(self, messages: Ints | None) -> Ints:
-        """Return how often each message is among `messages` (None: each is there once)."""
-        if messages is None:
-            return np.ones(self.count, np.int64)
-        return np.bincount(messages, minlength=self.count)
-
     def _decode_elements(
-        self, field: Field, inner: MessageLayout | None, tokens: Tokens | None
-    ) -> tuple[Ints | None, pa.Array]:
+        self, field: Field, inner: MessageLayout | None, parts: list[Tokens]
+    ) -> tuple[Ints | None, Ints, pa.Array]:
         """Return the message of each value of a repeated field or map (None: each message has one
-        value), and all values, in the order of the messages."""
+        value), how many each message has, and all values, in the order of the messages."""
+        tokens, counts = sort_tokens(parts, self.count)
         if tokens is None:
-            return np.zeros(0, np.int64), pa.nulls(0, _element_type(field))
-        tokens = _sort_by_message(tokens)
-        messages, at, size = tokens.messages, tokens.at, tokens.size
+            return None, counts, pa.nulls(0, _element_type(field))
+        messages = tokens.messages
         rows = self.rows if messages is None else self.rows[messages]
-        if size is None:
-            return messages, self._decode_numbers(
-                field, self._raw_numbers(field, tokens), None, lambda: rows
-            )
+        if tokens.value is not None:
+            array = self._decode_numbers(field, tokens.value, None, lambda: rows)
+            return messages, counts, array
+        at, size = _bytes_of(tokens)
         if inner is None or field.special in types.FROM_BYTES:
-            return messages, self._decode_texts(field, at, size, rows)
-        if not self.state.budget.take(len(at) * inner.column_bytes):
+            array = self._decode_texts(field, at, size, rows)
+        elif not self.state.budget.take(len(at) * inner.column_bytes):
             reason = (
                 f"its {len(at):,} messages take too much memory as columns for the size of the "
                 "payload"
             )
             self.state.add_bad(rows[:1], field.path, lambda _: reason)
-            return np.zeros(0, np.int64), pa.nulls(0, _element_type(field))
-        if field.cardinality is Cardinality.MAP:
-            return messages, self._decode_entries(field, inner, at, size, rows)
-        return messages, self._decode_nested(field, inner, at, size, rows, None)
+            return None, np.zeros(self.count, np.int64), pa.nulls(0, _element_type(field))
+        elif field.cardinality is Cardinality.MAP:
+            array = self._decode_entries(field, inner, at, size, rows)
+        else:
+            array = self._decode_nested(field, inner, self.data, at, size, rows, None)
+        return messages, counts, array
 
     def _decode_packed(
-        self, field: Field, tokens: Tokens | None, packed: Tokens
+        self, field: Field, parts: list[Tokens], packed_parts: list[Tokens]
     ) -> tuple[Ints, pa.Array]:
         """Return how many values of a repeated field each message has, and all values, in the order
-        of the messages. `tokens`: values that are not packed, or None."""
-        packed = _sort_by_message(packed)
-        if packed.size is None:
-            raise ValueError("packed values without a length")
-        raw, counts, wrong = _unpack(self.data, packed.at, packed.size, field.kind)
+        of the messages. `parts`: of values that are not packed."""
+        packed = packed_parts[0]
+        if len(packed_parts) > 1 or packed.messages is not None:
+            packed = sort_tokens(packed_parts, self.count)[0] or packed
+        raw, counts, wrong = _unpack(self.data, *_bytes_of(packed), field.kind)
         if wrong is not None:
             wrong_messages = wrong if packed.messages is None else packed.messages[wrong]
             self.state.needs_runtime[self.rows[wrong_messages]] = True
-        if tokens is None and packed.messages is None:
+        if not parts and packed.messages is None:
             return counts, self._decode_numbers(
                 field, raw, None, lambda: np.repeat(self.rows, counts)
             )
         messages = np.repeat(
             np.arange(self.count) if packed.messages is None else packed.messages, counts
         )
+        tokens, _ = sort_tokens(parts, self.count)
         if tokens is not None:
-            tokens = _sort_by_message(tokens)
-            other_messages = np.arange(self.count) if tokens.messages is None else tokens.messages
+            other_messages: Any = tokens.sparse(self.count).messages
             both = np.intersect1d(messages, other_messages)
             if len(both):  # the order of their values is lost
                 self.state.needs_runtime[self.rows[both]] = True
             messages = np.concatenate([messages, other_messages])
             order = np.argsort(messages, kind="stable")
-            raw = np.concatenate([raw, self._raw_numbers(field, tokens)])[order]
+            raw = np.concatenate([raw, tokens.value])[order]
             messages = messages[order]
-        return self._count_by_message(messages), self._decode_numbers(
-            field, raw, None, lambda: self.rows[messages]
-        )
+        counts = np.bincount(messages, minlength=self.count)
+        return counts, self._decode_numbers(field, raw, None, lambda: self.rows[messages])
 
     def _decode_entries(
         self, field: Field, inner: MessageLayout, at: Ints, size: Ints, rows: Ints
@@ -537,18 +591,21 @@ class _MessageColumns:
             self.state.needs_runtime[rows[~is_valid(arrays[1])]] = True
         return pa.Array.from_buffers(_element_type(field), len(at), [None], children=arrays)
 
-    def _flag_repeated_keys(self, messages: Ints, counts: Ints, keys: pa.Array) -> None:
+    def _flag_repeated_keys(self, messages: Ints, keys: pa.Array) -> None:
         """Flag rows for the runtime if a map has the same key several times: the last value counts.
-        `messages`: the message of each of the `keys`; `counts`: how many each message has."""
-        if int(counts.max()) < 2:
-            return
-        codes = to_numpy(keys.dictionary_encode().indices).astype(np.int64)
-        code_count = int(codes.max()) + 1
-        pairs = messages * code_count + codes
-        unique, pair_counts = np.unique(pairs, return_counts=True)
-        if len(unique) < len(pairs):
-            repeating = np.unique(unique[pair_counts > 1] // code_count)
-            self.state.needs_runtime[self.rows[repeating]] = True
+        `messages`: the message of each of the `keys`."""
+        codes = repeated_key_codes(keys, messages)
+        if codes is not None:
+            order = np.argsort(codes)
+            is_repeated = np.diff(codes[order]) == 0
+            self.state.needs_runtime[self.rows[messages[order[1:][is_repeated]]]] = True
+
+
+def _bytes_of(tokens: Tokens) -> tuple[Ints, Ints]:
+    """Return the positions and sizes of values that have a length."""
+    if tokens.at is None or tokens.size is None:
+        raise ValueError("values without a length")
+    return tokens.at, tokens.size
 
 
 def _element_type(field: Field) -> pa.DataType:
@@ -560,21 +617,6 @@ def _element_type(field: Field) -> pa.DataType:
     return field.value_type
 
 
-def _sort_by_message(tokens: Tokens) -> Tokens:
-    """Sort tokens by message; those of one message keep their order."""
-    messages = tokens.messages
-    if messages is None or tokens.ascending or bool((messages[1:] >= messages[:-1]).all()):
-        return tokens
-    order = np.argsort(messages, kind="stable")
-    return Tokens(
-        messages[order],
-        tokens.at[order],
-        None if tokens.value is None else tokens.value[order],
-        None if tokens.size is None else tokens.size[order],
-        False,
-    )
-
-
 # --- numbers --------------------------------------------------------------------------------------
 #
 # Raw numbers are as read: unsigned, in any width (and bits of floats), before zigzag decoding.
@@ -583,7 +625,7 @@ _INT32: Final = (-(1 << 31), (1 << 31) - 1)
 _MAX_UINT32: Final = (1 << 32) - 1
 
 
-def _unpack(data: PaddedBytes, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flags | None]:
+def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flags | None]:
     """Return the raw numbers of packed fields of a protobuf type, how many each field has, and
     which fields are damaged (None: none), whose numbers mean nothing."""
     width = types.FIXED_WIDTH.get(types.FIELD_TYPES[kind].wire)
@@ -610,7 +652,7 @@ def _unpack(data: PaddedBytes, at: Ints, size: Ints, kind: int) -> tuple[Any, In
     else:
         starts = np.empty_like(stops)
         starts[0], starts[1:] = 0, stops[:-1] + 1
-        raw, _, longer = read_varints(PaddedBytes(content), starts)
+        raw, _, longer = read_varints(content, starts)
     counts = np.diff(offsets_of(is_last).take(np.cumsum(size)), prepend=0)
     if longer is not None:
         wrong[np.repeat(np.arange(len(size)), counts)[longer]] = True
@@ -628,7 +670,7 @@ def _short_varints(content: Any, stops: Ints) -> Any:
     return values
 
 
-def _gather_bytes(data: PaddedBytes, at: Ints, size: Ints) -> Any:
+def _gather_bytes(data: WireData, at: Ints, size: Ints) -> Any:
     """Return slices of the data one after the other, as uint8."""
     gathered = gather(data.buffer, at, size)
     if not len(gathered):

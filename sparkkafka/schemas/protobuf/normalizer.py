@@ -15,7 +15,7 @@ from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Cardinality, Message
-from sparkkafka.schemas.protobuf.wire import read_one_varint
+from sparkkafka.schemas.protobuf.wire import read_one_varint, read_tag, read_value
 
 MAX_LEVELS: Final = 100
 """The limit of protobuf's runtime."""
@@ -87,7 +87,7 @@ def _rewrite(data: memoryview, message: Message, *, by_runtime: bool) -> bytes:
     at, end = 0, len(data)
     while at < end:
         start = at
-        tag, at = _read_tag(data, at, end)
+        tag, at = read_tag(data, at, end)
         begin, stop, at = _find_value(data, tag, at, end)
         field = fields.get(tag >> 3)
         matches = field is not None and tag & 7 == types.FIELD_TYPES[field.kind].wire
@@ -110,32 +110,9 @@ def _rewrite(data: memoryview, message: Message, *, by_runtime: bool) -> bytes:
     return bytes(out)
 
 
-def _read_tag(data: Any, at: int, end: int) -> tuple[int, int]:
-    """Return (a field's tag, the position after it). Raises ValueError."""
-    tag, after = read_one_varint(data, at, end)
-    if not 8 <= tag <= 0xFFFFFFFF or after - at > 5:
-        raise ValueError("there is no valid tag")
-    return tag, after
-
-
 def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
     """Return where a value begins and ends, and where the next field begins. Raises ValueError."""
     wire = tag & 7
-    if wire == types.VARINT:
-        _, after = read_one_varint(data, at, end)
-        return at, after, after
-    if wire == types.LEN:
-        size, begin = read_one_varint(data, at, end)
-        if begin + size > end:
-            raise ValueError(
-                f"a length of {size} goes beyond the end, which is {end - begin} bytes away"
-            )
-        return begin, begin + size, begin + size
-    if wire in types.FIXED_WIDTH:
-        after = at + types.FIXED_WIDTH[wire]
-        if after > end:
-            raise ValueError(f"a value needs {after - at} bytes, and only {end - at} are left")
-        return at, after, after
     if wire == types.SGROUP:
         begin = at
         open_groups = [tag >> 3]
@@ -156,7 +133,8 @@ def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
         return begin, stop, at
     if wire == types.EGROUP:
         raise ValueError("a group ends that did not begin")
-    raise ValueError(f"there is no wire type {wire}")
+    _, begin, after = read_value(data, wire, at, end)
+    return begin, after, after
 
 
 def explain(payload: bytes, descriptor: Any) -> str | None:
@@ -170,27 +148,25 @@ def _explain(
 ) -> str | None:
     """As `explain`, for the message from `at` to `end`, which is `depth` levels deep in the field
     `path` ("" for the outermost)."""
-    message_label = f"field {path}" if path else f"message {descriptor.full_name}"
     while at < end:
         start = at
         try:
-            tag, at = _read_tag(data, at, end)
+            tag, at = read_tag(data, at, end)
         except ValueError as error:
-            return f"{message_label}: at byte {start}: {error}"
-        number = tag >> 3
-        field = descriptor.fields_by_number.get(number)
-        name = f"{path}.{field.name}" if path and field else field.name if field else ""
-        field_label = f"field {name}" if field else f"{message_label}: unknown field {number}"
+            return f"{field_label(descriptor, path, 0)}: at byte {start}: {error}"
+        label = field_label(descriptor, path, tag >> 3)
+        field = descriptor.fields_by_number.get(tag >> 3)
         try:
             begin, stop, at = _find_value(data, tag, at, end)
         except ValueError as error:
-            return f"{field_label}: at byte {start}: {error}"
+            return f"{label}: at byte {start}: {error}"
         wire = tag & 7
         if field is None:
             continue
         if field.message_type is not None and wire == types.FIELD_TYPES[field.type].wire:
             if depth >= MAX_LEVELS:
-                return f"{field_label}: nested in more than {MAX_LEVELS} levels"
+                return f"{label}: nested in more than {MAX_LEVELS} levels"
+            name = f"{path}.{field.name}" if path else field.name
             reason = _explain(data, begin, stop, field.message_type, name, depth + 1)
             if reason is not None:
                 return reason
@@ -198,12 +174,22 @@ def _explain(
             try:
                 str(data[begin:stop], "utf-8")
             except UnicodeDecodeError:
-                return f"{field_label}: its text is not UTF-8"
+                return f"{label}: its text is not UTF-8"
         elif wire == types.LEN and types.is_repeated(field) and not types.is_map(field):
             reason = _packed_error(data, begin, stop, field)
             if reason:
-                return f"{field_label}: at byte {start}: {reason}"
+                return f"{label}: at byte {start}: {reason}"
     return None
+
+
+def field_label(descriptor: Any, path: str, number: int) -> str:
+    """Return what to call a field in reasons by its number (0: its message itself). `path`: of the
+    field that has the message, "" for the outermost one."""
+    message_label = f"field {path}" if path else f"message {descriptor.full_name}"
+    field = descriptor.fields_by_number.get(number)
+    if field is not None:
+        return f"field {path}.{field.name}" if path else f"field {field.name}"
+    return f"{message_label}: unknown field {number}" if number else message_label
 
 
 def _packed_error(data: memoryview, at: int, end: int, field: Any) -> str | None:

@@ -5,8 +5,9 @@ Writers put fields in the order of their numbers, so one pass over the known fie
 messages to their end; what is left (unknown fields, another order) takes another pass. A few
 messages that are longer than the others are read one by one.
 
-A message that cannot be read in this way (damaged, or with groups) is only flagged here
-(`needs_runtime`): protobuf's own runtime then decides what it means, see `normalizer.py`.
+A message that is damaged gets an error here, the same in waves and one by one. One with groups is
+only flagged (`needs_runtime`): protobuf's own runtime then decides what it means, see
+`normalizer.py`.
 
 A message's index is its index among the messages that are read together. A slot is an index in the
 list of tokens that `tokenize` returns: its caller chooses a slot for each tag.
@@ -20,9 +21,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.varint_columns import Flags, Ints, read_unsigned, windows
+from sparkkafka.protocol.records.varint_columns import (
+    Flags,
+    Ints,
+    read_unsigned,
+    widths,
+    words_at,
+)
 from sparkkafka.protocol.wire.varints import read_varint
-from sparkkafka.schemas.protobuf.types import I32, I64, LEN, VARINT
+from sparkkafka.schemas.arrays import offsets_of
+from sparkkafka.schemas.protobuf.types import EGROUP, FIXED_WIDTH, I32, I64, LEN, SGROUP, VARINT
 
 MIN_WAVE_MESSAGES: Final = 13
 """Fewer messages are read one by one: that takes about as long as a wave."""
@@ -30,100 +38,153 @@ MIN_WAVE_MESSAGES: Final = 13
 SKIP: Final = -1
 """The slot of a field that is not read."""
 
-# Instead of a tag:
-_ENDED: Final = 0  # the message has ended; tags are multiplied by 0
-_INVALID: Final = 7  # no valid tag begins there
+MAX_TAG: Final = (1 << 32) - 1
 
 _VARINT_BITS = 70  # ten bytes; protobuf drops the bits above the 64th
 
 
-class PaddedBytes:
-    """The bytes from `first` to `last` with padding, for numpy and Arrow. `shift` must be added to
-    positions that count from `first`. Not copied if other bytes follow that can be the padding."""
+class WireData:
+    """Bytes in which messages lie, for NumPy, Arrow and Python. `is_merged`: they are parts of
+    payloads put together, so positions say nothing about payloads."""
 
-    __slots__ = ("buffer", "bytes", "raw", "shift", "words")
+    __slots__ = ("buffer", "bytes", "is_merged", "raw")
 
-    def __init__(self, content: NDArray[np.uint8], first: int = 0, last: int | None = None) -> None:
-        last = len(content) if last is None else last
-        padding = 16  # may be read, and has no meaning
-        if last + padding <= len(content):
-            self.bytes, self.shift = content, first
-        else:
-            size = last - first
-            self.bytes, self.shift = np.empty(size + padding, np.uint8), 0
-            self.bytes[:size] = content[first:last]
-            self.bytes[size:] = 0
-        self.words: NDArray[np.uint64] = windows(self.bytes, "<u8")
+    def __init__(self, content: NDArray[np.uint8], *, is_merged: bool = False) -> None:
+        self.bytes = content if len(content) else np.zeros(1, np.uint8)
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
+        self.is_merged = is_merged
 
 
 class KnownTag(NamedTuple):
-    """A tag (number << 3 | wire type) of messages. `slot`: where its tokens are put, or SKIP."""
+    """A tag (number << 3 | wire type) of messages. `code`: its bytes. `slot`: where its tokens are
+    put, or SKIP. `repeated`: it may come several times in a row; `packed`: with packed numbers."""
 
     tag: int
+    code: bytes
     slot: int
     repeated: bool
+    packed: bool = False
 
 
 class Tokens(NamedTuple):
-    """Where values of one field lie. `messages`: the index of each value's message; None if each
-    message has one value, in order. `at`: the position of the value, after its length. `value`: the
-    numbers of varints, else None. `size`: the lengths of values that have one, else None."""
+    """The values of one field: numbers (`value`, as read: unsigned), or where bytes lie (`at`, and
+    their `size`). `messages`: the index of each value's message; None if there is one for each
+    message, in order. `present`, then: which messages have a value (None: all); the number and the
+    size of the others is 0."""
 
     messages: Ints | None
-    at: Ints
     value: NDArray[Any] | None
+    at: Ints | None
     size: Ints | None
-    ascending: bool
+    ascending: bool = True
     """The indexes in `messages` ascend, and none occurs twice."""
+    present: Flags | None = None
+
+    def sparse(self, count: int) -> Tokens:
+        """Return the tokens with `messages`, and without `present`. There are `count` messages."""
+        messages = np.arange(count) if self.messages is None else self.messages
+        if self.present is None:
+            return self._replace(messages=messages)
+        index = np.flatnonzero(self.present)
+        value, at, size = (
+            None if array is None else array[index] for array in (self.value, self.at, self.size)
+        )
+        return Tokens(messages[index], value, at, size)
 
 
 def join_tokens(parts: list[Tokens], count: int) -> Tokens | None:
     """Join the tokens of a field in `count` messages; None if there are none. Tokens of one message
     keep their order, but `messages` need not ascend."""
-    if not parts:
-        return None
-    if len(parts) == 1:
-        return parts[0]
-    messages = [np.arange(count) if part.messages is None else part.messages for part in parts]
-    values = [part.value for part in parts if part.value is not None]
-    sizes = [part.size for part in parts if part.size is not None]
-    return Tokens(
-        np.concatenate(messages),
-        np.concatenate([part.at for part in parts]),
-        np.concatenate(values) if values else None,
-        np.concatenate(sizes) if sizes else None,
-        False,
-    )
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    joined: list[Any] = []
+    for arrays in zip(*(part.sparse(count)[:4] for part in parts), strict=True):
+        some = [array for array in arrays if array is not None]
+        joined.append(np.concatenate(some) if some else None)
+    messages, value, at, size = joined
+    return Tokens(messages, value, at, size, ascending=False)
+
+
+def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
+    """Join the tokens of a field in `count` messages, in the order of the messages, and of each
+    message's values: (tokens, or None if there are none; how many each message has)."""
+    if len(parts) == 1 and parts[0].messages is None and parts[0].present is None:
+        return parts[0], np.ones(count, np.int64)
+    counts = np.zeros(count, np.int64)
+    ranked: list[tuple[Any, Any]] = []  # messages, and each token's rank among those of its message
+    for part in parts:
+        messages: Any = part.sparse(count).messages
+        rank: Any = 0
+        if part.ascending:
+            counts[messages] += 1
+        else:  # read one by one: values of the same message follow each other
+            counts += np.bincount(messages, minlength=count)
+            firsts = np.flatnonzero(np.diff(messages, prepend=-1))
+            rank = np.arange(len(messages))
+            rank -= np.repeat(firsts, np.diff(firsts, append=len(messages)))
+        ranked.append((messages, rank))
+    joined = join_tokens(parts, count)
+    if joined is None:
+        return None, counts
+    if len(parts) == 1 and joined.ascending:
+        return joined.sparse(count), counts
+    next_index = offsets_of(counts)[:-1]
+    indexes = []
+    for messages, rank in ranked:
+        index = next_index[messages] + rank
+        next_index[messages] = index + 1
+        indexes.append(index)
+    index = np.concatenate(indexes)
+    value, at, size = (None if array is None else _put(array, index) for array in joined[1:4])
+    return Tokens(np.repeat(np.arange(count), counts), value, at, size), counts
+
+
+def _put(array: NDArray[Any], index: Ints) -> NDArray[Any]:
+    """Return an array with each element at its index."""
+    out = np.empty_like(array)
+    out[index] = array
+    return out
+
+
+Damage = tuple[int, int, int, str]
+"""Why a message cannot be read: its index, where its field begins, the field's tag (0 if there is
+none), and what is wrong."""
+
+
+class Found(NamedTuple):
+    """What `tokenize` finds. `tokens`: of each slot, to be joined by `join_tokens` or
+    `sort_tokens`. `needs_runtime`: which messages the runtime must read. The tokens of those, and
+    of damaged messages, mean nothing, but lie inside the message."""
+
+    tokens: list[list[Tokens]]
+    needs_runtime: Flags
+    damage: list[Damage]
 
 
 def tokenize(
-    data: PaddedBytes, starts: Ints, ends: Ints, tags: tuple[KnownTag, ...], slot_count: int
-) -> tuple[list[list[Tokens]], Flags]:
-    """Return the tokens of each slot, to be joined by `join_tokens`, and which messages need the
-    runtime: their tokens mean nothing, but lie inside the message."""
+    data: WireData, starts: Ints, ends: Ints, tags: tuple[KnownTag, ...], slot_count: int
+) -> Found:
+    """Find the fields of all messages that lie at `starts` to `ends`."""
     tokenizer = _Tokenizer(data, len(starts), tags, slot_count)
     if len(starts) < MIN_WAVE_MESSAGES:
         tokenizer.read_one_by_one(np.arange(len(starts)), starts, ends)
     else:
         tokenizer.read_waves(starts, ends)
     tokenizer.add_single_tokens()
-    return tokenizer.tokens, tokenizer.needs_runtime
+    return tokenizer.found
 
 
 class _Tokenizer:
     """Finds the tokens of `count` messages: see `tokenize`."""
 
     def __init__(
-        self, data: PaddedBytes, count: int, tags: tuple[KnownTag, ...], slot_count: int
+        self, data: WireData, count: int, tags: tuple[KnownTag, ...], slot_count: int
     ) -> None:
         self.data = data
         self.tags = tags
         self.slot_of = {known.tag: known.slot for known in tags}
-        self.tag_numbers = np.array(sorted(self.slot_of), np.int64)
-        self.tokens: list[list[Tokens]] = [[] for _ in range(slot_count)]
-        self.needs_runtime = np.zeros(count, np.bool_)
+        self.found = Found([[] for _ in range(slot_count)], np.zeros(count, np.bool_), [])
         # Tokens of messages that are read one by one. By slot: the wire type; then for each token
         # the message, the position, and the value or size.
         self.single_tokens: dict[int, tuple[int, list[int], list[int], list[int]]] = {}
@@ -135,163 +196,220 @@ class _Tokenizer:
         # The indexes of open messages: those that had not ended when the last pass over the tags
         # ended. None: all messages.
         self.open_messages: Ints | None = None
-        # For each open message: its position, its end, the tag that is read next (_ENDED if it has
-        # ended since), and the position after this tag.
+        # For each open message: its position, its end, and the first byte of the next tag (0 if the
+        # message has ended since).
         self.at, self.end = starts.copy(), ends
-        self.tag, self.body = _read_tags(self.data, self.at, self.end)
+        self.next_byte = self._read_next_bytes(starts, starts < ends)
         while True:
             for known in self.tags:
-                while self._read_wave(self.tag == known.tag, known.tag & 7, known.slot):
-                    if not known.repeated:
-                        break
-            if not self._drop_ended_messages():
+                while self._read_wave(known) and known.repeated:
+                    pass
+            rest = np.flatnonzero(self.at < self.end)
+            if not len(rest):
                 return
-            unknown = ~np.isin(self.tag, self.tag_numbers) & (self.tag != _ENDED)
-            if unknown.any():
-                wire = np.where(unknown, self.tag & 7, 7)
-                for wire_type in (VARINT, I64, LEN, I32):
-                    self._read_wave(wire == wire_type, wire_type, SKIP)
-                # Groups, and wire types that do not exist. (7 stands for known tags, too.)
-                unreadable = unknown & ((wire == 3) | (wire == 4) | (wire >= 6))
-                self._give_up(np.flatnonzero(unreadable))
+            self.open_messages = self._indexes_of(rest)
+            self.at, self.end, self.next_byte = self.at[rest], self.end[rest], self.next_byte[rest]
+            self._skip_unknown()
 
-    def _drop_ended_messages(self) -> bool:
-        """Keep only messages that have not ended as open ones. False if there are none."""
-        rest = np.flatnonzero(self.tag)
-        if not len(rest):
-            return False
-        self.open_messages = rest if self.open_messages is None else self.open_messages[rest]
-        self.at, self.end = self.at[rest], self.end[rest]
-        self.tag, self.body = self.tag[rest], self.body[rest]
-        # Tags below 8 have the number 0, which no field has.
-        self._give_up(np.flatnonzero((self.tag < 8) & (self.tag != _ENDED)))
-        return True
+    def _read_next_bytes(self, at: Ints, is_inside: Flags) -> NDArray[np.uint8]:
+        """Return the byte at each position, 0 where it is not inside of the message."""
+        read: NDArray[np.uint8] = self.data.bytes.take(at, mode="clip")
+        if not is_inside.all():
+            read *= is_inside
+        return read
 
-    def _read_wave(self, is_next: Flags, wire: int, slot: int) -> bool:
+    def _read_wave(self, known: KnownTag) -> bool:
         """Read one field of the open messages that have it next; False if there are none."""
+        is_next: Flags = self.next_byte == known.code[0]
         count = int(np.count_nonzero(is_next))
+        if count and len(known.code) > 1:
+            for index in range(1, len(known.code)):
+                byte = self.data.bytes.take(self.at + index, mode="clip")
+                is_next &= byte == known.code[index]
+            count = int(np.count_nonzero(is_next))
+        size = len(known.code)
+        is_sparse = 4 * count < len(is_next) or (known.repeated and not known.packed)
         if not count:
             return False
-        if count < MIN_WAVE_MESSAGES:  # these are read to their end
-            few = np.flatnonzero(is_next)
-            self.read_one_by_one(self._indexes_of(few), self.at[few], self.end[few])
-            self.tag[few] = _ENDED
-            return True
-        some = None if count == len(is_next) else np.flatnonzero(is_next)  # None: all open ones
-        at, end = (self.body, self.end) if some is None else (self.body[some], self.end[some])
-        value: NDArray[Any] | None = None
-        size: Ints | None = None
-        wrong: Flags | None = None
-        if wire == VARINT:
-            value, after, wrong = read_varints(self.data, at)
-        elif wire == LEN:
-            raw, at, wrong = read_varints(self.data, at)
-            size = raw.astype(np.int64)
-            if raw.itemsize == 8:  # may not fit int64
-                over = raw > np.uint64(1 << 31)
-                size[over] = 1 << 31  # beyond any end
-            after = at + size
+        if count < MIN_WAVE_MESSAGES:
+            self._read_to_end(np.flatnonzero(is_next))
+        elif count == len(is_next):
+            self._read_values(known, self.at + size)
+        elif is_sparse or self.open_messages is not None:
+            some = np.flatnonzero(is_next)
+            self._read_values(known, self.at[some] + size, some)
         else:
-            after = at + (8 if wire == I64 else 4)
-        over = after > end
-        if over.any():
-            wrong = over if wrong is None else wrong | over
-        if wrong is not None:
-            read = np.arange(count) if some is None else some
-            self._give_up(read[wrong])
-            good = ~wrong
-            some, at, after, end = read[good], at[good], after[good], end[good]
-            value = None if value is None else value[good]
-            size = None if size is None else size[good]
-        if slot != SKIP:
-            messages = self.open_messages if some is None else self._indexes_of(some)
-            self.tokens[slot].append(Tokens(messages, at, value, size, True))
-        tags, body = _read_tags(self.data, after, end)
-        if some is None:
-            self.at, self.tag, self.body = after, tags, body
-        else:
-            if tags.itemsize > self.tag.itemsize:
-                self.tag = self.tag.astype(tags.dtype)
-            self.at[some], self.tag[some], self.body[some] = after, tags, body
+            self._read_values(known, self.at + is_next * np.uint8(size), present=is_next)
         return True
+
+    def _read_values(
+        self,
+        known: KnownTag,
+        begin: Ints,
+        some: Ints | None = None,
+        present: Flags | None = None,
+    ) -> None:
+        """Read a field, whose value or length is at `begin`, of `some` open messages. With
+        `present`, of all messages: those that are not present have an empty value at their
+        position. That is faster than to pick the others, if most have the field."""
+        data, wire = self.data.bytes, known.tag & 7
+        at, end = (self.at, self.end) if some is None else (self.at[some], self.end[some])
+        value: NDArray[Any] | None = None
+        body: Ints | None = None
+        size: Ints | None = None
+        too_long: Flags | None = None
+        if wire == LEN:
+            length, body, too_long = read_varints(data, begin)
+            if present is not None:
+                length *= present
+                body = np.where(present, body, at)
+            size = length.astype(np.int64)
+            if length.itemsize == 8:  # may not fit int64
+                size[length > np.uint64(1 << 31)] = 1 << 31  # beyond any end
+            after = body + size
+        elif wire == VARINT:
+            value, after, too_long = read_varints(data, begin)
+            if present is not None:
+                value *= present
+                after = np.where(present, after, at)
+        else:
+            value, width = words_at(data, begin), FIXED_WIDTH[wire]
+            if wire == I32:
+                value = value.astype(np.uint32)
+            if present is None:
+                after = begin + width
+            else:
+                value *= present
+                after = begin + present * np.uint8(width)
+        is_inside = after < end
+        is_damaged = False
+        if too_long is not None or not is_inside.all():
+            wrong = after > end
+            if too_long is not None:
+                wrong |= too_long if present is None else too_long & present
+            bad = np.flatnonzero(wrong)
+            is_damaged = len(bad) > 0
+        if is_damaged:
+            places = [at[bad], begin[bad], end[bad]]
+            if wire == LEN and body is not None:
+                if too_long is not None:
+                    body[too_long] = end[too_long] + 1  # no length, so nothing is behind it
+                places += [body[bad], length[bad]]
+            messages = self._indexes_of(bad if some is None else some[bad])
+            self._add_damage(known.tag, messages, places)
+            after[bad] = end[bad]  # no more of these is read
+            is_inside[bad] = False
+            present = ~wrong if present is None else present & ~wrong
+        if known.slot != SKIP:
+            indexes = self.open_messages if some is None else self._indexes_of(some)
+            tokens = Tokens(indexes, value, body, size, present=present)
+            self.found.tokens[known.slot].append(tokens.sparse(len(at)) if is_damaged else tokens)
+        next_byte = self._read_next_bytes(after, is_inside)
+        if some is None:
+            self.at, self.next_byte = after, next_byte
+        else:
+            self.at[some], self.next_byte[some] = after, next_byte
+
+    def _skip_unknown(self) -> None:
+        """Read the next field of all open messages that have an unknown one next."""
+        raw, body, too_long = read_varints(self.data.bytes, self.at)
+        tags = raw.astype(np.uint64)
+        invalid = (tags > np.uint64(MAX_TAG)) | (tags < 8) | (body - self.at > 5)
+        invalid |= body > self.end
+        if too_long is not None:
+            invalid |= too_long
+        known = np.isin(tags, np.array(list(self.slot_of), np.uint64))
+        wires = np.where(known | invalid, -1, (tags & 7).astype(np.int64))
+        is_group = (wires == SGROUP) | (wires == EGROUP)
+        # Known tags are recognized by their bytes: longer ones are left to the runtime.
+        self._leave_to_runtime(np.flatnonzero(is_group | (known & (body - self.at > widths(tags)))))
+        self._read_to_end(np.flatnonzero(invalid | (wires > I32)))
+        for wire in (VARINT, I64, LEN, I32):
+            some = np.flatnonzero(wires == wire)
+            if len(some) < MIN_WAVE_MESSAGES:
+                self._read_to_end(some)
+            else:
+                self._read_values(KnownTag(wire, b"", SKIP, True), body[some], some)
 
     def _indexes_of(self, some: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indexes of open messages among all messages."""
         return some if self.open_messages is None else self.open_messages[some]
 
-    def _give_up(self, some: NDArray[np.int64]) -> None:
+    def _read_to_end(self, some: Ints) -> None:
+        """Read all that is left of open messages one by one."""
+        self.read_one_by_one(self._indexes_of(some), self.at[some], self.end[some])
+        self.at[some], self.next_byte[some] = self.end[some], 0
+
+    def _leave_to_runtime(self, some: Ints) -> None:
         """Flag open messages for the runtime, and read no more of them."""
-        if len(some):
-            self.needs_runtime[self._indexes_of(some)] = True
-            self.tag[some] = _ENDED
+        self.found.needs_runtime[self._indexes_of(some)] = True
+        self.at[some], self.next_byte[some] = self.end[some], 0
+
+    def _add_damage(self, tag: int, messages: Ints, places: list[Ints]) -> None:
+        """Add why messages cannot be read. `places`: where the field's tag begins, and its number
+        or length; where the message ends; and for a length: where the value begins, and it."""
+        add = self.found.damage.append
+        lists = (array.tolist() for array in (messages, *places))
+        for message, at, begin, end, *value in zip(*lists, strict=True):
+            if tag < 8 or begin > end:  # an unknown field, or its tag is cut off
+                self._read_message(message, at, end)
+            else:
+                add((message, at, tag, _reason(tag & 7, begin, end, *value)))
 
     # --- one by one -------------------------------------------------------------------------------
 
     def read_one_by_one(self, messages: Ints, starts: Ints, ends: Ints) -> None:
         """Read all fields from `starts` to `ends` of some messages, without NumPy."""
         for message, at, end in zip(messages.tolist(), starts.tolist(), ends.tolist(), strict=True):
-            try:
-                self._read_message(message, at, end)
-            except ValueError:
-                self.needs_runtime[message] = True
+            self._read_message(message, at, end)
 
     def _read_message(self, message: int, at: int, end: int) -> None:
-        """Read all fields of one message. Raises ValueError if the runtime must read it."""
+        """Read all fields of one message."""
         raw, slot_of = self.data.raw, self.slot_of
         while at < end:
-            tag = raw[at]
-            at += 1
-            if tag >= 0x80:
-                start = at - 1
-                tag, at = read_one_varint(raw, start, end)
-                if at - start > 5 or tag > 0xFFFFFFFF:
-                    raise ValueError("a tag is too long")
-            wire = tag & 7
-            value = 0
-            if wire == VARINT:
-                begin = at
-                value, at = read_one_varint(raw, at, end)
-            elif wire == LEN:
-                value, begin = read_one_varint(raw, at, end)
-                at = begin + value
-            elif wire in (I64, I32):
-                begin, at = at, at + (8 if wire == I64 else 4)
-            else:
-                raise ValueError("a group")
-            if at > end or tag < 8:
-                raise ValueError("a field goes beyond the message's end")
+            start, tag = at, 0
+            try:
+                tag, at = read_tag(raw, at, end)
+                if tag & 7 in (SGROUP, EGROUP):
+                    self.found.needs_runtime[message] = True
+                    return
+                value, begin, at = read_value(raw, tag & 7, at, end)
+            except ValueError as error:
+                self.found.damage.append((message, start, tag, str(error)))
+                return
             slot = slot_of.get(tag, SKIP)
             if slot == SKIP:
                 continue
             found = self.single_tokens.get(slot)
             if found is None:
-                found = self.single_tokens[slot] = (wire, [], [], [])
+                found = self.single_tokens[slot] = (tag & 7, [], [], [])
             found[1].append(message)
             found[2].append(begin)
             found[3].append(value)
 
     def add_single_tokens(self) -> None:
-        """Add the tokens of messages that were read one by one to `tokens`."""
+        """Add the tokens of messages that were read one by one to the others."""
         for slot, (wire, messages, at, values) in self.single_tokens.items():
-            numbers = np.array(values, np.uint64)
-            self.tokens[slot].append(
+            numbers = np.array(values, np.uint32 if wire == I32 else np.uint64)
+            self.found.tokens[slot].append(
                 Tokens(
                     np.array(messages, np.int64),
-                    np.array(at, np.int64),
-                    numbers if wire == VARINT else None,
+                    numbers if wire != LEN else None,
+                    np.array(at, np.int64) if wire == LEN else None,
                     numbers.view(np.int64) if wire == LEN else None,
-                    False,
+                    ascending=False,
                 )
             )
 
 
-# --- varints and tags -----------------------------------------------------------------------------
+# --- varints, tags and values ---------------------------------------------------------------------
 
 
-def read_varints(data: PaddedBytes, at: Ints) -> tuple[NDArray[Any], Ints, Flags | None]:
+def read_varints(data: NDArray[np.uint8], at: Ints) -> tuple[NDArray[Any], Ints, Flags | None]:
     """Read one varint at each position: values, positions after them, and which are longer than ten
-    bytes (None: none is). Values are unsigned, in the narrowest type that they happen to fit."""
-    return read_unsigned(data.bytes, at, _VARINT_BITS)
+    bytes (None: none is). Values are unsigned, in the narrowest type that they happen to fit. What
+    lies beyond the data is read as if it were inside."""
+    return read_unsigned(data, at, _VARINT_BITS)
 
 
 def read_one_varint(data: Any, at: int, end: int) -> tuple[int, int]:
@@ -304,42 +422,42 @@ def read_one_varint(data: Any, at: int, end: int) -> tuple[int, int]:
     return value & 0xFFFFFFFFFFFFFFFF, at
 
 
-def _read_tags(data: PaddedBytes, at: Ints, end: Ints) -> tuple[NDArray[Any], Ints]:
-    """Return the tag at each position, and the positions after them. The tag is _ENDED where the
-    message has ended, and _INVALID where no valid tag begins. Tags are uint8 if all are below
-    0x80."""
-    tags: NDArray[Any] = data.bytes.take(at)
-    after = at + 1
-    if not len(at):
-        return tags, after
-    if int(tags.max()) >= 0x80:
-        tags = _read_long_tags(data, at, end, tags, after)
-    elif int(tags.min()) == 0:
-        tags[tags == 0] = _INVALID
-    tags *= at < end  # _ENDED is 0
-    return tags, after
+def read_tag(data: Any, at: int, end: int) -> tuple[int, int]:
+    """Read one tag between two positions: (tag, position after it). Raises ValueError with what is
+    wrong."""
+    tag, after = read_one_varint(data, at, end)
+    if not 8 <= tag <= MAX_TAG or after - at > 5:
+        raise ValueError("there is no valid tag")
+    return tag, after
 
 
-def _read_long_tags(
-    data: PaddedBytes, at: Ints, end: Ints, first: NDArray[np.uint8], after: Ints
-) -> NDArray[Any]:
-    """Return tags of which some have two bytes or more. `first`: the first byte of each. `after`:
-    the positions after these, which are moved behind the tags."""
-    longer = first >> 7
-    second = data.bytes.take(after)
-    second &= np.negative(longer)  # 0 where the tag has one byte
-    if int(second.max()) < 0x80:
-        after += longer
-        tags: NDArray[Any] = second.astype(np.uint16)
-        tags <<= np.uint16(7)
-        tags |= first & 0x7F
-        invalid = (tags < 8) | (after > end)
-    else:
-        raw, stop, wrong = read_varints(data, at)
-        invalid = (raw > 0xFFFFFFFF) | (raw < 8) | (stop - at > 5) | (stop > end)
-        if wrong is not None:
-            invalid |= wrong
-        tags, after[:] = raw.astype(np.int64), stop
-    if invalid.any():
-        tags[invalid] = _INVALID
-    return tags
+def read_value(data: Any, wire: int, at: int, end: int) -> tuple[int, int, int]:
+    """Read one value of a wire type that is no group, between two positions: (the number, or the
+    length of a value that has one; where the value begins, and ends). Raises ValueError with what
+    is wrong."""
+    if wire == VARINT:
+        value, after = read_one_varint(data, at, end)
+        return value, at, after
+    if wire == LEN:
+        value, begin = read_one_varint(data, at, end)
+        after = begin + value
+        if after > end:
+            raise ValueError(_reason(wire, at, end, begin, value))
+        return value, begin, after
+    if wire not in FIXED_WIDTH:
+        raise ValueError(f"there is no wire type {wire}")
+    after = at + FIXED_WIDTH[wire]
+    if after > end:
+        raise ValueError(_reason(wire, at, end))
+    return int.from_bytes(data[at:after], "little"), at, after
+
+
+def _reason(wire: int, begin: int, end: int, body: int = 0, length: int = 0) -> str:
+    """Return why a value goes beyond the end of its message. `body`: where it begins, after its
+    `length`; behind the end if there is no length."""
+    if wire in FIXED_WIDTH:
+        return f"a value needs {FIXED_WIDTH[wire]} bytes, and only {end - begin} are left"
+    if wire == LEN and body <= end:
+        return f"a length of {length} goes beyond the end, which is {end - body} bytes away"
+    # As `read_varint` says it.
+    return "a varint is cut off" if end - begin < 10 else "a varint is longer than 10 bytes"

@@ -71,6 +71,38 @@ def test_a_bomb_is_a_bad_row_alone(name: str, copies: int) -> None:
     assert all(len(reason) < 500 for reason in decoded.reasons)
 
 
+@pytest.mark.parametrize("copies", [1, 40])
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (
+            b"\x08\x07\x12\x05ok",
+            "field s: at byte 2: a length of 5 goes beyond the end, which is 2",
+        ),
+        (b"\x08\x07\x12\xff", "field s: at byte 2: a varint is cut off"),
+        (b"\x08\x07\x20", "field plain: at byte 2: a varint is cut off"),
+        (b"\x08\x07\x80", "message M: at byte 2: a varint is cut off"),
+        (b"\x08\x07\x08" + b"\x80" * 10, "field id: at byte 2: a varint is longer than 10 bytes"),
+        (b"\x08\x07\x12" + b"\x80" * 10, "field s: at byte 2: a varint is longer than 10 bytes"),
+        (b"\x08\x07\x7d\x00", "message M: unknown field 15: at byte 2: a value needs 4 bytes, and"),
+        (b"\x3a\x02\x12\x7f", "field one.b: at byte 2: a length of 127 goes beyond the end, whi"),
+        (b"\x3a\x05\x1a\x03\x09\x00\x00", "field one.o.c: at byte 4: a value needs 8 bytes, an"),
+        (b"\x32\x04\x12\x02\x08\xff", "field by.value.a: at byte 4: a varint is cut off"),
+        (b"\x32\x02\x08\x80\x2a\x01\x08", "field by.key: at byte 2: a varint is cut off"),
+        (b"\x3a\x00\x3a\x01\x08", "field one.a: at byte 4: a varint is cut off"),  # in parts
+        (b"\x00\x01", "message M: at byte 0: there is no valid tag"),
+        (b"\x0e\x01", "field id: at byte 0: there is no wire type 6"),
+    ],
+)
+def test_the_reason_for_damaged_bytes_says_where_they_are(
+    payload: bytes, reason: str, copies: int
+) -> None:
+    rows = [GOOD, payload] * copies
+    decoded = protobuf.decoder(TEXT, None, None).decode(pa.array(rows, pa.binary()))
+    assert decoded.bad_rows.tolist() == list(range(1, 2 * copies, 2))
+    assert {text[: len(reason)] for text in decoded.reasons} == {reason}
+
+
 def heavy(payload: bytes) -> tuple[pa.Array, float, int]:
     """The values, seconds, and the most memory (of numpy and Python) in bytes."""
     decoder = protobuf.decoder(TEXT, None, None)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparkkafka.schemas.protobuf import decode
 from sparkkafka.schemas.protobuf import format as protobuf
 from tests.schemas.protobuf import oracle
 from tests.schemas.protobuf.protos import CASES
@@ -148,6 +149,20 @@ def test_a_number_of_a_wider_writer_is_bad_and_not_cut() -> None:
     wrapped = b"\x0a\x06" + wide
     names = "google.protobuf.Int64Value", "google.protobuf.Int32Value"
     assert read(*names, wrapped) == "field a.value: 4294967295 does not fit int32"
+
+
+def test_messages_in_parts_are_merged_without_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "Normalizer", None)
+    text = schema(
+        "message M { N n = 1; } message N { int32 a = 1; N2 m = 2; string s = 3; } "
+        "message N2 { repeated int32 x = 1; }"
+    )
+    truth, decoder = oracle.Oracle(text, "p.M"), protobuf.decoder(text, None, None)
+    texts = "0a 02 08 05", "0a 05 12 03 0a 01 07", "0a 07 12 05 0a 03 01 81 01", "0a 00"
+    parts = [bytes.fromhex(part) for part in texts]
+    payloads = [b"", *parts, *(one + other for one in parts for other in parts[:2])]
+    for times in (1, 30):
+        check(truth, decoder, list(payloads * times), strict=True)
 
 
 @pytest.mark.parametrize("name", CASES)
