@@ -290,6 +290,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
         "describe_topics": {},
         "describe_topic": {"name": NAME},
         "list_topics": {},
+        "list_config_resources": {"types": list_of("topic", lambda _: False)},
         "describe_configs": {"resources": RESOURCES, "keys": optional(NAMES)},
         "incremental_alter_configs": {"changes": Kind({ORDERS: {"a": "b"}}, EMPTY_MAPPING)},
         "delete_records": {"before": dict_of(TP, 5, is_partition, is_whole)},

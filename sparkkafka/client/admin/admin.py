@@ -216,6 +216,15 @@ class Admin(NotPickled):
         with self._call(timeout_s) as (cluster, deadline):
             return topics.list_topics(cluster, deadline, include_internal=include_internal)
 
+    def list_config_resources(
+        self, types: Iterable[str] = (), *, timeout_s: float | None = None
+    ) -> list[ConfigResource]:
+        """List what has settings: topics, brokers, groups, … (Kafka 4.1), sorted. `types` limits
+        it to these, such as ["group"]: groups with settings of their own. Raises OptionError for
+        an invalid type."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return configs.list_config_resources(cluster, types, deadline)
+
     def describe_configs(
         self,
         resources: Iterable[ConfigResource],

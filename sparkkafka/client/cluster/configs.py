@@ -25,7 +25,9 @@ from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
     Outcome,
     Outcomes,
+    ToAny,
     ToBroker,
+    call_all,
     call_each,
 )
 from sparkkafka.client.deadline import Deadline
@@ -37,6 +39,7 @@ from sparkkafka.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
 )
 
 # ConfigResource.Type of Java's Admin.
@@ -131,6 +134,48 @@ class AlterConfigOp(NamedTuple):
 
 ConfigChanges = Mapping[str, str | int | bool | None] | Iterable[AlterConfigOp]
 """{name: value to set, None to delete}, or AlterConfigOps. Numbers and bools become text."""
+
+
+# --- listing ----------------------------------------------------------------------------------
+
+
+class _ListResources(ApiHandler[str, list[ConfigResource]]):
+    request_type = ListConfigResourcesRequest
+    acl = "DESCRIBE_CONFIGS on the cluster"
+
+    def __init__(self, types: Sequence[str]) -> None:
+        self._types = types
+
+    def unsupported_reason(self, item: str, version: int) -> str | None:
+        if version < 1 and self._types != ["client_metrics"]:
+            return self.needs("listing resources other than client_metrics", 1)
+        return None
+
+    def build(self, items: Sequence[str], version: int) -> ListConfigResourcesRequest:
+        # Version 0 has no types, and lists client_metrics.
+        numbers = [RESOURCE_TYPES[name] for name in self._types] if version else []
+        return ListConfigResourcesRequest(resource_types=numbers)
+
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        found = sorted(
+            ConfigResource(
+                _TYPE_NAMES.get(row.resource_type, str(row.resource_type)), row.resource_name
+            )
+            for row in response.config_resources
+        )
+        return [(item, Outcome(response.error_code, found)) for item in items]
+
+
+def list_config_resources(
+    cluster: Cluster, types: Iterable[str], deadline: Deadline
+) -> list[ConfigResource]:
+    """List the resources of these types that have settings, of all types without any."""
+    chosen = [
+        checked_choice(name, RESOURCE_TYPES, "a type in types")
+        for name in checked_names(types, "types")
+    ]
+    item = "resources with settings"
+    return call_all(cluster, [item], _ListResources(chosen), ToAny(), deadline, item)[item]
 
 
 # --- reading ----------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ from sparkkafka.protocol.messages import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    ListConfigResourcesResponse,
+    ListedConfigResource,
     MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
@@ -402,6 +404,22 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
     return result
 
 
+def list_config_resources(call: Call) -> ListConfigResourcesResponse:
+    answer = call.top_level or call.error_of()
+    if answer is not None:
+        return ListConfigResourcesResponse(error_code=answer.code)
+    found = [(RESOURCE_TOPIC, name) for name in call.state.topics]
+    found += [(RESOURCE_BROKER, str(row.node_id)) for row in _live_brokers(call)]
+    wanted = call.message.resource_types
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ListedConfigResource(resource_name=name, resource_type=kind)
+            for kind, name in found
+            if call.version and (not wanted or kind in wanted)
+        ]
+    )
+
+
 def _is_requested(resource: DescribeConfigsResource, name: str) -> bool:
     return resource.configuration_keys is None or name in resource.configuration_keys
 
@@ -469,6 +487,7 @@ HANDLERS: dict[str, Handler] = {
     "InitProducerId": init_producer_id,
     "JoinGroup": join_group,
     "LeaveGroup": leave_group,
+    "ListConfigResources": list_config_resources,
     "ListGroups": list_groups,
     "ListOffsets": list_offsets,
     "ListPartitionReassignments": list_partition_reassignments,

@@ -440,6 +440,24 @@ def test_groups_are_deleted_each_by_itself_and_lost_answers_count(fake_cluster):
         assert codes(admin.delete_consumer_groups(["a"])) == {"a": ErrorCode.GROUP_ID_NOT_FOUND}
 
 
+def test_resources_with_settings_are_listed(fake_cluster_factory):
+    fake = fake_cluster_factory(2, kafka_version="4.1")
+    fake.create_topic("t")
+    with open_admin(fake) as admin:
+        brokers = [ConfigResource("broker", "0"), ConfigResource("broker", "1")]
+        assert admin.list_config_resources() == [*brokers, ConfigResource("topic", "t")]
+        assert admin.list_config_resources(["topic"]) == [ConfigResource("topic", "t")]
+        with pytest.raises(OptionError, match="did you mean 'topic'"):
+            admin.list_config_resources(["topics"])
+        fake.fault(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, api="ListConfigResources")
+        with pytest.raises(BrokerError, match="grant DESCRIBE_CONFIGS on the cluster"):
+            admin.list_config_resources()
+    with open_admin(fake_cluster_factory(1, kafka_version="4.0")) as admin:
+        assert admin.list_config_resources(["client_metrics"]) == []
+        with pytest.raises(UnsupportedVersionError, match=r"needs Kafka 4\.1 or later"):
+            admin.list_config_resources()
+
+
 def test_the_brokers_reason_not_to_delete_a_group_is_the_error(fake_cluster_factory):
     fake = fake_cluster_factory(1, kafka_version="4.4")
     fake.fault(
