@@ -38,6 +38,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
     "low-level": ("docs/low-level.md",),
     "testing": ("docs/testing.md",),
     "errors": ("docs/client-errors.md",),
+    "managed": ("docs/managed.md",),
 }
 #: A broker's, for pages that show ACLs; the tests are User:ANONYMOUS.
 AUTHORIZER = {

@@ -187,6 +187,11 @@ def test_errors(capsys: Any) -> None:
     run_chain("errors", capsys)
 
 
+def test_managed_kafka(capsys: Any) -> None:
+    _, printed = run_chain("managed", capsys)
+    assert printed == "1\n"
+
+
 # --- that nothing is left out -------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from sparkkafka.client.arguments import (
 )
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
+    NO_VERSION,
     ApiHandler,
     Outcome,
     Outcomes,
@@ -125,6 +126,11 @@ class _Create(ApiHandler[str, None]):
 
     def unsupported_reason(self, item: str, version: int) -> str | None:
         topic = self._topics[item]
+        if version == NO_VERSION:
+            return (
+                "this broker creates no topics for Kafka clients (CreateTopics): create it with "
+                "the service's own tools"
+            )
         if topic.replica_assignment is not None or version >= 4:
             return None
         for name in ("partitions", "replication_factor"):

@@ -460,9 +460,15 @@ class Sender:
         try:
             response = self._cluster.call(request, deadline=deadline, once=True)
         except KafkaError as error:
+            if isinstance(error, UnsupportedVersionError):
+                prefix = self._cluster.options.prefix
+                error = UnsupportedVersionError(
+                    f"{error}. Set {prefix}enable.idempotence=false to write to this broker; a "
+                    "retry may then write records twice"
+                )
             self._producer_id_error = error
             self._next_producer_id_s = time.monotonic() + self._producer_id_backoff.next_ms() / 1000
-            raise
+            raise error
         self._producer_id_error = None
         self._producer_id_backoff.reset()
         return response.producer_id, response.producer_epoch

@@ -28,6 +28,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import broker_configs
 from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
+    NO_VERSION,
     ApiHandler,
     Outcome,
     Outcomes,
@@ -218,6 +219,13 @@ class _RequestEach(ApiHandler[str, Any]):
 
     def name(self, item: str) -> str:
         return repr(item)
+
+    def unsupported_reason(self, item: str, version: int) -> str | None:
+        if version != NO_VERSION:
+            return None
+        hint = "set deliveryGuarantee=at-least-once" if self._prefix else "unset transactional.id"
+        needs = self.needs(self.request_type.API_NAME, self.request_type.MIN_VERSION)
+        return f"{needs}: this broker has no transactions; {hint} to write without them"
 
     def explain(self, item: str, error: BrokerError) -> KafkaError:
         return with_hint(error, self._prefix, self._hints)

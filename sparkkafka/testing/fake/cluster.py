@@ -33,6 +33,7 @@ from sparkkafka.testing.fake.groups.state import METADATA_MAX_BYTES
 from sparkkafka.testing.fake.handlers import IMPLEMENTED
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import Refused
+from sparkkafka.testing.fake.profiles import PROFILES
 from sparkkafka.testing.fake.security.sasl import FakeSasl
 from sparkkafka.testing.fake.security.state import FakeAcls
 from sparkkafka.testing.fake.state import BrokerAddress, ClusterState, FakeTopic
@@ -63,6 +64,7 @@ class FakeCluster(TransactionControls, GroupControls):
     `super_users` ("User:admin") may do anything.
     `max_request_bytes` is socket.request.max.bytes (a broker closes the connection at a larger
     request), `max_offset_metadata_bytes` is offset.metadata.max.bytes.
+    `profile` names a managed service (`profiles.PROFILES`) whose differences from Kafka apply.
 
     `state` is all that the brokers know. It is not locked: read it while no client is served.
 
@@ -90,7 +92,18 @@ class FakeCluster(TransactionControls, GroupControls):
         super_users: Collection[str] = (),
         max_request_bytes: int = MAX_REQUEST_BYTES,
         max_offset_metadata_bytes: int = METADATA_MAX_BYTES,
+        profile: str | None = None,
     ) -> None:
+        if profile is not None and profile not in PROFILES:
+            raise ValueError(f"no such profile: {profile!r}, there are {', '.join(PROFILES)}")
+        service = None if profile is None else PROFILES[profile]
+        if service is not None:
+            kafka_version = service.kafka_version
+            api_versions = {**service.api_versions, **(api_versions or {})}
+            max_request_bytes = service.max_request_bytes or max_request_bytes
+            max_offset_metadata_bytes = (
+                service.max_offset_metadata_bytes or max_offset_metadata_bytes
+            )
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, got {brokers}")
         if racks is not None and len(racks) != brokers:
@@ -117,6 +130,10 @@ class FakeCluster(TransactionControls, GroupControls):
         self._dispatcher = Dispatcher(
             self.state, offered, self._changed, check_records=check_records
         )
+        if service is not None:
+            rules = [*service.rules, ("Produce", service.check_codec, None)]
+            for api, action, times in rules:
+                self._dispatcher.faults.append(Fault(action, api=api, times=times))
         self._listeners: dict[int, BrokerListener] = {}
         try:
             for node_id in range(brokers):
