@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import blob_offsets, is_valid, to_numpy
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 
 PIECE_BYTES: Final = 1 << 17
 """NumPy searches bytes in pieces that stay in the processor's cache, which is five times faster."""
@@ -105,14 +105,35 @@ def repeated_key_codes(keys: pa.Array, maps: Ints) -> Ints | None:
     key twice. `maps`: the number of each key's map; it ascends."""
     if not len(keys):
         return None
+    max_items = int(np.bincount(maps).max())
+    if not _may_repeat(keys, maps, max_items):
+        return None
     coded = keys.dictionary_encode()
     codes: Ints = maps * len(coded.dictionary) + to_numpy(coded.indices)
-    max_items = int(np.bincount(maps).max())
+    return codes if _has_equal_neighbours(codes, max_items) else None
+
+
+def _may_repeat(keys: pa.Array, maps: Ints, max_items: int) -> bool:
+    """Whether a map may have a key twice: one of the same length, with the same first eight
+    bytes. That costs a fraction of a comparison of whole keys."""
+    offsets = blob_offsets(keys).astype(np.int64)
+    lengths = np.diff(offsets)
+    words = words_at(np.frombuffer(keys.buffers()[2] or bytes(1), np.uint8), offsets[:-1])
+    words &= _FIRST_BYTES.take(lengths, mode="clip")
+    # Mixed to one number; two that differ are rarely mixed to the same one.
+    words ^= (maps << 8 ^ lengths).view(np.uint64) * _MIXER
+    return _has_equal_neighbours(words, max_items)
+
+
+_FIRST_BYTES: Final = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
+_MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _has_equal_neighbours(codes: NDArray[Any], max_items: int) -> bool:
+    """Whether two codes less than `max_items` apart are equal; or, if that is many, any two."""
     if max_items <= 32:  # comparing neighbours is faster than sorting
-        is_repeated = any(
+        return any(
             bool((codes[distance:] == codes[:-distance]).any()) for distance in range(1, max_items)
         )
-    else:
-        ordered = np.sort(codes)
-        is_repeated = bool((ordered[1:] == ordered[:-1]).any())
-    return codes if is_repeated else None
+    ordered = np.sort(codes)
+    return bool((ordered[1:] == ordered[:-1]).any())

@@ -8,7 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkkafka.schemas.arrays import is_utf8, null_outside, offsets_of, spread
+from sparkkafka.schemas.arrays import (
+    is_utf8,
+    null_outside,
+    offsets_of,
+    repeated_key_codes,
+    spread,
+)
 
 ARRAYS = [
     pa.array([1, None, 3, 4]),
@@ -47,6 +53,19 @@ def test_offsets(dtype: Any) -> None:
     offsets = offsets_of(np.array([2, 0, 3]), dtype)
     assert (offsets.tolist(), offsets.dtype) == ([0, 2, 2, 5], dtype)
     assert offsets_of([]).tolist() == [0]
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_key_is_repeated_only_by_the_whole_key_in_the_same_map(count: int) -> None:
+    fillers = [f"filler {number}" for number in range(count)]
+    keys = ["", "attribute", "attributE", "attribut", *fillers, "attribute", ""]
+    maps = np.array([0] * (len(keys) - 2) + [1, 1])
+    assert repeated_key_codes(pa.array(keys), maps) is None
+    assert repeated_key_codes(pa.array(keys[:0]), maps[:0]) is None
+    codes = repeated_key_codes(pa.array(["x", *keys]).slice(1), maps * 0)
+    assert codes is not None
+    assert (codes[1], codes[0]) == (codes[-2], codes[-1])
+    assert len(set(codes.tolist())) == len(keys) - 2
 
 
 def test_utf8() -> None:

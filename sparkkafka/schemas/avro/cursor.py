@@ -22,7 +22,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import from_numpy
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read_unsigned, unzigzag
+from sparkkafka.protocol.records.varint_columns import (
+    Bytes,
+    Flags,
+    Ints,
+    read_unsigned,
+    unzigzag,
+    words_at,
+)
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
 from sparkkafka.schemas.field_names import label
@@ -200,10 +207,13 @@ class Cursor:
 
     # --- reads
 
-    def skip(self, sizes: Ints | int, path: str) -> Flags | None:
+    # With a mask, a read takes a value of only the entries in the mask. The others stay where they
+    # are, and their value is the type's zero.
+
+    def skip(self, sizes: Ints | int, path: str, mask: Flags | None = None) -> Flags | None:
         """Skip bytes of each entry. Return which entries have fewer bytes left, and failed; None if
         none has."""
-        return self._move(self.at + sizes, path)
+        return self._move(self.at + (sizes if mask is None else mask * sizes), path)
 
     def _move(self, after: Ints, path: str) -> Flags | None:
         """Move to these positions. Return which of them are beyond the end, and failed; None if
@@ -215,9 +225,23 @@ class Cursor:
         self.fail(over, path, CUT_OFF)
         return over
 
-    def read_varints(self, path: str, bits: int = 64) -> tuple[NDArray[Any], Flags | None]:
+    def read_words(self, size: int, path: str, mask: Flags | None = None) -> NDArray[np.uint64]:
+        """Read `size` bytes of each entry, at most eight, as the lowest ones of words."""
+        words = words_at(self.chunk.data, self.at)
+        if mask is not None:
+            words *= mask
+        self.skip(size, path, mask)
+        return words
+
+    def read_varints(
+        self, path: str, bits: int = 64, mask: Flags | None = None
+    ) -> tuple[NDArray[Any], Flags | None]:
         """Read varints, before zigzag decoding. Return also which entries failed, if any."""
         raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits)
+        if mask is not None:
+            raw *= mask
+            after = np.where(mask, after, self.at)
+            wrong = None if wrong is None else wrong & mask
         if wrong is not None:
             # A varint beyond the payload's end is cut off: its last bytes are another row's.
             wrong &= after <= self.end
@@ -226,18 +250,18 @@ class Cursor:
         over = self._move(after, path)
         return raw, wrong if over is None else over if wrong is None else wrong | over
 
-    def read_longs(self, path: str, bits: int = 64) -> Ints:
+    def read_longs(self, path: str, bits: int = 64, mask: Flags | None = None) -> Ints:
         """Read zigzag varints; 0 for inactive and bad entries."""
-        raw, bad = self.read_varints(path, bits)
-        values = unzigzag(raw)
+        raw, bad = self.read_varints(path, bits, mask)
+        values = unzigzag(raw, overwrite=True)
         if bad is not None:
             values[bad] = 0
         return values
 
-    def read_blobs(self, path: str) -> tuple[Ints, Ints]:
+    def read_blobs(self, path: str, mask: Flags | None = None) -> tuple[Ints, Ints]:
         """Read strings or bytes with their length in front. Return where they start and how long
         they are; the length is 0 for inactive and bad entries."""
-        lengths = self.read_longs(path)
+        lengths = self.read_longs(path, 64, mask)
         if len(lengths) and int(lengths.min()) < 0:
             bad = lengths < 0
             self.fail(bad, path, lambda entry: f"a length of {lengths[entry]:,} bytes")
@@ -275,6 +299,30 @@ class Cursor:
         while len(_ODD[0]) < count:
             _ODD[0] = from_numpy(np.arange(1, 4 * len(_ODD[0]), 2, dtype=np.int32))
         return both.take(_ODD[0].slice(0, count))
+
+
+Found = list[NDArray[Any]]
+"""Columns that were read: varints; or the lengths of bytes, then where they start."""
+
+
+class ItemsCursor(Cursor):
+    """A cursor of items whose values were read while they were located: `found` has the columns
+    that the reads ask for, in their order."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, items: Cursor, found: Found) -> None:
+        super().__init__(items.chunk, items.at, items.end, items.rows)
+        self._found = iter(found)
+
+    def read_varints(
+        self, path: str, bits: int = 64, mask: Flags | None = None
+    ) -> tuple[NDArray[Any], Flags | None]:
+        return next(self._found), None
+
+    def read_blobs(self, path: str, mask: Flags | None = None) -> tuple[Ints, Ints]:
+        lengths = next(self._found).astype(np.int64)
+        return next(self._found), lengths
 
 
 _ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]

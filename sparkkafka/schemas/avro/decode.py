@@ -28,7 +28,7 @@ from sparkkafka.protocol.records.arrow import (
     from_numpy,
     is_valid,
 )
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import (
     as_texts,
@@ -46,7 +46,7 @@ from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
 
 CHUNK_ROWS: Final = 8192
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 2 << 20
 """The most bytes of a chunk; a larger payload is a chunk of its own."""
 
 _MAX_BYTES = (1 << 31) - 1024  # of a payload: positions become Arrow offsets of 32 bits
@@ -124,7 +124,7 @@ def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
 class ValueDecoder:
     """Decodes one value of each entry to an array of the Arrow type `type`. `skipper` skips the
     same values. `default_bytes`: how many bytes of defaults a value may have, which were not
-    written."""
+    written. `reads_found`: it also reads an ItemsCursor."""
 
     default_bytes = 0
 
@@ -136,9 +136,36 @@ class ValueDecoder:
     def path(self) -> str:
         return self.skipper.path
 
+    @property
+    def reads_found(self) -> bool:
+        return False
+
     def read(self, cursor: Cursor) -> pa.Array:
         """Read one value of each entry, and move the cursor behind it. Return one value for each
         entry; the caller makes those of inactive entries null."""
+        raise NotImplementedError
+
+    def read_where(self, cursor: Cursor, mask: Flags) -> pa.Array:
+        """As `read`, of only the entries in the mask. The others do not move; their values mean
+        nothing."""
+        failures = cursor.chunk.failures
+        inner = cursor.where(mask)
+        values = self.read(inner)
+        cursor.advance(mask, inner, failures)
+        return values
+
+
+class LeafDecoder(ValueDecoder):
+    """Reads only the entries of a mask faster than a cursor that has only these active."""
+
+    @property
+    def reads_found(self) -> bool:
+        return self.skipper.is_found
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return self.read_where(cursor, None)
+
+    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
         raise NotImplementedError
 
 
@@ -182,7 +209,7 @@ Convert = Callable[[NDArray[Any], Cursor, str], NDArray[Any]]
 make rows bad."""
 
 
-class NumberDecoder(ValueDecoder):
+class NumberDecoder(LeafDecoder):
     """int, long, float and double, to a type of numbers, dates or timestamps."""
 
     def __init__(
@@ -199,17 +226,14 @@ class NumberDecoder(ValueDecoder):
         self._is_float = is_float
         self._convert = convert
 
-    def read(self, cursor: Cursor) -> pa.Array:
+    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
         values: NDArray[Any]
         if not self._is_float:
-            values = cursor.read_longs(self.path, self._bits)
+            values = cursor.read_longs(self.path, self._bits, mask)
+        elif self._bits == 64:
+            values = cursor.read_words(8, self.path, mask).view(np.float64)
         else:
-            word = words_at(cursor.chunk.data, cursor.at)
-            cursor.skip(self._bits // 8, self.path)
-            if self._bits == 64:
-                values = word.view(np.float64)
-            else:
-                values = word.astype(np.uint32).view(np.float32)
+            values = cursor.read_words(4, self.path, mask).astype(np.uint32).view(np.float32)
         values = self._convert(values, cursor, self.path)
         buffer = pa.py_buffer(np.ascontiguousarray(values))
         return pa.Array.from_buffers(self.type, len(values), [None, buffer])
@@ -246,22 +270,22 @@ def to_unit(written: str, read: str) -> Convert:
 # --- strings and bytes --------------------------------------------------------------------------
 
 
-class BytesDecoder(ValueDecoder):
+class BytesDecoder(LeafDecoder):
     """bytes and fixed."""
 
     def __init__(self, column_type: pa.DataType, skipper: BlobSkipper) -> None:
         super().__init__(column_type, skipper)
         self._blobs = skipper
 
-    def read(self, cursor: Cursor) -> pa.Array:
-        return cursor.gather(*self._blobs.locate(cursor))
+    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
+        return cursor.gather(*self._blobs.locate(cursor, mask))
 
 
 class StringDecoder(BytesDecoder):
     """Strings, which must be UTF-8."""
 
-    def read(self, cursor: Cursor) -> pa.Array:
-        starts, lengths = self._blobs.locate(cursor)
+    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
+        starts, lengths = self._blobs.locate(cursor, mask)
         raw = cursor.gather(starts, lengths)
         try:
             return as_texts(raw).cast(self.type)
@@ -345,9 +369,11 @@ class DecimalDecoder(BytesDecoder):
         self._written = written
         self._too_long = f"a decimal of more than {written.precision} digits"
 
-    def read(self, cursor: Cursor) -> pa.Array:
-        starts, lengths = self._blobs.locate(cursor)
+    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
+        starts, lengths = self._blobs.locate(cursor, mask)
         empty = lengths == 0
+        if mask is not None:
+            empty &= mask
         if empty.any():  # Java: "Zero length BigInteger"
             cursor.fail(empty, self.path, "a decimal of no bytes")
         if len(lengths) and int(lengths.max()) > 16:
@@ -402,6 +428,13 @@ class RecordDecoder(ValueDecoder):
                 f"lacks have {self.default_bytes:,} bytes; {MAX_DEFAULTS:,} are allowed"
             )
 
+    @property
+    def reads_found(self) -> bool:
+        return all(
+            step.is_found if isinstance(step, Skipper) else step[0].reads_found
+            for step in self._steps
+        )
+
     def read(self, cursor: Cursor) -> pa.Array:
         count = len(cursor)
         children: list[pa.Array] = [None] * self.type.num_fields
@@ -427,7 +460,8 @@ class ArrayDecoder(ValueDecoder):
 
     def read(self, cursor: Cursor) -> pa.Array:
         failures = cursor.chunk.failures
-        counts, items = self._drop_too_many(cursor, *self._items.locate(cursor))
+        located = self._items.locate(cursor, keep_found=self._item.reads_found)
+        counts, items = self._drop_too_many(cursor, *located)
         values = self._item.read(items)
         cursor.deactivate_bad(failures)
         return self._make_lists(counts, values)
@@ -546,16 +580,13 @@ class UnionDecoder(ValueDecoder):
 def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array:
     """Read the values of the entries in the mask, which have this branch, and move the cursor
     behind them. The result has a value for each entry; those of other entries mean nothing."""
-    failures = cursor.chunk.failures
     count = int(np.count_nonzero(mask))
     if count == len(mask):
         return decoder.read(cursor)
     if 4 * count >= len(mask):
-        inner = cursor.where(mask)
-        values = decoder.read(inner)
-        cursor.advance(mask, inner, failures)
-        return values
+        return decoder.read_where(cursor, mask)
     # Few entries have this branch: decode only these, and put nulls between them.
+    failures = cursor.chunk.failures
     entries = np.flatnonzero(mask)
     inner = cursor.select(entries)
     values = decoder.read(inner)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.varint_columns import Ints, unzigzag
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read_unsigned, unzigzag
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import (
     CUT_OFF,
@@ -24,6 +24,8 @@ from sparkkafka.schemas.avro.cursor import (
     LONG_VARINT,
     BadValueError,
     Cursor,
+    Found,
+    ItemsCursor,
     read_long,
 )
 from sparkkafka.schemas.avro.schema import Node
@@ -48,9 +50,11 @@ returns the position after the whole value. So recursion needs no Python stack."
 
 class Skipper:
     """Skips the values of one type. `min_size`: the fewest bytes of a value. `size`: the bytes of
-    every value, if all have the same. `is_recursive`: the type has a recursive record in it."""
+    every value, if all have the same. `is_recursive`: the type has a recursive record in it.
+    `is_found`: `step` can keep the values that it reads."""
 
     is_recursive = False
+    is_found = False
 
     def __init__(self, path: str, min_size: int, size: int | None = None) -> None:
         self.path = path
@@ -60,6 +64,12 @@ class Skipper:
     def skip(self, cursor: Cursor) -> None:
         """Skip one value of each entry."""
         raise NotImplementedError
+
+    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+        """Return the position after the value at each position, in few steps: nothing is compared
+        with the end of payloads, which the caller does. None if a value may be bad, or the type
+        needs `skip`. Append what is read to `found`, if that is not None (and `is_found`)."""
+        return None
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         """Skip one value without NumPy; return the position after it. Raises BadValueError."""
@@ -73,8 +83,9 @@ class Skipper:
 class BlobSkipper(Skipper):
     """Skips values whose bytes are taken as they are."""
 
-    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
-        """Skip one value of each entry; return the starts and lengths of their bytes."""
+    def locate(self, cursor: Cursor, mask: Flags | None = None) -> tuple[Ints, Ints]:
+        """Skip one value of each entry (in the mask); return the starts and lengths of their
+        bytes."""
         raise NotImplementedError
 
 
@@ -89,11 +100,15 @@ class FixedSkipper(BlobSkipper):
         if self._size:
             cursor.skip(self._size, self.path)
 
-    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
+    def locate(self, cursor: Cursor, mask: Flags | None = None) -> tuple[Ints, Ints]:
         starts = cursor.at
-        cursor.skip(self._size, self.path)
+        cursor.skip(self._size, self.path, mask)
         # An inactive entry has no bytes: the size may be larger than the zeros behind the data.
-        return starts, np.where(cursor.is_active(), self._size, 0)
+        read = cursor.is_active() if mask is None else cursor.is_active() & mask
+        return starts, np.where(read, self._size, 0)
+
+    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+        return at + self._size
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         at += self._size
@@ -103,13 +118,32 @@ class FixedSkipper(BlobSkipper):
 
 
 class VarintSkipper(Skipper):
-    """int, long and enum."""
+    """int, long and enum, of so many `bits`."""
 
-    def __init__(self, path: str) -> None:
+    is_found = True
+
+    def __init__(self, path: str, bits: int) -> None:
         super().__init__(path, 1)
+        self._bits = bits
 
     def skip(self, cursor: Cursor) -> None:
         cursor.read_varints(self.path)
+
+    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+        if found is not None:
+            raw, after, wrong = read_unsigned(data, at, self._bits)
+            found.append(raw)
+            return after if wrong is None else None
+        byte = data.take(at, mode="clip")
+        after = at + 1
+        for _ in range(8):
+            longer = byte >> 7
+            if not longer.any():
+                return after
+            byte = data.take(after, mode="clip")
+            byte *= longer
+            after += longer
+        return None  # nine bytes, or more: it may be too long
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         if at < end and data[at] < 0x80:
@@ -120,14 +154,25 @@ class VarintSkipper(Skipper):
 class BytesSkipper(BlobSkipper):
     """string and bytes."""
 
+    is_found = True
+
     def __init__(self, path: str) -> None:
         super().__init__(path, 1)
 
     def skip(self, cursor: Cursor) -> None:
         cursor.read_blobs(self.path)
 
-    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
-        return cursor.read_blobs(self.path)
+    def locate(self, cursor: Cursor, mask: Flags | None = None) -> tuple[Ints, Ints]:
+        return cursor.read_blobs(self.path, mask)
+
+    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+        raw, after, _ = read_unsigned(data, at)
+        if raw.itemsize == 8 or (raw & 1).any():  # very long, or negative
+            return None
+        raw >>= 1
+        if found is not None:
+            found += raw, after
+        return after + raw.astype(np.int64)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         length, at = read_long(data, at, end, self.path)
@@ -151,11 +196,19 @@ class RecordSkipper(Skipper):
             sum(sizes) if len(sizes) == len(fields) else None,
         )
         self.is_recursive = any(field.is_recursive for field in fields)
+        self.is_found = all(field.is_found for field in fields)
         self._fields = fields
 
     def skip(self, cursor: Cursor) -> None:
         for field in self._fields:
             field.skip(cursor)
+
+    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+        after: Ints | None = at
+        for field in self._fields:
+            if after is not None:
+                after = field.step(data, after, found)
+        return after
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         for field in self._fields:
@@ -240,6 +293,20 @@ class UnionSkipper(Skipper):
             branch.skip(inner)
             cursor.advance(mask, inner, failures)
 
+    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+        raw, at, _ = read_unsigned(data, at, 32)
+        if raw.max(initial=0) >= 2 * len(self.branches) or (raw & 1).any():
+            return None
+        for number, branch in enumerate(self.branches):
+            mask = raw == 2 * number
+            if branch.size == 0 or not mask.any():
+                continue
+            after = branch.step(data, at)
+            if after is None:
+                return None
+            at = np.where(mask, after, at)
+        return at
+
     def skip_one(self, data: bytes, at: int, end: int) -> int:
         branch, at = self._read_branch(data, at, end)
         return branch.skip_one(data, at, end)
@@ -271,28 +338,36 @@ class ItemsSkipper(Skipper):
     def skip(self, cursor: Cursor) -> None:
         self._skip(cursor, None)
 
-    def locate(self, cursor: Cursor) -> tuple[Ints, Cursor]:
+    def locate(self, cursor: Cursor, *, keep_found: bool) -> tuple[Ints, Cursor]:
         """Skip one array of each entry; return how many items each has, and a cursor of the items
-        of all arrays, in order."""
-        located: list[tuple[Ints, Ints]] = []
-        counts = self._skip(cursor, located)
+        of all arrays, in order. `keep_found`: it may be an ItemsCursor."""
+        located: list[tuple[Ints, Ints, Ints]] = []
+        found: Found | None = [] if keep_found and self.item.is_found else None
+        counts = self._skip(cursor, located, found)
         if not located:
             starts = np.zeros(0, np.int64)
         elif len(located) == 1:
-            starts = located[0][1]
+            starts = located[0][2]
         else:  # several blocks: bring the items of each array together
-            order = np.argsort(np.concatenate([entries for entries, _ in located]), kind="stable")
-            starts = np.concatenate([block_starts for _, block_starts in located])[order]
+            entries_of = [np.repeat(entries, block_counts) for entries, block_counts, _ in located]
+            order = np.argsort(np.concatenate(entries_of), kind="stable")
+            starts = np.concatenate([block_starts for *_, block_starts in located])[order]
         entries = np.repeat(np.arange(len(cursor)), counts)
         end = cursor.end[entries]
-        inactive = end == INACTIVE
-        if inactive.any():
-            starts = np.where(inactive, cursor.chunk.zeros_at, starts)
-        return counts, Cursor(cursor.chunk, starts, end, cursor.rows_of(entries))
+        if not cursor.is_active().all():
+            starts = np.where(end == INACTIVE, cursor.chunk.zeros_at, starts)
+        items = Cursor(cursor.chunk, starts, end, cursor.rows_of(entries))
+        return counts, ItemsCursor(items, found) if found and len(located) == 1 else items
 
-    def _skip(self, cursor: Cursor, located: list[tuple[Ints, Ints]] | None) -> Ints:
+    def _skip(
+        self,
+        cursor: Cursor,
+        located: list[tuple[Ints, Ints, Ints]] | None,
+        found: Found | None = None,
+    ) -> Ints:
         """Skip one array of each entry; return how many items each has. Unless `located` is None,
-        append (the entry of each item, its start) to it, for each block of the arrays."""
+        append to it, for each block of the arrays: (entries, how many items each has in the block,
+        where each item starts)."""
         counts = np.zeros(len(cursor), np.int64)
         # The entries whose array has not ended, and a cursor of them.
         entries = np.arange(len(cursor))
@@ -303,26 +378,33 @@ class ItemsSkipper(Skipper):
             unfinished = np.flatnonzero(block_counts)
             if len(unfinished) < len(entries):
                 self._move_entries(cursor, entries, inner)
-                inner = inner.select(unfinished)
                 entries = entries[unfinished]
-                block_counts, ends = block_counts[unfinished], ends[unfinished]
+                if not len(entries):
+                    break
+                inner = inner.select(unfinished)
+                block_counts = block_counts[unfinished]
+                ends = None if ends is None else ends[unfinished]
             counts[entries] += block_counts
             if located is None:
                 self._skip_items(inner, block_counts, None)
             else:
                 starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
-                self._skip_items(inner, block_counts, starts)
-                located.append((np.repeat(entries, block_counts), starts))
-            wrong = (ends >= 0) & (inner.at != ends)
-            if wrong.any():
-                inner.fail(wrong, self.path, _OTHER_SIZE)
+                self._skip_items(inner, block_counts, starts, None if located else found)
+                located.append((entries, block_counts, starts))
+            if ends is not None:
+                inner.fail((ends >= 0) & (inner.at != ends), self.path, _OTHER_SIZE)
+            following = cursor.chunk.data.take(inner.at, mode="clip")
+            if not following.any() and (inner.at < inner.end).all():  # the 0 that ends each array
+                inner.at = inner.at + 1
+                self._move_entries(cursor, entries, inner)
+                entries = entries[:0]
         if len(entries):
             if located is None:
                 skip_one_by_one(self, inner)
             else:
                 starts, more = self._locate_one_by_one(inner)
                 counts[entries] += more
-                located.append((np.repeat(entries, more), starts))
+                located.append((entries, more, starts))
             self._move_entries(cursor, entries, inner)
         cursor.deactivate_bad(failures)
         return counts
@@ -335,11 +417,12 @@ class ItemsSkipper(Skipper):
         else:
             cursor.at, cursor.end = inner.at, inner.end
 
-    def _read_block_heads(self, cursor: Cursor, *, is_decoded: bool) -> tuple[Ints, Ints]:
+    def _read_block_heads(self, cursor: Cursor, *, is_decoded: bool) -> tuple[Ints, Ints | None]:
         """Read the head of the next block of each array: (how many items each block has, where it
-        should end; -1 if it does not say). `is_decoded`: the items will take memory in columns."""
+        should end; -1 if it does not say, None if none does). `is_decoded`: the items will take
+        memory in columns."""
         counts = cursor.read_longs(self.path)
-        ends = np.full(len(counts), -1, np.int64)
+        ends = None
         if len(counts) and int(counts.min()) < 0:
             sized = np.flatnonzero(counts < 0)
             inner = cursor.select(sized)
@@ -351,11 +434,13 @@ class ItemsSkipper(Skipper):
                 )
             inactive = ~inner.is_active()
             counts[sized] = np.where(inactive, 0, -counts[sized])
+            ends = np.full(len(counts), -1, np.int64)
             ends[sized] = np.where(inactive, -1, inner.at + sizes)
             cursor.update(sized, inner)
         bad = counts < 0  # of -2**63, which is its own opposite
         if self.item.min_size:
-            bad |= counts > (cursor.end - cursor.at) // self.item.min_size
+            left = cursor.end - cursor.at
+            bad |= counts > (left // self.item.min_size if self.item.min_size > 1 else left)
         elif is_decoded:
             rows = cursor.rows_of(np.arange(len(cursor)))
             bad |= cursor.chunk.take_free_items(rows, np.maximum(counts, 0))
@@ -364,9 +449,11 @@ class ItemsSkipper(Skipper):
             counts = np.where(bad, 0, counts)
         return counts, ends
 
-    def _skip_items(self, cursor: Cursor, counts: Ints, starts: Ints | None) -> None:
+    def _skip_items(
+        self, cursor: Cursor, counts: Ints, starts: Ints | None, found: Found | None = None
+    ) -> None:
         """Skip `counts` items of each entry, and write where each item starts into `starts`, if it
-        is not None.
+        is not None. `found` gets what all items consist of, if that is found.
 
         Items of one size need no look at the data. Otherwise each round skips one item of every
         entry that has items left, as long as enough entries are left for NumPy to be faster than a
@@ -381,10 +468,15 @@ class ItemsSkipper(Skipper):
             cursor.skip(counts * size, self.path)
             return
         # The longest arrays first: those that have items left are a prefix in each round.
-        entries = np.argsort(-counts)[: np.count_nonzero(counts)]
+        max_count = int(counts.max())
+        key = max_count - counts
+        entries = np.argsort(key.astype(np.uint16) if max_count < 1 << 16 else key, kind="stable")
+        entries = entries[: np.count_nonzero(counts)]
         counts, next_items = counts[entries], next_items[entries]
         inner = cursor.select(entries)
-        skipped, unfinished = 0, len(entries)
+        skipped = self._step_items(inner, -counts, next_items, starts, found)
+        next_items += skipped
+        unfinished = int(np.searchsorted(-counts, -skipped))
         while unfinished >= _MIN_VECTOR:
             prefix = inner.prefix(unfinished)
             if starts is not None:
@@ -412,6 +504,39 @@ class ItemsSkipper(Skipper):
                 next_item = int(next_items[index])
                 starts[next_item : next_item + left] = item_starts
         cursor.update(entries, inner)
+
+    def _step_items(
+        self,
+        cursor: Cursor,
+        negative_counts: Ints,
+        next_items: Ints,
+        starts: Ints | None,
+        found: Found | None,
+    ) -> int:
+        """Skip as many items as possible by `Skipper.step`; return how many of each entry, or all
+        that it has. It is none if any is bad. The counts descend."""
+        at, unfinished, done = cursor.at.copy(), len(cursor), 0
+        rounds: list[tuple[Ints, Found]] = []  # which items, what each consists of
+        while 4 * unfinished >= _MIN_VECTOR:  # a step takes a quarter of a skip
+            before = at[:unfinished].copy()
+            columns: Found | None = None if found is None else []
+            after = self.item.step(cursor.chunk.data, before, columns)
+            if after is None:
+                break
+            if starts is not None:
+                index = next_items[:unfinished] + done
+                starts[index] = before
+                if columns is not None:
+                    rounds.append((index, columns))
+            at[:unfinished] = after
+            done += 1
+            unfinished = int(np.searchsorted(negative_counts, -done))
+        if (at > cursor.end).any():
+            return 0
+        cursor.at = at
+        if found is not None and starts is not None and not unfinished:
+            found += _in_order(rounds, len(starts))
+        return done
 
     # --- one array after the other
 
@@ -516,6 +641,18 @@ class ItemsSkipper(Skipper):
                 raise BadValueError(self.path, _OTHER_SIZE)
 
 
+def _in_order(rounds: Sequence[tuple[Ints, Found]], count: int) -> Found:
+    """Return the columns of `count` items, of which each round has read some."""
+    indexes = [index for index, _ in rounds]
+    ordered: Found = []
+    for pieces in zip(*(columns for _, columns in rounds), strict=True):
+        values = np.empty(count, np.result_type(*pieces))
+        for index, piece in zip(indexes, pieces, strict=True):
+            values[index] = piece
+        ordered.append(values)
+    return ordered
+
+
 def skip_one_by_one(skipper: Skipper, cursor: Cursor) -> None:
     """Skip one value of each entry, one entry after the other."""
     cursor.at = cursor.at.copy()
@@ -554,7 +691,7 @@ def skipper_of(node: Node, path: str) -> Skipper:
         pair = RecordSkipper(inner, [BytesSkipper(inner), skipper_of(node.item, inner)])
         return ItemsSkipper(path, pair)
     if kind in (avro.INT, avro.LONG, avro.ENUM):
-        return VarintSkipper(path)
+        return VarintSkipper(path, 64 if kind == avro.LONG else 32)
     return blob_skipper_of(node, path)
 
 
