@@ -330,18 +330,24 @@ def _basic_authorization(settings: OAuthSettings) -> Secret | None:
 
 
 def _body(settings: OAuthSettings) -> SecretBytes:
-    """Return the form that requests a token."""
-    form = {"grant_type": "client_credentials"}
-    if settings.assertion is not None:
-        form = {
-            "grant_type": JWT_BEARER_GRANT,
-            "assertion": make_assertion(settings.assertion).reveal(),
-        }
+    """Return the form that requests a token. Raises OptionError."""
+    assertion = settings.assertion
+    form = {"grant_type": "client_credentials" if assertion is None else JWT_BEARER_GRANT}
     if settings.scope:
         form["scope"] = settings.scope
     if settings.audience:
         form["audience"] = settings.audience
-    return SecretBytes(urlencode(form).encode())
+    try:
+        text = urlencode(form)
+    except UnicodeEncodeError:
+        raise OptionError(
+            "the OAuth scope or audience has a character that UTF-8 cannot write"
+        ) from None
+    if assertion is None:
+        return SecretBytes(text.encode())
+    return SecretBytes(
+        f"{text}&assertion={quote_plus(make_assertion(assertion).reveal())}".encode()
+    )
 
 
 def _parse_token(body: SecretBytes) -> Token | None:
@@ -645,15 +651,15 @@ def _role_credentials(settings: OAuthSettings) -> Any:
         use_fips_endpoint=settings.aws_use_fips,
     )
     keys = {
-        "aws_access_key_id": settings.aws_role_access_key_id,
-        "aws_secret_access_key": settings.aws_role_secret_access_key.reveal(),
-        "aws_session_token": settings.aws_role_session_token.reveal(),
+        "aws_access_key_id": Secret(settings.aws_role_access_key_id),
+        "aws_secret_access_key": settings.aws_role_secret_access_key,
+        "aws_session_token": settings.aws_role_session_token,
     }
     sts = importlib.import_module("boto3").client(
         "sts",
         region_name=settings.aws_sts_region or "aws-global",
         config=config,
-        **{name: value for name, value in keys.items() if value},
+        **{name: value.reveal() for name, value in keys.items() if value},
     )
     credentials = importlib.import_module("botocore.credentials")
     role = {

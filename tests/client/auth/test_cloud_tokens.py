@@ -32,6 +32,7 @@ from tests.client.auth.test_oauth import (
     fetch,
 )
 from tests.support.certificates import signed
+from tests.support.frames import variables_of
 
 __all__ = ["clock"]  # a fixture
 
@@ -193,6 +194,18 @@ def test_nobody_else_signs_when_a_profile_or_role_fails(token_service: TokenServ
     text = failure(aws(aws_role_arn=ROLE, **keys), AuthenticationError)
     assert "gives no token: ClientError" in text
     assert "hush" not in text
+
+
+def test_no_variable_of_a_frame_has_a_roles_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **values: Any) -> None:
+        assert (values["aws_access_key_id"], values["aws_secret_access_key"]) == ("AKIA", "hush")
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "boto3", types.SimpleNamespace(client=interrupted))
+    keys = {"aws_role_secret_access_key": Secret("hush"), "aws_role_access_key_id": "AKIA"}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        fetch(aws(aws_role_arn=ROLE, **keys))
+    assert "hush" not in variables_of(caught.value)
 
 
 @pytest.mark.parametrize("retries", [0, 2])

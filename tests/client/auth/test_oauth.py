@@ -20,6 +20,7 @@ from sparkkafka.client.auth import http_exchange, oauth
 from sparkkafka.client.auth.oauth import MAX_ANSWER_BYTES, fetch_token, token_source
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
+    AssertionSettings,
     OAuthSettings,
     Store,
     TlsSettings,
@@ -577,6 +578,14 @@ def test_a_secret_that_cannot_be_written() -> None:
     with TokenServer(None, SIGNER) as tokens:
         wanted = settings(tokens, client_secret=Secret("hush\udcff"))
         assert "a character that UTF-8 cannot write" in failure(wanted, OptionError)
+
+
+def test_a_scope_that_cannot_be_written_shows_no_assertion(tmp_path: Path) -> None:
+    (tmp_path / "assertion").write_text("hush")
+    with TokenServer(None, SIGNER) as tokens:
+        assertion = AssertionSettings(file=str(tmp_path / "assertion"))
+        wanted = settings(tokens, assertion=assertion, scope="\udcff")
+        assert "scope or audience has a character" in failure(wanted, OptionError)
 
 
 # --- a token, a file, a callable -----------------------------------------------------------------
