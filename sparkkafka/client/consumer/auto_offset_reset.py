@@ -82,6 +82,7 @@ class AutoOffsetReset:
             self._options.auto_offset_reset,
         )
         state.seek(None, lookup=lookup)
+        state.back_off()  # for a broker that refuses its own offsets again and again
 
     def _reset_truncated(
         self, state: PartitionState, diverging: EpochEnd, position: int, *, has_policy: bool
@@ -102,6 +103,7 @@ class AutoOffsetReset:
             return
         log.warning("%s: %s; continuing from offset %d", state.tp, what, end_offset)
         state.seek(end_offset, epoch=diverging.epoch)
+        state.back_off()  # for a broker that answers so again and again
 
     def _policy_lookup(self) -> int | None:
         """Return the timestamp that auto.offset.reset looks up, None for `none`."""

@@ -403,7 +403,6 @@ class Fetcher:
             reason = f"it returned offset {offset}"
             self.retry(state, BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, where, reason))
             return
-        state.backoff.reset()
         if offset == NO_OFFSET:  # no record is that late, or none has been tiered
             state.seek(None, lookup=EARLIEST if state.lookup == LATEST_TIERED else LATEST)
         else:
@@ -413,7 +412,6 @@ class Fetcher:
     def _take_records(self, state: PartitionState, row: Any, buffer: AnswerBuffer) -> bool:
         """Buffer the records of a partition; return whether the answer changes its next request."""
         tp, offset = state.tp, state.fetch_offset or 0
-        state.backoff.reset()
         bounds = LogBounds(row.log_start_offset, row.high_watermark, row.last_stable_offset)
         end_offset = bounds.end_offset(self.options.isolation_level)
         state.end_offset = end_offset if end_offset >= 0 else None
@@ -426,6 +424,7 @@ class Fetcher:
         if diverging.end_offset >= 0:
             self._on_truncation(state, diverging)
             return True
+        state.backoff.reset()
         if not row.records:
             return False
         damage: CorruptRecordError | None = None

@@ -367,6 +367,7 @@ class RangeReader:
         self.lost[tp] += max(0, position - diverging.end_offset)
         is_before = diverging.end_offset >= position
         state.seek(position, epoch=diverging.epoch if is_before else NO_LEADER_EPOCH)
+        state.back_off()  # for a broker that answers so again and again
 
     def _handle_out_of_range(self, state: PartitionState, deadline: Deadline) -> None:
         """Raise, or skip lost offsets: the leader does not have the position."""

@@ -21,6 +21,7 @@ from sparkkafka.protocol.messages import (
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer
 from tests.client.support import numbers, open_cluster, reader, settings, write
+from tests.support.waiting import wait_until
 
 TP = TopicPartition("t", 0)
 BATCHES = {"batch_size": 500, "linger_ms": 0}
@@ -199,6 +200,23 @@ def test_a_leader_that_does_not_know_the_epoch_is_asked_without_it(filled):
         selection = Selection(READ, READ + LATER)
         with reader(cluster, "t", *selection[:2], leader_epoch=0) as one:
             assert [value for _, part in one for value in part.values.to_pylist()] == numbers(LATER)
+
+
+@pytest.mark.parametrize("wrong", ["diverging", "out of range"])
+def test_a_confused_broker_is_not_asked_again_and_again(filled, wrong):
+    """It says after each request that what it has listed, or kept, is gone."""
+    diverging = PartitionData(
+        partition_index=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=1), records=b""
+    )
+    answer = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[diverging])])
+    action = Answer(ErrorCode.OFFSET_OUT_OF_RANGE) if wrong != "diverging" else lambda _: answer
+    rule = filled.fault(action, api="Fetch", times=None)
+    slow = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
+    with consumer(filled, auto_offset_reset="earliest", **slow) as source:
+        source.assign({TP: 1})
+        wait_until(lambda: source.poll(0.05) or rule.fired)
+        assert not source.poll(0.5)
+    assert rule.fired == 1
 
 
 # --- ranges -----------------------------------------------------------------------------------
