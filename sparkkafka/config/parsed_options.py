@@ -84,6 +84,9 @@ class ParsedOptions:
         self.names: dict[str, str] = {}
         self._kafka_rows = _KAFKA if settings is None else settings
         self._groups: dict[str, dict[str, Any]] = {}
+        for name in options:
+            if not isinstance(name, str):
+                raise OptionError(f"the name of an option is text, got {name!r}")
         keys = {name: name.lower().removeprefix(self.prefix) for name in options}
         # Only these: a variable of all options would be in the frames of an error.
         self._providers = provider_names(

@@ -219,6 +219,11 @@ def test_load_with_a_path_is_refused() -> None:
         read(path="/tmp/x")
 
 
+def test_a_name_that_is_no_text() -> None:
+    with pytest.raises(OptionError, match="the name of an option is text, got 1"):
+        parse_read_options({1: 2})  # type: ignore[dict-item]
+
+
 def test_same_name_twice_in_different_case() -> None:
     with pytest.raises(OptionError, match="given twice"):
         parse_read_options({**READ, "Subscribe": "u"})

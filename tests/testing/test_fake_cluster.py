@@ -408,3 +408,9 @@ def test_librdkafka_writes_and_reads(fake_cluster_factory: Any, release: str) ->
     finally:
         consumer.close()
     assert sorted(found) == sorted(b"v%d" % index for index in range(1000))
+
+
+def test_records_are_no_bytes_to_append(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    with pytest.raises(TypeError, match="got list: use a Producer to append records"):
+        fake_cluster.append("t", 0, [b"x"])  # type: ignore[arg-type]

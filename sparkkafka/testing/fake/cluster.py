@@ -320,8 +320,13 @@ class FakeCluster(TransactionControls, GroupControls):
         """Store bytes in a partition without a producer: see `PartitionLog.append`.
 
         Nothing is checked; by default the bytes are stored, and fetched, as they are. Returns the
-        log's end offset before them.
+        log's end offset before them. Use a Producer to append records.
         """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(
+                f"data is the bytes of record batches, got {type(data).__name__}: use a Producer "
+                "to append records"
+            )
         with self._changed:
             first = self.log(topic, partition).append(
                 bytes(data), assign_offsets=assign_offsets, end_offset=end_offset
