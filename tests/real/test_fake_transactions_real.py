@@ -618,8 +618,10 @@ def refused_offsets(at: Script) -> None:
     if at.versions.offsets >= 3:
         at.add_offsets("for members", one)
         at.offsets("a member", one, {0: 1}, member_id="me")
-        at.offsets("a generation", one, {0: 1}, generation_id=0)
-        at.offsets("a member of a generation", one, {0: 1}, generation_id=1, member_id="me")
+        at.offsets("a generation", one, {0: 1}, generation_id_or_member_epoch=0)
+        at.offsets(
+            "a member of a generation", one, {0: 1}, generation_id_or_member_epoch=1, member_id="me"
+        )
         at.offsets("an instance", one, {0: 1}, group_instance_id="me")
         at.end("nothing taken", one, commit=True)
         at.committed("nothing taken")
@@ -632,7 +634,7 @@ def offsets_of_a_group_with_members(at: Script) -> None:
     at.add_offsets("from outside", one)
     at.offsets("from outside", one, {0: 5})
     at.committed("pending")
-    at.offsets("a stranger", one, {0: 6}, generation_id=1, member_id="me")
+    at.offsets("a stranger", one, {0: 6}, generation_id_or_member_epoch=1, member_id="me")
     at.end("from outside", one, commit=True)
     at.committed("from outside")
 
