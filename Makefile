@@ -77,7 +77,7 @@ bench-quick: $(STAMP) ## a part of it in three minutes; changes no file
 	@$(PY) tests/bench/run.py --quick
 
 broker: $(STAMP) ## one real broker until Ctrl-C, to try things (PORT=9092)
-	@$(PY) -m sparkkafka.testing.kafka.broker --properties conf/broker.properties $(if $(PORT),--port $(PORT))
+	@$(PY) -m sparkkafka.testing.kafka.broker --properties conf/broker.properties --topics "" $(if $(PORT),--port $(PORT))
 
 clean: ## back to a fresh clone (Kafka's jars stay in the user's cache folder)
 	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,14 @@ def test_long_names_in_tables_may_break() -> None:
     html = docs_site.with_breaks_in_names(f"<p>{name}</p><td>{name} <code>a.b</code></td>")
     broken = "<code>kafka.<wbr>x_<wbr>y=<wbr>max<wbr>Offsets</code>"
     assert html == f"<p>{name}</p><td>{broken} <code>a.b</code></td>"
+
+
+def test_the_search_finds_a_name_under_its_own_heading() -> None:
+    names = {"title": "<code>topic</code>", "text": "<p>a</p>"}
+    others = {"title": "Read <code>topic</code>", "text": "<p>b</p>"}
+    index = json.loads(docs_site.with_names_in_texts(json.dumps({"items": [names, others]})))
+    texts = [item["text"] for item in index["items"]]
+    assert texts == ["<p><code>topic</code></p><p>a</p>", "<p>b</p>"]
 
 
 def test_a_page_that_the_nav_lacks_is_found(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_readme(
     topics, records = outputs
     assert "orders-once" in topics
     values = sorted(json.loads(line)["payload"] for line in records.splitlines())
-    assert values == ["one", "three", "two"]
+    assert values == ["four", "one", "three", "two"]
 
 
 @pytest.mark.real

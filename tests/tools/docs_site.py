@@ -8,6 +8,7 @@ the notebooks with the outputs that are committed.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -39,6 +40,8 @@ def main() -> int:
         return 1
     for path in SITE.rglob("*.html"):
         path.write_text(with_breaks_in_names(path.read_text("utf-8")), "utf-8")
+    index = SITE / "search.json"
+    index.write_text(with_names_in_texts(index.read_text("utf-8")), "utf-8")
     wrong = [*pages_not_in_nav(), *broken_addresses(SITE), *calls_not_in_the_api(SITE)]
     for line in wrong:
         print(line, file=sys.stderr)
@@ -77,6 +80,16 @@ def with_breaks_in_names(html: str) -> str:
         html,
         flags=re.DOTALL,
     )
+
+
+def with_names_in_texts(index: str) -> str:
+    """Return the search index, in which the text under a heading that is a name (an option, a
+    metric) begins with that name. So a search finds `startingOffsets` before longer names."""
+    tree = json.loads(index)
+    for item in tree["items"]:
+        if re.fullmatch(r"<code>[^<]*</code>", item["title"]):
+            item["text"] = f"<p>{item['title']}</p>{item['text']}"
+    return json.dumps(tree)
 
 
 def pages_not_in_nav(docs: Path = DOCS, config: Path = ROOT / "mkdocs.yml") -> Iterator[str]:

@@ -102,7 +102,7 @@ const short = (value) =>
 // the pointer, else the last ones.
 function plot(times, curves, text, axisText, isWide) {
   if (times.length < 2) return h("p", { class: "note" }, "Curves begin after the second snapshot.");
-  const width = widthOf(isWide), height = 200, left = 62, right = 8, top = 10, bottom = 24;
+  const width = widthOf(isWide), height = 200, left = 72, right = 8, top = 10, bottom = 28;
   const known = curves.flatMap((curve) => curve.points).filter((value) => value !== null);
   const lines = ticks(Math.max(0, ...known), 4);
   const highest = lines[lines.length - 1];
@@ -113,7 +113,7 @@ function plot(times, curves, text, axisText, isWide) {
     "aria-label": `${curves.map((curve) => curve.name || "all").join(", ")}: curves of the last minutes` });
   for (const value of lines) {
     svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
-    svg.append(s("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, (axisText || short)(value)));
+    svg.append(s("text", { x: left - 8, y: y(value) + 5, "text-anchor": "end" }, (axisText || short)(value)));
   }
   const columns = width < 420 ? 2 : 4;
   for (let n = 0; n <= columns; n++) {
@@ -162,7 +162,7 @@ function plot(times, curves, text, axisText, isWide) {
 function bars(rows, field, text, axisText) {
   const known = rows.filter((row) => row[field] !== null);
   if (!known.length) return h("p", { class: "note" }, "not known");
-  const width = widthOf(), height = 190, left = 62, top = 10, bottom = 24;
+  const width = widthOf(), height = 190, left = 72, top = 10, bottom = 28;
   const mean = known.reduce((sum, row) => sum + row[field], 0) / known.length;
   const largest = known.reduce((most, row) => Math.max(most, row[field]), 0);
   const lines = ticks(largest, 3);
@@ -171,9 +171,9 @@ function bars(rows, field, text, axisText) {
   const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "a bar for each partition" });
   for (const value of lines) {
     svg.append(s("line", { class: "grid", x1: left, x2: width, y1: y(value), y2: y(value) }));
-    svg.append(s("text", { x: left - 8, y: y(value) + 4, "text-anchor": "end" }, (axisText || short)(value)));
+    svg.append(s("text", { x: left - 8, y: y(value) + 5, "text-anchor": "end" }, (axisText || short)(value)));
   }
-  const every = Math.max(1, Math.ceil(rows.length / Math.floor((width - left) / 44)));
+  const every = Math.max(1, Math.ceil(rows.length / Math.floor((width - left) / 50)));
   rows.forEach((row, n) => {
     const value = row[field] || 0;
     svg.append(s("rect", { class: value > 2 * mean ? "bar large" : "bar", x: left + n * step + step * 0.1,
