@@ -28,7 +28,14 @@ def test_a_page_is_short(name: str) -> None:
 
 def test_readme_has_what_a_reader_looks_for() -> None:
     text = page(README)
-    for words in ("pip install", "make demo", "make test", "exactly-once", "readStream", "docs-serve"):
+    for words in (
+        "pip install",
+        "make demo",
+        "make test",
+        "docs-serve",
+        "exactly-once",
+        "readStream",
+    ):
         assert words in text
     (client,) = (text for _, text in blocks(text) if "sparkkafka.client" in text)
     assert len([line for line in client.splitlines() if line.strip()]) <= 8
