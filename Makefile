@@ -68,13 +68,19 @@ docs: $(STAMP) ## the docs as a site, in site/index.html
 docs-serve: docs ## the site at http://localhost:8000 until Ctrl-C (PORT=8000)
 	@$(PY) -m http.server --bind 127.0.0.1 --directory site $(or $(PORT),8000)
 
-bench: $(STAMP) ## us beside the rivals, a quarter of an hour; renews docs/benchmarks.*
+# Each part leaves docs/benchmarks/PART.json; pages and pictures are made of all of them.
+BENCH ?= spark schemas decoders growth client
+bench: $(STAMP) ## us beside the rivals, half an hour (BENCH="schemas growth": parts); renews docs/benchmarks*
+	@$(PY) -m pip install --quiet -r tests/bench/requirements.txt
 	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
-	@$(PY) tests/bench/run.py --write
+	@failed=; for part in $(BENCH); do $(PY) tests/bench/run.py $$part --write || failed="$$failed $$part"; done; \
+	if [ -n "$$failed" ]; then echo "not renewed:$$failed" >&2; exit 1; fi
+	@$(PY) tests/bench/verify.py docs/benchmarks/*.json
 
 bench-quick: $(STAMP) ## a part of it in three minutes; changes no file
 	@$(PY) -m sparkkafka.testing.kafka.jars connector avro registry
-	@$(PY) tests/bench/run.py --quick
+	@$(PY) tests/bench/run.py spark --quick
+	@$(PY) tests/bench/run.py client --quick
 
 broker: $(STAMP) ## one real broker until Ctrl-C, to try things (PORT=9092)
 	@$(PY) -m sparkkafka.testing.kafka.broker --properties conf/broker.properties --topics "" $(if $(PORT),--port $(PORT))

@@ -49,12 +49,10 @@ SCHEMAS = "schemas"
 
 READ_AVRO, READ_FEW = "read Avro, 10 fields, noop", "read Avro, 2 of the 10 fields, noop"
 READ_JSON, WRITE_AVRO = "read JSON, 10 fields, noop", "write Avro, 10 fields"
-DECODE_AVRO = "decode Avro, 10 fields, one core"
-DECODE_PROTOBUF = "decode Protobuf, 10 fields, one core"
 #: Rows of the group `SCHEMAS`.
-SCHEMA_ROWS = (READ_AVRO, READ_FEW, READ_JSON, WRITE_AVRO, DECODE_AVRO, DECODE_PROTOBUF)
+SCHEMA_ROWS = (READ_AVRO, READ_FEW, READ_JSON, WRITE_AVRO)
 
-#: Headings, as the table has them; client rows come last.
+#: Headings of the part "spark", as the table has them.
 GROUPS = (
     *(
         "read",
@@ -63,7 +61,7 @@ GROUPS = (
         *(f"read, {codec}" for codec in CODECS),
         *("read, a part", VALUE_ONLY, BY_TIME),
     ),
-    *("write", "latency", SCHEMAS, MICRO_BATCHES, EXACTLY_ONCE, SPARK_ALONE, "growth"),
+    *("write", "latency", MICRO_BATCHES, EXACTLY_ONCE, SPARK_ALONE),
 )
 
 _ROWS: dict[int | str, int] = {
@@ -176,7 +174,7 @@ def reads(*, quick: bool) -> Iterator[Read]:
     get a single pair of runs."""
     if quick:
         yield from _plain_reads((100, 1000), pairs=2, sinks=(NOOP,), bounded=())
-        yield from _codec_reads(("lz4",), (100,), (MEGA_BATCH,), pairs=2, sinks=(NOOP,))
+        yield from _codec_reads(("lz4",), (100,), (MEGA_BATCH,), pairs=2)
         yield from _variable_reads(("lognormal",), (MEGA_BATCH,), pairs=2, sinks=(NOOP,))
         return
     sinks = (SUM, NOOP)
@@ -184,8 +182,7 @@ def reads(*, quick: bool) -> Iterator[Read]:
     yield from _plain_reads((10, 100, 1000, 10_000), pairs=3, sinks=sinks, bounded=batches)
     yield from _variable_reads(("uniform", "lognormal"), batches, pairs=3, sinks=sinks)
     yield from _parts()
-    yield from _growth()
-    yield from _codec_reads(CODECS, (10, 100, 1000, 10_000), batches, pairs=2, sinks=sinks)
+    yield from _codec_reads(CODECS, (10, 100, 1000, 10_000), batches, pairs=2)
 
 
 def _plain_reads(
@@ -242,13 +239,11 @@ def _codec_reads(
     batches: tuple[int, ...],
     *,
     pairs: int,
-    sinks: tuple[str, ...],
 ) -> Iterator[Read]:
     for codec, size, batch in product(codecs, sizes, batches):
         topic = Topic(size, _ROWS[size] // 16 * 5, batch, codec)
-        for sink in sinks:
-            name = f"{SIZE_NAMES[size]}, {BATCH_NAMES[batch]}, {sink}"
-            yield Read(f"read, {codec}", name, topic, sink, CODEC_TARGET, pairs)
+        name = f"{SIZE_NAMES[size]}, {BATCH_NAMES[batch]}, {NOOP}"
+        yield Read(f"read, {codec}", name, topic, NOOP, CODEC_TARGET, pairs)
 
 
 def _parts() -> Iterator[Read]:
@@ -294,17 +289,47 @@ def _times(topic: Topic, start: float, end: float | None = None) -> tuple[str, i
     return where, ((last if end else held) - first) * topic.partitions
 
 
-def _growth() -> Iterator[Read]:
-    """Partitions at the same rows, then rows at the same partitions. The last of each take the JVM
-    connector 10 s and more: one pair is enough to see that nothing grows out of bounds."""
-    for partitions in (1, 4, 16, 64):
-        topic = Topic(100, 1_280_000, MEGA_BATCH, partitions=partitions)
-        name = f"100 B, 1.28M rows of {partitions} partition{'s' * (partitions > 1)}, {SUM}"
-        yield Read("growth", name, topic, SUM, pairs=1 if partitions == 64 else 2)
-    for millions in (1, 10):
-        topic = Topic(100, millions * 1_000_000, MEGA_BATCH)
-        name = f"100 B, {millions}M rows of 4 partitions, {SUM}"
-        yield Read("growth", name, topic, SUM, pairs=1 if millions == 10 else 3)
+#: 100-byte records in more and more partitions; the JVM connector up to `MAX_RIVAL_PARTITIONS`.
+GROWTH_PARTITIONS = (1, 4, 64, 1_000, 10_000)
+MAX_RIVAL_PARTITIONS = 64
+#: Sizes of values in four partitions.
+GROWTH_SIZES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
+#: Tasks at a time, of a partition each.
+GROWTH_TASKS = (1, 2, 3, 4)
+_GROWTH_ROWS, _GROWTH_BYTES = 1_000_000, 128_000_000
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One row about reading a topic: what grows, and how many runs of each side it gets."""
+
+    group: str
+    name: str
+    topic: Topic
+    tasks: int = 4
+    pairs: int = 2
+
+    @property
+    def has_rival(self) -> bool:
+        return self.topic.partitions <= MAX_RIVAL_PARTITIONS
+
+
+def growth(*, quick: bool) -> Iterator[Growth]:
+    """A row of 10,000 partitions starts as many tasks, so it gets one run."""
+    for partitions in GROWTH_PARTITIONS[: 3 if quick else None]:
+        rows = _GROWTH_ROWS // partitions * partitions
+        topic = Topic(100, rows, partitions=partitions)
+        name = f"100 B, {partitions:,} partition{'s' * (partitions > 1)}"
+        pairs = 1 if partitions > 1_000 else 2
+        yield Growth("growth by partitions", name, topic, min(partitions, 4), pairs)
+    for size in GROWTH_SIZES[: 3 if quick else None]:
+        rows = min(2 * _GROWTH_ROWS, _GROWTH_BYTES // size)
+        name = f"{SIZE_NAMES.get(size) or ('100 KB' if size == 100_000 else '1 MB')}, 4 partitions"
+        yield Growth("growth by size of records", name, Topic(size, rows))
+    for tasks in GROWTH_TASKS:
+        topic = Topic(1000, _GROWTH_BYTES // 1000 // 12 * 12, partitions=tasks)
+        name = f"1 KB, {tasks} task{'s' * (tasks > 1)} at a time"
+        yield Growth("growth by tasks", name, topic, tasks)
 
 
 #: The same for both: batches of up to 1 MB that wait for 20 ms, and room for them.

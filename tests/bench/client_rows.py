@@ -8,16 +8,18 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 
+import pyarrow as pa
+
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.testing.kafka.cluster import KafkaCluster
-from tests.bench import rivals
+from tests.bench import checks, rivals
 from tests.bench.codec_rows import KILO_BATCH, MEGA_BATCH, WANTED, codec_rows, columns, cut
 from tests.bench.data import make_topic, open_cluster, records_in, remove_topic
-from tests.bench.results import Row
+from tests.bench.results import WRITTEN, Row
 from tests.bench.turns import take_turns
 from tests.support.options import parse_fetch_options, parse_producer_options
 
@@ -87,31 +89,41 @@ class _Pairs:
             ends = dict.fromkeys(range(PARTITIONS), self._count // PARTITIONS)
             few_ends = dict.fromkeys(ends, self._few // PARTITIONS)
 
+            found = read_checks(self._bootstrap, topic, self._data.values)
+
             def ours() -> float:
-                return self._count / 1e6 / read(self._bootstrap, topic, ends)
+                return read(self._bootstrap, topic, ends)
 
             def confluent(config: Mapping[str, object]) -> Callable[[], float]:
-                return lambda: (
-                    self._count / 1e6 / rivals.confluent_read(self._bootstrap, topic, ends, config)
-                )
+                return lambda: rivals.confluent_read(self._bootstrap, topic, ends, config)
 
             def kafka_python() -> float:
-                seconds = rivals.kafka_python_read(self._bootstrap, topic, few_ends)
-                return self._few / 1e6 / seconds
+                return rivals.kafka_python_read(self._bootstrap, topic, few_ends)
 
+            many = [sum(ends.values())] * 2
+            few = [many[0], sum(few_ends.values())]
             target = CONFLUENT_TARGET if wanted else None
             tuning = ", ".join(f"{name}={value}" for name, value in rivals.TUNED_FETCH.items())
             tuned = confluent(rivals.TUNED_FETCH)
             note = f"{tuning}; its CRC check is off, as by default, ours on"
-            rows = [self._row(f"{what}, rival tuned", rivals.CONFLUENT, tuned, ours, target, note)]
+            rows = [
+                self._row(
+                    *(f"{what}, rival tuned", rivals.CONFLUENT, tuned, ours, many, found),
+                    *(target, note, rivals.TUNED_FETCH),
+                )
+            ]
             if batch_bytes != KILO_BATCH:
                 return rows
             if self._count > _DEFAULT_QUEUE_RECORDS:
                 note = "its defaults; its CRC check is off, ours on"
                 plain = confluent({})
-                rows.append(self._row(what, rivals.CONFLUENT, plain, ours, target, note))
+                rows.append(
+                    self._row(what, rivals.CONFLUENT, plain, ours, many, found, target, note)
+                )
             target = KAFKA_PYTHON_TARGET if wanted else None
-            rows.append(self._row(what, rivals.KAFKA_PYTHON, kafka_python, ours, target))
+            rows.append(
+                self._row(what, rivals.KAFKA_PYTHON, kafka_python, ours, few, found, target)
+            )
             return rows
         finally:
             remove_topic(self._bootstrap, topic)
@@ -123,36 +135,40 @@ class _Pairs:
         with open_cluster(self._bootstrap) as cluster:
             make_topic(cluster, topic, PARTITIONS)
 
-        def rate(count: int, work: Callable[[], float]) -> float:
+        def counted(count: int, work: Callable[[], float]) -> float:
             before = records_in(self._bootstrap, topic, PARTITIONS)
             seconds = work()
             written = records_in(self._bootstrap, topic, PARTITIONS) - before
             assert written == count, f"{written} records of {count} in {topic}"
-            return count / 1e6 / seconds
+            return seconds
 
         def ours() -> float:
-            return rate(
+            return counted(
                 self._count,
                 lambda: write(self._bootstrap, topic, self._data, rivals.BATCH_BYTES),
             )
 
         def confluent() -> float:
-            return rate(
+            return counted(
                 self._count,
                 lambda: rivals.confluent_write(self._bootstrap, topic, values, PARTITIONS),
             )
 
+        some = values[: self._few]
+
         def kafka_python() -> float:
-            some = values[: self._few]
-            return rate(
+            return counted(
                 self._few,
                 lambda: rivals.kafka_python_write(self._bootstrap, topic, some, PARTITIONS),
             )
 
         try:
+            found = write_checks(self._bootstrap, topic, PARTITIONS, values, ours)
+            work = [self._count, self._count]
+            few = [self._count, len(some)]
             return [
-                self._row(what, rivals.CONFLUENT, confluent, ours),
-                self._row(what, rivals.KAFKA_PYTHON, kafka_python, ours),
+                self._row(what, rivals.CONFLUENT, confluent, ours, work, found),
+                self._row(what, rivals.KAFKA_PYTHON, kafka_python, ours, few, found),
             ]
         finally:
             remove_topic(self._bootstrap, topic)
@@ -163,11 +179,51 @@ class _Pairs:
         rival: str,
         theirs: Callable[[], float],
         ours: Callable[[], float],
+        work: list[float],
+        found: dict[str, list[int | None]],
         target: float | None = None,
         note: str = "",
+        settings: Mapping[str, object] | None = None,
     ) -> Row:
-        row = Row("client", name, "M records/s", rival, target=target, note=note)
+        row = Row("client", name, "M records/s", rival, work, target=target, note=note)
+        row.checks = found
+        row.settings = {rival: {name: str(value) for name, value in (settings or {}).items()}}
         return take_turns(row, ours, theirs, self._pairs, self._say)
+
+
+def read_checks(
+    bootstrap_servers: str, topic: str, values: pa.Array
+) -> dict[str, list[int | None]]:
+    """What was written to a topic and what both sides read of it."""
+    ends = checks.ends(bootstrap_servers, topic, PARTITIONS)
+    options = parse_fetch_options({"bootstrap.servers": bootstrap_servers})
+    ours: list[bytes] = []
+    with open_cluster(bootstrap_servers) as cluster:
+        for partition, end in ends.items():
+            planned = {TopicPartition(topic, partition): PlannedRange(Selection(0, end, WANTED))}
+            with RangeReader(cluster, planned, options, poll_timeout_ms=_POLL_TIMEOUT_MS) as reader:
+                for _, records in reader:
+                    ours += records.values.to_pylist()
+    found = {WRITTEN: checks.sums(values.to_pylist()), "pykafka": checks.sums(ours)}
+    found |= checks.read_back(bootstrap_servers, topic, dict.fromkeys(ends, 0))
+    checks.compare(found, topic)
+    return found
+
+
+def write_checks(
+    bootstrap_servers: str,
+    topic: str,
+    partitions: int,
+    values: list[bytes],
+    write: Callable[[], object],
+) -> dict[str, list[int | None]]:
+    """What a run of `write` writes, and what confluent-kafka reads back of it."""
+    starts = checks.ends(bootstrap_servers, topic, partitions)
+    write()
+    found = {WRITTEN: checks.sums(values)}
+    found |= checks.read_back(bootstrap_servers, topic, starts)
+    checks.compare(found, topic)
+    return found
 
 
 def read(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:

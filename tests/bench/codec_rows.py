@@ -22,7 +22,8 @@ from sparkkafka.protocol.records.batches import (
     RecordBatch,
     split_batches,
 )
-from tests.bench.results import Row
+from tests.bench.checks import compare, sums
+from tests.bench.results import WRITTEN, Row
 from tests.bench.turns import take_turns
 from tests.support.batches import build_batch
 
@@ -201,22 +202,31 @@ def codec_rows(*, quick: bool, say: Callable[[str], None]) -> list[Row]:
             row = _row(f"decode {_SIZES[sizes]}, {batch_name} batches", sizes)
             row.target = target and share * target
             fetched, fetched_few = answers(data, batch_bytes), answers(few, batch_bytes)
+            row.checks = {WRITTEN: sums(few.values.to_pylist()), **_decoded(fetched_few)}
+            compare(row.checks, row.name)
+            row.work = [_work(row, decode(fetched)), _work(row, rival_decode(fetched_few))]
             take_turns(
                 row,
-                _rate(row, lambda all=fetched: decode(all)),
-                _rate(row, lambda all=fetched_few: rival_decode(all)),
+                _seconds(lambda all=fetched: decode(all)),
+                _seconds(lambda all=fetched_few: rival_decode(all)),
                 pairs,
                 say,
             )
             rows.append(row)
+            checks = row.checks  # of what our encoder made: kafka-python decodes it
             if sizes not in _ENCODED:
                 continue
             row = _row(f"encode {_SIZES[sizes]}, {batch_name} batches", sizes)
             row.target = ENCODE_TARGETS.get(sizes) if batch_bytes == MEGA_BATCH else None
+            row.checks = checks
+            row.work = [
+                _work(row, encode(data, batch_bytes)),
+                _work(row, rival_encode(plain, batch_bytes)),
+            ]
             take_turns(
                 row,
-                _rate(row, lambda data=data, size=batch_bytes: encode(data, size)),
-                _rate(row, lambda plain=plain, size=batch_bytes: rival_encode(plain, size)),
+                _seconds(lambda data=data, size=batch_bytes: encode(data, size)),
+                _seconds(lambda plain=plain, size=batch_bytes: rival_encode(plain, size)),
                 pairs,
                 say,
             )
@@ -240,11 +250,25 @@ def _few(data: RecordColumns) -> int:
     return min(_RIVAL_RECORDS, len(data.values) * _RIVAL_BYTES // max(data.values.nbytes, 1))
 
 
-def _rate(row: Row, work: Callable[[], Done]) -> Callable[[], float]:
-    def rate() -> float:
-        begin = time.process_time()
-        done = work()
-        seconds = time.process_time() - begin
-        return (done.size_bytes / 1e9 if row.unit == "GB/s" else done.records / 1e6) / seconds
+def _decoded(fetched: list[Answer]) -> dict[str, list[int | None]]:
+    """What both sides find in the same batches."""
+    ours: list[bytes] = []
+    theirs: list[bytes] = []
+    for answer in fetched:
+        for chunk in decode_chunks(answer.batches, Selection(0, _ALL_OFFSETS, WANTED)):
+            ours += chunk.values.to_pylist()
+        theirs += [record.value for batch in MemoryRecords(answer.raw) for record in batch]
+    return {"pykafka": sums(ours), RIVAL: sums(theirs)}
 
-    return rate
+
+def _work(row: Row, done: Done) -> int:
+    return done.size_bytes if row.unit == "GB/s" else done.records
+
+
+def _seconds(work: Callable[[], Done]) -> Callable[[], float]:
+    def seconds() -> float:
+        begin = time.process_time()
+        work()
+        return time.process_time() - begin
+
+    return seconds

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.bench import checks
 from tests.bench.client_rows import PARTITIONS, SEND_ROWS, write
 from tests.bench.codec_rows import KILO_BATCH, columns
 from tests.bench.data import make_topic, open_cluster, remove_topic
 from tests.bench.library_rows import one_core
-from tests.bench.results import Row
+from tests.bench.results import WRITTEN, Row
 from tests.bench.turns import take_turns
 
 GROUP = "command"
@@ -40,15 +41,20 @@ def command_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     ours = [sys.executable, "-m", "sparkkafka", "-b", bootstrap_servers, "read", topic, "-e"]
     kcat = ["kcat", "-b", bootstrap_servers, "-C", "-t", topic, "-e", "-q"]
     rows: list[Row] = []
+    folder = ""
 
     def row(name: str, rival: str, target: float | None, one: list[str], other: list[str]) -> None:
-        made = Row(GROUP, name, "M records/s", rival, target=target, note=NOTE)
+        made = Row(GROUP, name, "M records/s", rival, [count, count], target=target, note=NOTE)
+        options = one[len(ours) :]
+        made.settings = {"pykafka": {"options": " ".join(options).replace(folder, "")}}
+        made.settings[rival] = {"options": " ".join(other[len(kcat) :])}
+        made.checks = found
         with one_core():
             rows.append(
                 take_turns(
                     made,
-                    lambda: count / 1e6 / seconds_of(one),
-                    lambda: count / 1e6 / seconds_of(other),
+                    lambda: seconds_of(one),
+                    lambda: seconds_of(other),
                     pairs,
                     say,
                 )
@@ -58,11 +64,14 @@ def command_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
         make_topic(cluster, topic, PARTITIONS)
     try:
         write(bootstrap_servers, topic, data, KILO_BATCH)
+        found = {WRITTEN: checks.sums(data.values.to_pylist()), "pykafka": lines_of(ours)}
         what = f"read {VALUE_BYTES} B, {PARTITIONS} partitions"
         version = kcat_version()
         if version is None:
             say("kcat is not installed: the command is not measured beside it")
         else:
+            found[version] = lines_of(kcat)
+            checks.compare(found, topic)
             for name, options in OPTIONS.items():
                 target = TARGETS[name]
                 row(f"{what}, {name}", version, target, [*ours, *options], [*kcat, *options])
@@ -83,6 +92,12 @@ def seconds_of(command: list[str]) -> float:
     begin = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=_LIMIT_S)
     return time.perf_counter() - begin
+
+
+def lines_of(command: list[str]) -> list[int | None]:
+    """The count and the sum of hashes of the values that it prints."""
+    done = subprocess.run(command, capture_output=True, check=True, timeout=_LIMIT_S)
+    return checks.sums(done.stdout.splitlines())
 
 
 def kcat_version() -> str | None:

@@ -6,12 +6,14 @@ Values are words as in a log line, which codecs shrink two- to fourfold; keys ar
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from sparkkafka.client import Admin
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.producer.column_producer import ColumnProducer
@@ -25,6 +27,7 @@ KEY_BYTES = 8
 
 _BLOCK_BYTES = 16 << 20  # repeats come later than any codec's window in a batch of 1 MB
 _SEND_BYTES = 2 << 20
+_MAX_MADE_AT_ONCE = 5_000  # KRaft refuses 10,000 changes in one request
 _START_MS = 1_700_000_000_000
 _RANDOM_SEED = 1
 
@@ -52,6 +55,8 @@ class Contents:
 
     rows: int
     value_bytes: int
+    hashes: int
+    """The sum of the CRC-32 of all values."""
 
 
 def value_lengths(values: int | str, count: int) -> np.ndarray:
@@ -92,17 +97,24 @@ def write_topic(bootstrap_servers: str, topic: Topic) -> Contents:
         "max.request.size": str(4 << 20),
         "buffer.memory": str(64 << 20),
     }
-    rows = value_bytes = 0
+    rows = value_bytes = hashes = 0
+    until = _hashes_until(topic.values)
     options = parse_producer_options(config)
+    with open_cluster(bootstrap_servers) as cluster:
+        make_topic(cluster, topic.name, min(topic.partitions, _MAX_MADE_AT_ONCE))
+    if topic.partitions > _MAX_MADE_AT_ONCE:
+        with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
+            admin.create_partitions({topic.name: topic.partitions}).all()
     with open_cluster(bootstrap_servers) as cluster, ColumnProducer(cluster, options) as producer:
-        make_topic(cluster, topic.name, topic.partitions)
         for piece in _spans(topic):
             for partition in range(topic.partitions):
                 producer.send(topic.name, partition, piece)
                 rows += len(piece.timestamps_ms)
                 value_bytes += _value_bytes(piece)
+                first = piece.values.offset
+                hashes += int(until[first + len(piece.values)] - until[first])
         producer.flush()
-    return Contents(rows, value_bytes)
+    return Contents(rows, value_bytes, hashes)
 
 
 def make_topic(cluster: Cluster, name: str, partitions: int) -> None:
@@ -153,6 +165,13 @@ def _timestamps_ms(first: int, count: int) -> np.ndarray:
 @functools.lru_cache(maxsize=2)  # topics of one size follow each other
 def _block(values: int | str) -> RecordColumns:
     return make_columns(values, 2**31)
+
+
+@functools.lru_cache(maxsize=2)
+def _hashes_until(values: int | str) -> np.ndarray:
+    """The sum of the hashes of the block's first values, by their number."""
+    hashes = [zlib.crc32(value.as_buffer()) for value in _block(values).values]
+    return np.append(0, np.cumsum(np.array(hashes, np.int64)))
 
 
 def _value_bytes(columns: RecordColumns) -> int:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from sparkkafka.client import Consumer, Producer, TopicPartition
 from tests.bench import rivals
-from tests.bench.client_rows import SEND_ROWS, write
+from tests.bench.client_rows import SEND_ROWS, read_checks, write, write_checks
 from tests.bench.codec_rows import KILO_BATCH, columns
 from tests.bench.data import make_topic, open_cluster, records_in, remove_topic
 from tests.bench.results import Row
@@ -54,12 +54,16 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
         target: float | None,
         ours: Callable[[], float],
         theirs: Callable[[], float],
+        work: list[float],
         note: str = "",
         *,
         collects: bool = True,
     ) -> None:
         made = Row(
-            "client library", f"{name}, one core", "M records/s", rival, target=target, note=note
+            *("client library", f"{name}, one core", "M records/s", rival, work),
+            target=target,
+            note=note,
+            checks=checks,
         )
         with one_core():
             rows.append(take_turns(made, ours, theirs, pairs, say, collects=collects))
@@ -67,28 +71,28 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     topic = "bench-library-read"
     ends = dict.fromkeys(range(PARTITIONS), count // PARTITIONS)
     few_ends = dict.fromkeys(ends, few // PARTITIONS)
+    many, few = sum(ends.values()), sum(few_ends.values())
     with open_cluster(bootstrap_servers) as cluster:
         make_topic(cluster, topic, PARTITIONS)
     try:
         write(bootstrap_servers, topic, data, KILO_BATCH)
+        checks = read_checks(bootstrap_servers, topic, data.values)
         row(
             "Consumer.poll of 100 B, 4 partitions",
             rivals.KAFKA_PYTHON,
             POLL_TARGET,
-            lambda: count / 1e6 / poll(bootstrap_servers, topic, ends),
-            lambda: few / 1e6 / rivals.kafka_python_read(bootstrap_servers, topic, few_ends),
+            lambda: poll(bootstrap_servers, topic, ends),
+            lambda: rivals.kafka_python_read(bootstrap_servers, topic, few_ends),
+            [many, few],
             f"max.poll.records={MAX_POLL_RECORDS} on both sides",
         )
         row(
             "Consumer.poll of 100 B, 4 partitions, rival tuned",
             rivals.CONFLUENT,
             None,
-            lambda: count / 1e6 / poll(bootstrap_servers, topic, ends, FETCH_BYTES),
-            lambda: (
-                count
-                / 1e6
-                / rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH)
-            ),
+            lambda: poll(bootstrap_servers, topic, ends, FETCH_BYTES),
+            lambda: rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH),
+            [many, many],
             SAME_FETCH,
         )
         for collects in (True, False):
@@ -97,12 +101,9 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
                 + ("" if collects else ", no garbage collector"),
                 rivals.CONFLUENT,
                 ARROW_TARGET if collects else None,
-                lambda: count / 1e6 / poll_arrow(bootstrap_servers, topic, ends, FETCH_BYTES),
-                lambda: (
-                    count
-                    / 1e6
-                    / rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH)
-                ),
+                lambda: poll_arrow(bootstrap_servers, topic, ends, FETCH_BYTES),
+                lambda: rivals.confluent_read(bootstrap_servers, topic, ends, rivals.TUNED_FETCH),
+                [many, many],
                 f"{SAME_FETCH}; its CRC check is off, as by default, ours on",
                 collects=collects,
             )
@@ -115,45 +116,55 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     with open_cluster(bootstrap_servers) as cluster:
         make_topic(cluster, topic, PARTITIONS)
 
-    def rate(number: int, work: Callable[[], float], partitions: int = PARTITIONS) -> float:
+    def counted(number: int, work: Callable[[], float], partitions: int = PARTITIONS) -> float:
         before = records_in(bootstrap_servers, topic, partitions)
         seconds = work()
         written = records_in(bootstrap_servers, topic, partitions) - before
         assert written == number, f"{written} records of {number} in {topic}"
-        return number / 1e6 / seconds
+        return seconds
 
     few_values = values[:few]
+
+    def written(work: Callable[[], float], partitions: int = PARTITIONS) -> None:
+        nonlocal checks
+        checks = write_checks(bootstrap_servers, topic, partitions, values, work)
+
     try:
+        written(lambda: send(bootstrap_servers, topic, values))
         row(
             "Producer.send of 100 B, 4 partitions",
             rivals.KAFKA_PYTHON,
             SEND_TARGET,
-            lambda: rate(len(values), lambda: send(bootstrap_servers, topic, values)),
-            lambda: rate(
+            lambda: counted(len(values), lambda: send(bootstrap_servers, topic, values)),
+            lambda: counted(
                 len(few_values),
                 lambda: rivals.kafka_python_write(bootstrap_servers, topic, few_values, PARTITIONS),
             ),
+            [len(values), len(few_values)],
         )
         row(
             "Producer.send of 100 B, 4 partitions",
             rivals.CONFLUENT,
             None,
-            lambda: rate(len(values), lambda: send(bootstrap_servers, topic, values)),
-            lambda: rate(
+            lambda: counted(len(values), lambda: send(bootstrap_servers, topic, values)),
+            lambda: counted(
                 len(values),
                 lambda: rivals.confluent_write(bootstrap_servers, topic, values, PARTITIONS),
             ),
+            [len(values), len(values)],
         )
         table = pa.table({"value": data.values})
+        written(lambda: send_table(bootstrap_servers, topic, pa.table({"value": some})))
         row(
             "Producer.send_table of 100 B, 4 partitions",
             rivals.CONFLUENT,
             None,
-            lambda: rate(count, lambda: send_table(bootstrap_servers, topic, table)),
-            lambda: rate(
+            lambda: counted(count, lambda: send_table(bootstrap_servers, topic, table)),
+            lambda: counted(
                 len(values),
                 lambda: rivals.confluent_write(bootstrap_servers, topic, values, PARTITIONS),
             ),
+            [count, len(values)],
         )
     finally:
         remove_topic(bootstrap_servers, topic)
@@ -165,27 +176,34 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     with open_cluster(bootstrap_servers) as cluster:
         make_topic(cluster, topic, wide)
     try:
+        written(lambda: send(bootstrap_servers, topic, values, wide), wide)
         row(
             f"Producer.send of 100 B, {wide} partitions",
             rivals.KAFKA_PYTHON,
             None,
-            lambda: rate(len(values), lambda: send(bootstrap_servers, topic, values, wide), wide),
-            lambda: rate(
+            lambda: counted(
+                len(values), lambda: send(bootstrap_servers, topic, values, wide), wide
+            ),
+            lambda: counted(
                 len(few_values),
                 lambda: rivals.kafka_python_write(bootstrap_servers, topic, few_values, wide),
                 wide,
             ),
+            [len(values), len(few_values)],
         )
         row(
             f"Producer.send of 100 B, {wide} partitions",
             rivals.CONFLUENT,
             None,
-            lambda: rate(len(values), lambda: send(bootstrap_servers, topic, values, wide), wide),
-            lambda: rate(
+            lambda: counted(
+                len(values), lambda: send(bootstrap_servers, topic, values, wide), wide
+            ),
+            lambda: counted(
                 len(values),
                 lambda: rivals.confluent_write(bootstrap_servers, topic, values, wide),
                 wide,
             ),
+            [len(values), len(values)],
         )
     finally:
         remove_topic(bootstrap_servers, topic)
@@ -211,19 +229,25 @@ def small_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None
     with open_cluster(bootstrap_servers) as cluster:
         make_topic(cluster, topic, 1)
     try:
+        checks = write_checks(
+            *(bootstrap_servers, topic, 1, [value] * (lone + 1)),
+            lambda: send_each(bootstrap_servers, topic, value, lone),
+        )
         for rival, each in rivals_lone.items():
             made = Row(
                 "client library",
                 "send().result() of 100 B, one after the other, linger.ms=0",
                 "records/s",
                 rival,
+                [lone, lone],
                 target=LONE_TARGET if rival == rivals.CONFLUENT else None,
+                checks=checks,
             )
             rows.append(
                 take_turns(
                     made,
-                    lambda: lone / send_each(bootstrap_servers, topic, value, lone),
-                    lambda each=each: lone / each(bootstrap_servers, topic, value, lone),  # type: ignore[misc]
+                    lambda: send_each(bootstrap_servers, topic, value, lone),
+                    lambda each=each: each(bootstrap_servers, topic, value, lone),  # type: ignore[misc]
                     pairs,
                     say,
                 )
@@ -231,20 +255,25 @@ def small_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None
         for rival, loop in rivals_loop.items():
             few = values if rival == rivals.CONFLUENT else values[: many // 4]
             for name, ours in (("send", send_loop), ("send_many", send_series)):
+                # A first record opens the connection, before the time is taken.
+                checks = write_checks(
+                    *(bootstrap_servers, topic, 1, [value, *values]),
+                    lambda ours=ours: ours(bootstrap_servers, topic, values),  # type: ignore[misc]
+                )
                 made = Row(
                     "client library",
                     f"{name} of 100 B, default batches, acks=1",
                     "M records/s",
                     rival,
+                    [many, len(few)],
+                    checks=checks,
                     note="send of confluent-kafka and kafka-python in a loop",
                 )
                 rows.append(
                     take_turns(
                         made,
-                        lambda ours=ours: many / 1e6 / ours(bootstrap_servers, topic, values),  # type: ignore[misc]
-                        lambda loop=loop, few=few: (  # type: ignore[misc]
-                            len(few) / 1e6 / loop(bootstrap_servers, topic, few)
-                        ),
+                        lambda ours=ours: ours(bootstrap_servers, topic, values),  # type: ignore[misc]
+                        lambda loop=loop, few=few: loop(bootstrap_servers, topic, few),  # type: ignore[misc]
                         pairs,
                         say,
                     )

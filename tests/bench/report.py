@@ -1,6 +1,7 @@
-"""What a run of the benchmarks leaves: a table, JSON, a plot, and a block of the README.
+"""What runs of the benchmarks leave: bundles, and the tables and pictures that are made of them.
 
-JSON is the source: the pages are made of it alone, and a test holds them to it.
+A bundle is the JSON of one run of one part: the machine, all versions, the settings of both sides,
+and the seconds of each run. Pages are made of bundles only; `verify.py` recomputes their figures.
 """
 
 from __future__ import annotations
@@ -14,14 +15,28 @@ import platform
 import re
 import statistics
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkkafka.plot.canvas import colours_of
+from sparkkafka.plot.canvas import MARKERS, colours_of
 from tests.bench.results import WORKER_RSS_TARGET_MB, Row, median_difference
 from tests.tools.pictures import save_both
+
+MATRIX_GROUPS = ("decode ", "encode ")
+"""How the names of groups begin whose tables have a column for each rival."""
+GROWTH_AXES = {
+    "growth by partitions": "partitions",
+    "growth by size of records": "bytes of a value",
+    "growth by tasks": "tasks",
+}
+"""Groups of the part "growth", and the setting of the topic that grows."""
+
+BUNDLES = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+PARTS = ("spark", "schemas", "decoders", "growth", "client")
+"""Each is measured in a process of its own and leaves a bundle; the page has their groups in this
+order."""
 
 README_START, README_END = "<!-- benchmarks -->", "<!-- /benchmarks -->"
 FIGURES_START, FIGURES_END = "<!-- figures -->", "<!-- /figures -->"
@@ -58,62 +73,55 @@ README_ROWS = (
 FRONT_PAGE_ROWS = (README_ROWS[0], README_ROWS[2], README_ROWS[3])
 
 _HEAD = ("what", "pykafka", "rival", "ratio: median (from to)", "target", "speed", "worker memory")
-_PACKAGES = ("sparkkafka", "pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python")
+_PACKAGES = (
+    *("sparkkafka", "pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python"),
+    *("fastavro", "protobuf", "pyruhvro", "ptars", "orjson"),
+)
 
 
 @dataclass
-class Report:
-    """All rows of a run and where they come from. `about` is flat text by name."""
+class Bundle:
+    """All rows of a run of a part, and where they come from. `about` is flat text by name."""
 
+    part: str
     about: dict[str, str]
     rows: list[Row] = field(default_factory=list)
 
     def to_json(self) -> str:
-        rows = [dataclasses.asdict(_rounded(row)) for row in self.rows]
-        return json.dumps({"about": self.about, "rows": rows}, indent=1, ensure_ascii=False) + "\n"
+        """One line a row, without what is at its default."""
+        empty = dataclasses.asdict(Row("", "", "", ""))
+        rows = []
+        for row in self.rows:
+            named = dataclasses.asdict(_rounded(row)).items()
+            given = {name: value for name, value in named if value != empty[name]}
+            rows.append(json.dumps(given, ensure_ascii=False))
+        about = json.dumps(self.about, indent=1, ensure_ascii=False)
+        lines = ",\n".join(rows)
+        return f'{{"part": "{self.part}",\n"about": {about},\n"rows": [\n{lines}\n]}}\n'
 
     @classmethod
-    def from_json(cls, text: str) -> Report:
+    def from_json(cls, text: str) -> Bundle:
         document: dict[str, Any] = json.loads(text)
-        return cls(document["about"], [Row(**row) for row in document["rows"]])
-
-    @property
-    def groups(self) -> dict[str, list[Row]]:
-        """Rows by their heading, both in the order of the first appearance."""
-        groups: dict[str, list[Row]] = {}
-        for row in self.rows:
-            groups.setdefault(row.group, []).append(row)
-        return groups
+        rows = [Row(**{"rival": "", **row}) for row in document["rows"]]
+        return cls(document["part"], document["about"], rows)
 
 
-def merged(published: Report, later: Report, group_order: Sequence[str]) -> Report:
-    """The published rows with those of a later, partial run in their places; new ones come last in
-    their group. `about` stays that of the published run: later rows say themselves what they are
-    of."""
-    words = _later_words(later.about, published.about)
-    renewed = {_key(row): dataclasses.replace(row, measured=words) for row in later.rows}
-    rows = [renewed.pop(_key(row), row) for row in published.rows]
-    order = {group: number for number, group in enumerate(group_order)}
-    rows = sorted([*rows, *renewed.values()], key=lambda row: order.get(row.group, len(order)))
-    return Report(published.about, rows)
+def read_bundles(folder: Path = BUNDLES) -> list[Bundle]:
+    """The committed bundle of each part."""
+    paths = [folder / f"{part}.json" for part in PARTS]
+    return [Bundle.from_json(path.read_text("utf-8")) for path in paths if path.exists()]
 
 
-def _key(row: Row) -> tuple[str, str, str]:
-    return row.group, row.name, row.rival.split()[0]  # a rival's version may be a newer one
+def all_rows(bundles: Sequence[Bundle]) -> list[Row]:
+    return [row for bundle in bundles for row in bundle.rows]
 
 
-def _later_words(later: dict[str, str], before: dict[str, str]) -> str:
-    """Date and commit of a run, and in what else it differs from the one before."""
-    of_the_run = {"date", "command", "commit", "load before", "worker memory"}
-    changed = [
-        f"{name} {value}"
-        for name, value in later.items()
-        if name not in of_the_run and before.get(name) != value
-    ]
-    words = f"{later['date']} at commit {later.get('commit', 'unknown')}"
-    if "load before" in later:
-        words += f", load {later['load before']} before it began"
-    return "; ".join([words, *changed])
+def by_group(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows by their heading, both in the order of the first appearance."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    return groups
 
 
 # --- one row -------------------------------------------------------------------------------------
@@ -128,7 +136,7 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         row.name,
         _figure(row.ours, row.unit),
-        f"{_figure(row.theirs, row.unit)} {row.rival}",
+        f"{_figure(row.theirs, row.unit)} {row.rival}" if row.rival else "",
         _ratio_words(row),
         _target_words(row),
         verdict,
@@ -137,6 +145,8 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def _ratio_words(row: Row) -> str:
+    if not row.rival:
+        return ""
     low, high = row.spread
     spread = f"({low:.2f} to {high:.2f})" if len(row.ratios) > 1 else "(one pair)"
     words = f"{row.ratio:.2f} {spread}"
@@ -167,29 +177,29 @@ def _figure(figures: Sequence[float], unit: str) -> str:
 
 
 def _rounded(row: Row) -> Row:
-    def four_digits(figures: list[float]) -> list[float]:
-        return [float(f"{figure:.4g}") for figure in figures]
+    def six_digits(figures: list[float]) -> list[float]:
+        return [float(f"{figure:.6g}") for figure in figures]
 
     memory = None if row.worker_rss_mb is None else round(row.worker_rss_mb, 1)
-    ours, theirs = four_digits(row.ours), four_digits(row.theirs)
-    return dataclasses.replace(row, ours=ours, theirs=theirs, worker_rss_mb=memory)
+    ours, theirs = six_digits(row.ours_s), six_digits(row.theirs_s)
+    return dataclasses.replace(row, ours_s=ours, theirs_s=theirs, worker_rss_mb=memory)
 
 
 # --- pages ---------------------------------------------------------------------------------------
 
 
-def plain_table(report: Report) -> str:
+def plain_table(rows: Sequence[Row]) -> str:
     """For a terminal."""
     lines = []
-    table = {group: [cells(row) for row in rows] for group, rows in report.groups.items()}
-    everything = [_HEAD, *(row for rows in table.values() for row in rows)]
+    table = {group: [cells(row) for row in some] for group, some in by_group(rows).items()}
+    everything = [_HEAD, *(row for some in table.values() for row in some)]
     widths = [max(len(row[i]) for row in everything) for i in range(len(_HEAD))]
-    for group, rows in table.items():
+    for group, some in table.items():
         lines.append(f"\n{group}")
-        for row in (_HEAD, *rows):
+        for row in (_HEAD, *some):
             padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
             lines.append(("  " + "  ".join(padded)).rstrip())
-    lines += ["", summary(report.rows)]
+    lines += ["", summary(rows)]
     return "\n".join(lines)
 
 
@@ -216,56 +226,105 @@ def summary(rows: Sequence[Row]) -> str:
     return " ".join(lines)
 
 
-def page(report: Report) -> str:
-    """docs/benchmarks.md: how it is measured, the plot, the machine, and every row."""
-    parts = [_PAGE_HEAD.format(memory=report.about.get("worker memory", "")), summary(report.rows)]
-    for file, shown in (("benchmarks", "light"), ("benchmarks-dark", "dark")):
-        parts.append(f"\n![Ratios by group and rival]({file}.png#gh-{shown}-mode-only)\n")
-    parts.append("## Where it ran\n\n| | |\n|---|---|")
-    parts += [f"| {name} | {value} |" for name, value in report.about.items()]
-    return "\n".join(parts) + "\n\n" + rows_section(report)
+def matrix_table(rows: Sequence[Row]) -> str:
+    """A line for each name and a column for each rival, with the ratios only."""
+    rivals = list(dict.fromkeys(row.rival for row in rows))
+    found = {(row.name, row.rival): row for row in rows}
+    targets = {row.rival: f", target {row.target:g}" for row in rows if row.target is not None}
+    heads = [f"{rival}{targets.get(rival, '')}" for rival in rivals]
+    lines = [f"| what | pykafka | {' | '.join(heads)} |", "|" + "---|" * (len(rivals) + 2)]
+    for name in dict.fromkeys(row.name for row in rows):
+        beside = [found.get((name, rival)) for rival in rivals]
+        ours = next(_figure(row.ours, row.unit) for row in beside if row is not None)
+        ratios = ["cannot" if row is None else _ratio_words(row) for row in beside]
+        for number, row in enumerate(beside):
+            if row is not None and row.met is False:
+                ratios[number] += " **missed**"
+        lines.append(f"| {name} | {ours} | {' | '.join(ratios)} |")
+    return "\n".join(lines) + "\n"
 
 
-def rows_section(report: Report) -> str:
+def page(bundles: Sequence[Bundle]) -> str:
+    """docs/benchmarks.md: how it is measured, the plots, the machine, and every row."""
+    memory = next((b.about["worker memory"] for b in bundles if "worker memory" in b.about), "")
+    parts = [_PAGE_HEAD.format(memory=memory), summary(all_rows(bundles))]
+    parts.append(_picture("benchmarks", "Ratios by group and rival"))
+    if any(bundle.part == "growth" for bundle in bundles):
+        parts.append(_GROWTH_HEAD)
+        parts.append(_picture("growth-speed", "Rows per second by partitions, sizes and tasks"))
+        parts.append(_picture("growth-memory", "Memory of a worker by partitions, sizes and tasks"))
+    parts += [_RUNS_HEAD, _runs_table(bundles)]
+    return "\n".join(parts) + "\n" + rows_section(all_rows(bundles))
+
+
+def _picture(name: str, text: str) -> str:
+    shown = (("", "light"), ("-dark", "dark"))
+    lines = [f"![{text}]({name}{file}.png#gh-{mode}-mode-only)\n" for file, mode in shown]
+    return "\n" + "\n".join(lines)
+
+
+def _runs_table(bundles: Sequence[Bundle]) -> str:
+    """A line for each fact. Where parts differ, their values are named."""
+    lines = ["| | |", "|---|---|"]
+    links = ", ".join(f"[{bundle.part}](benchmarks/{bundle.part}.json)" for bundle in bundles)
+    lines.append(f"| bundles | {links} |")
+    for name in dict.fromkeys(name for bundle in bundles for name in bundle.about):
+        parts: dict[str, list[str]] = {}
+        for bundle in bundles:
+            if name in bundle.about:
+                parts.setdefault(bundle.about[name], []).append(bundle.part)
+        values = [f"{value} ({', '.join(some)})" for value, some in parts.items()]
+        everywhere = [bundle.part for bundle in bundles] == parts.get(next(iter(parts)))
+        lines.append(f"| {name} | {next(iter(parts)) if everywhere else '; '.join(values)} |")
+    return "\n".join(lines) + "\n"
+
+
+def rows_section(rows: Sequence[Row]) -> str:
     """All rows, by group."""
     parts = [_ROWS_HEAD]
-    for group, rows in report.groups.items():
-        parts.append(f"### {group[0].upper()}{group[1:]}\n\n{markdown_table(rows)}")
+    for group, some in by_group(rows).items():
+        table = matrix_table(some) if is_matrix(some) else markdown_table(some)
+        parts.append(f"### {group[0].upper()}{group[1:]}\n\n{table}")
         notes: dict[str, list[str]] = {}
-        for row in rows:
+        for row in some:
             if row.note:
                 notes.setdefault(row.note, []).append(f"{row.name} ({row.rival})")
-        if notes:
-            lines = (f"- {'; '.join(names)}: {note}" for note, names in notes.items())
-            parts.append("\n".join(lines) + "\n")
-        parts += [f"{line}\n" for line in _measured_lines(rows)]
+        # Whatever all rows of a rival share is said once.
+        for note, names in notes.items():
+            rivals = {row.rival for row in some if row.note == note}
+            if is_matrix(some) and len(rivals) == 1:
+                names = sorted(rivals)
+            parts.append(f"- {'; '.join(names)}: {note}\n")
     return "\n".join(parts)
 
 
-def update_readme(text: str, report: Report) -> str:
+def is_matrix(rows: Sequence[Row]) -> bool:
+    """Whether a group's table has a column for each rival: its rows are one library's."""
+    return rows[0].group.startswith(MATRIX_GROUPS)
+
+
+def update_readme(text: str, bundles: Sequence[Bundle]) -> str:
     """The README's text with its table made current."""
     lines = ["| | pykafka | the other | times as fast |", "|---|---|---|---|"]
-    for published, row in published_rows(report, README_ROWS):
+    for published, row in published_rows(bundles, README_ROWS):
         figures = f"{_figure(row.ours, row.unit)} | {_figure(row.theirs, row.unit)}, {row.rival}"
         lines.append(f"| {published.text} | {figures} | **{row.ratio:.1f}** |")
     return _replaced(text, README_START, README_END, "\n".join(lines) + "\n")
 
 
-def update_front_page(text: str, report: Report) -> str:
+def update_front_page(text: str, bundles: Sequence[Bundle]) -> str:
     """The text of docs/index.md with its three figures made current."""
     lines = ['<div class="figures" markdown>']
-    for published, row in published_rows(report, FRONT_PAGE_ROWS):
+    for published, row in published_rows(bundles, FRONT_PAGE_ROWS):
         lines += ["<div markdown>", f"**{row.ratio:.1f} times** the {row.rival}: {published.text}"]
         lines.append("</div>")
-    about = report.about
-    again = any(row.measured for _, row in published_rows(report, FRONT_PAGE_ROWS))
+    about = bundles[0].about
     lines += [
         "</div>",
         "",
         f"Medians of {about['date']} on {about['cores']} cores ({about['CPU']}) with one broker "
         f"({about['Kafka broker']}), sparkkafka {about['sparkkafka']}, PySpark {about['pyspark']}: "
-        "[how it is measured, and all rows](benchmarks.md)"
-        f"{', some of them measured again later' * again}. `make bench` measures it again.",
+        "[how it is measured, and all rows](benchmarks.md). `make bench` measures it again.",
     ]
     return _replaced(text, FIGURES_START, FIGURES_END, "\n".join(lines) + "\n")
 
@@ -278,33 +337,32 @@ def _replaced(text: str, start: str, end: str, content: str) -> str:
     return f"{before}{start}\n{content}{end}{after}"
 
 
-def _measured_lines(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each separate run, with the names of the rows that it measured."""
-    runs: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.measured:
-            runs.setdefault(row.measured, []).append(row)
-    lines = []
-    for words, those in runs.items():
-        names = dict.fromkeys(row.name for row in those)
-        all_of_them = len(those) == len(rows)
-        which = "All of these" if all_of_them else "; ".join(names)
-        lines.append(f"Measured in a separate run: {which} ({words}).")
-    return lines
-
-
 def published_rows(
-    report: Report, chosen: Sequence[PublishedRow]
+    bundles: Sequence[Bundle], chosen: Sequence[PublishedRow]
 ) -> Iterator[tuple[PublishedRow, Row]]:
-    """The rows of the report that a page shows, in its order."""
+    """The rows of the bundles that a page shows, in its order."""
     for published in chosen:
-        for row in report.rows:
+        for row in all_rows(bundles):
             if (row.group, row.name) == (published.group, published.name) and (
                 row.rival.startswith(published.rival)
             ):
                 yield published, row
                 break
 
+
+_GROWTH_HEAD = """\
+## Growth
+
+Each run reads one topic in a session of `local[4]`: at most four tasks at a time, on two cores. The
+JVM connector has no row above 64 partitions, because it waits half a second at the end of each.
+"""
+
+_RUNS_HEAD = """\
+## Where it ran
+
+Each part of the benchmarks is a run of its own. Its bundle has the facts below, the settings of
+both sides, the seconds of each run, and the counts and sums that were compared.
+"""
 
 _ROWS_HEAD = """\
 ## All rows
@@ -316,10 +374,11 @@ parentheses. Above 1, pykafka is faster. [Where the time goes](performance.md).
 _PAGE_HEAD = """\
 # Benchmarks
 
-`make bench` measures [all rows](#all-rows) and writes this page from
-[the figures](benchmarks.json). `make bench-quick` measures some of the rows in less than three
-minutes and writes nothing. A note below a table names the rows that
-`tests/bench/run.py --only … --write` measured again later.
+`make bench` measures [all rows](#all-rows), one part after the other (`make bench BENCH=schemas`:
+one part). Each part writes a bundle, and this page is made of the bundles.
+`python tests/bench/verify.py docs/benchmarks/*.json` recomputes the figures of this page, of the
+README and of the front page from them, and compares the counts and sums in them. `make bench-quick`
+measures some of the rows in less than three minutes and writes nothing.
 
 ## How it is measured
 
@@ -327,12 +386,18 @@ minutes and writes nothing. A note below a table names the rows that
 
 - One real broker and one Spark session (`local[2]`) with both connectors run on one machine. Topics
   have 4 partitions unless the row says otherwise.
-- Both connectors read or write the same bytes with the same `kafka.*` settings. For each topic both
-  must return the count and the sum of lengths that were written. After writes, the topics' records
-  are counted.
+- Both connectors read or write the same bytes with the same `kafka.*` settings.
 - The JVM connector's jars (names below) are the newest complete set that was available. They are a
   little older than Spark itself.
 - The client rows measure without Spark, against other Python clients.
+
+**Checks**
+
+- For each topic, both sides must return the count and the sum of the CRC-32 of all values that were
+  written. Micro-batches are only counted.
+- After writes, confluent-kafka reads the records of the last run back. Their count and sum must be
+  those of the rows that were to be written.
+- Decoders and encoders are measured after the results of both sides were found equal.
 
 **Runs and ratios**
 
@@ -349,8 +414,7 @@ minutes and writes nothing. A note below a table names the rows that
 - **Much of the lead in short reads comes from a pause of the JVM connector**: its task waits up to
   0.5 s (`fetch.max.wait.ms`) when it reaches the end of a partition that gets no new records. The
   rows "all but the last 5 %" stop before that end, where neither connector waits, so they compare
-  only the speed. The rows of "Growth" show the effect of the pause with many partitions and with
-  many rows.
+  only the speed. The rows of "Growth" show the effect of the pause with many partitions.
 
 **Data**
 
@@ -402,17 +466,72 @@ minutes and writes nothing. A note below a table names the rows that
 """
 
 
+def write_pages(root: Path) -> None:
+    """Make the page, its pictures and the figures of README and front page of the bundles."""
+    bundles = read_bundles()
+    docs = root / "docs"
+    (docs / "benchmarks.md").write_text(page(bundles), "utf-8")
+    plot(bundles, docs)
+    for path, update in (
+        (root / "README.md", update_readme),
+        (docs / "index.md", update_front_page),
+    ):
+        path.write_text(update(path.read_text("utf-8"), bundles), "utf-8")
+
+
 # --- the plot ------------------------------------------------------------------------------------
 
 
-def plot(report: Report, folder: Path) -> None:
+def plot(bundles: Sequence[Bundle], folder: Path) -> None:
     """Draw a bar for each group and rival: the median of its rows' ratios, with a line from the
-    smallest to the largest. Writes benchmarks.png and benchmarks-dark.png into the folder."""
+    smallest to the largest; and the two pictures of growth. Light and dark, into the folder."""
     ratios: dict[str, list[float]] = {}
-    for group, rows in report.groups.items():
-        for row in rows:
-            ratios.setdefault(f"{group} / {row.rival}", []).append(row.ratio)
+    for row in all_rows(bundles):
+        if row.rival and row.group not in GROWTH_AXES:
+            ratios.setdefault(f"{row.group} / {row.rival}", []).append(row.ratio)
     save_both("benchmarks", lambda: _draw_ratios(ratios), folder)
+    growth = [row for row in all_rows(bundles) if row.group in GROWTH_AXES]
+    if growth:
+        save_both("growth-speed", lambda: _draw_growth(growth, of_memory=False), folder)
+        save_both("growth-memory", lambda: _draw_growth(growth, of_memory=True), folder)
+
+
+def _draw_growth(rows: Sequence[Row], *, of_memory: bool) -> None:
+    from matplotlib import pyplot
+
+    _, panels = pyplot.subplots(1, len(GROWTH_AXES), figsize=(8, 3), sharey=of_memory)
+    for axes, (group, setting) in zip(panels, GROWTH_AXES.items(), strict=True):
+        some = [row for row in rows if row.group == group]
+        for number, name in enumerate(("pykafka", "JVM connector")):
+            points = [
+                (int(row.settings["topic"][setting]), value)
+                for row in some
+                if (value := _growth_value(row, of_memory, name)) is not None
+            ]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=MARKERS[number], label=name)
+        axes.set_title(setting, fontsize=10)
+        if setting != "tasks":
+            axes.set_xscale("log")
+        else:
+            axes.set_xticks(range(1, 5))
+        if of_memory:
+            axes.axhline(WORKER_RSS_TARGET_MB, linestyle=":", color=axes.xaxis.label.get_color())
+            axes.set_ylim(0, WORKER_RSS_TARGET_MB * 1.1)
+        else:
+            axes.set_yscale("log")
+            axes.grid(which="minor", visible=False)
+    unit = "MB in the largest worker,\nbeyond an idle one" if of_memory else "rows/s"
+    panels[0].set_ylabel(unit)
+    if not of_memory:
+        panels[0].legend(fontsize=9)
+
+
+def _growth_value(row: Row, of_memory: bool, name: str) -> float | None:
+    if of_memory:
+        return row.worker_rss_mb if name == "pykafka" else None
+    figures = row.ours if name == "pykafka" else row.theirs
+    return statistics.median(figures) if figures else None
 
 
 def _draw_ratios(ratios: dict[str, list[float]]) -> None:
@@ -444,19 +563,22 @@ def _draw_ratios(ratios: dict[str, list[float]]) -> None:
 # --- where it ran --------------------------------------------------------------------------------
 
 
-def about(command: str, *, kafka: str, connector: Sequence[Path], java: Path) -> dict[str, str]:
-    """Date, versions and machine. Without names of hosts or users: this is published."""
+def about(command: str, more: Mapping[str, str]) -> dict[str, str]:
+    """Date, versions and machine. Without names of hosts or users: this is published. `more`: facts
+    of the part that is measured."""
     import psutil
 
     facts = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "command": command}
     facts["commit"] = _commit()
     facts["load before"] = f"{os.getloadavg()[0]:.1f}"
-    facts |= {name: importlib.metadata.version(name) for name in _PACKAGES}
-    facts["Kafka broker"] = kafka
-    facts["JVM connector's jars"] = ", ".join(sorted(path.stem for path in connector))
-    facts["Java"] = _java_words(java)
+    for name in _PACKAGES:
+        try:
+            facts[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            facts[name] = "not installed"
+    facts |= more
     facts["Python"] = platform.python_version()
-    facts["system"] = f"{platform.system()} {platform.machine()}"
+    facts["system"] = f"{platform.system()} {platform.release()} {platform.machine()}"
     facts["CPU"] = _cpu_model()
     facts["cores"] = str(os.cpu_count())
     facts["RAM"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
@@ -477,7 +599,7 @@ def _commit() -> str:
         return "unknown"  # a copy without git
 
 
-def _java_words(java: Path) -> str:
+def java_version(java: Path) -> str:
     answer = subprocess.run(
         [str(java), "-version"], capture_output=True, text=True, timeout=60, check=True
     )

@@ -1,9 +1,11 @@
-"""Measures sparkkafka beside its rivals: `python tests/bench/run.py [--quick] [--only TEXT …]`.
+"""Measures a part of the benchmarks: `python tests/bench/run.py PART [--quick] [--only TEXT …]`.
 
-Starts one broker and one Spark session; both, and all data, are gone afterwards. `--write` brings
-docs/benchmarks.* and the README's table up to date; with `--only` it renews those rows alone, and
-the pages say when and at which commit. Returns 1 if a row failed (not if it missed its target), and
-names it.
+Parts are spark (the connectors), schemas (columns with a schema in Spark), decoders (no Kafka
+and no Spark), growth, and client (no Spark). A part starts one broker and one Spark session; both,
+and all data, are gone afterwards. `--write` writes the part's bundle,
+docs/benchmarks/PART.json, and makes docs/benchmarks.md, its pictures and the tables of README.md
+and docs/index.md of all bundles. Returns 1 if a row failed (not if it missed its target), and names
+it.
 """
 
 from __future__ import annotations
@@ -33,23 +35,31 @@ from sparkkafka.testing.kafka.jars import (
 )
 from sparkkafka.testing.kafka.java import export_java_home, find_java
 from tests.bench import cases, report
-from tests.bench.report import Report
+from tests.bench.report import PARTS, Bundle
 from tests.bench.results import Row
-from tests.bench.spark_rows import LOCAL, SparkBench, open_spark
+from tests.bench.spark_rows import SESSION, SparkBench, open_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 #: After so many seconds a row gets at most so many pairs: a slow machine ends in time too.
-_PATIENCE = ((9 * 60, 1), (5 * 60, 2))
-_QUICK_PATIENCE = ((90, 1),)
-_CLIENT = "client"
-_LIBRARY = "client library"
-_COMMAND = "command"
+_PATIENCE = {
+    "spark": ((9 * 60, 1), (5 * 60, 2)),
+    "growth": ((4 * 60, 1),),
+    "schemas": ((5 * 60, 1),),
+    "quick": ((90, 1),),
+}
+_MASTERS = {"growth": "local[4]"}
+_LOCAL = "local[2]"
+_CLIENT_GROUPS = ("client", "client library", "command")
 #: More than this before anything was started means that others work too.
 _BUSY_LOAD = 1.0
+#: Of the broker of the part "growth": 10,000 logs with small indexes, in memory where possible.
+_SMALL_FILES = {"log.index.size.max.bytes": 4096, "log.segment.bytes": 16 << 20}
+_IN_MEMORY = Path("/dev/shm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--quick", action="store_true", help="the rows of most interest")
     parser.add_argument(
         "--only",
@@ -58,14 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="TEXT",
         help="rows whose 'group: name' contains it, or one of them if given several times",
     )
-    parser.add_argument("--write", action="store_true", help="docs/benchmarks.* and README.md")
-    parser.add_argument(
-        "--master", default=LOCAL, help='of Spark, e.g. "local-cluster[2,1,2048]"; %(default)s'
-    )
+    parser.add_argument("--write", action="store_true", help="the bundle, the page, README.md")
+    parser.add_argument("--bundle", type=Path, help="write the bundle to this file only")
     options = parser.parse_args(arguments)
-    if options.write and (options.quick or options.master != LOCAL):
-        parser.error("--write is for whole rows: not with --quick, nor with another --master")
+    if options.write and (options.quick or options.only):
+        parser.error("--write is for whole parts: not with --quick or --only")
     raise_on_sigterm()
+    in_memory = options.part == "growth" and os.access(_IN_MEMORY, os.W_OK)
+    tempfile.tempdir = str(_IN_MEMORY) if in_memory else tempfile.tempdir
     folder = Path(tempfile.mkdtemp(prefix="sparkkafka-bench-"))
     try:
         return _run(options, folder)
@@ -88,35 +98,50 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
         return 1
     java = find_java()
     export_java_home(java)
-    command = "make bench" if options.write and not options.only else "python tests/bench/run.py"
-    command += " --quick" * options.quick
     jars = [*connector, *spark_avro]
-    facts = report.about(command, kafka=KAFKA_VERSION, connector=jars, java=java)
-    bench = Bench(options.quick, options.only)
-    if not bench.wants_anything:
-        groups = "; ".join((*cases.GROUPS, _CLIENT, _LIBRARY, _COMMAND))
-        wanted = " or ".join(map(repr, options.only))
-        print(
-            f"no row has {wanted} in its 'group: name'; groups are: {groups}",
-            file=sys.stderr,
+    part, quick = options.part, options.quick
+    properties = _SMALL_FILES if part == "growth" else {}
+    more = {
+        "Kafka broker": KAFKA_VERSION,
+        "JVM connector's jars": ", ".join(sorted(path.stem for path in jars)),
+        "Java": report.java_version(java),
+    }
+    if properties:
+        texts = (f"{name}={text}" for name, text in properties.items())
+        more["broker's properties"] = ", ".join(texts)
+    if part not in ("client", "decoders"):
+        master = _MASTERS.get(part, _LOCAL)
+        more["Spark session"] = ", ".join(
+            [f"spark.master={master}", *(f"{name}={text}" for name, text in SESSION.items())]
         )
-        return 2
-    bench.say(f"load of the machine: {bench.load:.1f}; warming up takes a minute")
-    with KafkaCluster() as cluster:
+    facts = report.about(f"tests/bench/run.py {part}", more)
+    bench = Bench(part, quick, options.only)
+    bench.say(f"{part}; load of the machine: {bench.load:.1f}")
+    if part == "decoders":
+        bench.decoders()
+        return _finish(options, bench, Bundle(part, facts, bench.rows))
+    with KafkaCluster(heap_mb=2048 if part == "growth" else 512, properties=properties) as cluster:
         bench.say("Kafka is up")
-        if bench.wants_spark:
-            with open_spark(folder, jars, options.master) as spark:
+        if part == "client":
+            bench.client(cluster.bootstrap_servers)
+        else:
+            with open_spark(folder, jars, master) as spark:
                 bench.say("Spark is up")
                 spark_bench = SparkBench(
                     spark, cluster.bootstrap_servers, bench.say, bench.pairs_of
                 )
-                bench.run_spark(spark_bench)
+                # Without it no figure would mean anything, so it may raise.
+                spark_bench.warm_up()
+                bench.say("warmed up")
+                work = {"spark": bench.spark, "schemas": bench.schemas, "growth": bench.growth}
+                work[part](spark_bench)
                 facts["worker memory"] = spark_bench.memory.words
-        bench.run_client(cluster.bootstrap_servers)
-    result = Report(facts, bench.rows)
-    print(report.plain_table(result))
-    if any(len(row.ours) == 1 and row.met is not None for row in bench.rows):
-        print("One pair of runs is not a verdict: on a busy machine rows get fewer pairs.")
+    return _finish(options, bench, Bundle(part, facts, bench.rows))
+
+
+def _finish(options: argparse.Namespace, bench: Bench, bundle: Bundle) -> int:
+    bundle.about["seconds"] = f"{bench.seconds:.0f}"
+    print(report.plain_table(bundle.rows))
     if bench.load > _BUSY_LOAD:
         print(
             f"The machine was busy when this started (load {bench.load:.1f} on {os.cpu_count()} "
@@ -125,146 +150,124 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     for name, reason in bench.failures:
         print(f"FAILED: {name}: {reason}", file=sys.stderr)
     bench.say("done")
+    if options.bundle is not None:
+        options.bundle.write_text(bundle.to_json(), "utf-8")
     if bench.failures or not bench.rows:
-        print("nothing is written: rows failed", file=sys.stderr)
+        print("nothing is written: rows failed, or none was wanted", file=sys.stderr)
         return 1
     if options.write:
-        _write(result, merge=bool(options.only))
+        report.BUNDLES.mkdir(exist_ok=True)
+        (report.BUNDLES / f"{bundle.part}.json").write_text(bundle.to_json(), "utf-8")
+        report.write_pages(ROOT)
+        print(f"docs/benchmarks/{bundle.part}.json and the pages are written")
     return 0
 
 
-def _write(result: Report, *, merge: bool) -> None:
-    docs = ROOT / "docs"
-    docs.mkdir(exist_ok=True)
-    if merge:
-        published = Report.from_json((docs / "benchmarks.json").read_text("utf-8"))
-        result = report.merged(published, result, (*cases.GROUPS, _CLIENT, _LIBRARY, _COMMAND))
-    text = result.to_json()
-    (docs / "benchmarks.json").write_text(text, "utf-8")
-    # Pages are made of what the JSON says, which is rounded: a test makes them again.
-    result = Report.from_json(text)
-    (docs / "benchmarks.md").write_text(report.page(result), "utf-8")
-    report.plot(result, docs)
-    for path, update in (
-        (ROOT / "README.md", report.update_readme),
-        (docs / "index.md", report.update_front_page),
-    ):
-        path.write_text(update(path.read_text("utf-8"), result), "utf-8")
-    print("docs/benchmarks.* and the figures in README.md and docs/index.md are written")
-
-
 class Bench:
-    """Works through the cases and collects rows and failures."""
+    """Works through the cases of a part and collects rows and failures."""
 
-    def __init__(self, quick: bool, only: Sequence[str]) -> None:
+    def __init__(self, part: str, quick: bool, only: Sequence[str]) -> None:
         self.rows: list[Row] = []
         self.failures: list[tuple[str, str]] = []
         self.load = os.getloadavg()[0]
         self._quick = quick
         self._only = only
         self._started_s = time.monotonic()
-        self._reads = [
-            case for case in cases.reads(quick=quick) if self._wanted(f"{case.group}: {case.name}")
-        ]
-        self._writes = [
-            case for case in cases.writes(quick=quick) if self._wanted(f"{case.group}: {case.name}")
-        ]
-        self._streams = [
-            case
-            for case in cases.streams(quick=quick)
-            if any(self._wanted(f"{case.group}: {name}") for name in case.names)
-        ]
-        self._one_row = self._wanted("latency: one row of one partition")
-        self._schemas = [
-            name
-            for name in cases.SCHEMA_ROWS
-            if self._wanted(f"{cases.SCHEMAS}: {name}") and (only or not quick)
-        ]
-        self._total = len(self._reads) + len(self._writes) + self._one_row
-        self._total += sum(len(case.names) for case in self._streams)
-        self._total += len(self._schemas) + (cases.READ_FEW in self._schemas)  # of two rivals
+        self._patience = _PATIENCE.get("quick" if quick else part, ())
 
     @property
-    def wants_spark(self) -> bool:
-        return self._total > 0
-
-    @property
-    def wants_anything(self) -> bool:
-        return self.wants_spark or any(map(self._wanted, (_CLIENT, _LIBRARY, _COMMAND)))
+    def seconds(self) -> float:
+        return time.monotonic() - self._started_s
 
     def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._started_s:4.0f} s] {text}", flush=True)
+        print(f"[{self.seconds:4.0f} s] {text}", flush=True)
 
     def pairs_of(self, wanted: int) -> int:
         """How many pairs of runs a row gets that wants so many."""
-        passed_s = time.monotonic() - self._started_s
-        patience = _QUICK_PATIENCE if self._quick else _PATIENCE
-        most = next((pairs for after_s, pairs in patience if passed_s >= after_s), wanted)
-        return min(wanted, most)
+        most = (pairs for after_s, pairs in self._patience if self.seconds >= after_s)
+        return min(wanted, next(most, wanted))
 
-    def run_spark(self, spark: SparkBench) -> None:
-        # Without it no figure would mean anything, so it may raise.
-        spark.warm_up()
-        self.say("warmed up")
-        if self._one_row:
-            pairs = cases.one_row_pairs(quick=self._quick)
+    def spark(self, spark: SparkBench) -> None:
+        quick = self._quick
+        if self.wants("latency: one row of one partition"):
+            pairs = cases.one_row_pairs(quick=quick)
             self._collect("latency", lambda: iter([spark.one_row(pairs)]))
-        for number, case in enumerate(self._writes):
-            self._collect(
-                f"{case.group}: {case.name}",
-                lambda case=case, number=number: iter([spark.write(case, number)]),
-            )
-        if self._schemas:
-            self._collect(cases.SCHEMAS, lambda: spark.schemas(self._schemas, quick=self._quick))
-        for case in self._streams:
-            self._collect(f"{case.group}: {case.name}", lambda case=case: spark.stream(case))
-        for topic, group in itertools.groupby(self._reads, key=lambda case: case.topic):
+        for number, write in enumerate(cases.writes(quick=quick)):
+            name = f"{write.group}: {write.name}"
+            if self.wants(name):
+                self._collect(
+                    name,
+                    lambda write=write, number=number: iter([spark.write(write, number)]),
+                )
+        for stream in cases.streams(quick=quick):
+            if any(self.wants(f"{stream.group}: {name}") for name in stream.names):
+                self._collect(
+                    f"{stream.group}: {stream.name}", lambda stream=stream: spark.stream(stream)
+                )
+        reads = [
+            case for case in cases.reads(quick=quick) if self.wants(f"{case.group}: {case.name}")
+        ]
+        for topic, group in itertools.groupby(reads, key=lambda case: case.topic):
             chosen = list(group)
             names = "; ".join(f"{case.group}: {case.name}" for case in chosen)
             self._collect(names, lambda topic=topic, chosen=chosen: spark.reads(topic, chosen))
         order = {name: number for number, name in enumerate(cases.GROUPS)}
-        self.rows.sort(key=lambda row: order.get(row.group, len(order)))
+        self.rows.sort(key=lambda row: order[row.group])
 
-    def run_client(self, bootstrap_servers: str) -> None:
+    def schemas(self, spark: SparkBench) -> None:
+        self._collect("schemas", lambda: spark.schemas(self.wants, quick=self._quick))
+
+    def decoders(self) -> None:
+        """Rows without Kafka and Spark."""
+        from tests.bench.shape_rows import shape_rows
+
+        self._collect(
+            "decoders and encoders",
+            lambda: shape_rows(self.wants, quick=self._quick, say=self.say),
+            told=True,
+        )
+
+    def growth(self, spark: SparkBench) -> None:
+        for case in cases.growth(quick=self._quick):
+            name = f"{case.group}: {case.name}"
+            if self.wants(name):
+                self._collect(name, lambda case=case: iter([spark.growth(case)]))
+
+    def client(self, bootstrap_servers: str) -> None:
         """Rows without Spark, of modules of their own."""
         from tests.bench.client_rows import client_rows
         from tests.bench.command_rows import command_rows
         from tests.bench.library_rows import library_rows
 
-        for name, rows in (
-            (_CLIENT, client_rows),
-            (_LIBRARY, library_rows),
-            (_COMMAND, command_rows),
-        ):
-            if self._wanted(name):
+        modules = (client_rows, library_rows, command_rows)
+        for name, rows in zip(_CLIENT_GROUPS, modules, strict=True):
+            if self.wants(name):
                 self._collect(
                     name,
                     lambda rows=rows: iter(
                         rows(bootstrap_servers, quick=self._quick, say=self.say)
                     ),
+                    told=True,
                 )
 
-    def _wanted(self, name: str) -> bool:
+    def wants(self, name: str) -> bool:
         return not self._only or any(text in name for text in self._only)
 
-    def _collect(self, names: str, measure: Callable[[], Iterator[Row]]) -> None:
-        """Takes the rows over; what goes wrong is remembered, and the other rows go on."""
+    def _collect(
+        self, names: str, measure: Callable[[], Iterator[Row]], *, told: bool = False
+    ) -> None:
+        """Takes the rows over; what goes wrong is remembered, and the other rows go on. `told`:
+        whether the rows are shown where they are measured."""
         try:
             for row in measure():
                 self.rows.append(row)
-                if not _has_told(row):
-                    done = sum(1 for row in self.rows if not _has_told(row))
-                    self.say(f"{done}/{self._total} {row.group}: {_line(row)}")
+                if not told:
+                    self.say(f"{row.group}: {_line(row)}")
         except Exception as error:
             traceback.print_exc()
             lines = str(error).strip().splitlines()
             self.failures.append((names, f"{type(error).__name__}: {lines[0] if lines else ''}"))
             self.say(f"FAILED: {names}")
-
-
-def _has_told(row: Row) -> bool:
-    """Whether the row was shown when it was measured: it is of a module without Spark."""
-    return row.group.startswith((_CLIENT, _COMMAND))
 
 
 def _line(row: Row) -> str:

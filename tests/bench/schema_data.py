@@ -22,9 +22,8 @@ from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.bench.cases import PARTITIONS
 from tests.bench.data import make_topic, open_cluster, remove_topic
+from tests.bench.shapes import AVRO, JSON, PROTOBUF
 from tests.support.options import parse_producer_options
-
-AVRO, PROTOBUF, JSON = "avro", "protobuf", "json"
 
 BLOCK_ROWS = 25_000
 
@@ -138,6 +137,10 @@ def orders() -> tuple[dict[str, Any], ...]:
     )
 
 
+def order_ids() -> np.ndarray:
+    return np.array([order["id"] for order in orders()])
+
+
 @lru_cache(maxsize=3)
 def payloads(form: str) -> pa.Array:
     """The block's rows, without ids of schemas."""
@@ -195,8 +198,10 @@ class Filled:
 
 
 @contextmanager
-def filled(servers: str, name: str, values: pa.Array, rows: int) -> Iterator[Filled]:
-    """A topic that has the block's values again and again, and exists only meanwhile."""
+def filled(
+    servers: str, name: str, values: pa.Array, rows: int, ids: np.ndarray | None
+) -> Iterator[Filled]:
+    """A topic that has these values again and again, and exists only meanwhile. `ids`: theirs."""
     config = {
         "bootstrap.servers": servers,
         "batch.size": str(1 << 20),
@@ -204,7 +209,7 @@ def filled(servers: str, name: str, values: pa.Array, rows: int) -> Iterator[Fil
         "max.request.size": str(4 << 20),
         "buffer.memory": str(64 << 20),
     }
-    ids = np.array([order["id"] for order in orders()])
+    ids = np.zeros(len(values), np.int64) if ids is None else ids
     total = made = 0
     options = parse_producer_options(config)
     with open_cluster(servers) as cluster, ColumnProducer(cluster, options) as producer:

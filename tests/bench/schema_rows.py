@@ -1,5 +1,4 @@
-"""Columns with a schema: our reads and writes beside Spark's own functions, and our decoders beside
-confluent-kafka's deserializers.
+"""Columns with a schema: our reads and writes beside Spark's own functions.
 
 The JVM connector reads bytes and Spark's `from_avro`, or `from_json`, makes columns of them: of the
 value without the five bytes of Confluent's frame.
@@ -9,15 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from sparkkafka.testing.registry import SchemaRegistry
 from tests.bench import data
 from tests.bench.cases import (
-    DECODE_AVRO,
-    DECODE_PROTOBUF,
     JVM,
     PARTITIONS,
     PYKAFKA,
@@ -27,9 +24,8 @@ from tests.bench.cases import (
     SCHEMAS,
     WRITE_AVRO,
 )
-from tests.bench.library_rows import one_core
-from tests.bench.results import Row
-from tests.bench.rivals import CONFLUENT
+from tests.bench.checks import SPARK_SUMS, compare, ends, read_back
+from tests.bench.results import WRITTEN, Row
 from tests.bench.schema_data import (
     AVRO,
     AVRO_SCHEMA,
@@ -37,16 +33,15 @@ from tests.bench.schema_data import (
     FEW_DDL,
     JSON,
     JSON_SCHEMA,
-    PROTOBUF,
-    PROTOBUF_SCHEMA,
     Filled,
     filled,
     framed,
+    order_ids,
     orders,
     payloads,
 )
-from tests.bench.schema_data import SCHEMAS as TEXTS
-from tests.bench.turns import take_turns
+from tests.bench.shape_rows import TITLES
+from tests.bench.shapes import BLOCK_ROWS, SHAPES, Shape
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,11 +50,10 @@ if TYPE_CHECKING:
 
 READ_TARGET, FEW_TARGET = 1.5, 1.5
 JSON_TARGET = WRITE_TARGET = 1.0
-DECODE_TARGETS = {AVRO: 10.0, PROTOBUF: 8.0}
 
 ALL_FIELDS = f"{PYKAFKA}, all fields"
-_BATCH_ROWS = 8192  # as the reader hands them over
-_BLOCKS, _RIVAL_ROWS = 8, 20_000  # of one core's work
+_SHAPE_ROWS = 200_000
+_SUMS = ("count(value)", "sum(crc32(cast(to_json(value) as binary)))")
 _JVM_COLUMNS = ("key", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
@@ -82,6 +76,45 @@ class SchemaBench:
         self._rows = 100_000 if quick else 1_000_000
         self._pairs = 2 if quick else 3
 
+    def shapes(self, wanted: Callable[[str], bool]) -> Iterator[Row]:
+        """Reads of the eight shapes, as Avro and as JSON, whose "group: name" is wanted."""
+        for form, function in ((AVRO, "from_avro"), (JSON, "from_json")):
+            for shape in SHAPES:
+                group = f"decode {TITLES[form]} in Spark"
+                if wanted(f"{group}: {shape.name}"):
+                    row = Row(group, shape.name, "rows/s", f"{JVM}, {function}")
+                    yield self._shape_read(shape, form, row)
+
+    def _shape_read(self, shape: Shape, form: str, row: Row) -> Row:
+        from pyspark.sql.avro.functions import from_avro
+        from pyspark.sql.functions import col, expr, from_json
+
+        topic = f"bench-shapes-{form}-{SHAPES.index(shape)}"
+        text, head = shape.texts[form], b""
+        if form == AVRO:
+            schema_id = self._registry.register(f"{topic}-value", text)
+            head = b"\x00" + schema_id.to_bytes(4, "big")
+        values = pa.array([head + payload for payload in shape.payloads(form)], pa.binary())
+        rows = _SHAPE_ROWS * shape.block_rows // BLOCK_ROWS
+        with filled(self._servers, topic, values, rows, ids=None) as held:
+            ours = self._ours(held, form, json_schema=text)
+            if form == AVRO:
+                value = from_avro(expr("substring(value, 6)"), text)
+            else:
+                value = from_json(col("value").cast("string"), ours.schema["value"].dataType)
+            theirs = self._theirs(held, value)
+            for side, frame in ((PYKAFKA, ours), (JVM, theirs)):
+                row.checks[side] = list(frame.selectExpr(*_SUMS).first() or ())
+            compare({**row.checks, "rows": [held.rows, row.checks[JVM][1]]}, row.name)
+            self._renew_workers(lambda: self._ours(held, form, json_schema=text))
+            row.settings[PYKAFKA] = self._settings(form)
+            return self._in_turns(
+                row,
+                lambda: _noop(self._ours(held, form, json_schema=text)),
+                lambda: _noop(self._theirs(held, value)),
+                held.rows,
+            )
+
     def rows(self, names: Sequence[str]) -> Iterator[Row]:
         """Those of `SCHEMA_ROWS`."""
         if READ_AVRO in names or READ_FEW in names:
@@ -90,10 +123,6 @@ class SchemaBench:
             yield self._json_read()
         if WRITE_AVRO in names:
             yield self._avro_write()
-        with one_core():
-            for form, name in ((AVRO, DECODE_AVRO), (PROTOBUF, DECODE_PROTOBUF)):
-                if name in names:
-                    yield self._decode(form, name)
 
     # --- reads ----------------------------------------------------------------------------------
 
@@ -103,7 +132,7 @@ class SchemaBench:
 
         topic = "bench-schemas-avro"
         schema_id = self._registry.register(f"{topic}-value", AVRO_SCHEMA)
-        with filled(self._servers, topic, framed(AVRO, schema_id), self._rows) as held:
+        with filled(self._servers, topic, framed(AVRO, schema_id), self._rows, order_ids()) as held:
             value = from_avro(expr("substring(value, 6)"), AVRO_SCHEMA)
             self._renew_workers(lambda: self._ours(held, AVRO))
             if READ_AVRO in names:
@@ -141,7 +170,7 @@ class SchemaBench:
         from pyspark.sql.functions import col, from_json
 
         topic = "bench-schemas-json"
-        with filled(self._servers, topic, payloads(JSON), self._rows) as held:
+        with filled(self._servers, topic, payloads(JSON), self._rows, order_ids()) as held:
             value = from_json(col("value").cast("string"), f"struct<{DDL}>")
             self._renew_workers(lambda: self._ours(held, JSON))
             return self._read_row(
@@ -152,14 +181,19 @@ class SchemaBench:
                 lambda: self._theirs(held, value),
             )
 
-    def _ours(self, held: Filled, form: str, schema: str = "") -> DataFrame:
+    def _settings(self, form: str) -> dict[str, str]:
+        return {"valueFormat": form, "valueFraming": "none" if form == JSON else "confluent"}
+
+    def _ours(
+        self, held: Filled, form: str, schema: str = "", json_schema: str = JSON_SCHEMA
+    ) -> DataFrame:
         options = {
             "kafka.bootstrap.servers": self._servers,
             "subscribe": held.name,
-            "valueFormat": form,
+            **self._settings(form),
         }
         if form == JSON:
-            options |= {"valueSchema": JSON_SCHEMA, "valueFraming": "none"}
+            options["valueSchema"] = json_schema
         else:
             options["schema.registry.url"] = self._registry.url
         reader = self._spark.read.format(PYKAFKA).options(**options)
@@ -182,15 +216,19 @@ class SchemaBench:
         theirs: Callable[[], DataFrame],
         rival: str = JVM,
     ) -> Row:
-        for frame in (ours(), theirs()):
-            self._check(frame, held)
         row = Row(SCHEMAS, name, "rows/s", rival, target=target)
+        for side, frame in ((PYKAFKA, ours()), (rival, theirs())):
+            row.checks[side] = self._check(frame, held)
+        row.checks[WRITTEN] = [held.rows, held.ids]
+        row.settings[PYKAFKA] = self._settings(JSON if name == READ_JSON else AVRO)
         return self._in_turns(row, lambda: _noop(ours()), lambda: _noop(theirs()), held.rows)
 
-    def _check(self, frame: DataFrame, held: Filled) -> None:
+    def _check(self, frame: DataFrame, held: Filled) -> list[int | None]:
+        """The count and the sum of the field id."""
         found = frame.selectExpr("count(value.id)", "sum(value.id)").first()
         if found is None or tuple(found) != (held.rows, held.ids):
             raise AssertionError(f"{held.name}: {found} instead of {held.rows, held.ids}")
+        return list(found)
 
     # --- writes ---------------------------------------------------------------------------------
 
@@ -241,63 +279,21 @@ class SchemaBench:
                 held = Filled(topic, rows * runs[number], ids * runs[number])
                 value = from_avro(expr("substring(value, 6)"), AVRO_SCHEMA)
                 self._check(self._theirs(held, value), held)
+            # Both topics have the same bytes.
+            first = encoded.selectExpr(*SPARK_SUMS).first()
+            row.checks[WRITTEN] = list(first or ())
+            for number, side in enumerate((PYKAFKA, JVM)):
+                starts = ends(self._servers, topics[number], PARTITIONS)
+                write(number)
+                back = read_back(self._servers, topics[number], starts)
+                row.checks |= {f"{program}, of {side}": n for program, n in back.items()}
+            compare(row.checks, row.name)
+            row.settings[PYKAFKA] = self._settings(AVRO)
         finally:
             frame.unpersist(blocking=True)
             for topic in topics:
                 data.remove_topic(self._servers, topic)
         return row
-
-    # --- decoders alone -------------------------------------------------------------------------
-
-    def _decode(self, form: str, name: str) -> Row:
-        from confluent_kafka.schema_registry import SchemaRegistryClient
-        from confluent_kafka.schema_registry.avro import AvroDeserializer
-        from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
-        from confluent_kafka.serialization import MessageField, SerializationContext
-
-        from sparkkafka.schemas.values import Schema
-        from tests.support.protoc import message_class
-
-        topic = f"bench-schemas-decode-{form}"
-        schema_id = self._registry.register(f"{topic}-value", TEXTS[form], form.upper())
-        block = framed(form, schema_id)
-        decode = our_decoder(Schema(form, TEXTS[form]))
-        found = pa.concat_arrays([decode(piece) for piece in _spans(block)])
-        if found.field("id").to_pylist() != [order["id"] for order in orders()]:
-            raise AssertionError(f"wrong ids of {form}")
-
-        # Seconds of the processor: neither side waits for anything.
-        def ours() -> float:
-            begin = time.process_time()
-            for _ in range(_BLOCKS):
-                for piece in _spans(block):
-                    decode(piece)
-            return _BLOCKS * len(block) / 1e6 / (time.process_time() - begin)
-
-        few = block.slice(0, _RIVAL_ROWS).to_pylist()
-        context = SerializationContext(topic, MessageField.VALUE, [])
-        with SchemaRegistryClient({"url": self._registry.url}) as client:
-            if form == AVRO:
-                deserialize: Any = AvroDeserializer(client)
-            else:
-                kind = message_class(PROTOBUF_SCHEMA, "shop.Order")
-                # Without a registry, which it asks for a form that Apicurio's does not have.
-                deserialize = ProtobufDeserializer(kind, {"use.deprecated.format": False})
-
-            def theirs() -> float:
-                begin = time.process_time()
-                for payload in few:
-                    deserialize(payload, context)
-                return len(few) / 1e6 / (time.process_time() - begin)
-
-            row = Row(
-                SCHEMAS,
-                name,
-                "M records/s",
-                CONFLUENT,
-                target=DECODE_TARGETS[form],
-            )
-            return take_turns(row, ours, theirs, self._pairs + 2, self._say, collects=True)
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -309,43 +305,13 @@ class SchemaBench:
         self, row: Row, ours: Callable[[], None], theirs: Callable[[], None], rows: int
     ) -> Row:
         self._memory.reset()
+        row.work = [rows, rows]
         for _ in range(self._pairs_of(self._pairs)):
             with self._memory.watch():
-                row.ours.append(rows / _seconds(ours))
-            row.theirs.append(rows / _seconds(theirs))
+                row.ours_s.append(_seconds(ours))
+            row.theirs_s.append(_seconds(theirs))
         row.worker_rss_mb = self._memory.beyond_idle_mb
         return row
-
-
-def our_decoder(schema: Any) -> Callable[[pa.Array], pa.Array]:
-    """What a read task does with a batch of values whose frames all have one id."""
-    from sparkkafka.config.kinds import CONFLUENT as PREFIX
-    from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module
-
-    class OneWriter:
-        def by_id(self, _schema_id: int, _subject: str | None, _format: str) -> Any:
-            return schema
-
-        def by_guid(self, _guid: bytes) -> Any:
-            return schema
-
-    kind = format_module(schema.format).arrow_type(schema)
-    plan = ColumnPlan(
-        column="value", format=schema.format, framing=PREFIX, reader=schema, type=kind
-    )
-    decoder = ColumnDecoder(plan, OneWriter)
-
-    def decode(values: pa.Array) -> pa.Array:
-        decoded = decoder.decode(values, None)
-        if decoded.bad:
-            raise AssertionError(f"bad records: {decoded.bad[0].reason}")
-        return decoded.values
-
-    return decode
-
-
-def _spans(block: pa.Array) -> Sequence[pa.Array]:
-    return [block.slice(low, _BATCH_ROWS) for low in range(0, len(block), _BATCH_ROWS)]
 
 
 def _arrow_schema() -> pa.Schema:

@@ -7,27 +7,33 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.bench import data, floor
+from tests.bench import checks, data, floor
 from tests.bench.cases import (
     ALL_COLUMNS,
     AT_LEAST_ONCE,
     JVM,
+    MAX_RIVAL_PARTITIONS,
     ONE_ROW_TARGET_S,
     PARTITIONS,
     PYKAFKA,
+    SCHEMA_ROWS,
+    SCHEMAS,
     SUM,
+    Growth,
     Read,
     Stream,
     Write,
 )
+from tests.bench.checks import WrongResultError
 from tests.bench.data import Contents, Topic
 from tests.bench.floor import FLOOR_FORMAT, floor_options
-from tests.bench.results import Row
+from tests.bench.results import WRITTEN, Row
 from tests.bench.stream_rows import micro_batches
 from tests.bench.worker_memory import WorkerMemory
 
@@ -35,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OURS, THEIRS = PYKAFKA, "kafka"
-LOCAL = "local[2]"
 FORMATS = (OURS, THEIRS)
 _RIVALS = {
     JVM: THEIRS,
@@ -45,7 +50,18 @@ _RIVALS = {
 }
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
+SESSION = {
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Settings of the session, for both sides."""
+
 _WARM_UP_ROUNDS = 2
+_TIMEOUT_S = 300.0
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -55,10 +71,6 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
-
-
-class WrongResultError(AssertionError):
-    """A read or write that was measured did not do what it should have done."""
 
 
 class SparkBench:
@@ -86,7 +98,7 @@ class SparkBench:
             for _ in range(_WARM_UP_ROUNDS):
                 for name in FORMATS:
                     self._noop(self._load(name, topic))
-                    self._check(self._load(name, topic), topic.name, contents)
+                    self._sums({name: self._load(name, topic)}, topic.name, contents)
         with (
             self._cached(Write("warm-up", 100, 100_000, None)) as frame,
             self._write_topics("warm") as topics,
@@ -102,12 +114,13 @@ class SparkBench:
         """The rows of one topic, which exists only meanwhile."""
         with self._filled(topic) as contents:
             self._renew_workers(topic)
-            # Both must give what was written. What sums is checked in each run.
-            if not any(case.sink == SUM for case in cases):
-                for name in FORMATS:
-                    self._check(self._load(name, topic), topic.name, contents)
+            # Both must give what was written.
+            frames = {PYKAFKA: self._load(OURS, topic), JVM: self._load(THEIRS, topic)}
+            whole = self._sums(frames, topic.name, contents)
             for case in cases:
-                yield self._read(case, contents)
+                row = self._read(case, contents)
+                row.checks = row.checks or whole
+                yield row
 
     def _renew_workers(self, topic: Topic) -> None:
         """New ones, that have read a little: the first run that counts is not to start Python."""
@@ -130,19 +143,25 @@ class SparkBench:
 
         def run(name: str) -> None:
             if case.sink == SUM:
-                self._check(load(name), f"{name}: {case.name}", contents)
+                found = load(name).selectExpr(SUM).first()
+                _expect(found and found[0], contents.value_bytes, f"{name}: {case.name}")
             else:
                 self._noop(load(name))
 
         with self._filter_pushdown(case):
-            if part or case.found is not None:
-                for name in FORMATS:
-                    wanted = rows if case.found is None else case.found
-                    _expect(load(name).count(), wanted, f"{name}: rows of {case.name}")
-            if case.schema:
-                self._check(load(OURS), f"{OURS}: {case.name}", contents)
             row = Row(case.group, case.name, "rows/s", case.rival, target=case.target)
-            return self._in_turns(row, case.pairs, run, per_second=rows)
+            given = {"select": case.select, "where": case.where, "schema": case.schema}
+            given = {name: text for name, text in given.items() if text not in ("", "*")}
+            row.settings = {PYKAFKA: {**part, **case.options, **given}, case.rival: {**part}}
+            if case.where:
+                row.settings[case.rival]["where"] = case.where
+            if part or case.found is not None:
+                row.checks = self._sums({PYKAFKA: load(OURS), case.rival: load(THEIRS)}, case.name)
+                wanted = rows if case.found is None else case.found
+                _expect(row.checks[PYKAFKA][0], wanted, f"rows of {case.name}")
+            elif case.schema:
+                row.checks = self._sums({PYKAFKA: load(OURS)}, case.name, contents)
+            return self._in_turns(row, case.pairs, run, work=rows)
 
     @contextlib.contextmanager
     def _filter_pushdown(self, case: Read) -> Iterator[None]:
@@ -165,7 +184,8 @@ class SparkBench:
             self._noop(self._load(name, topic) if name == OURS else prebuilt)
 
         row = Row(case.group, case.name, "rows/s", case.rival, target=case.target)
-        return self._in_turns(row, case.pairs, run, per_second=rows)
+        row.settings = {case.rival: options}
+        return self._in_turns(row, case.pairs, run, work=rows)
 
     def one_row(self, pairs: int) -> Row:
         """What a read costs that reads nothing to speak of."""
@@ -182,7 +202,62 @@ class SparkBench:
 
             for name in FORMATS:
                 run(name)
+            frames = {PYKAFKA: self._load(OURS, topic), JVM: self._load(THEIRS, topic)}
+            row.checks = self._sums(frames, row.name)
             return self._in_turns(row, pairs, run)
+
+    def growth(self, case: Growth) -> Row:
+        """One micro-batch of a whole topic (`availableNow`, to `noop`). A batch read would start a
+        task for each partition, a micro-batch puts small ranges together."""
+        topic = case.topic
+        with self._filled(topic) as contents, tempfile.TemporaryDirectory() as folder:
+            row = Row(case.group, case.name, "rows/s", JVM if case.has_rival else "")
+            stream = {"startingOffsets": "earliest", "trigger": "availableNow"}
+            row.settings = {name: stream for name in (PYKAFKA, row.rival) if name}
+            row.settings["topic"] = {
+                "partitions": str(topic.partitions),
+                "bytes of a value": str(topic.values),
+                "rows": str(topic.rows),
+                "tasks": str(case.tasks),
+            }
+            self.memory.renew_workers()
+            runs = 0
+
+            def run(name: str) -> None:
+                nonlocal runs
+                runs += 1
+                self._micro_batch(name, topic, Path(folder, str(runs)))
+
+            if case.pairs > 1:
+                for name in FORMATS[: 1 + case.has_rival]:
+                    run(name)
+            self._in_turns(row, case.pairs, run, work=contents.rows)
+            if topic.partitions <= MAX_RIVAL_PARTITIONS:
+                frames = {PYKAFKA: self._load(OURS, topic), JVM: self._load(THEIRS, topic)}
+                row.checks = self._sums(frames, row.name, contents)
+            else:  # confluent-kafka reads the topic faster than Spark starts so many tasks
+                starts = dict.fromkeys(range(topic.partitions), 0)
+                found = checks.read_back(self._servers, topic.name, starts)
+                row.checks = {WRITTEN: [contents.rows, contents.hashes], **found}
+                checks.compare(row.checks, row.name)
+            return row
+
+    def _micro_batch(self, name: str, topic: Topic, checkpoint: Path) -> None:
+        rows = (
+            self._spark.readStream.format(name)
+            .option("kafka.bootstrap.servers", self._servers)
+            .option("subscribe", topic.name)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination(_TIMEOUT_S)
+        finally:
+            query.stop()
+        found = sum(progress.numInputRows for progress in query.recentProgress)
+        _expect(found, topic.rows, f"{name}: rows of the micro-batches of {topic.name}")
 
     def _load(
         self,
@@ -202,46 +277,46 @@ class SparkBench:
     def _noop(self, frame: DataFrame) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    def _check(self, frame: DataFrame, what: str, contents: Contents) -> None:
-        # Counting costs nothing to speak of beside the sum.
-        first = frame.selectExpr("count(*)", SUM).first()
-        found = None if first is None else Contents(*first)
-        _expect(found, contents, what)
+    def _sums(
+        self, frames: Mapping[str, DataFrame], what: str, contents: Contents | None = None
+    ) -> dict[str, list[int | None]]:
+        """What each side finds, which must be equal, and `contents` if given."""
+        found: dict[str, list[int | None]] = {}
+        if contents is not None:
+            found[WRITTEN] = [contents.rows, contents.hashes]
+        for side, frame in frames.items():
+            first = frame.selectExpr(*checks.SPARK_SUMS).first()
+            found[side] = list(first) if first else []
+        checks.compare(found, what)
+        return found
 
     # --- writes ---------------------------------------------------------------------------------
 
     def write(self, case: Write, number: int) -> Row:
         row = Row(case.group, case.name, "rows/s", case.rival, target=case.target)
+        row.settings = {PYKAFKA: {**case.settings, **case.options}, case.rival: {**case.settings}}
         formats = (OURS, _RIVALS[case.rival])
         with self._cached(case) as frame, self._write_topics(str(number), formats) as topics:
             self.memory.renew_workers()
-            runs = dict.fromkeys(formats, 0)
 
             def run(name: str) -> None:
                 options = case.options if name == OURS else {}
                 self._write(name, frame, topics[name], {**case.settings, **options})
-                runs[name] += 1
 
             for name in formats:
                 run(name)
-            self._in_turns(row, case.pairs, run, per_second=case.rows)
-            for name in set(formats) - {FLOOR_FORMAT}:
-                found = self._rows_in(topics[name], committed=case.is_transactional)
-                _expect(found, runs[name] * case.rows, f"{name}: rows written by {case.name}")
+            self._in_turns(row, case.pairs, run, work=case.rows)
+            row.checks = self._sums({WRITTEN: frame}, case.name)
+            for name in formats:  # one run more of each, which the second program reads back
+                if name == FLOOR_FORMAT:
+                    continue
+                starts = checks.ends(self._servers, topics[name], PARTITIONS)
+                run(name)
+                back = checks.read_back(self._servers, topics[name], starts)
+                side = PYKAFKA if name == OURS else case.rival
+                row.checks |= {f"{program}, of {side}": found for program, found in back.items()}
+            checks.compare(row.checks, case.name)
         return row
-
-    def _rows_in(self, topic: str, *, committed: bool) -> int:
-        if not committed:
-            return data.records_in(self._servers, topic, PARTITIONS)
-        # Offsets count the ends of transactions as well.
-        rows = (
-            self._spark.read.format(OURS)
-            .option("kafka.bootstrap.servers", self._servers)
-            .option("subscribe", topic)
-            .option("kafka.isolation.level", "read_committed")
-            .load()
-        )
-        return rows.count()
 
     def _write(self, name: str, frame: DataFrame, topic: str, settings: Mapping[str, str]) -> None:
         (
@@ -295,8 +370,8 @@ class SparkBench:
 
     # --- columns with a schema ------------------------------------------------------------------
 
-    def schemas(self, names: Sequence[str], *, quick: bool) -> Iterator[Row]:
-        """Those rows of the group `SCHEMAS`."""
+    def schemas(self, wanted: Callable[[str], bool], *, quick: bool) -> Iterator[Row]:
+        """Rows of orders and of the eight shapes whose "group: name" is wanted."""
         from sparkkafka.testing.registry import SchemaRegistry
         from tests.bench.schema_rows import SchemaBench
 
@@ -310,7 +385,8 @@ class SparkBench:
                 self._pairs_of,
                 quick=quick,
             )
-            yield from bench.rows(names)
+            yield from bench.rows([n for n in SCHEMA_ROWS if wanted(f"{SCHEMAS}: {n}")])
+            yield from bench.shapes(wanted)
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -323,16 +399,16 @@ class SparkBench:
             data.remove_topic(self._servers, topic.name)
 
     def _in_turns(
-        self, row: Row, pairs: int, run: Callable[[str], None], *, per_second: int | None = None
+        self, row: Row, pairs: int, run: Callable[[str], None], *, work: int | None = None
     ) -> Row:
-        """Ours, theirs, ours, theirs, … Figures are seconds, or `per_second` rows by seconds."""
+        """Ours, theirs, ours, theirs, …, `work` rows each. Without a rival only ours."""
         self.memory.reset()
+        row.work = [work, work] if work else []
         for _ in range(self._pairs_of(pairs)):
             with self.memory.watch():
-                ours_s = _seconds(run, OURS)
-            theirs_s = _seconds(run, _RIVALS[row.rival])
-            row.ours.append(per_second / ours_s if per_second else ours_s)
-            row.theirs.append(per_second / theirs_s if per_second else theirs_s)
+                row.ours_s.append(_seconds(run, OURS))
+            if row.rival:
+                row.theirs_s.append(_seconds(run, _RIVALS[row.rival]))
         row.worker_rss_mb = self.memory.beyond_idle_mb
         return row
 
@@ -370,9 +446,7 @@ def _expect(found: object, wanted: object, what: str) -> None:
 
 
 @contextlib.contextmanager
-def open_spark(
-    folder: Path, connector: Sequence[Path], master: str = LOCAL
-) -> Iterator[SparkSession]:
+def open_spark(folder: Path, connector: Sequence[Path], master: str) -> Iterator[SparkSession]:
     """A session with both connectors. What Spark keeps on disk goes into `folder`."""
     # Before pyspark starts its JVM: workers must run this interpreter, which has the package.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -395,12 +469,7 @@ def open_spark(
         SparkSession.builder.master(master)
         .appName("sparkkafka-bench")
         .config("spark.jars", ",".join(map(str, connector)))
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
+        .config(map=SESSION)
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.driver.extraJavaOptions", " ".join(java_options))

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkkafka.client import Producer
-from tests.bench import data
+from tests.bench import checks, data
 from tests.bench.cases import AT_LEAST_ONCE, IN_TRANSACTIONS, PYKAFKA, Stream
-from tests.bench.results import Row
+from tests.bench.results import WRITTEN, Row
 from tests.bench.worker_memory import WorkerMemory
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ def micro_batches(
         with data.open_cluster(bootstrap_servers) as cluster:
             data.make_topic(cluster, case.topic.name, case.partitions)
     else:
-        data.write_topic(bootstrap_servers, case.topic)
+        contents = data.write_topic(bootstrap_servers, case.topic)
+        if case.to_kafka:
+            median.checks[WRITTEN] = [contents.rows, contents.hashes]
+            high.checks = median.checks
     try:
         memory.renew_workers()
         memory.reset()
@@ -65,15 +68,18 @@ def micro_batches(
                 for name in formats:
                     ours = name == formats[0]
                     with memory.watch() if ours else contextlib.nullcontext():
-                        durations_ms = _run(
+                        durations_ms, settings, found = _run(
                             *(spark, bootstrap_servers, case, name),
                             Path(folder, f"{number}-{name}"),
                         )
                     for row, share in ((median, 0.5), (high, 0.95)):
-                        figures = row.ours if ours else row.theirs
-                        figures.append(quantile(durations_ms, share))
+                        seconds = row.ours_s if ours else row.theirs_s
+                        seconds.append(quantile(durations_ms, share) / 1e3)
+                        side = PYKAFKA if ours else case.rival
+                        row.settings[side], row.checks = settings, row.checks | found
     finally:
         data.remove_topic(bootstrap_servers, case.topic.name)
+    checks.compare(median.checks, median.name)
     median.worker_rss_mb = high.worker_rss_mb = memory.beyond_idle_mb
     yield median
     yield high
@@ -81,8 +87,11 @@ def micro_batches(
 
 def _run(
     spark: SparkSession, bootstrap_servers: str, case: Stream, name: str, checkpoint: Path
-) -> list[float]:
-    """One query; how long each of its batches took in ms, without the first ones."""
+) -> tuple[list[float], dict[str, str], dict[str, list[int | None]]]:
+    """One query; how long each of its batches took in ms, without the first ones; its options; and
+    how many rows came (into a topic also what confluent-kafka reads back of it)."""
+    side = PYKAFKA if name == PYKAFKA else case.rival
+    rows_in_all = case.batch_rows * (case.first_batches + case.batches)
     more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(case.batch_rows)}
     if case.live:
         more = {"startingOffsets": "latest"}
@@ -95,9 +104,10 @@ def _run(
     )
     if case.live:
         writer = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
-        return _live_durations_ms(writer, bootstrap_servers, case, name)
+        durations_ms = _live_durations_ms(writer, bootstrap_servers, case, name)
+        return durations_ms, more, {side: [rows_in_all, None]}
     with _sink(bootstrap_servers, case, name) as (sink, options):
-        return _durations_ms(
+        durations_ms = _durations_ms(
             (rows.select("value") if case.to_kafka else rows)
             .writeStream.format(sink)
             .options(**options)
@@ -106,6 +116,13 @@ def _run(
             case,
             name,
         )
+        more |= {"trigger": "availableNow"}
+        if not case.to_kafka:
+            return durations_ms, more, {side: [rows_in_all, None]}
+        starts = dict.fromkeys(range(case.partitions), 0)
+        back = checks.read_back(bootstrap_servers, options["topic"], starts)
+        more |= {name: text for name, text in options.items() if name in IN_TRANSACTIONS}
+        return durations_ms, more, {f"{program}, of {side}": n for program, n in back.items()}
 
 
 def _durations_ms(writer: DataStreamWriter, case: Stream, name: str) -> list[float]:

@@ -36,12 +36,12 @@ def take_turns(
     *,
     collects: bool = False,
 ) -> Row:
-    """Fills the row. Both give a figure in the row's unit; the first of each is a warm-up."""
+    """Fills the row. Both give the seconds of a run; the first of each is a warm-up."""
     with quiet(collects=collects):
         ours(), theirs()
         for _ in range(pairs):
-            row.ours.append(ours())
-            row.theirs.append(theirs())
+            row.ours_s.append(ours())
+            row.theirs_s.append(theirs())
     low, high = row.spread
     goal = "" if row.met is None else f", target {row.target:g} {'met' if row.met else 'MISSED'}"
     say(

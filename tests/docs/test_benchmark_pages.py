@@ -1,45 +1,57 @@
-"""What the benchmarks' pages say is what was measured: medians, verdicts, one source for all."""
+"""What the benchmarks' pages say is what was measured: medians, verdicts, and a bundle for all."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from sparkkafka.schemas.column import format_module
 from sparkkafka.schemas.values import Schema
-from tests.bench import cases, report, schema_data
+from tests.bench import cases, checks, report, schema_data, shape_rows, verify
 from tests.bench.data import KILO_BATCH, Topic, make_columns, timestamp_ms, value_lengths
-from tests.bench.report import Report
-from tests.bench.results import WORKER_RSS_TARGET_MB, Row
+from tests.bench.report import Bundle
+from tests.bench.results import WORKER_RSS_TARGET_MB, WRITTEN, Row
+from tests.bench.shapes import AVRO, JSON, PROTOBUF, SHAPES, plain
 from tests.bench.stream_rows import quantile
 
 ROOT = Path(__file__).parents[2]
-JSON = ROOT / "docs" / "benchmarks.json"
+BUNDLES = sorted(report.BUNDLES.glob("*.json"))
 
 
-def a_row(**changes) -> Row:
+def a_row(ours=(3e6, 2e6, 4e6), theirs=(1e6, 2e6, 1e6), **changes) -> Row:
+    """One with these figures."""
+    unit = changes.get("unit", "rows/s")
+    work = [] if unit in ("s", "ms") else [1e6, 1e6]
+    scale = {"s": 1.0, "ms": 1e3}.get(unit)
+    seconds = [[x / scale if scale else 1e6 / x for x in side] for side in (ours, theirs)]
     given = {
         "group": "read",
         "name": "100 B",
         "unit": "rows/s",
         "rival": "JVM connector",
-        "ours": [3e6, 2e6, 4e6],
-        "theirs": [1e6, 2e6, 1e6],
+        "work": work,
+        "ours_s": seconds[0],
+        "theirs_s": seconds[1],
         "target": 2.0,
+        "checks": {WRITTEN: [9, 7], "pykafka": [9, 7]},
     }
     return Row(**{**given, **changes})
 
 
-def a_report(*rows: Row) -> Report:
-    return Report({"date": "2026-01-01", "CPU": "a | b"}, list(rows))
+def bundles(*rows: Row) -> list[Bundle]:
+    return [Bundle("spark", {"date": "2026-01-01", "CPU": "a | b"}, list(rows))]
 
 
 @pytest.fixture(scope="module")
-def published() -> Report:
-    return Report.from_json(JSON.read_text("utf-8"))
+def published() -> list[Bundle]:
+    return report.read_bundles()
 
 
 # --- rows ---------------------------------------------------------------------------------------
@@ -110,7 +122,7 @@ def test_memory_has_a_target_of_its_own():
         ([1_234.0], "rows/s", "1234 rows/s"),
         ([0.3, 0.2, 0.4], "s", "0.30 s"),
         ([207.4], "ms", "207 ms"),
-        ([0.0123], "M records/s", "0.0123 M records/s"),
+        ([12_300.0], "M records/s", "0.0123 M records/s"),
     ],
 )
 def test_figures_are_medians_in_short(figures, unit, words):
@@ -121,9 +133,16 @@ def test_figures_are_medians_in_short(figures, unit, words):
 
 
 def test_json_keeps_everything():
-    rows = [a_row(), a_row(worker_rss_mb=12.3, note="why", target_kind="absolute", target=None)]
-    before = a_report(*rows)
-    assert Report.from_json(before.to_json()) == before
+    rows = [
+        a_row(settings={"pykafka": {"kafka.linger.ms": "20"}}),
+        a_row(worker_rss_mb=12.3, note="why", target_kind="absolute", target=None, rival=""),
+    ]
+    (before,) = bundles(*rows)
+    text = before.to_json()
+    assert Bundle.from_json(text) == Bundle.from_json(Bundle.from_json(text).to_json())
+    assert Bundle.from_json(text).rows[1].note == "why"
+    assert Bundle.from_json(text).rows[0].ratio == pytest.approx(3, rel=1e-5)
+    assert len(text.splitlines()) == 7 + len(rows)  # a line for each row
 
 
 def test_markdown_shows_misses_plainly_and_keeps_its_columns():
@@ -142,22 +161,45 @@ def test_the_summary_counts_targets_and_memory():
 
 
 def test_the_page_holds_each_group_and_note():
-    made = a_report(a_row(), a_row(group="write", note="said of it"))
-    assert "## Where it ran\n\n| | |\n|---|---|\n| date | 2026-01-01 |" in report.page(made)
-    page = report.rows_section(made)
+    made = bundles(a_row(), a_row(group="write", note="said of it"))
+    assert "## Where it ran" in report.page(made)
+    assert "| date | 2026-01-01 |" in report.page(made)
+    page = report.rows_section(made[0].rows)
     assert page.index("## Read") < page.index("## Write")
     assert "- 100 B (JVM connector): said of it" in page
 
 
+def test_facts_that_differ_name_their_parts():
+    first, second = bundles()[0], Bundle("client", {"date": "2026-02-02", "CPU": "a | b"})
+    page = report.page([first, second])
+    assert "| date | 2026-01-01 (spark); 2026-02-02 (client) |" in page
+    assert "| CPU | a | b |" in page
+
+
+def test_decoders_have_a_column_for_each_rival():
+    group = "decode Avro"
+    rows = [
+        a_row(group=group, rival="x 1.0", target=0.5),
+        a_row(group=group, rival="y 2.0", target=None, ours=[1e6], theirs=[2e6]),
+        a_row(group=group, rival="x 1.0", name="1 KB", target=4.0),
+    ]
+    assert report.rows_section(rows).splitlines()[-4:] == [
+        "| what | pykafka | x 1.0, target 4 | y 2.0 |",
+        "|---|---|---|---|",
+        "| 100 B | 3.00M rows/s | 3.00 (1.00 to 4.00) | 0.50 (one pair) |",
+        "| 1 KB | 3.00M rows/s | 3.00 (1.00 to 4.00) **missed** | cannot |",
+    ]
+
+
 def test_a_readme_without_markers_is_an_error():
     with pytest.raises(ValueError, match="benchmarks"):
-        report.update_readme("# sparkkafka\n", a_report())
+        report.update_readme("# sparkkafka\n", bundles())
 
 
 def test_the_readme_keeps_what_stands_around_the_block():
     text = f"before\n{report.README_START}\nold\n{report.README_END}\nafter\n"
     shown = report.README_ROWS[0]
-    made = report.update_readme(text, a_report(a_row(group=shown.group, name=shown.name)))
+    made = report.update_readme(text, bundles(a_row(group=shown.group, name=shown.name)))
     assert made.startswith(f"before\n{report.README_START}\n| |")
     assert made.endswith(f"{report.README_END}\nafter\n")
     assert "old" not in made
@@ -167,59 +209,100 @@ def test_the_readme_keeps_what_stands_around_the_block():
 @pytest.mark.slow
 def test_the_plot_can_be_drawn(tmp_path):
     rows = [a_row(), a_row(target=9.0), a_row(target=None), a_row(group="x", rival="other 1.2")]
-    report.plot(a_report(*rows), tmp_path)
-    for name in ("benchmarks.png", "benchmarks-dark.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-
-
-# --- a part measured again ----------------------------------------------------------------------
-
-
-def test_later_rows_take_the_places_of_those_before_and_say_of_which_run_they_are():
-    before = a_report(a_row(), a_row(name="1 KB"), a_row(group="client", rival="other 1.0"))
-    later = a_report(
-        a_row(ours=[9e6], theirs=[1e6]),
-        a_row(name="10 KB"),
-        a_row(group="streams"),
-        a_row(group="client", rival="other 2.0"),
-    )
-    later.about = {"date": "2026-02-02", "commit": "abc1234", "CPU": "a | b", "pyspark": "5"}
-    result = report.merged(before, later, ("read", "streams", "client"))
-    assert result.about == before.about
-    names = [(row.group, row.name, row.rival) for row in result.rows]
-    assert names == [
-        ("read", "100 B", "JVM connector"),
-        ("read", "1 KB", "JVM connector"),
-        ("read", "10 KB", "JVM connector"),
-        ("streams", "100 B", "JVM connector"),
-        ("client", "100 B", "other 2.0"),
+    grown = [
+        a_row(group=group, worker_rss_mb=20.0, settings={"topic": {setting: str(size)}})
+        for group, setting in report.GROWTH_AXES.items()
+        for size in (1, 4)
     ]
-    words = "2026-02-02 at commit abc1234; pyspark 5"
-    assert [row.measured for row in result.rows] == [words, "", words, words, words]
-    assert result.rows[0].ours == [9e6]
-    assert Report.from_json(result.to_json()) == result
-    page = report.rows_section(result)
-    assert f"Measured in a separate run: 100 B; 10 KB ({words})." in page
-    assert f"Measured in a separate run: All of these ({words})." in page
-
-
-def test_rows_measured_with_the_rest_say_nothing_of_it():
-    assert "separate run" not in report.rows_section(a_report(a_row()))
+    report.plot(bundles(*rows, *grown), tmp_path)
+    for name in ("benchmarks", "growth-speed", "growth-memory"):
+        for mode in ("", "-dark"):
+            assert (tmp_path / f"{name}{mode}.png").read_bytes().startswith(b"\x89PNG")
 
 
 # --- what is published --------------------------------------------------------------------------
 
 
-def test_the_published_pages_are_made_of_the_json(published):
+def test_the_published_pages_are_made_of_the_bundles(published):
     docs = ROOT / "docs"
     assert (docs / "benchmarks.md").read_text("utf-8") == report.page(published)
-
-
-def test_readme_and_front_page_are_made_of_the_json(published):
     readme = (ROOT / "README.md").read_text("utf-8")
     assert report.update_readme(readme, published) == readme
-    front_page = (ROOT / "docs" / "index.md").read_text("utf-8")
+    front_page = (docs / "index.md").read_text("utf-8")
     assert report.update_front_page(front_page, published) == front_page
+
+
+def test_the_published_figures_can_be_recomputed_from_the_bundles(capsys):
+    assert verify.main(list(map(str, BUNDLES))) == 0
+    assert "all figures of the docs are those of" in capsys.readouterr().out
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """The published pages and bundles, to be damaged."""
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/index.md", "docs/benchmarks.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(report.BUNDLES, tmp_path / "docs" / "benchmarks")
+    return tmp_path
+
+
+def verified(root: Path) -> int:
+    paths = map(str, sorted((root / "docs" / "benchmarks").glob("*.json")))
+    return verify.main([*paths, "--root", str(root)])
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern"),
+    [
+        ("README.md", r"\*\*(\d+\.\d)\*\* \|"),
+        ("docs/index.md", r"\*\*(\d+\.\d) times"),
+        ("docs/benchmarks.md", r"rows/s JVM connector \| (\d+\.\d\d) \("),
+        ("docs/benchmarks.md", r"\| (\d+) MB \|"),
+    ],
+)
+def test_a_figure_that_no_bundle_has_is_found(checkout, file, pattern, capsys):
+    path = checkout / file
+    text = path.read_text("utf-8")
+    match = re.search(pattern, text)
+    assert match
+    other = str(float(match[1]) * 1.1 + 0.1)
+    path.write_text(text[: match.start(1)] + other + text[match.end(1) :], "utf-8")
+    assert verified(checkout) == 1
+    assert Path(file).name in capsys.readouterr().err
+
+
+def test_a_row_that_no_bundle_has_is_found(checkout, capsys):
+    path = checkout / "docs" / "benchmarks" / "spark.json"
+    bundle = json.loads(path.read_text("utf-8"))
+    taken = bundle["rows"].pop(0)
+    path.write_text(json.dumps(bundle), "utf-8")
+    assert verified(checkout) == 1
+    assert f"{taken['name']} ({taken['rival']}) is in no bundle" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("checks_of_row", "words"),
+    [
+        ({WRITTEN: [9, 7], "confluent-kafka 2": [9, 8]}, "different counts or sums"),
+        ({WRITTEN: [9, 7]}, "fewer than two programs"),
+        ({WRITTEN: [9, 7], "pykafka": [9, 7]}, "did not read back"),
+    ],
+)
+def test_sums_that_differ_or_lack_are_found(checkout, checks_of_row, words, capsys):
+    (bundle,) = bundles(a_row(group="write", checks=checks_of_row))
+    path = checkout / "docs" / "benchmarks" / "more.json"
+    path.write_text(bundle.to_json(), "utf-8")
+    assert verified(checkout) == 1
+    assert f"more.json: write: 100 B: {words}" in capsys.readouterr().err.replace(
+        "the programs found ", ""
+    ).replace(f"{verify.SECOND_PROGRAM} ", "")
+
+
+def test_sums_of_hashes_are_zlibs():
+    assert checks.sums([b"", b"123456789"]) == [2, 0xCBF43926]
+    with pytest.raises(checks.WrongResultError, match="a topic"):
+        checks.compare({WRITTEN: [1, 2], "pykafka": [1, 3]}, "a topic")
 
 
 def test_the_published_run_has_every_row_that_the_readme_wants(published):
@@ -232,15 +315,14 @@ def test_the_readme_has_six_rows_at_most():
 
 
 def test_the_published_run_is_a_whole_one(published):
-    measured = {(row.group, row.name) for row in published.rows}
+    measured = {(row.group, row.name) for row in report.all_rows(published)}
     wanted = {(case.group, case.name) for case in cases.reads(quick=False)}
     wanted |= {(case.group, case.name) for case in cases.writes(quick=False)}
     wanted |= {(case.group, name) for case in cases.streams(quick=False) for name in case.names}
-    if cases.EXACTLY_ONCE not in {group for group, _ in measured}:  # a group that is new
-        wanted = {row for row in wanted if row[0] != cases.EXACTLY_ONCE}
+    wanted |= {(group, shape.name) for group in shape_rows.groups() for shape in SHAPES}
+    if "growth" in (bundle.part for bundle in published):
+        wanted |= {(case.group, case.name) for case in cases.growth(quick=False)}
     assert wanted <= measured
-    assert published.about["command"] == "make bench"
-    assert all(len(row.ours) == len(row.theirs) >= 1 for row in published.rows)
 
 
 # --- cases and data -----------------------------------------------------------------------------
@@ -332,6 +414,12 @@ def test_orders_are_the_same_in_each_format(form):
     assert framed.endswith(schema_data.payloads(form)[0].as_py())
 
 
-def test_rows_of_schemas_stand_where_they_belong():
-    assert cases.SCHEMAS in cases.GROUPS
-    assert len(set(cases.SCHEMA_ROWS)) == len(cases.SCHEMA_ROWS)
+@pytest.mark.parametrize("form", [AVRO, PROTOBUF, JSON])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_a_shape_is_the_same_in_each_format(shape, form):
+    """Payloads are made by other libraries; ours reads them."""
+    few = replace(shape, block_rows=50)
+    decoder = format_module(form).decoder(Schema(form, few.texts[form]), None, None)
+    decoded = decoder.decode(pa.array(few.payloads(form), pa.binary()))
+    assert not len(decoded.bad_rows)
+    assert plain(decoded.values, few.fields) == few.rows
