@@ -19,6 +19,7 @@ from sparkkafka.client import Admin, NewTopic
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.jars import KAFKA_VERSION, kafka_jars
 from tests.real.old_kafka import JARS, OldKafka
+from tests.real.tansu import TANSU, tansu
 
 KAFKA = os.environ.get("SPARKKAFKA_COMPAT_KAFKA", KAFKA_VERSION)
 _WITH_ZOOKEEPER = {"2.1.1": JARS, "2.8.2": kafka_jars("2.8.2")}
@@ -26,7 +27,10 @@ _WITH_ZOOKEEPER = {"2.1.1": JARS, "2.8.2": kafka_jars("2.8.2")}
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[str]:
-    if KAFKA in _WITH_ZOOKEEPER:
+    if KAFKA == TANSU:
+        with tansu() as address:
+            yield address
+    elif KAFKA in _WITH_ZOOKEEPER:
         with OldKafka(_WITH_ZOOKEEPER[KAFKA]) as old:
             yield old.bootstrap_servers
     else:

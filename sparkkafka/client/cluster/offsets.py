@@ -387,7 +387,7 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
             )
         return FetchRequest(
             replica_id=CONSUMER_REPLICA_ID,
-            max_wait_ms=0,
+            max_wait_ms=1,
             min_bytes=0,
             max_bytes=1,
             isolation_level=self._isolation_level,

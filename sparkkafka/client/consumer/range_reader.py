@@ -152,8 +152,9 @@ class RangeReader:
         self._options = options
         self._fetcher = Fetcher(cluster, options, self._subscription, for_task=True)
         if any(ends.end for ends in self._open_ends.values()):
-            # The broker of an empty partition would wait for records before it answers.
-            self._fetcher.options = replace(options, fetch_max_wait_ms=0)
+            # The broker of an empty partition would wait for records before it answers. (With 0
+            # Tansu answers without looking for records.)
+            self._fetcher.options = replace(options, fetch_max_wait_ms=1)
         self.lost: Counter[TopicPartition] = Counter()
         """The number of offsets that were skipped, or that have other records now."""
 

@@ -234,7 +234,7 @@ def test_open_ends_are_bound_by_the_first_answers(filled: FakeCluster) -> None:
     with open_cluster(filled) as cluster:
         assert read_all(cluster, ranges, fetch_max_wait_ms=20_000) == everything()
     fetches = filled.requests_of("Fetch")
-    assert {request.message.max_wait_ms for request in fetches[:3]} == {0}
+    assert {request.message.max_wait_ms for request in fetches[:3]} == {1}
 
 
 def test_a_moved_leader_is_found(filled: FakeCluster) -> None:

@@ -139,7 +139,7 @@ def test_an_empty_partition_is_answered_at_once(fake_cluster: Any) -> None:
     fake_cluster.clear_requests()
     assert planned.rows() == []
     (fetch,) = fake_cluster.requests_of("Fetch")
-    assert fetch.message.max_wait_ms == 0
+    assert fetch.message.max_wait_ms == 1
 
 
 def test_binding_costs_no_round_trip(three: Any) -> None:
