@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sparkkafka.client.net import connecting
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -42,3 +44,10 @@ def write(kafka_cluster: Any) -> Callable[..., None]:
         )
 
     return save
+
+
+@pytest.fixture(autouse=True)
+def unchecked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `KafkaDataSource.writer` in this process do without a broker: most tests of a writer's
+    columns and formats have none."""
+    monkeypatch.setattr(connecting, "check_servers", lambda *_: None)

@@ -33,7 +33,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.read import read_task
+from sparkkafka.spark.read import offset_reader, read_task
 from sparkkafka.spark.read.offset_reader import OffsetReader
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.pushdown import FilterPushdownReader
@@ -407,7 +407,8 @@ def test_only_the_first_contact_gives_up_early(monkeypatch) -> None:
             assert reader.with_attempts("later", reader.subscribed_partitions) == first
 
 
-def test_a_batch_write_checks_the_address_on_the_driver() -> None:
+def test_a_batch_write_checks_the_address_on_the_driver(monkeypatch) -> None:
+    monkeypatch.setattr(connecting, "check_servers", offset_reader.check_servers)
     with closed_port() as port:
         options = {
             "kafka.bootstrap.servers": f"127.0.0.1:{port}",
