@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 
 import confluent_kafka
 
-from tests.bench import rivals
+from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.values import TopicPartition
+from tests.bench import data, rivals
 
 SPARK_SUMS = ("count(*)", "coalesce(sum(crc32(value)), 0)")
 """SQL of the same count and sum."""
@@ -36,17 +38,11 @@ def compare(checks: Mapping[str, object], what: str) -> None:
 
 
 def ends(bootstrap_servers: str, topic: str, partitions: int) -> dict[int, int]:
-    """The end offset of each partition, by confluent-kafka."""
-    consumer = confluent_kafka.Consumer(_config(bootstrap_servers))
-    try:
-        return {
-            number: consumer.get_watermark_offsets(
-                confluent_kafka.TopicPartition(topic, number), timeout=10.0
-            )[1]
-            for number in range(partitions)
-        }
-    finally:
-        consumer.close()
+    """The end offset of each partition."""
+    chosen = [TopicPartition(topic, number) for number in range(partitions)]
+    with data.open_cluster(bootstrap_servers) as cluster:
+        _, end = earliest_and_latest(cluster, chosen, isolation_level="read_uncommitted")
+    return {partition.partition: end[partition] for partition in chosen}
 
 
 def read_back(
