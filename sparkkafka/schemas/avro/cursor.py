@@ -90,14 +90,14 @@ class Chunk:
         self.failures += 1
         new = np.flatnonzero(~self.is_bad[rows])
         self.is_bad[rows] = True
-        # One text for all rows, so that `limit_reasons` counts it once.
-        text = cut(f"{label(path)}: {reason}") if isinstance(reason, str) else ""
         # Many items of one row may be bad; the row keeps the first one's reason.
         bad, first = np.unique(rows[new], return_index=True)
+        if isinstance(reason, str):  # one text for all rows: `limit_reasons` counts it once
+            self.reasons.update(dict.fromkeys(bad.tolist(), cut(f"{label(path)}: {reason}")))
+            return
+        where = label(path)
         for index, row in zip(new[first].tolist(), bad.tolist(), strict=True):
-            self.reasons[row] = (
-                text if isinstance(reason, str) else cut(f"{label(path)}: {reason(index)}")
-            )
+            self.reasons[row] = cut(f"{where}: {reason(index)}")
 
     def take_row_budgets(self, rows: Ints, sizes: Ints) -> Flags:
         """Take `sizes` bytes of columns from the budget of each row; True where it is exceeded."""
