@@ -78,6 +78,9 @@ LACKING = {
     131: ("STREAMS_INVALID_TOPOLOGY_EPOCH", False, False),
     132: ("STREAMS_TOPOLOGY_FENCED", False, False),
     133: ("SHARE_SESSION_LIMIT_REACHED", True, False),
+    134: ("GROUP_DELETION_FAILED", False, False),
+    135: ("STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED", False, False),
+    136: ("CONTROLLER_ID_NOT_REGISTERED", False, False),
 }
 
 
@@ -85,7 +88,7 @@ LACKING = {
 
 
 def test_every_number_is_there_once():
-    assert [int(row) for row in ErrorCode] == list(range(-1, 134))
+    assert [int(row) for row in ErrorCode] == list(range(-1, 137))
     # An enum makes an alias, silently, of a second row with the same values.
     assert len(ErrorCode.__members__) == len(ErrorCode)
 
