@@ -106,7 +106,8 @@ def repeated_key_codes(keys: pa.Array, maps: Ints) -> Ints | None:
     if not len(keys):
         return None
     max_items = int(np.bincount(maps).max())
-    if not _may_repeat(keys, maps, max_items):
+    has_bytes = pa.types.is_string(keys.type) or pa.types.is_binary(keys.type)
+    if has_bytes and not _may_repeat(keys, maps, max_items):
         return None
     coded = keys.dictionary_encode()
     codes: Ints = maps * len(coded.dictionary) + to_numpy(coded.indices)

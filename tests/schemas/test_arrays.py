@@ -68,6 +68,14 @@ def test_a_key_is_repeated_only_by_the_whole_key_in_the_same_map(count: int) -> 
     assert len(set(codes.tolist())) == len(keys) - 2
 
 
+@pytest.mark.parametrize("keys", [[7, 8, 7], [True, False, True]], ids=["numbers", "booleans"])
+def test_a_key_that_is_no_text_is_repeated_in_the_same_map(keys: list[Any]) -> None:
+    codes = repeated_key_codes(pa.array(keys), np.zeros(3, np.int64))
+    assert codes is not None
+    assert codes[0] == codes[2] != codes[1]
+    assert repeated_key_codes(pa.array(keys), np.array([0, 0, 1])) is None
+
+
 def test_utf8() -> None:
     texts = pa.array([b"a", b"\xff", "ö€".encode(), b"\xed\xa0\x80", b""])
     assert is_utf8(texts).tolist() == [True, False, True, False, True]
