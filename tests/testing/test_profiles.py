@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
-from sparkkafka.client import Admin, Consumer, Producer
+from sparkkafka.client import Admin, Consumer, OffsetSpec, Producer, TopicPartition
 from sparkkafka.errors import KafkaError, UnsupportedVersionError
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.spark.datasource import KafkaDataSource
@@ -24,6 +24,7 @@ from tests.support.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "managed.md"
 VALUES = [b"%03d" % number for number in range(100)]
+TP = TopicPartition("t", 0)
 VALUE = StructType().add("value", BinaryType())
 
 NO_TRANSACTIONS = "set deliveryGuarantee=at-least-once"
@@ -31,11 +32,12 @@ REFUSALS = {
     ("oci", "write"): r"Set kafka\.enable\.idempotence=false",
     ("oci", "client"): r"Set enable\.idempotence=false",
     ("oci", "command"): r"Set enable\.idempotence=false",
-    **{(name, "exactly-once"): NO_TRANSACTIONS for name in ("oci", "ursa", "ydb")},
+    **{(name, "exactly-once"): NO_TRANSACTIONS for name in ("oci", "ursa")},
+    **{("ydb", f"{what} read"): r"check\.crcs=false" for what in ("Spark", "client", "command")},
 }
 """What does not work at a service by default, and what the error says."""
 
-OPTIONS = {"oci": {"enable.idempotence": "false"}}
+OPTIONS = {"oci": {"enable.idempotence": "false"}, "ydb": {"check.crcs": "false"}}
 """The settings that the errors name."""
 
 
@@ -69,6 +71,18 @@ def expecting(name: str, feature: str, work: Callable[[dict[str, str]], Any]) ->
         work(OPTIONS[name])
 
 
+def read_all(cluster: FakeCluster) -> list[bytes]:
+    """Return what a reader of Spark finds in topic t."""
+    source = KafkaDataSource(options(cluster, subscribe="t"))
+    reader = source.reader(source.schema())
+    return [
+        row["value"]
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
 def options(cluster: FakeCluster, **more: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": cluster.bootstrap_servers, **more}
 
@@ -82,25 +96,32 @@ def test_spark_writes_reads_and_streams(name: str, cluster: FakeCluster) -> None
 
     expecting(name, "write", write)
     assert values_of(cluster, "spark") == Counter(VALUES)
-    source = KafkaDataSource(options(cluster, subscribe="spark", startingOffsets="earliest"))
-    batch_reader = source.reader(source.schema())
-    stream = source.streamReader(source.schema())
-    try:
-        start = stream.initialOffset()
-        end = stream.latestOffset(start, stream.getDefaultReadLimit())
-        for reader, planned in (
-            (batch_reader, batch_reader.partitions()),
-            (stream, stream.partitions(start, end)),
-        ):
-            found = [
-                row["value"]
-                for partition in planned
-                for batch in reader.read(partition)
-                for row in batch.to_pylist()
-            ]
-            assert sorted(found) == VALUES
-    finally:
-        stream.stop()
+
+    def read(settings: dict[str, str]) -> None:
+        given = {f"kafka.{option}": value for option, value in settings.items()}
+        source = KafkaDataSource(
+            options(cluster, subscribe="spark", startingOffsets="earliest", **given)
+        )
+        batch_reader = source.reader(source.schema())
+        stream = source.streamReader(source.schema())
+        try:
+            start = stream.initialOffset()
+            end = stream.latestOffset(start, stream.getDefaultReadLimit())
+            for reader, planned in (
+                (batch_reader, batch_reader.partitions()),
+                (stream, stream.partitions(start, end)),
+            ):
+                found = [
+                    row["value"]
+                    for partition in planned
+                    for batch in reader.read(partition)
+                    for row in batch.to_pylist()
+                ]
+                assert sorted(found) == VALUES
+        finally:
+            stream.stop()
+
+    expecting(name, "Spark read", read)
 
 
 def test_exactly_once(name: str, cluster: FakeCluster) -> None:
@@ -129,17 +150,22 @@ def test_the_client_and_a_group(name: str, cluster: FakeCluster) -> None:
                 future.result()
 
     expecting(name, "client", send)
-    found: list[bytes] = []
-    with Consumer(servers | {"group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
-        consumer.subscribe(["client"])
 
-        def has_all() -> bool:
-            found.extend(record.value for record in consumer.poll(0.2))
-            return len(found) >= len(VALUES)
+    def read(settings: dict[str, str]) -> None:
+        found: list[bytes] = []
+        group = {"group.id": "g", "auto.offset.reset": "earliest"}
+        with Consumer(servers | group | settings) as consumer:
+            consumer.subscribe(["client"])
 
-        wait_until(has_all)
-        consumer.commit()
-    assert sorted(found) == VALUES
+            def has_all() -> bool:
+                found.extend(record.value for record in consumer.poll(0.2))
+                return len(found) >= len(VALUES)
+
+            wait_until(has_all)
+            consumer.commit()
+        assert sorted(found) == VALUES
+
+    expecting(name, "client read", read)
     with Admin(servers) as admin:
         committed = admin.list_consumer_group_offsets("g")
         assert sum(at.offset for at in committed.values() if at) == len(VALUES)
@@ -164,12 +190,19 @@ def test_the_command(
     expecting(name, "command", write)
     assert values_of(cluster, "command") == Counter(VALUES)
     assert "command" in command("topics", "list").out
-    read = command("read", "command", "-e")
-    assert sorted(read.out.encode().split()) == VALUES
+
+    def read(settings: dict[str, str]) -> None:
+        given = [text for item in settings.items() for text in ("-X", "=".join(item))]
+        found = command(*given, "read", "command", "-e")
+        assert sorted(found.out.encode().split()) == VALUES
+
+    expecting(name, "command read", read)
 
 
 def test_codecs_that_a_service_does_not_take(name: str, cluster: FakeCluster) -> None:
-    servers = {"bootstrap.servers": cluster.bootstrap_servers, **OPTIONS.get(name, {})}
+    servers = {"bootstrap.servers": cluster.bootstrap_servers}
+    if name == "oci":
+        servers |= OPTIONS["oci"]
     for codec in Codec:
         with Producer(servers | {"compression.type": codec.name.lower()}) as producer:
             sent = producer.send("client", b"x" * 1000)
@@ -187,6 +220,77 @@ def test_a_topic_is_created_by_the_services_own_tools() -> None:
         pytest.raises(UnsupportedVersionError, match="create it with the service's own tools"),
     ):
         admin.create_topic("t")
+
+
+def test_connections_that_were_idle_are_made_again() -> None:
+    assert PROFILES["event-hubs"].max_idle_ms == 240_000
+    with FakeCluster(profile="event-hubs", max_idle_ms=100) as cluster:
+        cluster.create_topic("t")
+        with Producer({"bootstrap.servers": cluster.bootstrap_servers}) as producer:
+            for value in (b"1", b"2"):
+                producer.send("t", value).result()
+                wait_until(lambda: not cluster.connections(0))
+        assert [record.value for record in cluster.log("t", 0).records()] == [b"1", b"2"]
+
+
+def test_each_offset_has_the_current_leader_epoch() -> None:
+    with FakeCluster(2, profile="redpanda") as cluster:
+        cluster.create_topic("t", 1, replication_factor=2)
+        with Producer({"bootstrap.servers": cluster.bootstrap_servers}) as producer:
+            producer.send("t", b"old").result()
+        cluster.move_leader("t", 0, 1)
+        with Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+            found = admin.list_offsets({TP: OffsetSpec.earliest()}).all()[TP]
+        assert (found.offset, found.leader_epoch) == (0, cluster.log("t", 0).leader_epoch)
+        assert read_all(cluster) == [b"old"]
+
+
+def test_any_broker_takes_writes_and_reads() -> None:
+    with FakeCluster(3, profile="warpstream") as cluster:
+        cluster.create_topic("t")
+        for node_id in cluster.broker_ids:
+            with Producer({"bootstrap.servers": cluster.address(node_id)}) as producer:
+                producer.send("t", b"%d" % node_id).result()
+        wrote_to = [request.broker for request in cluster.requests if request.api == "Produce"]
+        assert wrote_to == cluster.broker_ids
+        assert read_all(cluster) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("name", ["msk-serverless"])
+def test_another_way_to_log_in_is_refused(cluster: FakeCluster) -> None:
+    settings = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "user",
+        "sasl.password": "secret",
+    }
+    with Admin(settings) as admin, pytest.raises(KafkaError, match="AWS_MSK_IAM"):
+        admin.list_topics()
+
+
+@pytest.mark.parametrize("name", ["ibm"])
+def test_one_group_more_than_the_plan_has(cluster: FakeCluster) -> None:
+    with Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
+        for number in range(10):
+            admin.alter_consumer_group_offsets(f"g{number}", {TopicPartition("client", 0): 1}).all()
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.protocol": "classic"}
+    with (
+        Consumer(settings | {"group.id": "more"}) as consumer,
+        pytest.raises(KafkaError, match="delete a group"),
+    ):
+        consumer.subscribe(["client"])
+        wait_until(lambda: consumer.poll(0.2))
+
+
+def test_what_is_missing_at_a_service_is_not_its_age() -> None:
+    with (
+        FakeCluster(profile="oci") as cluster,
+        Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin,
+    ):
+        cluster.create_topic("t")
+        with pytest.raises(UnsupportedVersionError, match="does not offer CreatePartitions"):
+            admin.create_partitions({"t": 3}).all()
 
 
 def test_an_unknown_profile() -> None:

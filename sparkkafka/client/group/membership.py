@@ -98,7 +98,8 @@ MEMBER_HINTS: Mapping[int, str] = {
     ),
     ErrorCode.GROUP_MAX_SIZE_REACHED: (
         "the group has as many members as the brokers allow (group.max.size, or "
-        "group.consumer.max.size): stop a member first, or let an admin raise the limit"
+        "group.consumer.max.size): stop a member first, or let an admin raise the limit. IBM Event "
+        "Streams says so when the plan has no more groups: delete a group"
     ),
 }
 """What a member can do about an error of the coordinator."""

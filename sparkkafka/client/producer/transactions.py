@@ -58,6 +58,7 @@ from sparkkafka.errors import (
     EncodeError,
     ErrorCode,
     KafkaError,
+    KafkaTimeoutError,
     TransactionError,
     UnsupportedVersionError,
     error_description,
@@ -647,7 +648,14 @@ class SingleTransaction(SenderTransaction):
                     )
                 except KafkaError as error:
                     raise with_hint(error, self._cluster.options.prefix, self._hints) from error
-                self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
+                try:
+                    self._timeout_ms = max_timeout_ms(self._cluster, node_id, deadline)
+                except KafkaTimeoutError as error:
+                    raise KafkaTimeoutError(
+                        f"{MAX_TIMEOUT_CONFIG} of broker {node_id} cannot be read: {error}. Set "
+                        f"{self._cluster.options.prefix}transaction.timeout.ms, then it is not "
+                        "needed"
+                    ) from error
             self.identity = self._take_over(self._timeout_ms, deadline)
         return self.identity
 

@@ -83,6 +83,10 @@ _FRONT = struct.Struct(">qiibI")
 MAGIC = 2
 _CRC_POSITION = 17
 _CRC_START = 21
+_NO_CRC = (
+    ". Brokers that send no CRC (0), as those of YDB, need check.crcs=false (in Spark "
+    "kafka.check.crcs=false)"
+)
 
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
@@ -280,7 +284,8 @@ def split_batches(
             actual = crc32c(view[position + _CRC_START : end])
             if actual != crc:
                 raise CorruptRecordError(
-                    f"CRC-32C of the batch is {actual:#010x}, its header says {crc:#010x}",
+                    f"CRC-32C of the batch is {actual:#010x}, its header says {crc:#010x}"
+                    + ("" if crc else _NO_CRC),
                     position + _CRC_POSITION,
                     offset=base_offset,
                 )

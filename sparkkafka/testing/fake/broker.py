@@ -45,6 +45,7 @@ class BrokerConnection(threading.Thread):
         answer: Callable[[bytearray, BrokerConnection], Reply],
         tls_context: ssl.SSLContext | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        max_idle_ms: int | None = None,
     ) -> None:
         self.number = next(_connection_numbers)
         super().__init__(name=f"fake-broker-{broker_id}-connection-{self.number}", daemon=True)
@@ -55,6 +56,7 @@ class BrokerConnection(threading.Thread):
         self._answer = answer
         self._tls_context = tls_context
         self._max_request_bytes = max_request_bytes
+        self._max_idle_ms = max_idle_ms
 
     def run(self) -> None:
         # Tests end connections by a reset, some in the middle of the handshake: nothing to report.
@@ -75,6 +77,8 @@ class BrokerConnection(threading.Thread):
 
     def _serve(self) -> None:
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._max_idle_ms is not None:
+            self._sock.settimeout(self._max_idle_ms / 1000)
         while not self.stopped.is_set():
             prefix = self._read(4)
             if prefix is None:
@@ -122,9 +126,11 @@ class BrokerListener:
         wake: Callable[[], None],
         tls_context: ssl.SSLContext | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        max_idle_ms: int | None = None,
     ) -> None:
         self._tls_context = tls_context
         self._max_request_bytes = max_request_bytes
+        self._max_idle_ms = max_idle_ms
         self.broker_id = broker_id
         self.host = host
         self._answer = answer
@@ -227,7 +233,12 @@ class BrokerListener:
                     continue
                 sock.setblocking(True)
                 connection = BrokerConnection(
-                    sock, self.broker_id, self._answer, self._tls_context, self._max_request_bytes
+                    sock,
+                    self.broker_id,
+                    self._answer,
+                    self._tls_context,
+                    self._max_request_bytes,
+                    self._max_idle_ms,
                 )
                 with self._lock:
                     self._connections = {

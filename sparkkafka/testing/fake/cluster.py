@@ -63,7 +63,8 @@ class FakeCluster(TransactionControls, GroupControls):
     without SASL): what no ACL is about, everyone may use (allow.everyone.if.no.acl.found), and
     `super_users` ("User:admin") may do anything.
     `max_request_bytes` is socket.request.max.bytes (a broker closes the connection at a larger
-    request), `max_offset_metadata_bytes` is offset.metadata.max.bytes.
+    request), `max_offset_metadata_bytes` is offset.metadata.max.bytes, `max_idle_ms` is
+    connections.max.idle.ms (None: a connection may be idle for any time).
     `profile` names a managed service (`profiles.PROFILES`) whose differences from Kafka apply.
 
     `state` is all that the brokers know. It is not locked: read it while no client is served.
@@ -92,6 +93,7 @@ class FakeCluster(TransactionControls, GroupControls):
         super_users: Collection[str] = (),
         max_request_bytes: int = MAX_REQUEST_BYTES,
         max_offset_metadata_bytes: int = METADATA_MAX_BYTES,
+        max_idle_ms: int | None = None,
         profile: str | None = None,
     ) -> None:
         if profile is not None and profile not in PROFILES:
@@ -104,6 +106,7 @@ class FakeCluster(TransactionControls, GroupControls):
             max_offset_metadata_bytes = (
                 service.max_offset_metadata_bytes or max_offset_metadata_bytes
             )
+            max_idle_ms = max_idle_ms or service.max_idle_ms
         if brokers < 1:
             raise ValueError(f"a cluster has at least one broker, got {brokers}")
         if racks is not None and len(racks) != brokers:
@@ -119,6 +122,10 @@ class FakeCluster(TransactionControls, GroupControls):
         self.state.groups.max_metadata_bytes = max_offset_metadata_bytes
         self.state.acls = FakeAcls(super_users)
         self.state.sasl = FakeSasl(sasl_users, sasl_session_ms, self.state.scram_users)
+        if service is not None:
+            self.state.quirks = service.quirks
+            self.state.groups.max_groups = service.max_groups
+            self.state.sasl.mechanisms = service.sasl_mechanisms
         transactions = self.state.transactions
         transactions.max_timeout_ms = max_transaction_timeout_ms
         transactions.keeps_last_epoch = offered.keeps_last_epoch
@@ -144,6 +151,7 @@ class FakeCluster(TransactionControls, GroupControls):
                     self._dispatcher.notify,
                     tls_context,
                     max_request_bytes,
+                    max_idle_ms,
                 )
                 self._listeners[node_id] = listener
                 self.state.addresses[node_id] = BrokerAddress(

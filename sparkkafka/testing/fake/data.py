@@ -38,7 +38,8 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake.call import Call, CloseConnection
 from sparkkafka.testing.fake.log.producers import Refused, transactional_header
-from sparkkafka.testing.fake.state import FakePartition
+from sparkkafka.testing.fake.log.records import without_crcs
+from sparkkafka.testing.fake.state import FakePartition, Quirk
 from sparkkafka.testing.fake.topic_ids import set_topic_names
 from sparkkafka.testing.fake.transactions.apis import verify_write
 
@@ -280,6 +281,8 @@ def _read_partition(
         read_committed=isolation == READ_COMMITTED,
     )
     row.records = found.data
+    if Quirk.NO_CRC in call.state.quirks:
+        row.records = without_crcs(found.data)
     if found.aborted is not None:
         row.aborted_transactions = [
             AbortedTransaction(producer_id=producer_id, first_offset=first)
@@ -320,7 +323,9 @@ def _list_partition_offset(
         if is_kind and call.version < _FIRST_VERSIONS.get(requested.timestamp, 99):
             raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {requested.timestamp}")
         found = partition.log.find_offset(
-            requested.timestamp, read_committed=call.message.isolation_level == READ_COMMITTED
+            requested.timestamp,
+            read_committed=call.message.isolation_level == READ_COMMITTED,
+            of_batch=Quirk.BATCH_TIMES in call.state.quirks,
         )
     except Refused as error:
         response.error_code = error.code
@@ -331,5 +336,9 @@ def _list_partition_offset(
         if requested.timestamp not in (LATEST, EARLIEST, EARLIEST_LOCAL):
             response.timestamp = found.timestamp_ms
         if call.version >= LIST_OFFSETS_VERSION_WITH_EPOCH:
-            response.leader_epoch = found.leader_epoch
+            response.leader_epoch = (
+                partition.log.leader_epoch
+                if Quirk.CURRENT_EPOCH in call.state.quirks
+                else found.leader_epoch
+            )
     return response

@@ -93,6 +93,7 @@ from sparkkafka.testing.fake.state import (
     BrokerAddress,
     ConfigDefault,
     FakeTopic,
+    Quirk,
     check_topic_name,
 )
 from sparkkafka.testing.fake.transactions.apis import (
@@ -227,6 +228,8 @@ def _topic_row(call: Call, topic: FakeTopic) -> MetadataResponseTopic:
     for partition in topic.partitions:
         in_sync = call.state.in_sync(partition)
         leader = partition.leader
+        if Quirk.ANY_BROKER_LEADS in call.state.quirks:
+            leader = call.broker_id
         code = 0
         if answer is not None and call.error_of(topic.name, partition.number):
             leader, code = NO_LEADER, answer.code

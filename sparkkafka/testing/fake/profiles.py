@@ -2,9 +2,9 @@
 
     with FakeCluster(profile="event-hubs") as cluster: ...
 
-Each profile has only what the service's own public documents say, and its `source` is the page.
-`differs` is that in a sentence. These are rules of a fake broker, not the service: what its
-documents leave out is as in Kafka.
+`source` is the public page that says so: of the service, or of its own repository. `differs` is
+what the rules here do, in a sentence. They are rules of a fake broker, not the service: the rest is
+as in Kafka. docs/managed.md says what else the services' documents have.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ from sparkkafka.errors import ErrorCode
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.testing.fake.faults import Action, Delay, Drop, RecordedRequest, Throttle
 from sparkkafka.testing.fake.log.records import parse_header
+from sparkkafka.testing.fake.state import Quirk
 from sparkkafka.testing.fake.versions import DEFAULT_RELEASE, VersionRange
 
+SHARE_GROUPS: Final = ("ShareGroupHeartbeat", "ShareFetch", "ShareAcknowledge")
+QUOTAS: Final = ("DescribeClientQuotas", "AlterClientQuotas")
+ACLS: Final = ("DescribeAcls", "CreateAcls", "DeleteAcls")
+REASSIGNMENTS: Final = ("AlterPartitionReassignments", "ListPartitionReassignments")
+SCRAM_USERS: Final = ("DescribeUserScramCredentials", "AlterUserScramCredentials")
+TRANSACTIONS: Final = ("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn")
 GZIP_ONLY: Final = frozenset({Codec.NONE, Codec.GZIP})
-TRANSACTIONS: Final = ("AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn", "TxnOffsetCommit")
-NO_TRANSACTIONS: Final[Mapping[str, None]] = dict.fromkeys(TRANSACTIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +34,8 @@ class Profile:
     """How the fake brokers of one service behave.
 
     `api_versions` are changes as of `FakeCluster`. `codecs` are those that it accepts, any other
-    gets `codec_error`. `rules`: (API, action, how often) of faults that are always there.
+    gets `codec_error`. `sasl_mechanisms` are the ways to log in; a client may also use none.
+    `rules`: (API, action, how often) of faults that are always there.
     """
 
     service: str
@@ -41,6 +47,10 @@ class Profile:
     max_offset_metadata_bytes: int | None = None
     codecs: frozenset[Codec] = frozenset(Codec)
     codec_error: ErrorCode = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    quirks: frozenset[Quirk] = frozenset()
+    max_groups: int | None = None
+    max_idle_ms: int | None = None
+    sasl_mechanisms: tuple[str, ...] | None = None
     rules: tuple[tuple[str, Action, int | None], ...] = ()
 
     def check_codec(self, request: RecordedRequest) -> ErrorCode | None:
@@ -54,6 +64,11 @@ class Profile:
         return None if codecs <= self.codecs else self.codec_error
 
 
+def _without(*apis: str) -> dict[str, None]:
+    """Return the change of `api_versions` that takes these APIs away."""
+    return dict.fromkeys(apis)
+
+
 def _close_above_3(request: RecordedRequest) -> Drop | None:
     """Close the connection at ApiVersions above version 3, instead of KIP-511's answer."""
     return Drop.BEFORE if request.version > 3 else None
@@ -63,16 +78,19 @@ PROFILES: Final[dict[str, Profile]] = {
     "event-hubs": Profile(
         service="Azure Event Hubs",
         source="https://learn.microsoft.com/azure/event-hubs/apache-kafka-configurations",
-        differs="closes at requests above 1,046,528 bytes and at ApiVersions above 3; gzip only; "
-        "1,024 bytes of offset metadata; empty throttled fetches; no topic administration",
+        differs="closes at requests above 1,046,528 bytes, at ApiVersions above 3, and after 240 s "
+        "without a request; old Produce, Fetch and Metadata; gzip only; empty throttled fetches; "
+        "no topic administration",
         api_versions={
             "ApiVersions": (0, 3),
-            "CreateTopics": None,
-            "DeleteTopics": None,
-            "ConsumerGroupHeartbeat": None,
+            "Produce": (3, 7),
+            "Fetch": (4, 6),
+            "Metadata": (4, 5),
+            **_without("CreateTopics", "DeleteTopics", "ConsumerGroupHeartbeat"),
         },
         max_request_bytes=1_046_527,
         max_offset_metadata_bytes=1_024,
+        max_idle_ms=240_000,
         codecs=GZIP_ONLY,
         codec_error=ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         rules=(
@@ -82,92 +100,128 @@ PROFILES: Final[dict[str, Profile]] = {
     ),
     "redpanda": Profile(
         service="Redpanda",
-        source="https://docs.redpanda.com/current/develop/kafka-clients/",
-        differs="no transactions V2 (KIP-890); older versions of ListOffsets",
+        source="https://github.com/redpanda-data/redpanda/tree/dev/src/v/kafka/server/handlers",
+        differs="ListOffsets up to 4, with the current leader epoch for each offset; no "
+        "transactions V2 (KIP-890), no KIP-848",
         api_versions={
             "AddPartitionsToTxn": (0, 3),
             "EndTxn": (0, 3),
             "ListOffsets": (0, 4),
-            "ConsumerGroupHeartbeat": None,
+            **_without("ConsumerGroupHeartbeat"),
         },
+        quirks=frozenset({Quirk.CURRENT_EPOCH}),
     ),
     "warpstream": Profile(
         service="WarpStream",
         source="https://docs.warpstream.com/warpstream/reference/protocol-and-feature-support",
-        differs="acknowledges after some 400 ms; no DescribeProducers, DeleteRecords, "
-        "DescribeLogDirs, and no KIP-848",
-        api_versions={
-            "DeleteRecords": None,
-            "DescribeLogDirs": None,
-            "ConsumerGroupHeartbeat": None,
-        },
+        differs="acknowledges after some 400 ms; any broker leads; no DescribeProducers, "
+        "DeleteRecords, DescribeLogDirs, quotas, SCRAM users and KIP-848",
+        api_versions=_without(
+            "DeleteRecords",
+            "DescribeLogDirs",
+            "ElectLeaders",
+            "UpdateFeatures",
+            "ListConfigResources",
+            "ConsumerGroupHeartbeat",
+            *REASSIGNMENTS,
+            *QUOTAS,
+            *SCRAM_USERS,
+            *SHARE_GROUPS,
+        ),
+        quirks=frozenset({Quirk.ANY_BROKER_LEADS}),
         rules=(("Produce", Delay(400), 2),),
     ),
     "bufstream": Profile(
         service="Bufstream",
-        source="https://buf.build/docs/bufstream/kafka-compatibility/conformance/",
-        differs="acknowledges late, as its storage is an object store; no KIP-848",
-        api_versions={"ConsumerGroupHeartbeat": None, "DescribeLogDirs": None},
-        rules=(("Produce", Delay(250), 2),),
+        source="https://buf.build/docs/bufstream/kafka-compatibility/conformance",
+        differs="Kafka 3.7, with approximate offsets for times; no ACLs, quotas and KIP-848",
+        kafka_version="3.7",
+        api_versions=_without(
+            "AlterPartitionReassignments",
+            "ElectLeaders",
+            "ListConfigResources",
+            "ConsumerGroupHeartbeat",
+            *ACLS,
+            *QUOTAS,
+        ),
+        quirks=frozenset({Quirk.BATCH_TIMES}),
     ),
     "ursa": Profile(
         service="StreamNative Ursa",
-        source="https://docs.streamnative.io/cloud/build/kafka-clients/kafka-compatibility",
-        differs="no transactions",
-        api_versions=NO_TRANSACTIONS,
+        source="https://docs.streamnative.io/docs/kafka-protocol-and-features",
+        differs="no transactions (AddPartitionsToTxn, AddOffsetsToTxn, EndTxn); no "
+        "DescribeLogDirs, ElectLeaders and reassignments",
+        api_versions=_without(
+            "DescribeTransactions",
+            "ListTransactions",
+            "DescribeLogDirs",
+            "ElectLeaders",
+            *REASSIGNMENTS,
+            *TRANSACTIONS,
+        ),
     ),
     "oci": Profile(
         service="OCI Streaming",
-        source="https://docs.oracle.com/en-us/iaas/Content/Streaming/Tasks/kafkacompatibility.htm",
-        differs="no idempotent producers and no transactions; gzip only",
-        api_versions={**NO_TRANSACTIONS, "InitProducerId": None, "ConsumerGroupHeartbeat": None},
+        source="https://docs.cloud.oracle.com/en-us/iaas/Content/Streaming/Tasks/"
+        "kafkacompatibility.htm",
+        differs="no idempotent producers, no transactions and no CreatePartitions; closes "
+        "connections now and then; gzip only",
+        api_versions=_without(
+            "InitProducerId",
+            "TxnOffsetCommit",
+            "CreatePartitions",
+            "ConsumerGroupHeartbeat",
+            *TRANSACTIONS,
+        ),
         codecs=GZIP_ONLY,
+        rules=(("Fetch", Drop.BEFORE, 2),),
     ),
     "ydb": Profile(
         service="YDB Topics",
         source="https://ydb.tech/docs/en/reference/kafka-api/constraints",
-        differs="no compression; no transactions",
-        api_versions={**NO_TRANSACTIONS, "ConsumerGroupHeartbeat": None},
+        differs="no CRC in fetched batches; no compression; no DeleteTopics, ACLs and KIP-848; "
+        "SASL PLAIN only",
+        api_versions=_without("DeleteTopics", "ConsumerGroupHeartbeat", *ACLS),
         codecs=frozenset({Codec.NONE}),
+        quirks=frozenset({Quirk.NO_CRC}),
+        sasl_mechanisms=("PLAIN",),
     ),
     "msk-serverless": Profile(
         service="Amazon MSK Serverless",
         source="https://docs.aws.amazon.com/msk/latest/developerguide/serverless.html",
-        differs="IAM only; throttles above its quotas",
-        kafka_version="2.8",
+        differs="refuses to log in but by IAM; no ACLs; throttles above its quotas",
+        api_versions=_without(*ACLS),
+        sasl_mechanisms=("AWS_MSK_IAM", "OAUTHBEARER"),
         rules=(("Produce", Throttle(50), 3), ("Fetch", Throttle(20, empty=True), 2)),
     ),
     "confluent-cloud": Profile(
         service="Confluent Cloud",
-        source="https://docs.confluent.io/cloud/current/clusters/cluster-types.html",
-        differs="throttles above its quotas; no DescribeLogDirs",
-        api_versions={"DescribeLogDirs": None},
+        source="https://docs.confluent.io/cloud/current/client-apps/jmx-monitoring.html",
+        differs="throttles above its quotas",
         rules=(("Produce", Throttle(50), 3), ("Fetch", Throttle(20), 3)),
     ),
     "google": Profile(
         service="Google Managed Service for Apache Kafka",
-        source="https://cloud.google.com/managed-service-for-apache-kafka/docs/overview",
-        differs="Kafka 3.7, with its own way to log in",
-        kafka_version="3.9",
+        source="https://cloud.google.com/managed-service-for-apache-kafka/docs/authentication-kafka",
+        differs="of SASL only OAUTHBEARER and PLAIN",
+        sasl_mechanisms=("OAUTHBEARER", "PLAIN"),
     ),
     "aiven": Profile(
         service="Aiven for Apache Kafka",
         source="https://aiven.io/docs/products/kafka",
-        differs="Kafka 3.9 as it is",
-        kafka_version="3.9",
+        differs="nothing: it is Apache Kafka",
     ),
     "automq": Profile(
         service="AutoMQ",
-        source="https://docs.automq.com/automq/what-is-automq/compatibility-with-apache-kafka",
-        differs="Kafka 3.9 on an object store; no DescribeLogDirs",
+        source="https://github.com/AutoMQ/automq",
+        differs="Kafka 3.9, a fork of it on an object store",
         kafka_version="3.9",
-        api_versions={"DescribeLogDirs": None},
     ),
     "ibm": Profile(
         service="IBM Event Streams",
-        source="https://cloud.ibm.com/docs/EventStreams?topic=EventStreams-kafka_using",
-        differs="Kafka 3.9 with quotas",
-        kafka_version="3.9",
+        source="https://cloud.ibm.com/docs/EventStreams?topic=EventStreams-kafka_quotas",
+        differs="10 consumer groups (Lite plan); throttles above its quotas",
+        max_groups=10,
         rules=(("Produce", Throttle(50), 2),),
     ),
 }

@@ -5,6 +5,7 @@ It has no sockets and threads. The cluster's lock guards it.
 
 from __future__ import annotations
 
+import enum
 import re
 import uuid
 import zlib
@@ -93,6 +94,15 @@ class ClusterWide:
     features: dict[str, int] = field(default_factory=lambda: {"metadata.version": 25})
 
 
+class Quirk(enum.Enum):
+    """What brokers by other hands do otherwise than Kafka, in the handlers."""
+
+    ANY_BROKER_LEADS = "each broker names itself as the leader of each partition"
+    CURRENT_EPOCH = "ListOffsets answers with the current leader epoch for each offset"
+    BATCH_TIMES = "ListOffsets for a time answers with the first offset of the batch"
+    NO_CRC = "fetched batches have no CRC-32C"
+
+
 class ClusterState:
     """Brokers and topics of one fake cluster.
 
@@ -106,6 +116,7 @@ class ClusterState:
         self.live: set[int] = set()
         self.topics: dict[str, FakeTopic] = {}
         self.rack_aware = False
+        self.quirks: frozenset[Quirk] = frozenset()
         self.sasl = FakeSasl()
         self.acls = FakeAcls()
         self.scram_users = FakeScramUsers()
@@ -179,7 +190,8 @@ class ClusterState:
                 raise Refused(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {epoch}")
             if leader_epoch > epoch:
                 raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"the leader epoch is {epoch}")
-        if partition.leader != node_id and not (or_follows and node_id in partition.replicas):
+        leads = partition.leader == node_id or Quirk.ANY_BROKER_LEADS in self.quirks
+        if not leads and not (or_follows and node_id in partition.replicas):
             raise Refused(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 "For requests intended only for the leader, this error indicates that the broker "

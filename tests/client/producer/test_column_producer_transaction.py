@@ -127,6 +127,13 @@ def test_the_longest_timeout_that_brokers_allow(fake_cluster_factory):
             transaction.begin()
 
 
+def test_a_broker_that_cannot_be_asked_for_the_longest_timeout(fake):
+    fake.fault(Drop.BEFORE, api="DescribeConfigs", times=None)
+    with transaction_of(fake, timeout_ms=None, attempt_ms=300) as transaction:
+        with pytest.raises(KafkaTimeoutError, match=r"Set .*transaction\.timeout\.ms, then"):
+            transaction.begin()
+
+
 @pytest.mark.parametrize("timeout_ms", [None, 60_000])
 def test_no_permission_is_told_in_words(fake, timeout_ms):
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -268,6 +268,8 @@ def _wait(call: Call, over: Callable[[], bool], membership: Membership) -> None:
 def join_group(call: Call) -> JoinGroupResponse:
     message: JoinGroupRequest = call.message
     code = _request_error(call, message.group_id)
+    if not code and not call.state.groups.takes(message.group_id):
+        code = ErrorCode.GROUP_MAX_SIZE_REACHED
     if code:
         return JoinGroupResponse(error_code=code, member_id=message.member_id)
     group = call.state.group(message.group_id).membership

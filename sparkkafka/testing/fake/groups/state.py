@@ -95,6 +95,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.max_metadata_bytes = METADATA_MAX_BYTES
+        self.max_groups: int | None = None
         self._by_id: dict[str, FakeGroup] = {}
         self._writers: dict[tuple[int, int], _Writer] = {}
         self._serial = 0
@@ -105,6 +106,11 @@ class Groups:
     def existing(self) -> list[tuple[str, FakeGroup]]:
         """Return (id, group) of those that have offsets or members."""
         return [(group_id, group) for group_id, group in self._by_id.items() if group.exists]
+
+    def takes(self, group_id: str) -> bool:
+        """Return whether a member of this group may join: the limit is for new groups."""
+        ids = [known for known, _ in self.existing()]
+        return self.max_groups is None or group_id in ids or len(ids) < self.max_groups
 
     def delete(self, group_id: str) -> None:
         self._by_id.pop(group_id, None)

@@ -153,9 +153,12 @@ class PartitionLog:
             if self.start_offset <= record.offset < end
         ]
 
-    def find_offset(self, timestamp_ms: int, *, read_committed: bool) -> FoundOffset | None:
+    def find_offset(
+        self, timestamp_ms: int, *, read_committed: bool, of_batch: bool = False
+    ) -> FoundOffset | None:
         """Return the offset for LATEST, EARLIEST, MAX_TIMESTAMP or a time (of the first record at
-        or after it), as ListOffsets does; None if there is no such record.
+        or after it, with `of_batch` of its batch), as ListOffsets does; None if there is no such
+        record.
 
         Raises Refused (CORRUPT_MESSAGE) for damaged bytes.
         """
@@ -174,14 +177,17 @@ class PartitionLog:
                     header.is_control or header.max_timestamp < max(timestamp_ms, 0)
                 ):
                     continue
-                for record in _entry_records(entry):
-                    if not self.start_offset <= record.offset < end:
-                        continue
+                records = [
+                    record
+                    for record in _entry_records(entry)
+                    if self.start_offset <= record.offset < end
+                ]
+                for record in records:
                     if timestamp_ms == MAX_TIMESTAMP:
                         if best is None or record.timestamp_ms > best.timestamp_ms:
                             best = record
                     elif record.timestamp_ms >= timestamp_ms:
-                        return self._found(record)
+                        return self._found(records[0] if of_batch else record)
         except (BadBatchError, DecodeError) as error:
             raise Refused(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         return self._found(best) if best is not None else None

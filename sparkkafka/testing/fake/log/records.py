@@ -149,6 +149,15 @@ def entry_sizes(data: bytes | memoryview) -> list[int]:
     return sizes
 
 
+def without_crcs(data: bytes) -> bytes:
+    """Return the batches with zero as their CRC-32C. The last one may be cut."""
+    out, at = bytearray(data), 0
+    while at + _CRC_START <= len(out):
+        struct.pack_into(">I", out, at + _CRC_AT, 0)
+        at += LENGTH_END + struct.unpack_from(">i", out, at + LENGTH_END - 4)[0]
+    return bytes(out)
+
+
 def crc_matches(data: bytes | memoryview, header: BatchHeader) -> bool:
     """Return whether the CRC-32C, from the attributes to the end of the batch, is right."""
     return bool(crc32c.crc32c(data[_CRC_START:]) == header.crc)

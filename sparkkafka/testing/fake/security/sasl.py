@@ -40,7 +40,8 @@ class FakeSasl:
     """Authenticates connections. `users` are passwords by name, for PLAIN; None: no SASL. Users in
     `scram_users` may use SCRAM. `session_ms` is the life of a session, 0 without an end.
 
-    `attempts` has the user name of each attempt.
+    `attempts` has the user name of each attempt. `mechanisms` are those of a service: a client that
+    logs in with another one is refused, whether or not there are `users`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class FakeSasl:
         self.session_ms = session_ms
         self.scram_users = scram_users or FakeScramUsers()
         self.attempts: list[str] = []
+        self.mechanisms: tuple[str, ...] | None = None
         # By connection.
         self._mechanisms: dict[int, str] = {}
         self._challenges: dict[int, _Challenge] = {}
@@ -72,9 +74,9 @@ class FakeSasl:
         return "User:ANONYMOUS" if session is None else f"User:{session.user}"
 
     def handshake(self, mechanism: str, connection: int) -> SaslHandshakeResponse:
-        if self.users is None:
+        if self.users is None and self.mechanisms is None:
             return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
-        enabled = [PLAIN, *(SCRAM if self.scram_users.users else ())]
+        enabled = list(self.mechanisms or (PLAIN, *(SCRAM if self.scram_users.users else ())))
         self._mechanisms[connection] = mechanism
         code = ErrorCode.NONE if mechanism in enabled else ErrorCode.UNSUPPORTED_SASL_MECHANISM
         return SaslHandshakeResponse(error_code=code, mechanisms=enabled)
