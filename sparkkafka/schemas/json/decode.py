@@ -176,6 +176,7 @@ class _Batch:
                 others.append(rows)
                 continue
             block_texts = _take(texts, rows)
+            has_rests = False
             try:
                 try:
                     block = complete.read(block_texts, self._strings)
@@ -186,7 +187,12 @@ class _Batch:
                         others.append(rows)
                         continue
                     block = raw.read(block_texts, self._strings)
-                    self._rests += self._rests_of_fitting(rows)
+                    has_rests = True
+                is_read = np.ones(len(rows), np.bool_)
+                if fields or self._decoder.maps:
+                    is_read, block = self._add_fields(block, rows, fields)
+                if has_rests:
+                    self._rests += self._rests_of_fitting(rows[is_read])
             except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
                 failed_rows += stopped + CALL_COST_ROWS
@@ -194,10 +200,8 @@ class _Batch:
                 others.append(suspects)
                 waiting.extend(parts)
                 continue
-            if fields or self._decoder.maps:
-                is_read, block = self._add_fields(block, rows, fields)
-                others.append(rows[~is_read])
-                rows = rows[is_read]
+            others.append(rows[~is_read])
+            rows = rows[is_read]
             self._blocks.append(block)
             self._block_rows.append(rows)
         return others

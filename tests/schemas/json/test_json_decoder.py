@@ -200,6 +200,23 @@ def test_rows_with_a_misfit_of_one_field_are_found_together(
     assert run(kind, *rows).values.to_pylist() == expected.values.to_pylist()
 
 
+def test_an_array_for_a_map_is_left_in_the_rest() -> None:
+    item = pa.struct([("a", pa.int64())])
+    kind = pa.struct([("id", pa.int64()), ("m", pa.map_(pa.string(), item))])
+    rows = [b'{"id":%d,"m":{"k":{"a":1}}}' % number for number in range(100)]
+    rows[50] = b'{"id":1,"m":[{"a":1}],"extra":1}'
+    rows[60] = b'{"id":1,"m":[],"extra":1}'
+    rows[70] = b'{"id":1,"m":{"k":{"b":1}}}'
+    read = run(kind, *rows, rest=True)
+    assert read.bad_rows.tolist() == []
+    assert read.rest is not None
+    assert read.rest[50].as_py() == '{"m":[{"a":1}],"extra":1}'
+    assert read.rest[60].as_py() == '{"m":[],"extra":1}'
+    assert read.rest[70].as_py() == '{"m":{"k":{"b":1}}}'
+    assert read.rest.null_count == 97
+    assert read.values[50].as_py() == {"id": 1, "m": None}
+
+
 LONG = pa.struct(
     [
         ("id", pa.int64()),
