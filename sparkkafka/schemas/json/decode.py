@@ -522,9 +522,9 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
         suspects += positions(data, 0).tolist()
     if suspects:
         flags[np.searchsorted(ends, suspects, side="right")] = True
+    long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)
     # The other texts have a bracket each.
-    if _count_brackets(data) - np.count_nonzero(~flags) >= MAX_NESTING:
-        long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)
+    if len(long) and _count_brackets(data) - np.count_nonzero(~flags) >= MAX_NESTING:
         counts = np.zeros(len(long), np.int64)
         for bracket in b"{[":
             opening = positions(data, bracket)
