@@ -399,8 +399,9 @@ def in_range(minimum: float, maximum: float | None = None) -> Callable[..., Any]
             if parameter.param_type_name == "option":
                 name = max(parameter.opts, key=len)
             whole = "a whole number, " if isinstance(value, int) else ""
-            most = "" if maximum is None else f" and {maximum:,} or less"
-            raise OptionError(f"{name} is {whole}{minimum:,} or more{most}, got {value:,}")
+            above = maximum is not None and value > maximum
+            limits = f"{maximum:,} or less" if above else _range_text(minimum, maximum)
+            raise OptionError(f"{name} is {whole}{limits}, got {value:,}")
         return value
 
     return checked_number

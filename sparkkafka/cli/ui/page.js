@@ -41,7 +41,7 @@ function bytes(value) {
   }
   return `${value.toFixed(exponent && Math.abs(value) < 100 ? 1 : 0)} ${units[exponent]}`;
 }
-const axisBytes = (value) => bytes(value).replace(".0 ", " ");
+const axisBytes = (value) => (value < 1000 ? `${short(value)} B` : bytes(value).replace(".0 ", " "));
 const byteRate = (value) => (value === null || value === undefined ? "–" : `${bytes(value)}/s`);
 
 function duration(seconds) {
@@ -96,13 +96,13 @@ function ticks(largest, wanted) {
 
 const short = (value) =>
   value >= 1e9 ? `${+(value / 1e9).toPrecision(3)} G` : value >= 1e6 ? `${+(value / 1e6).toPrecision(3)} M`
-    : value >= 1e4 ? `${+(value / 1e3).toPrecision(3)} k` : number(value, value < 1 && value > 0 ? 1 : 0);
+    : value >= 1e4 ? `${+(value / 1e3).toPrecision(3)} k` : value.toLocaleString("en-US", { maximumSignificantDigits: 4 });
 
 // curves: [{name, points}], with a point (or null) for each of times. The legend has the values at
 // the pointer, else the last ones.
 function plot(times, curves, text, axisText, isWide) {
   if (times.length < 2) return h("p", { class: "note" }, "Curves begin after the second snapshot.");
-  const width = widthOf(isWide), height = 200, left = 72, right = 8, top = 10, bottom = 28;
+  const width = widthOf(isWide), height = 200, left = 72, right = 36, top = 10, bottom = 28;
   const known = curves.flatMap((curve) => curve.points).filter((value) => value !== null);
   const lines = ticks(Math.max(0, ...known), 4);
   const highest = lines[lines.length - 1];
@@ -115,11 +115,10 @@ function plot(times, curves, text, axisText, isWide) {
     svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
     svg.append(s("text", { x: left - 8, y: y(value) + 5, "text-anchor": "end" }, (axisText || short)(value)));
   }
-  const columns = width < 420 ? 2 : 4;
+  const columns = Math.max(1, Math.min(4, Math.floor((width - left - right) / 100))); // a time takes 72 pixels
   for (let n = 0; n <= columns; n++) {
     const time = first + (span * n) / columns;
-    const anchor = n === 0 ? "start" : n === columns ? "end" : "middle";
-    svg.append(s("text", { x: x(time), y: height - 4, "text-anchor": anchor }, clock(time, span < 240000)));
+    svg.append(s("text", { x: x(time), y: height - 4, "text-anchor": "middle" }, clock(time, span < 240000)));
   }
   curves.forEach((curve, index) => {
     let path = "", isDown = false;
@@ -185,7 +184,7 @@ function bars(rows, field, text, axisText) {
   });
   svg.append(s("line", { class: "mean", x1: left, x2: width, y1: y(mean), y2: y(mean) }));
   const factor = mean ? largest / mean : 1;
-  return [svg, h("p", { class: factor > 2 ? "note warn" : "note" },
+  return [svg, rows.length > 1 && h("p", { class: factor > 2 ? "note warn" : "note" },
     `The largest partition has ${number(factor, 1)} times the mean, ${text(mean)} (dashed).`)];
 }
 
