@@ -2,7 +2,7 @@
 
 The decoder is our own. ptars (Rust) is faster for most shapes, but has no bad rows, and nested
 groups crash it with a segmentation fault. Damaged payloads become bad rows here, and the parts of a
-message that occurs twice are put together here. protobuf's runtime makes an object for each
+message that occurs twice are merged here. protobuf's runtime makes an object for each
 message, so it gets only the payloads that need it (`needs_runtime`): those with groups, and those
 in which something else occurs twice or in an order that is not seen here, so that the runtime's
 rules of merging apply. It writes them anew (`normalizer.py`), and then they are decoded here like
@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -161,6 +161,23 @@ class DecodeState:
         return reasons
 
 
+class MessageParts(NamedTuple):
+    """Messages of which some lie in several parts, which are read one by one and then merged: where
+    each part lies, and the index of its message, which ascends."""
+
+    starts: Ints
+    ends: Ints
+    messages: Ints
+
+    def merge(self, tokens: list[Tokens]) -> list[Tokens]:
+        """Return the tokens of a field in all parts as those of the messages."""
+        merged, _ = sort_tokens(tokens, len(self.starts))
+        if merged is None:
+            return []
+        parts = merged.sparse(len(self.starts)).messages
+        return [merged._replace(messages=self.messages[parts], ascending=False)]
+
+
 @dataclass(frozen=True, slots=True)
 class MessageLayout:
     """A message's tags, in the order in which they are searched, and its fields' layouts. `path`:
@@ -271,15 +288,22 @@ def _decode_fields(
     ends: Ints,
     rows: Ints,
     state: DecodeState,
+    parts: MessageParts | None = None,
 ) -> list[pa.Array]:
-    """Return one array for each field of the messages that lie at `starts` to `ends`."""
-    tokens, needs_runtime, damage = tokenize(data, starts, ends, layout.tags, layout.slot_count)
-    if damage and data.is_merged:
-        needs_runtime[[message for message, _, _, _ in damage]] = True
-    elif damage:
-        state.add_damage(damage, layout, rows)
+    """Return one array for each field of the messages that lie at `starts` to `ends`, or in
+    `parts`."""
+    if parts is None:
+        found, found_rows = tokenize(data, starts, ends, layout.tags, layout.slot_count), rows
+    else:
+        found = tokenize(data, parts.starts, parts.ends, layout.tags, layout.slot_count)
+        found_rows = rows[parts.messages]
+    tokens, needs_runtime, damage = found
+    if damage:
+        state.add_damage(damage, layout, found_rows)
     if needs_runtime.any():
-        state.needs_runtime[rows[needs_runtime]] = True
+        state.needs_runtime[found_rows[needs_runtime]] = True
+    if parts is not None:
+        tokens = [parts.merge(slot_tokens) for slot_tokens in tokens]
     for slots in layout.oneofs:
         _flag_oneof_conflicts([tokens[slot] for slot in slots], rows, state)
     columns = _MessageColumns(data, starts, rows, state)
@@ -453,20 +477,15 @@ class _MessageColumns:
     ) -> pa.Array:
         """Return a field that is a message, null where it is absent. If most messages have it,
         absent ones are decoded too, as empty messages: that is faster than to leave them out."""
-        data, (at, size) = self.data, self._by_message(tokens)
-        repeated = self._have_twice(tokens)
-        if repeated is not None and self.state.budget.take(int(size.sum())):
-            data, at, size = self._merge(tokens)
-        elif repeated is not None:
-            self.state.needs_runtime[self.rows[repeated]] = True
+        at, size = self._by_message(tokens)
+        if self._have_twice(tokens) is not None:
+            return self._merge_messages(field, inner, tokens, present)
         if present is None or (
             not inner.has_required and 2 * int(np.count_nonzero(present)) >= self.count
         ):
-            return self._decode_nested(field, inner, data, at, size, self.rows, present)
+            return self._decode_nested(field, inner, at, size, self.rows, present)
         having = np.flatnonzero(present)
-        array = self._decode_nested(
-            field, inner, data, at[having], size[having], self.rows[having], None
-        )
+        array = self._decode_nested(field, inner, at[having], size[having], self.rows[having], None)
         return spread(array, having, self.count)
 
     def _have_twice(self, tokens: Tokens) -> Flags | None:
@@ -476,16 +495,22 @@ class _MessageColumns:
         counts = np.bincount(tokens.messages, minlength=self.count)
         return counts > 1 if int(counts.max()) > 1 else None
 
-    def _merge(self, tokens: Tokens) -> tuple[WireData, Ints, Ints]:
-        """Put the parts of each message's message together, which merges them as the runtime does:
-        the data, and where each message's lies there."""
+    def _merge_messages(
+        self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
+    ) -> pa.Array:
+        """As `_decode_single_message`, if a message has the field several times: each is a part of
+        the field's message, which the runtime merges in the same way."""
         messages: Any = tokens.messages
-        at, size = _bytes_of(tokens)
+        having = np.arange(self.count) if present is None else np.flatnonzero(present)
         order = np.argsort(messages, kind="stable")
-        content = _gather_bytes(self.data, at[order], size[order])
-        sizes = np.zeros(self.count, np.int64)
-        np.add.at(sizes, messages, size)
-        return WireData(content, is_merged=True), offsets_of(sizes)[:-1], sizes
+        at, size = (array[order] for array in _bytes_of(tokens))
+        messages = messages[order]
+        parts = MessageParts(at, at + size, np.searchsorted(having, messages))
+        first = np.searchsorted(messages, having)
+        array = self._decode_nested(
+            field, inner, at[first], size[first], self.rows[having], None, parts
+        )
+        return spread(array, having, self.count)
 
     def _flag_repeated_fields(self, tokens: Tokens) -> None:
         """Flag rows for the runtime if a message has the field, which is not repeated, several
@@ -504,15 +529,15 @@ class _MessageColumns:
         self,
         field: Field,
         inner: MessageLayout,
-        data: WireData,
         at: Ints,
         size: Ints,
         rows: Ints,
         present: Flags | None,
+        parts: MessageParts | None = None,
     ) -> pa.Array:
-        """Return the messages of a field, which lie in `data`, as structs or as its special type;
-        null where not `present` (None: all are). `rows`: of each message."""
-        arrays = _decode_fields(inner, data, at, at + size, rows, self.state)
+        """Return the messages of a field, as structs or as its special type; null where not
+        `present` (None: all are). `rows`: of each message; `parts`: if they lie in several."""
+        arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state, parts)
         if field.special is None:
             return _struct_array(inner, arrays, len(at), present)
         array, reasons = _special_array(field, arrays, present)
@@ -547,7 +572,7 @@ class _MessageColumns:
         elif field.cardinality is Cardinality.MAP:
             array = self._decode_entries(field, inner, at, size, rows)
         else:
-            array = self._decode_nested(field, inner, self.data, at, size, rows, None)
+            array = self._decode_nested(field, inner, at, size, rows, None)
         return messages, counts, array
 
     def _decode_packed(

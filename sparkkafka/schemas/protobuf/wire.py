@@ -44,16 +44,14 @@ _VARINT_BITS = 70  # ten bytes; protobuf drops the bits above the 64th
 
 
 class WireData:
-    """Bytes in which messages lie, for NumPy, Arrow and Python. `is_merged`: they are parts of
-    payloads put together, so positions say nothing about payloads."""
+    """Bytes in which messages lie, for NumPy, Arrow and Python."""
 
-    __slots__ = ("buffer", "bytes", "is_merged", "raw")
+    __slots__ = ("buffer", "bytes", "raw")
 
-    def __init__(self, content: NDArray[np.uint8], *, is_merged: bool = False) -> None:
+    def __init__(self, content: NDArray[np.uint8]) -> None:
         self.bytes = content if len(content) else np.zeros(1, np.uint8)
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
-        self.is_merged = is_merged
 
 
 class KnownTag(NamedTuple):
@@ -118,7 +116,7 @@ def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
         rank: Any = 0
         if part.ascending:
             counts[messages] += 1
-        else:  # read one by one: values of the same message follow each other
+        else:  # values of the same message follow each other
             counts += np.bincount(messages, minlength=count)
             firsts = np.flatnonzero(np.diff(messages, prepend=-1))
             rank = np.arange(len(messages))
@@ -320,10 +318,10 @@ class _Tokenizer:
             invalid |= too_long
         known = np.isin(tags, np.array(list(self.slot_of), np.uint64))
         wires = np.where(known | invalid, -1, (tags & 7).astype(np.int64))
+        # Known tags are recognized by their bytes, so longer ones are not read in waves.
+        is_long = known & ~invalid & (body - self.at > widths(tags))
         is_group = (wires == SGROUP) | (wires == EGROUP)
-        # Known tags are recognized by their bytes: longer ones are left to the runtime.
-        self._leave_to_runtime(np.flatnonzero(is_group | (known & (body - self.at > widths(tags)))))
-        self._read_to_end(np.flatnonzero(invalid | (wires > I32)))
+        self._read_to_end(np.flatnonzero(invalid | is_long | is_group | (wires > I32)))
         for wire in (VARINT, I64, LEN, I32):
             some = np.flatnonzero(wires == wire)
             if len(some) < MIN_WAVE_MESSAGES:
@@ -338,11 +336,6 @@ class _Tokenizer:
     def _read_to_end(self, some: Ints) -> None:
         """Read all that is left of open messages one by one."""
         self.read_one_by_one(self._indexes_of(some), self.at[some], self.end[some])
-        self.at[some], self.next_byte[some] = self.end[some], 0
-
-    def _leave_to_runtime(self, some: Ints) -> None:
-        """Flag open messages for the runtime, and read no more of them."""
-        self.found.needs_runtime[self._indexes_of(some)] = True
         self.at[some], self.next_byte[some] = self.end[some], 0
 
     def _add_damage(self, tag: int, messages: Ints, places: list[Ints]) -> None:

@@ -165,6 +165,26 @@ def test_messages_in_parts_are_merged_without_the_runtime(monkeypatch: pytest.Mo
         check(truth, decoder, list(payloads * times), strict=True)
 
 
+def test_a_part_that_is_damaged_does_not_continue_in_the_next_one() -> None:
+    text = schema(
+        "message M { N n = 1; } message N { string s = 1; N2 m = 2; } message N2 { int32 x = 1; }"
+    )
+    truth, decoder = oracle.Oracle(text, "p.M"), protobuf.decoder(text, None, None)
+    cut = [
+        "0a 03 0a 05 61 0a 04 0a 02 62 63",  # a text of five bytes, of which one is there
+        "0a 02 0a 80 0a 01 01",  # a length whose second byte is in the next part
+        "0a 04 12 02 08 80 0a 04 12 02 08 01",
+    ]
+    whole = ["0a 03 0a 01 61", "0a 03 0a 01 61 0a 04 12 02 08 01"]
+    for times in (1, 30):
+        payloads = [bytes.fromhex(payload) for payload in (*cut, *whole) * times]
+        check(truth, decoder, list(payloads), strict=True)
+        alone = [decoder.decode(pa.array([payload], pa.binary())).reasons for payload in payloads]
+        reasons = decoder.decode(pa.array(payloads, pa.binary())).reasons
+        assert reasons == tuple(reason for found in alone for reason in found)
+        assert len(reasons) == len(cut) * times
+
+
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=examples(12))
 @given(data=st.data())
