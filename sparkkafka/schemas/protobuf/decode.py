@@ -678,7 +678,12 @@ def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints,
         starts = np.empty_like(stops)
         starts[0], starts[1:] = 0, stops[:-1] + 1
         raw, _, longer = read_varints(content, starts)
-    counts = np.diff(offsets_of(is_last).take(np.cumsum(size)), prepend=0)
+    # How many varints each field has: its last byte is that of its last varint.
+    some = np.flatnonzero(size)
+    ends_field = np.zeros(len(content), np.bool_)
+    ends_field[np.cumsum(size)[some] - 1] = True
+    counts = np.zeros(len(size), np.int64)
+    counts[some] = np.diff(np.flatnonzero(ends_field.take(stops)), prepend=-1)
     if longer is not None:
         wrong[np.repeat(np.arange(len(size)), counts)[longer]] = True
     return raw, counts, wrong if wrong.any() else None
@@ -786,7 +791,8 @@ def _integer_array(values: Any, value_type: pa.DataType) -> tuple[pa.Array, Flag
         wrong = _outside(values, 0, (1 << 63) - 1)
     elif not is_wide and values.dtype != np.int32:
         wrong = _outside(values, *_INT32)
-    return from_numpy(values.astype(np.int64 if is_wide else np.int32), value_type), wrong
+    numbers = values.astype(np.int64 if is_wide else np.int32, copy=False)
+    return from_numpy(numbers, value_type), wrong
 
 
 def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
