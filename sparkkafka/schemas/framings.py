@@ -204,6 +204,8 @@ def _decompress_payloads(
                     else "its zlib stream is cut off"
                 )
                 value = None
+            elif stream.unused_data:
+                bad[row], value = "there are bytes after the end of its zlib stream", None
             elif value is not None and not budget.take(2 * len(value)):
                 bad[row], value = "it takes too much memory when it is decompressed", None
         unpacked.append(value)

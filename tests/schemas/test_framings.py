@@ -208,14 +208,22 @@ def test_zlib_bombs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     head = b"\3\5" + GUID
     good = encode("glue-zlib")[0][0].as_py()
     payloads = pa.array(
-        [head + zlib.compress(bytes(2 << 20)), good, good[:-2], head + b"no zlib", head]
+        [
+            head + zlib.compress(bytes(2 << 20)),
+            good,
+            good[:-2],
+            head + b"no zlib",
+            head,
+            good + b"x",
+        ]
     )
     found = decode("glue", payloads, None, guid=GUID)
-    assert found.values.to_pylist() == [None, {"id": 1}, None, None, None]
+    assert found.values.to_pylist() == [None, {"id": 1}, None, None, None, None]
     reasons = [bad.reason.partition(" (")[0] for bad in found.bad]
     assert reasons[0] == "it has more than 1048576 bytes when it is decompressed with zlib"
     assert reasons[1] == reasons[3] == "its zlib stream is cut off"
     assert reasons[2].startswith("it cannot be decompressed with zlib: ")
+    assert reasons[4] == "there are bytes after the end of its zlib stream"
     monkeypatch.setattr(framings, "MAX_UNPACKED", 64 << 20)
     bomb = head + zlib.compress(bytes(BASE_BUDGET // 4))
     with pytest.raises(TooManyRowsError):
