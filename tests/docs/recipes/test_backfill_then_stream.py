@@ -37,7 +37,7 @@ def test_backfill_then_stream(
     monkeypatch.setattr(sparkkafka, "resolve_offsets", resolve_and_write)
 
     def offsets(where: str) -> list[tuple[int, int]]:
-        rows = spark.read.parquet(f"{tmp_path}/orders").where(where)
+        rows = spark.read.parquet(f"{tmp_path}/all-orders").where(where)
         return sorted(tuple(row) for row in rows.select("partition", "offset").collect())
 
     _, printed = snippets.run(PAGE, capsys, servers)
