@@ -89,6 +89,19 @@ SEPARATE = pa.struct(
 """pyarrow's reader can read neither maps nor durations."""
 
 
+def assert_as_one_by_one(kind: pa.DataType, payloads: list[bytes]) -> None:
+    """Payloads that are read at once give the values, bad rows and reasons of one by one."""
+    read = []
+    for fewest in (1, ONE_BY_ONE):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
+            read.append(run(kind, *payloads))
+    at_once, one_by_one = read
+    assert at_once.values.to_pylist() == one_by_one.values.to_pylist()
+    assert at_once.bad_rows.tolist() == one_by_one.bad_rows.tolist()
+    assert at_once.reasons == one_by_one.reasons
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -148,15 +161,7 @@ SEPARATE = pa.struct(
 def test_fields_that_are_read_apart_are_as_one_by_one(payload: bytes) -> None:
     other = b'{"id":2,"m":{"k":5},"took":"PT2S","text":"y"}'
     payloads = [other, payload, other, payload, b'{"id":3}', payload]
-    read = []
-    for fewest in (1, ONE_BY_ONE):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
-            read.append(run(SEPARATE, *payloads))
-    at_once, one_by_one = read
-    assert at_once.values.to_pylist() == one_by_one.values.to_pylist()
-    assert at_once.bad_rows.tolist() == one_by_one.bad_rows.tolist()
-    assert at_once.reasons == one_by_one.reasons
+    assert_as_one_by_one(SEPARATE, payloads)
 
 
 @pytest.mark.parametrize(
@@ -256,15 +261,7 @@ LONG = pa.struct(
 def test_long_strings_are_as_one_by_one(payload: bytes) -> None:
     other = b'{"text":"%s"}' % (b"e" * 1000)
     payloads = [other, payload, other, payload, b'{"id":3}', payload]
-    read = []
-    for fewest in (1, ONE_BY_ONE):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
-            read.append(run(LONG, *payloads))
-    at_once, one_by_one = read
-    assert at_once.values.to_pylist() == one_by_one.values.to_pylist()
-    assert at_once.bad_rows.tolist() == one_by_one.bad_rows.tolist()
-    assert at_once.reasons == one_by_one.reasons
+    assert_as_one_by_one(LONG, payloads)
 
 
 def test_long_strings_are_kept_from_pyarrows_reader(monkeypatch: pytest.MonkeyPatch) -> None:
