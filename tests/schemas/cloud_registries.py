@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
+from sparkkafka.schemas.registry.glue import boto3_client
+
 
 class CloudRegistry:
     """`schemas` has (name, text, format) by GUID, in the order of registration. `requests` are the
@@ -159,7 +163,8 @@ class CloudRegistry:
 
 
 @contextmanager
-def cloud_registry() -> Iterator[CloudRegistry]:
+def cloud_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudRegistry]:
+    """The environment has its address for AWS's SDK until the end of the test."""
     registry = CloudRegistry()
 
     class Handler(BaseHTTPRequestHandler):
@@ -198,6 +203,10 @@ def cloud_registry() -> Iterator[CloudRegistry]:
     registry.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", registry.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    boto3_client.cache_clear()  # it keeps the address
     try:
         yield registry
     finally:

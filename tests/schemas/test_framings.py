@@ -25,7 +25,6 @@ from sparkkafka.schemas.column import (
     format_module,
 )
 from sparkkafka.schemas.registry.client import RegistryClient, connect
-from sparkkafka.schemas.registry.glue import boto3_client
 from sparkkafka.schemas.values import BASE_BUDGET, Schema, TooManyRowsError
 from sparkkafka.schemas.wire_format import CONTENT_ID, FINGERPRINT, GLOBAL_ID, WriterId
 from tests.schemas.cloud_registries import CloudRegistry, cloud_registry
@@ -54,11 +53,7 @@ WRITERS = {
 
 @pytest.fixture
 def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudRegistry]:
-    with cloud_registry() as registry:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", registry.url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        boto3_client.cache_clear()  # it keeps the address
+    with cloud_registry(monkeypatch) as registry:
         yield registry
 
 

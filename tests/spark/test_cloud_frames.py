@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
 from sparkkafka.errors import BadRecordError, OptionError
-from sparkkafka.schemas.registry.glue import boto3_client
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.client.support import QUICK
 from tests.schemas.cloud_registries import CloudRegistry, cloud_registry
@@ -23,11 +22,7 @@ ARROW = pa.struct([pa.field("id", pa.int64(), False), pa.field("who", pa.string(
 
 @pytest.fixture
 def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudRegistry]:
-    with cloud_registry() as registry:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", registry.url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        boto3_client.cache_clear()  # it keeps the address
+    with cloud_registry(monkeypatch) as registry:
         yield registry
 
 
