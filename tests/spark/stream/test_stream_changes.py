@@ -399,7 +399,7 @@ def test_a_leader_that_knows_less_for_a_moment(fake: FakeCluster) -> None:
     """KAFKA-7703: the end of the log seems to move back."""
     fake.create_topic("t")
     fill(fake, "t", 8)
-    source = reader(fake, fetchOffset__numRetries="20")
+    source = reader(fake, fetchOffset__numRetries="1000")
     start = {"t": {"0": 8}}
     fake.truncate("t", 0, 0)
     threading.Timer(0.1, fill, (fake, "t", 9)).start()

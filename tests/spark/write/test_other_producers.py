@@ -36,7 +36,7 @@ from tests.spark.read.test_batch_read import as_peer_rows
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
 PARTITIONS = 3
-LINGER_MS = 5_000  # flush ends it; librdkafka sends a batch that does not become smaller as it is
+LINGER_MS = 30_000  # flush ends it; librdkafka sends a batch that does not become smaller as it is
 ORDER = ["topic", "partition", "offset"]
 SCHEMA = StructType(
     [
