@@ -97,7 +97,8 @@ class BoundedAdmin(Admin):
         return Results({**offsets, **found.errors})
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
-        """Return the errors by topic; those of missing topics also name the nearest topic."""
+        """Return the errors by topic; those of missing topics also name the nearest topic, and do
+        not advise to create what is to be shown, changed or deleted."""
         missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
         if not missing:
             return dict(errors)
@@ -105,7 +106,7 @@ class BoundedAdmin(Admin):
             nearest = cluster.nearest_topics(missing, deadline)
         return {
             **errors,
-            **{name: unknown_topic_error([name], nearest=nearest) for name in missing},
+            **{name: unknown_topic_error([name], nearest=nearest, advice="") for name in missing},
         }
 
     @contextmanager

@@ -27,7 +27,7 @@ from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import INT32_MAX
-from sparkkafka.errors import ErrorCode, OptionError, UnknownTopicError, counted
+from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnknownTopicError, counted
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -229,9 +229,12 @@ def create(
     with session_of(context).admin() as admin:
         results = admin.create_topics([new], validate_only=dry_run)
         error = results.errors.get(topic)
-        if if_not_exists and error and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-            print_line(f"topic {topic} already exists")
-            return
+        if isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            if if_not_exists:
+                print_line(f"topic {topic} already exists")
+                return
+            text = f"{error.broker_message or 'the topic exists'} (--if-not-exists accepts that)"
+            raise BrokerError(error.code, error.where, text)
         results.all()
     print_line(f"topic {topic} {'could be' if dry_run else 'was'} created")
 

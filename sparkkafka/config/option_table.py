@@ -602,9 +602,9 @@ FORMATS: tuple[Option, ...] = (
         kinds.DEPTH_OPTION, _BOTH, "format.recursive_fields_max_depth", integer(1, 15),
         "How many levels of a recursive record or message are structs in the column's type. The "
         "next level is a string with its JSON text (Spark's option of from_protobuf drops this "
-        "level). Without this option, a recursive schema is an error. In writes, the option "
-        "applies where the schema determines the type: in SQL views, functions and the command. "
-        "It is an error in a DataFrame's write, because the DataFrame has its own types.",
+        "level). Without this option, a recursive schema is an error. The option applies where "
+        "the schema determines the type: in reads without .schema(…), SQL views, functions and "
+        "the command. Elsewhere, as in a DataFrame's write, it is an error.",
     ),
     used(
         "auto.register.schemas", _WRITE, "format.auto_register_schemas", boolean,

@@ -93,7 +93,8 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
     if not chosen:
         raise OptionError(
             "One of the following options must be specified for Kafka source: "
-            f"{', '.join(_STRATEGIES)}"
+            f"{', '.join(_STRATEGIES)}. To read a topic, set subscribe to its name: topic is the "
+            "option of writes"
         )
     if len(chosen) > 1:
         raise OptionError(

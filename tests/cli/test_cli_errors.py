@@ -478,7 +478,19 @@ def test_a_mistyped_topic_is_reported_with_the_nearest_one(
     code = main(["-b", fake_cluster.bootstrap_servers, *verb.split()])
     out, err = capsys.readouterr()
     assert code == 1
-    assert "check its name (the nearest is orders), or create it first" in out + err
+    assert "check its name (the nearest is orders)" in out + err
+    assert ("create it first" in out + err) == verb.startswith("read")
+
+
+def test_a_topic_that_exists_is_reported_with_the_option_that_accepts_it(
+    fake_cluster: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_cluster.create_topic("orders")
+    for option in ((), ("--dry-run",)):
+        given = ["-b", fake_cluster.bootstrap_servers, "topics", "create", "orders", *option]
+        assert main(given) == 1
+        line = one_line(capsys)
+        assert "TOPIC_ALREADY_EXISTS" in line and "--if-not-exists accepts that" in line
 
 
 @pytest.mark.parametrize("verb", ["groups describe", "groups delete --yes", "lag"])

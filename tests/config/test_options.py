@@ -408,8 +408,9 @@ def test_security_protocol_in_any_case() -> None:
 def test_exactly_one_strategy() -> None:
     with pytest.raises(
         OptionError, match="One of the following options must be specified for Kafka source"
-    ):
-        parse_read_options(SERVERS)
+    ) as caught:
+        parse_read_options({**SERVERS, "topic": "orders"})
+    assert "set subscribe to its name: topic is the option of writes" in str(caught.value)
     with pytest.raises(
         OptionError,
         match=r"Only one of the following options can be specified.*subscribe and assign",

@@ -28,9 +28,10 @@ def messages() -> list[str]:
     with pytest.raises(KafkaError) as error:
         Admin({"bootstrap.servers": "localhost:1", "default.api.timeout.ms": 500}).list_topics()
     found.append(message(error))
-    with pytest.raises(KafkaError) as error:
-        parse_read_options({"startingOffset": "earliest"})
-    found.append(message(error))
+    for wrong in ({"startingOffset": "earliest"}, {"topic": "orders"}):
+        with pytest.raises(KafkaError) as error:
+            parse_read_options({"kafka.bootstrap.servers": "localhost:1", **wrong})
+        found.append(message(error))
     with FakeCluster(sasl_users={"alice": "hush"}) as fake:
         settings = {"bootstrap.servers": fake.bootstrap_servers, "default.api.timeout.ms": 500}
         with pytest.raises(KafkaError) as error:

@@ -112,6 +112,7 @@ def test_what_it_read_is_what_it_wrote(tmp_path: Path, kafka_cluster: object) ->
     assert run.text.endswith("the broker and Spark are stopped, and their data are removed\n")
     for step in ("written with df.write: 5,000 rows", "read with spark.read: 5,000 rows"):
         assert re.search(rf"^{step}.* rows/s$", run.text, re.M)
+    assert "These rows/s are no benchmark" in run.text
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,10 @@ def _write_and_read(spark: SparkSession, bootstrap_servers: str, rows: int) -> b
         f"read:    {count:,} rows, sum of hashes {hash_sum}\n"
         + ("the same" if same else "NOT THE SAME: this is a bug")
     )
+    say(
+        "These rows/s are no benchmark: one short run, with Spark and the broker on this machine. "
+        "docs/benchmarks.md has measured ones"
+    )
     return same
 
 

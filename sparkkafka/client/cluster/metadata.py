@@ -97,14 +97,14 @@ NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREAT
 def missing_topics_text(names: Sequence[str], nearest: Mapping[str, str] | None = None) -> str:
     """Return "topic a does not exist (yet)" or "topics a, b do not exist (yet)" for a message.
     `nearest` as in `unknown_topic_error`."""
-    hint = _nearest_text(names, nearest)
+    hint = nearest_text(names, nearest)
     return (
         f"{some_topics(names)} {'does' if len(names) == 1 else 'do'} not exist "
         f"(yet{hint and f'; {hint}'})"
     )
 
 
-def _nearest_text(names: Sequence[str], nearest: Mapping[str, str] | None) -> str:
+def nearest_text(names: Sequence[str], nearest: Mapping[str, str] | None) -> str:
     """Return "the nearest is b", "the nearest: b for a, d for c", or "" for a message."""
     pairs = [(name, nearest[name]) for name in names if nearest and name in nearest]
     if pairs and len(names) == 1:
@@ -124,20 +124,24 @@ def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str,
 
 
 def unknown_topic_error(
-    names: Sequence[str], *, creates: bool = False, nearest: Mapping[str, str] | None = None
+    names: Sequence[str],
+    *,
+    creates: bool = False,
+    nearest: Mapping[str, str] | None = None,
+    advice: str = ", or create it first",
 ) -> UnknownTopicError:
     """Make the error for topics that do not exist.
 
     `creates`: the request has asked brokers to create them. `nearest` has the existing topics that
-    may have been meant, by missing topic.
+    may have been meant, by missing topic. `advice` is what else to do than to check the name.
     """
-    hint = _nearest_text(names, nearest)
+    hint = nearest_text(names, nearest)
     error = UnknownTopicError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"Metadata of {some_topics(names)}",
         "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
         + (f"; {NOT_CREATED}" if creates else "")
-        + f": check its name{hint and f' ({hint})'}, or create it first",
+        + f": check its name{hint and f' ({hint})'}{advice}",
     )
     error.topics = tuple(names)
     return error

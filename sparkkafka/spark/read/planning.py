@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from sparkkafka.client.cluster.metadata import nearest_text, nearest_topics
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.source import (
     EARLIEST_OFFSET,
@@ -221,11 +222,15 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
         condition = "KAFKA_START_OFFSET"
         if bound.is_by_time:
             condition, hint = "KAFKA_TIMESTAMP_OFFSET", ""
+        topics = {topic for topic, _ in read}
+        others = sorted({topic for topic, _ in named} - topics)
+        nearest = nearest_text(others, nearest_topics(others, topics))
         raise OptionError(
             f"[{condition}_DOES_NOT_MATCH_ASSIGNED] {bound.option or option} must name all "
             f"partitions that are read{hint} and no others. "
             f"Missing: {partitions_text(_sorted_partitions(read - named))}; "
             f"too many: {partitions_text(_sorted_partitions(named - read))}"
+            f"{nearest and f' ({nearest})'}"
         )
 
 

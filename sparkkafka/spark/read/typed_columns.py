@@ -21,7 +21,14 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.kinds import COLUMN, CONFLUENT, FAIL, NO_FRAMING, STRING
+from sparkkafka.config.kinds import (
+    COLUMN,
+    CONFLUENT,
+    DEPTH_OPTION,
+    FAIL,
+    NO_FRAMING,
+    STRING,
+)
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST
 from sparkkafka.errors import (
@@ -507,6 +514,11 @@ def _plan(
             is_same_type = as_nullable(schema_type).equals(as_nullable(arrow_type))
         except SchemaError:  # perhaps because of a field that is not read: the decoder checks that
             is_same_type = False
+    if depth is not None and not is_same_type:
+        raise OptionError(
+            f"option {DEPTH_OPTION} has no effect on the column {name}, whose type you give: "
+            f"{from_arrow_type(arrow_type).simpleString()}. Remove one of them"
+        )
     path = (
         None
         if is_from_schema and is_same_type

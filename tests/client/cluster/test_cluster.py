@@ -10,6 +10,7 @@ from sparkkafka.client.admin.brokers import describe_log_dirs
 from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_read_options
@@ -114,6 +115,17 @@ def test_requests_to_leaders_of_a_mistyped_topic_fail_soon_and_name_the_nearest(
             UnknownTopicError, match=r"Metadata of ordres-0: .*\(the nearest is orders\)"
         ):
             list_offsets(cluster, wanted)
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_broker_that_does_not_answer_is_not_waited_for_only_to_name_the_nearest(fake_cluster):
+    fake_cluster.create_topic("orders")
+    with open_cluster(fake_cluster) as cluster:
+        cluster.request_metadata(["orders"], cluster.deadline())
+        fake_cluster.fault(Delay(60_000), api="Metadata")
+        deadline = Deadline(300_000)
+        assert cluster.nearest_topics(["ordres"], deadline) == {}
+        assert deadline.remaining_s() > 200
 
 
 @pytest.mark.usefixtures("patient")

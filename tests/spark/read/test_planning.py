@@ -196,6 +196,14 @@ def test_no_other_partition_may_be_named() -> None:
         check_named("startingOffsets", at(0, 0), [T0])
 
 
+def test_the_error_for_a_topic_that_is_not_read_names_the_nearest_one() -> None:
+    orders = [TopicPartition("orders", 0), TopicPartition("payments", 0)]
+    named = OffsetBound("specific", {("ordrs", 0): 1, ("payments", 0): 1})
+    for option in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(OptionError, match=r"too many: ordrs-0 \(the nearest is orders\)$"):
+            check_named(option, named, orders)
+
+
 # --- times -----------------------------------------------------------------------------------
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -132,6 +132,8 @@ def test_a_schema_that_contains_itself(topics: Topics, format: str) -> None:
         row, nothing = topics.read(given, schema)
         assert nothing["value"] is None
         assert ids(row["value"]) == [1, 2, 3]
+    with pytest.raises(OptionError, match=r"max\.depth has no effect on the column value, whose"):
+        topics.read(given, struct(value=struct(next=StringType())))
     id_type = IntegerType() if format == "protobuf" else LongType()
     row = topics.read(options, struct(value=struct(id=id_type, next=StringType())))[0]
     assert ids(row["value"]) == [1, 2, 3]
