@@ -108,7 +108,7 @@ class KafkaDataSource(DataSource):
 
         set_up_logging()
         options = parse_read_options(with_token(self.options))
-        columns = self._columns(schema, options)
+        columns = self._columns(_spark_types(schema), options)
         if not options.filter_pushdown:
             return KafkaBatchReader(options, columns)
         if not hasattr(DataSourceReader, "pushFilters"):
@@ -134,7 +134,7 @@ class KafkaDataSource(DataSource):
                 "are refused: use mode('append')"
             )
         options = parse_write_options(with_token(self.options))
-        writer = KafkaBatchWriter(options, schema)
+        writer = KafkaBatchWriter(options, _spark_types(schema))
         # Tasks would wait for a wrong address several times as long, because they must outlive
         # brokers that restart.
         check_servers(options.client, Deadline(options.client.first_contact_ms))
@@ -169,6 +169,15 @@ class KafkaDataSource(DataSource):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(sorted(self.options))})"  # names only
+
+
+def _spark_types(schema: StructType) -> StructType:
+    """Return the schema that Spark passes. Sail passes a schema of Arrow instead."""
+    if hasattr(schema, "fields"):
+        return schema
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
 
 
 DefaultSource = KafkaDataSource

@@ -28,6 +28,8 @@ KAFKAS = ("2.1.1", "2.8.2", "3.3.2", "3.9.2", KAFKA_VERSION, NEWEST_KAFKA)
 SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 PYTHONS = ("3.11", "3.13")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+SAIL = ("pysail==0.7.2", "pyspark-client==4.1.1")
+"""Sail, and the newest client that it takes."""
 AXES: dict[str, tuple[str, ...]] = {"kafka": KAFKAS, "spark": SPARKS}
 
 Cells = dict[str, dict[str, object]]
@@ -142,6 +144,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"\n{text}")
         if not chosen:
             PAGE.write_text(with_table(PAGE.read_text(), table_name(axis, PYTHON), text))
+    if not chosen:
+        sail = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        failed |= subprocess.run([*sail, "tests/compat/test_sail.py"], cwd=ROOT).returncode != 0
     return int(failed)
 
 
