@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,11 +80,14 @@ def test_what_our_own_check_finds(tmp_path: Path, html: str, words: str | None) 
     assert all(words in line for line in found)
 
 
-def test_long_names_in_tables_may_break() -> None:
+@pytest.mark.parametrize("place", ["<td>{}</td>", '<span class="md-ellipsis">{}</span></a>'])
+def test_long_names_in_narrow_places_may_break(place: str) -> None:
     name = "<code>kafka.x_y=maxOffsets</code>"
-    html = docs_site.with_breaks_in_names(f"<p>{name}</p><td>{name} <code>a.b</code></td>")
+    html = docs_site.with_breaks_in_names(
+        f"<p>{name}</p>" + place.format(f"{name} <code>a.b</code>")
+    )
     broken = "<code>kafka.<wbr>x_<wbr>y=<wbr>max<wbr>Offsets</code>"
-    assert html == f"<p>{name}</p><td>{broken} <code>a.b</code></td>"
+    assert html == f"<p>{name}</p>" + place.format(f"{broken} <code>a.b</code>")
 
 
 def test_the_search_finds_a_name_under_its_own_heading() -> None:
@@ -92,6 +96,39 @@ def test_the_search_finds_a_name_under_its_own_heading() -> None:
     index = json.loads(docs_site.with_names_in_texts(json.dumps({"items": [names, others]})))
     texts = [item["text"] for item in index["items"]]
     assert texts == ["<p><code>topic</code></p><p>a</p>", "<p>b</p>"]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("how to reset offsets", "Reset offsets"),
+        ("How do I read the last hour", "Read the last hour, or from a timestamp"),
+        ("commit offsets in batch", "Commit offsets in a batch job"),
+        ("consumer lag", "See the lag of a consumer or stream"),
+        ("exactly once", "Write exactly once, without duplicates"),
+        ("how can I delete a topic", "Delete a topic, or add partitions"),
+        ("rate limit", "Limit records per batch"),
+        ("dead letter queue", "Skip bad records, or send them to a dead letter queue"),
+        ("test without kafka", "Write a unit test without a Kafka cluster"),
+    ],
+)
+def test_a_question_finds_its_answer(question: str, answer: str) -> None:
+    """The search shows a section if each word of the query begins one of its words."""
+    config = (docs_site.ROOT / "mkdocs.yml").read_text("utf-8")
+    separator = re.search(r"separator: '(.*)'", config)
+    assert separator is not None
+
+    def words(text: str) -> list[str]:
+        return [word.lower() for word in re.split(separator[1], text, flags=re.I) if word]
+
+    page = (docs_site.DOCS / "how-to.md").read_text("utf-8")
+    sections = {section.partition("\n")[0]: words(section) for section in page.split("\n### ")[1:]}
+    found = [
+        title
+        for title, said in sections.items()
+        if all(any(word.startswith(asked) for word in said) for asked in words(question))
+    ]
+    assert answer in found and len(found) <= 3
 
 
 def test_a_page_that_the_nav_lacks_is_found(tmp_path: Path) -> None:

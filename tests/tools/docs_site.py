@@ -67,7 +67,8 @@ def write_notebook_pages() -> None:
 
 
 def with_breaks_in_names(html: str) -> str:
-    """Return a page whose long names in tables may break after dots and before capitals."""
+    """Return a page whose long names in tables and in the list of its headings may break after dots
+    and before capitals."""
 
     def with_breaks(code: re.Match[str]) -> str:
         if len(code[1]) <= 16:
@@ -75,7 +76,7 @@ def with_breaks_in_names(html: str) -> str:
         return re.sub(r"(?<=[._=,(])(?=[a-zA-Z])|(?<=[a-z])(?=[A-Z])", "<wbr>", code[0])
 
     return re.sub(
-        r"<td\b.*?</td>",
+        r'<td\b.*?</td>|<span class="md-ellipsis">.*?</a>',
         lambda cell: re.sub(r"<code>([^<]*)</code>", with_breaks, cell[0]),
         html,
         flags=re.DOTALL,
