@@ -678,12 +678,7 @@ def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints,
         starts = np.empty_like(stops)
         starts[0], starts[1:] = 0, stops[:-1] + 1
         raw, _, longer = read_varints(content, starts)
-    # How many varints each field has: its last byte is that of its last varint.
-    some = np.flatnonzero(size)
-    ends_field = np.zeros(len(content), np.bool_)
-    ends_field[np.cumsum(size)[some] - 1] = True
-    counts = np.zeros(len(size), np.int64)
-    counts[some] = np.diff(np.flatnonzero(ends_field.take(stops)), prepend=-1)
+    counts = np.diff(offsets_of(is_last, np.int32)[offsets_of(size)])
     if longer is not None:
         wrong[np.repeat(np.arange(len(size)), counts)[longer]] = True
     return raw, counts, wrong if wrong.any() else None

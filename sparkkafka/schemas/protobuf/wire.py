@@ -110,32 +110,27 @@ def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
     if len(parts) == 1 and parts[0].messages is None and parts[0].present is None:
         return parts[0], np.ones(count, np.int64)
     counts = np.zeros(count, np.int64)
-    ranked: list[tuple[Any, Any]] = []  # messages, and each token's rank among those of its message
+    ranks: list[Any] = []  # of each token among those of its message
     for part in parts:
         messages: Any = part.sparse(count).messages
-        rank: Any = 0
+        rank = counts[messages]
         if part.ascending:
-            counts[messages] += 1
+            counts[messages] = rank + 1
         else:  # values of the same message follow each other
             counts += np.bincount(messages, minlength=count)
             firsts = np.flatnonzero(np.diff(messages, prepend=-1))
-            rank = np.arange(len(messages))
+            rank += np.arange(len(messages))
             rank -= np.repeat(firsts, np.diff(firsts, append=len(messages)))
-        ranked.append((messages, rank))
+        ranks.append(rank)
     joined = join_tokens(parts, count)
     if joined is None:
         return None, counts
     if len(parts) == 1 and joined.ascending:
         return joined.sparse(count), counts
-    next_index = offsets_of(counts)[:-1]
-    indexes = []
-    for messages, rank in ranked:
-        index = next_index[messages] + rank
-        next_index[messages] = index + 1
-        indexes.append(index)
-    index = np.concatenate(indexes)
-    value, at, size = (None if array is None else _put(array, index) for array in joined[1:4])
-    return Tokens(np.repeat(np.arange(count), counts), value, at, size), counts
+    index = np.concatenate(ranks)
+    index += offsets_of(counts)[joined.messages]
+    arrays = (None if array is None else _put(array, index) for array in joined[:4])
+    return Tokens(*arrays), counts
 
 
 def _put(array: NDArray[Any], index: Ints) -> NDArray[Any]:
@@ -285,9 +280,9 @@ class _Tokenizer:
             wrong = after > end
             if too_long is not None:
                 wrong |= too_long if present is None else too_long & present
-            bad = np.flatnonzero(wrong)
-            is_damaged = len(bad) > 0
+            is_damaged = bool(wrong.any())
         if is_damaged:
+            bad = np.flatnonzero(wrong)
             places = [at[bad], begin[bad], end[bad]]
             if wire == LEN and body is not None:
                 if too_long is not None:
