@@ -119,11 +119,18 @@ def _may_repeat(keys: pa.Array, maps: Ints, max_items: int) -> bool:
     bytes. That costs a fraction of a comparison of whole keys."""
     offsets = blob_offsets(keys).astype(np.int64)
     lengths = np.diff(offsets)
-    words = words_at(np.frombuffer(keys.buffers()[2] or bytes(1), np.uint8), offsets[:-1])
-    words &= _FIRST_BYTES.take(lengths, mode="clip")
+    content = np.frombuffer(keys.buffers()[2] or bytes(1), np.uint8)
+    words = first_words(content, offsets[:-1], lengths)
     # Mixed to one number; two that differ are rarely mixed to the same one.
     words ^= (maps << 8 ^ lengths).view(np.uint64) * _MIXER
     return _has_equal_neighbours(words, max_items)
+
+
+def first_words(data: Bytes, at: Ints, lengths: Ints) -> NDArray[np.uint64]:
+    """Return the first eight bytes of each text; zeros behind a shorter one."""
+    words = words_at(data, at)
+    words &= _FIRST_BYTES.take(lengths, mode="clip")
+    return words
 
 
 _FIRST_BYTES: Final = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)

@@ -46,7 +46,7 @@ from sparkkafka.schemas.json.normalizer import (
     max_item_bytes,
     may_take_too_much,
 )
-from sparkkafka.schemas.json.object_fields import Spans, object_fields
+from sparkkafka.schemas.json.object_fields import Spans, object_fields, other_fields
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
@@ -139,6 +139,7 @@ class _Batch:
         self._block_rows: list[NDArray[np.int64]] = []  # the rows of each block
         self._normalized: list[tuple[int, str]] = []  # rows and their normalized texts
         self._rests: list[tuple[int, str]] = []  # rows and the JSON texts of their rests
+        self._joined_rests: list[tuple[Ints, pa.Array]] = []  # the same, of many rows
         self._reasons: dict[int, str] = {}  # why rows are bad
 
     def run(self) -> Decoded:
@@ -192,7 +193,7 @@ class _Batch:
                 if fields or self._decoder.maps:
                     is_read, block = self._add_fields(block, rows, fields)
                 if has_rests:
-                    self._rests += self._rests_of_fitting(rows[is_read])
+                    self._add_rests_of_fitting(rows[is_read])
             except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
                 failed_rows += stopped + CALL_COST_ROWS
@@ -317,14 +318,48 @@ class _Batch:
             keys = keys.take(from_numpy(np.flatnonzero(is_wanted[key_rows])))
         return keys.view(pa.string()), counts[rows]
 
-    def _rests_of_fitting(self, rows: NDArray[np.int64]) -> list[tuple[int, str]]:
-        """Return (row, rest) of the rows that have a rest. They were read together, so they fit."""
-        rest_of_fitting = self._decoder.normalizer.rest_of_fitting
+    def _add_rests_of_fitting(self, rows: NDArray[np.int64]) -> None:
+        """Add the rests of rows that were read together, so they fit. Only what is left of a text
+        without its fields is parsed here, and not even that if it is compact JSON."""
+        texts = _take(self._texts, rows)
+        offsets = blob_offsets(texts).astype(np.int64)
+        data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+        offsets -= offsets[0]
+        normalizer, buffer = self._decoder.normalizer, pa.py_buffer(data)
+        found = other_fields(data, offsets, *normalizer.field_names)
+        names = gather(buffer, found.starts, found.after_colons - found.starts)
+        is_parsed = found.is_unclear.copy()
+        is_parsed[found.texts[~found.is_compact]] = True
+        is_parsed[found.texts[_is_invalid_or_repeated(names, found.texts)]] = True
+        parsed = np.flatnonzero(is_parsed)
+        content = data.tobytes() if len(parsed) else b""
+        columns = [offsets[parsed], offsets[parsed + 1], found.is_unclear[parsed]]
+        columns += [np.searchsorted(found.texts, parsed + step) for step in (0, 1)]
+        spans = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+        lists = [column.tolist() for column in (rows[parsed], *columns)]
         try:
-            rests = [(row, rest_of_fitting(text)) for row, text in self._texts_of(rows)]
+            for row, begin, end, is_unclear, first, last in zip(*lists, strict=True):
+                text = content[begin:end]
+                if not is_unclear:
+                    left = [content[start:stop] for start, stop in spans[first:last]]
+                    text = b"{%s}" % b",".join(left)
+                rest = normalizer.rest_of_fitting(text)
+                if rest is not None:
+                    self._rests.append((row, rest))
         except JsonSyntaxError:  # no text is known on which the two parsers differ
             raise ReadError from None
-        return [(row, rest) for row, rest in rests if rest is not None]
+        kept = np.flatnonzero(~is_parsed[found.texts])
+        if not len(kept):
+            return
+        names = names.take(from_numpy(kept))
+        values = gather(buffer, found.values[kept], (found.ends - found.values)[kept])
+        fields = pc.binary_join_element_wise(names, values, b"")
+        counts = np.bincount(found.texts[kept])
+        having = np.flatnonzero(counts)
+        ends = from_numpy(offsets_of(counts[having], np.int32))
+        joined = pc.binary_join(pa.ListArray.from_arrays(ends, fields), b",")
+        rests = pc.binary_join_element_wise(b"{", joined, b"}", b"")
+        self._joined_rests.append((rows[having], rests.view(pa.string())))
 
     def _cut_by_size(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Cut rows into parts whose texts have about MAX_BLOCK_BYTES."""
@@ -428,9 +463,14 @@ class _Batch:
 
     def _rest_texts(self) -> pa.Array:
         """Return the rests in the payloads' order, null for a row without one."""
-        rests = dict(self._rests)
-        texts = binary_array([rest.encode() for rest in rests.values()]).view(pa.string())
-        return spread(texts, self._payload_rows(np.array(list(rests), np.int64)), self._count)
+        texts = [binary_array([rest.encode() for _, rest in self._rests]).view(pa.string())]
+        rows = [np.array([row for row, _ in self._rests], np.int64)]
+        for joined_rows, joined in self._joined_rests:
+            texts.append(joined)
+            rows.append(joined_rows)
+        return spread(
+            pa.concat_arrays(texts), self._payload_rows(np.concatenate(rows)), self._count
+        )
 
 
 # --- parts of arrays ------------------------------------------------------------------------------

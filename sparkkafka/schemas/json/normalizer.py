@@ -14,6 +14,7 @@ import binascii
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -79,6 +80,16 @@ class Normalizer:
             id(node): [name for name, child in node.children.items() if _has_fields(child)]
             for node in _walk_nodes(root)
             if _has_fields(node)
+        }
+
+    @cached_property
+    def field_names(self) -> tuple[list[bytes], dict[bytes, list[bytes]]]:
+        """The names of the struct's fields that have no fields themselves; and by the names of the
+        others, the names of their fields that have none."""
+        plain, others = _names_by_fields(self._root)
+        return plain, {
+            name.encode(): _names_by_fields(child)[0] if child.kind is _STRUCT else []
+            for name, child in others.items()
         }
 
     def read(self, payload: bytes) -> tuple[str, str | None]:
@@ -204,6 +215,12 @@ def _has_fields(node: Node) -> bool:
     if node.kind is _STRUCT:
         return True
     return bool(node.children) and _has_fields(node.item)
+
+
+def _names_by_fields(node: Node) -> tuple[list[bytes], dict[str, Node]]:
+    """Return the names of the children that have no fields, and the children that have some."""
+    having = {name: child for name, child in node.children.items() if _has_fields(child)}
+    return [name.encode() for name in node.children if name not in having], having
 
 
 def _short(name: str) -> str:

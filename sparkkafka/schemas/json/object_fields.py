@@ -10,13 +10,13 @@ valid map: each item had one name, right after its comma or bracket, and a colon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
-from sparkkafka.schemas.arrays import offsets_of
+from sparkkafka.protocol.records.varint_columns import PAD, Bytes, Flags, Ints, copy_pieces
+from sparkkafka.schemas.arrays import first_words, offsets_of
 
 _PIECE_BYTES: Final = 1 << 18
 """Texts are searched in pieces of about this size, which stay in the processor's cache."""
@@ -33,7 +33,6 @@ for _kind, _bytes in (
     (_COMMA, b","),
 ):
     _KINDS[list(_bytes)] = _kind
-_STEPS: Final = np.array([0, 0, 1, -1, 0, 0], np.int8)  # by kind: how the level changes
 
 
 class Spans(NamedTuple):
@@ -68,12 +67,8 @@ def object_fields(
     rewritten, is_unclear = data.copy(), np.zeros(count, np.bool_)
     values: list[list[Spans]] = [[] for _ in fields]
     names: list[list[Spans]] = [[] for _ in maps]
-    low = 0
-    while low < count:
-        begin = int(offsets[low])
-        high = max(low + 1, int(np.searchsorted(offsets, begin + _PIECE_BYTES, "right")) - 1)
-        end = int(offsets[high])
-        piece = _Piece(data[begin:end], offsets[low : high + 1] - begin)
+    for low, high, piece in _pieces(data, offsets):
+        begin, end = int(offsets[low]), int(offsets[high])
         found = [piece.values(name) for name in fields]
         if maps:
             flags = [has[low:high] for has in has_map]
@@ -81,7 +76,6 @@ def object_fields(
         for spans, parts in zip(found, values + names, strict=True):
             parts.append(Spans(spans.texts + low, spans.starts + begin, spans.ends + begin))
         is_unclear[low:high] = piece.is_unclear
-        low = high
     joined = [
         Spans(*map(np.concatenate, zip(*parts, strict=True))) if parts else _NO_SPANS
         for parts in values + names
@@ -91,7 +85,67 @@ def object_fields(
     )
 
 
+class OtherFields(NamedTuple):
+    """What `other_fields` finds. For each field: the text that it is in, ascending; where its name
+    begins, with the quote; the position after its colon; where its value begins, which is there or
+    after one space; where that ends; and whether the field is compact without that space: name and
+    colon, then a number, a literal, or a string without escapes. is_unclear: the texts for which
+    all this means nothing."""
+
+    texts: Ints
+    starts: Ints
+    after_colons: Ints
+    values: Ints
+    ends: Ints
+    is_compact: Flags
+    is_unclear: Flags
+
+
+def other_fields(
+    data: Bytes, offsets: Ints, known: Sequence[bytes], structs: Mapping[bytes, Sequence[bytes]]
+) -> OtherFields:
+    """Find the outermost fields of JSON objects, one after the other in `data`, that are not
+    `known`. One of `structs` is known too if its value has no fields but those given for it."""
+    found = []
+    for low, _, piece in _pieces(data, offsets):
+        texts, *positions, is_compact, is_unclear = piece.others(known, structs)
+        positions = [column + offsets[low] for column in positions]
+        found.append((texts + low, *positions, is_compact, is_unclear))
+    return OtherFields(*map(np.concatenate, zip(*found, strict=True)))
+
+
+def _pieces(data: Bytes, offsets: Ints) -> Iterator[tuple[int, int, _Piece]]:
+    """Yield pieces of texts: the indexes of the first text and of that after the last, and their
+    structure."""
+    low, count = 0, len(offsets) - 1
+    while low < count:
+        begin = int(offsets[low])
+        high = max(low + 1, int(np.searchsorted(offsets, begin + _PIECE_BYTES, "right")) - 1)
+        yield low, high, _Piece(data[begin : offsets[high]], offsets[low : high + 1] - begin)
+        low = high
+
+
 _NO_SPANS: Final = Spans(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+class _Names:
+    """The names before colons. `at`: where the bytes of the structure are; `colons`: indexes in
+    it."""
+
+    def __init__(self, data: Bytes, at: Ints, colons: Ints) -> None:
+        self._data, self._colons = data, colons
+        self._starts = at.take(colons - 2) + 1
+        self._lengths = at.take(colons - 1) - self._starts
+        self._words = first_words(data, self._starts, self._lengths)
+
+    def find(self, name: bytes) -> Ints:
+        """Return the colons after this name."""
+        word = np.uint64(int.from_bytes(name[:8], "little"))
+        found = np.flatnonzero((self._words == word) & (self._lengths == len(name)))
+        for index in range(8, len(name)):
+            bytes_there = self._data.take(self._starts.take(found) + index, mode="clip")
+            found = found.take(np.flatnonzero(bytes_there == name[index]))
+        return self._colons.take(found)
 
 
 class _Piece:
@@ -101,34 +155,40 @@ class _Piece:
     def __init__(self, data: Bytes, offsets: Ints) -> None:
         self._data = data
         self.is_unclear = np.zeros(len(offsets) - 1, np.bool_)
-        kinds = _KINDS.take(data)
+        lower = data | 0x20  # makes [ and {, ] and } the same
+        is_structure = (lower == ord("{")) | (lower == ord("}"))
+        for byte in b'":,':
+            is_structure |= data == byte
         self._backslashes = np.flatnonzero(data == ord("\\"))
         if len(self._backslashes):
-            kinds[_escaped(self._backslashes, len(data))] = 0
+            is_structure[_escaped(self._backslashes, len(data))] = False
         while True:
-            at = np.flatnonzero(kinds != 0)
-            kind = kinds[at]
+            at = np.flatnonzero(is_structure)
+            kind = _KINDS.take(data.take(at))
             is_quote = kind == _QUOTE
-            quotes = offsets_of(is_quote, np.int32)
+            quotes = offsets_of(is_quote, np.uint8)  # only the lowest bit matters
             first = np.searchsorted(at, offsets)
             is_damaged = np.diff(quotes[first]) & 1 != 0
             if not is_damaged.any():
                 is_outside = is_quote | (quotes[1:] & 1 == 0)
                 if not is_outside.all():
-                    at, kind = at[is_outside], kind[is_outside]
+                    kept = np.flatnonzero(is_outside)
+                    at, kind = at.take(kept), kind.take(kept)
                     first = np.searchsorted(at, offsets)
-                levels = offsets_of(_STEPS.take(kind), np.int32)
+                is_open, is_close = kind == _OPEN, kind == _CLOSE
+                levels = offsets_of(is_open.view(np.int8) - is_close.view(np.int8), np.int32)
                 is_damaged = np.diff(levels[first]) != 0
                 if not is_damaged.any():
                     break
             self.is_unclear |= is_damaged
-            kinds[np.repeat(is_damaged, np.diff(offsets))] = 0
+            is_structure[np.repeat(is_damaged, np.diff(offsets))] = False
         self._at, self._kind, self._level = at, kind, levels[1:]
         self._texts = np.repeat(np.arange(len(offsets) - 1), np.diff(first))
         colons = np.flatnonzero(kind == _COLON)
         colon_levels = self._level[colons]
-        self._colons, self._item_colons = colons[colon_levels == 1], colons[colon_levels == 2]
-        self._name_lengths = at[self._colons - 1] - at[self._colons - 2] - 1
+        self._colons = colons.take(np.flatnonzero(colon_levels == 1))
+        self._names = _Names(data, at, self._colons)
+        self._item_colons = colons.take(np.flatnonzero(colon_levels == 2))
         self._refuse_escapes(self._colons)
 
     def _refuse_escapes(self, colons: Ints) -> None:
@@ -138,20 +198,48 @@ class _Piece:
             has_backslash = np.searchsorted(self._backslashes, self._at[colons - 1]) > before
             self.is_unclear[self._texts[colons[has_backslash]]] = True
 
-    def _colons_of(self, name: bytes) -> Ints:
-        """Return the colons after a name."""
-        found: Ints = self._colons[self._name_lengths == len(name)]
-        for index, byte in enumerate(name):
-            found = found[self._data.take(self._at[found - 2] + 1 + index, mode="clip") == byte]
-        return found
-
     def values(self, name: bytes) -> Spans:
         """Return the values of an outermost field."""
-        colons = self._colons_of(name)
+        colons = self._names.find(name)
+        return Spans(self._texts[colons], self._at[colons] + 1, self._at[self._ends_of(colons)])
+
+    def _ends_of(self, colons: Ints) -> Ints:
+        """Return the commas or brackets that end the values of outermost fields."""
         is_end = (self._kind == _COMMA) & (self._level == 1)
         ends = np.flatnonzero(is_end | (self._kind == _CLOSE) & (self._level == 0))
-        ends = ends[np.searchsorted(ends, colons)]
-        return Spans(self._texts[colons], self._at[colons] + 1, self._at[ends])
+        return ends[np.searchsorted(ends, colons)]
+
+    def others(
+        self, known: Sequence[bytes], structs: Mapping[bytes, Sequence[bytes]]
+    ) -> OtherFields:
+        """See `other_fields`."""
+        at, kind, data = self._at, self._kind, self._data
+        is_known = np.zeros(len(at), np.bool_)
+        for name in known:
+            is_known[self._names.find(name)] = True
+        if structs:
+            item_names = _Names(data, at, self._item_colons)
+        for name, names in structs.items():
+            colons = self._names.find(name)
+            left = kind == _COLON
+            for inner in names:
+                left[item_names.find(inner)] = False
+            counts = offsets_of(left, np.int32)
+            is_known[colons] = counts[colons + 1] == counts[self._ends_of(colons)]
+        colons = self._colons[~is_known[self._colons]]
+        end = self._ends_of(colons)
+        starts, after_colons, ends = at[colons - 2], at[colons] + 1, at[end]
+        values = after_colons + (data.take(after_colons, mode="clip") == ord(" "))
+        is_string = (end == colons + 3) & (kind[colons + 1] == _QUOTE)
+        is_compact = (end == colons + 1) | is_string
+        is_compact &= at[colons - 1] + 1 == at[colons]
+        is_compact &= (data.take(values, mode="clip") > ord(" ")) & (data[ends - 1] > ord(" "))
+        if len(self._backslashes):
+            before = np.searchsorted(self._backslashes, values)
+            is_compact &= np.searchsorted(self._backslashes, ends) == before
+        return OtherFields(
+            self._texts[colons], starts, after_colons, values, ends, is_compact, self.is_unclear
+        )
 
     def rewrite_maps(
         self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]
@@ -162,7 +250,7 @@ class _Piece:
         ends = np.flatnonzero((kind == _CLOSE) & (self._level == 1))
         changes = np.zeros(len(at), np.int16)  # at brackets of maps: their numbers, from 1
         for number, (name, flags) in enumerate(zip(maps, has_map, strict=True), 1):
-            opens = self._colons_of(name) + 1
+            opens = self._names.find(name) + 1
             opens = opens[self._data[at[opens]] == ord("{")]
             closes = ends[np.searchsorted(ends, opens)]
             texts = self._texts[opens]
@@ -172,7 +260,8 @@ class _Piece:
             changes[opens], changes[closes] = number, -number
 
         numbers = np.cumsum(changes, dtype=np.int16)[self._item_colons]
-        colons, numbers = self._item_colons[numbers != 0], numbers[numbers != 0]
+        items = np.flatnonzero(numbers)
+        colons, numbers = self._item_colons.take(items), numbers.take(items)
         texts, before = self._texts[colons], kind[colons - 3]
         is_name = (kind[colons - 1] == _QUOTE) & (kind[colons - 2] == _QUOTE)
         is_name &= (before == _OPEN) | (before == _COMMA)
@@ -182,16 +271,14 @@ class _Piece:
         self._refuse_escapes(colons)
 
         lengths = np.where(is_name, ends - starts, 0)
-        before_each = offsets_of(lengths)
         data[at[colons]] = ord(" ")
-        data[np.repeat(starts - before_each[:-1], lengths) + np.arange(before_each[-1])] = ord(" ")
+        blanks = np.full(int(lengths.max(initial=0)) + PAD, ord(" "), np.uint8)
+        copy_pieces(blanks, np.zeros_like(lengths), lengths, data, starts)
         names = (texts, starts + 1, ends - 1)
         if len(maps) == 1:
             return [Spans(*names)]
-        return [
-            Spans(*(column[numbers == number] for column in names))
-            for number in range(1, len(maps) + 1)
-        ]
+        by_map = [np.flatnonzero(numbers == number) for number in range(1, len(maps) + 1)]
+        return [Spans(*(column.take(index) for column in names)) for index in by_map]
 
     def _is_blank(self, starts: Ints, ends: Ints) -> Flags:
         """Return for ascending spans whether each has only white space. A control character is none

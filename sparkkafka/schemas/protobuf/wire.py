@@ -129,8 +129,10 @@ def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
         return joined.sparse(count), counts
     index = np.concatenate(ranks)
     index += offsets_of(counts)[joined.messages]
-    arrays = (None if array is None else _put(array, index) for array in joined[:4])
-    return Tokens(*arrays), counts
+    messages, value, at, size = (
+        None if array is None else _put(array, index) for array in joined[:4]
+    )
+    return Tokens(messages, value, at, size), counts
 
 
 def _put(array: NDArray[Any], index: Ints) -> NDArray[Any]:
