@@ -63,7 +63,7 @@ class AutoOffsetReset:
 
     def reset_position(self, state: PartitionState, deadline: Deadline) -> None:
         """Apply auto.offset.reset, as the leader does not have the position: retention deleted it,
-        or it never existed."""
+        it never existed, or it is one of a topic that was deleted and recreated."""
         state.is_out_of_range = False
         lookup = self._policy_lookup()
         if state.truncated is not None and state.position is not None:
@@ -71,16 +71,14 @@ class AutoOffsetReset:
                 state, state.truncated, state.position, has_policy=lookup is not None
             )
             return
+        what = f"offset {state.position} is out of range"
+        if self._cluster.was_recreated(state.tp.topic, state.topic_id):
+            what = f"the topic was deleted and recreated, offset {state.position} is of the old one"
         if lookup is None:
-            what = f"offset {state.position} is out of range"
             state.error = self._no_offset(state.tp, what, deadline)
             return
-        log.warning(
-            "%s: offset %s is out of range; continuing by auto.offset.reset=%s",
-            state.tp,
-            state.position,
-            self._options.auto_offset_reset,
-        )
+        policy = self._options.auto_offset_reset
+        log.warning("%s: %s; continuing by auto.offset.reset=%s", state.tp, what, policy)
         state.seek(None, lookup=lookup)
         state.back_off()  # for a broker that refuses its own offsets again and again
 

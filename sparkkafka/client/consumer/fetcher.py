@@ -68,6 +68,9 @@ LEADER_ONLY_FETCH_VERSION = 10
 # From this version on (Kafka 2.7) a leader checks the leader epoch of the record before the offset.
 TRUNCATION_FETCH_VERSION = 12
 
+# From this version on (Kafka 3.1) topics have their ids, not their names.
+TOPIC_ID_FETCH_VERSION = 13
+
 
 class Fetcher:
     """Fetches records for the partitions of `subscription`. For one thread, except `wake`.
@@ -92,8 +95,10 @@ class Fetcher:
         self._subscription = subscription
         self._for_task = for_task
         self._leaders: dict[int, LeaderConnection] = {}
-        self._leader_lookup = LeaderLookup(cluster, subscription, for_task=for_task)
+        self._leader_lookup = LeaderLookup(cluster, subscription)
         self._waker = Waker()
+        self.names_topics = False
+        """Whether a Fetch had the names of topics, so its records may be of a recreated one."""
         self.retries: Counter[TopicPartition] = Counter()
         """The number of requests of each partition that were repeated after an error."""
 
@@ -182,8 +187,9 @@ class Fetcher:
         self, leader: LeaderConnection, connection: Connection, states: list[PartitionState]
     ) -> None:
         """Send a ListOffsets for the partitions without an offset, else a Fetch of all."""
-        for topic in {state.tp.topic for state in states}:
-            self._leader_lookup.warn_if_recreated(topic)
+        states = [state for state in states if not self._was_recreated(state)]
+        if not states:
+            return
         without_offset = [state for state in states if state.fetch_offset is None]
         request: FetchRequest | ListOffsetsRequest
         version = None
@@ -198,6 +204,7 @@ class Fetcher:
             request = list_offsets_request(self._cluster, lookups, isolation_level)
         else:
             version = self._fetch_version(states, connection)
+            self.names_topics = self.names_topics or version < TOPIC_ID_FETCH_VERSION
             request = self._fetch_request(states, version)
         leader.is_fetch = not without_offset
         leader.topic_names = {
@@ -211,6 +218,19 @@ class Fetcher:
             request, Deadline(self._cluster.options.request_timeout_ms), version=version
         )
         self._receive_in_kernel(leader)
+
+    def _was_recreated(self, state: PartitionState) -> bool:
+        """Whether the topic was recreated since the position was set: then auto.offset.reset
+        decides. For tasks the `RangeReader` decides."""
+        topic_id = self._cluster.topic_id(state.tp.topic)
+        if self._for_task or state.fetch_offset is None or topic_id is None:
+            return False
+        state.topic_id = state.topic_id or topic_id
+        if state.topic_id == topic_id:
+            return False
+        state.is_out_of_range = True
+        self._subscription.enqueue_if_ready(state)
+        return True
 
     def _fetch_version(self, states: list[PartitionState], connection: Connection) -> int:
         """Return the version of a Fetch: one with topic ids if the broker has them and all ids are

@@ -196,15 +196,9 @@ class LeaderConnection:
 
 
 class LeaderLookup:
-    """Finds the leaders of assigned partitions, and reports missing topics and partitions.
+    """Finds the leaders of assigned partitions, and reports missing topics and partitions."""
 
-    `for_task`: topics that were recreated are the `RangeReader`'s business.
-    """
-
-    def __init__(
-        self, cluster: Cluster, subscription: SubscriptionState, *, for_task: bool = False
-    ) -> None:
-        self._for_task = for_task
+    def __init__(self, cluster: Cluster, subscription: SubscriptionState) -> None:
         self._cluster = cluster
         self._subscription = subscription
         self._backoff = cluster.backoff()
@@ -215,15 +209,11 @@ class LeaderLookup:
         """The existing topic with the most similar name, for messages about an unknown one."""
         self._missing_since_s: dict[TopicPartition, float] = {}
         """Partitions that do not exist in their topic, and since when (monotonic)."""
-        self._topic_ids: dict[str, bytes] = {}
-        """The ids of topics when they were first looked up."""
 
     def refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
         """Request the metadata of these topics once, and note why partitions without a leader wait.
         Raises errors that a retry cannot fix; the next call retries the others."""
         names = sorted(topics)
-        for name in names:
-            self.warn_if_recreated(name)
         try:
             failed = self._cluster.request_metadata(names, deadline)
         except KafkaError as error:
@@ -247,7 +237,6 @@ class LeaderLookup:
         for name in names:
             if name not in failed:
                 self._unknown_since_s.pop(name, None)
-                self.warn_if_recreated(name)
         # Partitions that are not assigned any more.
         for tp in [tp for tp in self._missing_since_s if tp not in self._subscription]:
             del self._missing_since_s[tp]
@@ -307,20 +296,6 @@ class LeaderLookup:
                     f"{missing_topics_text([topic], self._nearest)}, or this user may not see it "
                     "(needs DESCRIBE on the topic)",
                 ),
-            )
-
-    def warn_if_recreated(self, topic: str) -> None:
-        """Warn if the topic has another id than before. As in Java's client, reading continues at
-        the same offsets. Called before requests too, as another thread may refresh the metadata."""
-        found = self._cluster.topic_id(topic)
-        if found is None or self._for_task:
-            return
-        if self._topic_ids.setdefault(topic, found) != found:
-            self._topic_ids[topic] = found
-            log.warning(
-                "topic %s has been deleted and recreated: it is read from the offsets that were "
-                "next in the old one; seek_to_beginning reads all of the new one",
-                topic,
             )
 
     def _on_missing_leader(self, state: PartitionState, now_s: float) -> None:

@@ -169,6 +169,12 @@ class RangeReader:
         """The number of requests of each partition that were repeated after an error."""
         return self._fetcher.retries
 
+    @property
+    def names_topics(self) -> bool:
+        """Whether the records may be those of a topic that was recreated during the read: brokers
+        before Kafka 3.1 know topics by their names."""
+        return self._fetcher.names_topics
+
     def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
         """Iterate over decoded records, in offset order within a partition; every item has at least
         one record.

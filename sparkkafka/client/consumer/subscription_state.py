@@ -121,6 +121,8 @@ class PartitionState:
         """The leader does not have `position`: auto.offset.reset decides."""
         self.truncated: EpochEnd | None = None
         """With `is_out_of_range`: an unclean leader lost records before `position`."""
+        self.topic_id: bytes | None = None
+        """The topic's id at the first Fetch since the last seek, if brokers have ids."""
         self.replica = PreferredReadReplica(cluster)
         self.required_bytes: int | None = None
         """The fetch size, if the next batch does not fit the configured one."""
@@ -158,7 +160,7 @@ class PartitionState:
         self.lookup = lookup
         self.error = self.last_failure = None
         self.is_out_of_range = False
-        self.truncated = None
+        self.truncated = self.topic_id = None
         self.not_before_s = 0.0
 
     @property

@@ -31,8 +31,8 @@ broker's ProducerAppendInfo):
   duplicate, all before it are in the log, because a broker takes a batch only behind its
   predecessor. This holds only in the log that they were sent to, by its topic id, and only if
   there is room for them in front of the later batch: see `Sender._resolve`.
-- What was sent to a topic that was recreated since, and has no answer, fails as possibly written.
-  What was refused, or never sent, is sent to the new topic.
+- If the topic is recreated, what has no acknowledgement is sent to the new one, in the same order.
+  Brokers that know it by its id (Kafka 4.1+) have put nothing into the new one before.
 """
 
 from __future__ import annotations
@@ -84,8 +84,6 @@ class ProducerBatch:
 
     `wire`, its header and records as sent, is set at the first send and never changes.
     `is_unresolved`: it was refused as out of order though it may be written; a later batch shows
-    which. `is_overtaken`: a later batch was acknowledged first. `topic_id` is the topic's before
-    the first send.
     """
 
     encoded: EncodedBatch
@@ -99,7 +97,6 @@ class ProducerBatch:
     maybe_written: bool = False
     is_unresolved: bool = False
     is_overtaken: bool = False
-    topic_id: bytes | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -206,6 +203,8 @@ class PartitionQueue:
             self._topic_id = topic_id
             self._last_offset = -1
             self._state_known_until_s = 0.0
+            for batch in self.batches:
+                batch.is_unresolved = False
 
     @property
     def has_producer_id(self) -> bool:
@@ -260,7 +259,7 @@ class PartitionQueue:
         self._state_known_until_s = 0.0
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
-            batch.wire = batch.topic_id = None
+            batch.wire = None
             batch.is_overtaken = False
 
     def reset_producer_id(self) -> None:
@@ -306,7 +305,6 @@ class PartitionQueue:
         """Give the batch its sequence numbers, unless it has them from an earlier attempt."""
         if batch.base_sequence == NO_SEQUENCE:
             batch.base_sequence = self._next_sequence
-            batch.topic_id = self._topic_id
             self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
 
     def sent(self, batch: ProducerBatch, node_id: int) -> None:
@@ -322,11 +320,6 @@ class PartitionQueue:
         if self.state is State.GAP or not self.batches:
             return False
         return self.batches[0] is batch or self.has_unresolved
-
-    def was_sent_to_former_topic(self, batch: ProducerBatch) -> bool:
-        """Whether the topic was recreated since the batch was first sent, by its id."""
-        former = batch.topic_id
-        return former is not None and self._topic_id is not None and former != self._topic_id
 
     # --- outcomes ---------------------------------------------------------------------------------
 
@@ -398,7 +391,6 @@ class PartitionQueue:
         has an unknown outcome."""
         for batch in refused:
             batch.maybe_written = batch.is_unresolved = False
-            batch.topic_id = None
         self._transition(Event.SEQUENCE_LOST)
 
     # --- unresolved batches -----------------------------------------------------------------------
@@ -440,7 +432,7 @@ class PartitionQueue:
         replacements = []
         callbacks = batch.callback.split([part.record_count for part in parts])
         for part, callback in zip(parts, callbacks, strict=True):
-            new = ProducerBatch(part, batch.created_s, callback, topic_id=batch.topic_id)
+            new = ProducerBatch(part, batch.created_s, callback)
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)

@@ -367,13 +367,10 @@ class Sender:
                 continue
             if self._options.enable_idempotence and not self._has_producer_id(queue):
                 continue
-            queue.topic_id = self._cluster.topic_id(queue.tp.topic)
+            if not queue.in_flight:  # all in flight are for one topic
+                queue.topic_id = self._cluster.topic_id(queue.tp.topic)
             batch = queue.next_batch(node_id)
-            if batch is None:
-                continue
-            if queue.was_sent_to_former_topic(batch):
-                self._leave_former_topic(queue)
-            else:
+            if batch is not None:
                 by_leader.setdefault(node_id, []).append(QueuedBatch(queue, batch))
         return by_leader
 
@@ -739,7 +736,7 @@ class Sender:
             row = answers.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if is_out_of_order and self._recover_out_of_order(queue, batch, has_ids=has_ids):
+            if is_out_of_order and self._recover_out_of_order(queue, batch):
                 continue
             verdict = judge(
                 code,
@@ -778,21 +775,11 @@ class Sender:
         if failure is not None:
             raise failure
 
-    def _recover_out_of_order(
-        self, queue: PartitionQueue, batch: ProducerBatch, *, has_ids: bool
-    ) -> bool:
-        """Decide about a batch that the broker refused as out of order: keep it queued, or fail it
-        as possibly written, and return True. Return False: the refusal is judged like any other.
-
-        `has_ids`: the request named the topic by its id, so it is not one that was recreated."""
+    def _recover_out_of_order(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+        """Decide about a batch that the broker refused as out of order: keep it queued and return
+        True, or return False: the refusal is judged like any other."""
         if not queue.is_head(batch):
             return False
-        if not has_ids:
-            self._refresh_topic_id(queue)
-        if queue.was_sent_to_former_topic(batch) and self._transaction is None:
-            queue.attempt_failed(batch, maybe_written=False)
-            self._leave_former_topic(queue)
-            return True
         if batch.is_overtaken and not batch.maybe_written and self._transaction is None:
             log.warning(
                 "%s: the leader took later records before %s, which are sent again behind them "
@@ -811,66 +798,35 @@ class Sender:
         )
         return True
 
-    def _leave_former_topic(self, queue: PartitionQueue) -> None:
-        """Move a partition's batches to the topic that was recreated: what was sent to the former
-        one, and may be written there, fails; what it refused is sent to the new one."""
-        refused = []
-        for batch in list(queue.batches):
-            if batch.in_flight or not queue.was_sent_to_former_topic(batch):
-                continue
-            if batch.maybe_written:
-                text = (
-                    f"topic {queue.tp.topic} was deleted and recreated (its id was "
-                    f"{_id_text(batch.topic_id)}, now it is {_id_text(queue.topic_id)}) before the "
-                    "broker acknowledged the records; they may be in the deleted topic"
-                )
-                self._fail(queue, batch, text, queue.last_error)
-            else:
-                refused.append(batch)
-        if refused and self._transaction is None:
-            log.warning(
-                "topic %s was recreated: %s of %s that the former one refused are sent to the new "
-                "one",
-                queue.tp.topic,
-                counted(sum(batch.encoded.record_count for batch in refused), "record"),
-                queue.tp,
-            )
-            queue.restart(refused)
-        elif refused:
-            for batch in refused:
-                batch.topic_id = queue.topic_id
-
     def _resolve(
         self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, *, has_ids: bool
     ) -> None:
         """Acknowledge the unresolved batches before a batch that is in the log (at `base_offset`,
         if it is not -1): they are there too, if it is the log that they were sent to (topic ids:
-        Kafka 2.8+). Otherwise they fail. `has_ids`: the request had the id, else it is looked up.
-        """
+        Kafka 2.8+). Otherwise they fail. `has_ids`: the request had the id (Kafka 4.1+), else it is
+        looked up."""
         unresolved = queue.unresolved_before(batch)
         if not unresolved:
             return
         is_sure = queue.fits_before(base_offset, unresolved) and (
-            has_ids or self._refresh_topic_id(queue)
+            has_ids or self._has_same_topic_id(queue)
         )
-        topic_id = batch.topic_id if has_ids else queue.topic_id
         for earlier in unresolved:
-            if is_sure and earlier.topic_id == topic_id:
+            if is_sure:
                 self._acknowledge(queue, earlier)
             else:
                 text = "it was refused as out of order, and no broker knows whether it is written"
                 self._fail(queue, earlier, text, queue.last_error)
 
-    def _refresh_topic_id(self, queue: PartitionQueue) -> bool:
-        """Look up the topic's id again. Return whether it is known."""
+    def _has_same_topic_id(self, queue: PartitionQueue) -> bool:
+        """Look up the topic's id again. Return whether it is that of the last requests."""
         topic = queue.tp.topic
         try:
             self._cluster.request_metadata([topic], Deadline(TOPIC_ID_LOOKUP_MS))
         except KafkaError as error:
             log.info("%s: whether the topic was recreated is not known: %s", queue.tp, error)
             return False
-        queue.topic_id = self._cluster.topic_id(topic)
-        return queue.topic_id is not None
+        return queue.topic_id is not None and self._cluster.topic_id(topic) == queue.topic_id
 
     def _acknowledge(
         self,
@@ -1041,8 +997,3 @@ def _sent_batch(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> Se
         now_s - batch.created_s,
         batch.attempts > 1,
     )
-
-
-def _id_text(topic_id: bytes | None) -> str:
-    """Return a topic's id as Kafka's tools show it."""
-    return str(uuid.UUID(bytes=topic_id)) if topic_id else "unknown"

@@ -132,6 +132,8 @@ def read_small_ranges(
             size_bytes += batch.nbytes
             if size_bytes > max_bytes or deadline.expired:
                 return None
+    if not reader.names_topics:
+        return list(_merge_batches(batches))
     # Checked after the read: if a topic still has its id, the records are those of that topic.
     cluster.topics(sorted({planned.topic for planned in ranges}), deadline)
     if any(planned.topic_id not in (None, cluster.topic_id(planned.topic)) for planned in ranges):

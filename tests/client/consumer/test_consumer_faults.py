@@ -25,6 +25,7 @@ from sparkkafka.errors import (
     DecodeError,
     ErrorCode,
     KafkaTimeoutError,
+    NoOffsetError,
     UnknownTopicError,
 )
 from sparkkafka.testing.fake.faults import (
@@ -378,18 +379,34 @@ def test_a_deleted_topic_is_told_when_it_does_not_come_back(filled, monkeypatch)
             take(source, 1)
 
 
-def test_a_topic_made_again_is_told(filled, caplog):
-    """Reading goes on at the same offsets, as in Java; not in silence."""
-    with reading(filled, 3) as source:
-        take(source, 1_500)
-        filled.delete_topic("t")
+@pytest.mark.parametrize("release", ["3.0", "4.2"])  # Fetch has names, or topic ids
+def test_a_recreated_topic_is_read_by_auto_offset_reset(fake_cluster_factory, release, caplog):
+    """Its offsets are not those of the old one."""
+    fake = fake_cluster_factory(1, kafka_version=release)
+    fake.create_topic("t")
+    write(fake, "t", 100)
+    with reading(fake, 1, fetch_max_wait_ms=10) as source:
+        take(source, 100)
+        fake.delete_topic("t")
         source.poll(0.3)
-        filled.create_topic("t", partitions=3)
-        write(filled, "t", 3_000, partitions=3)
-        until_s = time.monotonic() + WAIT_S
-        while not any("recreated" in row.getMessage() for row in caplog.records):
-            assert time.monotonic() < until_s
-            source.poll(0.1)
+        fake.create_topic("t")
+        write(fake, "t", 300)
+        assert [record.offset for record in take(source, 300)] == list(range(300))
+    assert "t-0: the topic was deleted and recreated, offset 100 is of the old one" in caplog.text
+
+
+def test_a_recreated_topic_is_an_error_without_auto_offset_reset(fake_cluster):
+    fake_cluster.create_topic("t")
+    write(fake_cluster, "t", 100)
+    with reading(fake_cluster, 1, auto_offset_reset="none", fetch_max_wait_ms=10) as source:
+        source.seek_to_beginning()
+        take(source, 100)
+        fake_cluster.recreate_topic("t")
+        write(fake_cluster, "t", 300)
+        with pytest.raises(NoOffsetError, match=r"topic was deleted and recreated.* \[0, 300\)"):
+            take(source, 1)
+        source.seek_to_beginning()
+        assert len(take(source, 300)) == 300
 
 
 def test_partitions_that_never_come_are_told(filled, monkeypatch):

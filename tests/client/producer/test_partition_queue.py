@@ -147,15 +147,17 @@ def test_a_batch_that_was_refused_and_overtaken_restarts_at_the_next_epoch():
     assert refused.base_sequence == 0
 
 
-def test_a_batch_of_a_topic_that_was_recreated_is_known_by_its_id():
-    queue = new_queue(1)
-    queue.topic_id = b"former"
-    batch = send_next(queue)
-    assert not queue.was_sent_to_former_topic(batch)
-    queue.topic_id = None  # brokers before Kafka 2.8
-    assert not queue.was_sent_to_former_topic(batch)
-    queue.topic_id = b"new"
-    assert queue.was_sent_to_former_topic(batch)
+def test_what_an_earlier_topic_left_open_is_sent_to_the_new_one():
+    queue = queue_of(1, 1)
+    first, second = send_all(queue)
+    for batch in (first, second):
+        queue.attempt_failed(batch, maybe_written=True)
+    assert send_next(queue) is first
+    assert queue.mark_unresolved(first)
+    assert queue.unresolved_before(second) == [first]
+    queue.topic_id = b"another"
+    assert not queue.unresolved_before(second)
+    assert send_next(queue) is first
 
 
 @pytest.mark.parametrize("state", State)

@@ -262,7 +262,15 @@ def test_records_that_go_meanwhile(cluster: FakeCluster) -> None:
         list(source.read(task))
 
 
-def test_a_topic_that_is_made_again_meanwhile(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("fetch_version", [12, 13])
+def test_a_topic_that_is_made_again_meanwhile(
+    fake_cluster_factory: Callable[..., FakeCluster], fetch_version: int
+) -> None:
+    """Version 13 has topic ids."""
+    cluster = fake_cluster_factory(1, api_versions={"Fetch": (4, fetch_version)})
+    cluster.create_topic("s", partitions=PARTITIONS)
+    write(cluster, "s", ROWS, partitions=PARTITIONS, per_send=10)
+
     def make_again() -> None:
         cluster.delete_topic("s")
         cluster.create_topic("s", partitions=PARTITIONS)
@@ -273,6 +281,13 @@ def test_a_topic_that_is_made_again_meanwhile(cluster: FakeCluster) -> None:
     assert take(source) is None
     with pytest.raises(DataLossError, match="deleted and recreated"):
         list(source.read(task))
+
+
+def test_topics_that_a_fetch_has_by_their_ids_are_not_looked_up_again(cluster: FakeCluster) -> None:
+    source = opened(cluster)
+    plan_while(source, cluster.clear_requests)
+    assert numbers(take(source)) == list(range(ROWS))
+    assert not cluster.requests_of("Metadata")
 
 
 def read_by_tasks(source: Any) -> None:
