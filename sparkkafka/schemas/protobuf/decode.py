@@ -83,8 +83,9 @@ class ProtobufDecoder:
         present = payloads.drop_null() if payloads.null_count else payloads
         values, state = _decode_messages(self._layout, present, budget)
         # Rows are indexes of `present` from here on.
-        state.needs_runtime[list(state.damage)] = False
-        bad, normalized_rows, normalized = state.bad | state.damage_reasons(), [], []
+        damaged = state.damage_reasons()
+        state.needs_runtime[list(damaged)] = False
+        bad, normalized_rows, normalized = state.bad | damaged, [], []
         for row in np.flatnonzero(state.needs_runtime).tolist():
             bad.pop(row, None)  # only a part of the payload was read
             if self._normalizer is None:
@@ -99,18 +100,21 @@ class ProtobufDecoder:
             others, other_state = _decode_messages(
                 self._normalized_layout, binary_array(normalized), MemoryBudget(payloads)
             )
+            unreadable = other_state.needs_runtime
+            unreadable[list(other_state.damage_reasons())] = True
             for index, row in enumerate(normalized_rows):
                 if index in other_state.bad:
                     bad[row] = other_state.bad[index]
-                elif other_state.needs_runtime[index] or index in other_state.damage:
+                elif unreadable[index]:
                     bad[row] = f"message {self._message.full_name}: its bytes cannot be read"
             values = pa.concat_arrays([values, others])
         if len(present) == count and not bad and not normalized_rows:
             return Decoded.of(values, {})
         payload_rows = np.flatnonzero(valid)
-        reasons = {int(payload_rows[row]): reason for row, reason in bad.items()}
+        bad_rows = payload_rows[list(bad)]
+        reasons = dict(zip(bad_rows.tolist(), bad.values(), strict=True))
         good = valid.copy()
-        good[list(reasons)] = False
+        good[bad_rows] = False
         if len(present) < count or normalized_rows:
             indexes = np.zeros(count, np.int64)
             indexes[payload_rows] = np.arange(len(present))
@@ -124,14 +128,14 @@ class ProtobufDecoder:
 @dataclass(slots=True)
 class DecodeState:
     """What the decoders of all fields share: where each row begins, which rows protobuf's runtime
-    must read, the memory budget of the call, and why rows are bad. `damage`: of rows that cannot be
-    read, the position and tag of the first damaged field, its message, and what is wrong."""
+    must read, the memory budget of the call, and why rows are bad. `damage`: of messages that
+    cannot be read, their layout, their rows, and what is wrong."""
 
     starts: Ints
     needs_runtime: Flags
     budget: MemoryBudget
     bad: dict[int, str]
-    damage: dict[int, tuple[int, int, MessageLayout, str]]
+    damage: list[tuple[MessageLayout, Ints, Damage]]
 
     def add_bad(self, rows: Ints, path: str, reason: Callable[[int], str]) -> None:
         """Mark rows as bad, unless they already are. `reason` gets the row's index in `rows`."""
@@ -139,26 +143,34 @@ class DecodeState:
             if row not in self.bad:
                 self.bad[row] = f"field {path}: {reason(index)}"
 
-    def add_damage(self, damage: list[Damage], layout: MessageLayout, rows: Ints) -> None:
-        """Mark rows as damaged. `rows`: of each message."""
-        damaged_rows = rows[[message for message, _, _, _ in damage]].tolist()
-        for row, (_, at, tag, reason) in zip(damaged_rows, damage, strict=True):
-            if row not in self.damage or at < self.damage[row][0]:
-                self.damage[row] = at, tag, layout, reason
-
     def damage_reasons(self) -> dict[int, str]:
-        """Return why damaged rows are bad."""
-        labels: dict[tuple[int, int], str] = {}
-        reasons = {}
-        row_starts = self.starts[list(self.damage)].tolist()
-        for start, (row, (at, tag, layout, reason)) in zip(
-            row_starts, self.damage.items(), strict=True
-        ):
-            key = id(layout), tag
-            if key not in labels:
-                labels[key] = field_label(layout.message.descriptor, layout.path, tag >> 3)
-            reasons[row] = f"{labels[key]}: at byte {at - start}: {reason}"
-        return reasons
+        """Return why damaged rows are bad: each by its first damaged field."""
+        if not self.damage:
+            return {}
+        rows = np.concatenate([rows for _, rows, _ in self.damage])
+        at = np.concatenate([damage.at for _, _, damage in self.damage])
+        order = np.lexsort((at, rows))
+        first = order[np.flatnonzero(np.diff(rows[order], prepend=-1))]
+        labels: list[str] = []
+        reasons: list[str] = []
+        for layout, _, damage in self.damage:
+            names = {
+                tag: field_label(layout.message.descriptor, layout.path, tag >> 3)
+                for tag in set(damage.tags)
+            }
+            labels += [names[tag] for tag in damage.tags]
+            reasons += damage.reasons
+        rows, at = rows[first], at[first]
+        at -= self.starts[rows]
+        texts: dict[tuple[str, int, str], str] = {}  # most rows have the text of another one
+        found = {}
+        for index, row, position in zip(first.tolist(), rows.tolist(), at.tolist(), strict=True):
+            key = labels[index], position, reasons[index]
+            text = texts.get(key)
+            if text is None:
+                text = texts[key] = f"{key[0]}: at byte {position}: {key[2]}"
+            found[row] = text
+        return found
 
 
 class MessageParts(NamedTuple):
@@ -262,7 +274,7 @@ def _decode_messages(
     runtime: their structs mean nothing."""
     count = len(payloads)
     data, starts, ends = _find_payloads(payloads)
-    state = DecodeState(starts, np.zeros(count, np.bool_), budget, {}, {})
+    state = DecodeState(starts, np.zeros(count, np.bool_), budget, {}, [])
     arrays = _decode_fields(layout, data, starts, ends, np.arange(count), state)
     return _struct_array(layout, arrays, count, None), state
 
@@ -298,8 +310,8 @@ def _decode_fields(
         found = tokenize(data, parts.starts, parts.ends, layout.tags, layout.slot_count)
         found_rows = rows[parts.messages]
     tokens, needs_runtime, damage = found
-    if damage:
-        state.add_damage(damage, layout, found_rows)
+    if damage.messages:
+        state.damage.append((layout, found_rows[damage.messages], damage))
     if needs_runtime.any():
         state.needs_runtime[found_rows[needs_runtime]] = True
     if parts is not None:

@@ -15,6 +15,7 @@ list of tokens that `tokenize` returns: its caller chooses a slot for each tag.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -142,9 +143,21 @@ def _put(array: NDArray[Any], index: Ints) -> NDArray[Any]:
     return out
 
 
-Damage = tuple[int, int, int, str]
-"""Why a message cannot be read: its index, where its field begins, the field's tag (0 if there is
-none), and what is wrong."""
+class Damage(NamedTuple):
+    """Why messages cannot be read: their indexes, where the damaged field of each begins, its tag
+    (0 if there is none), and what is wrong."""
+
+    messages: list[int]
+    at: list[int]
+    tags: list[int]
+    reasons: list[str]
+
+    def add(self, messages: list[int], at: list[int], tag: int, reasons: list[str]) -> None:
+        """Add messages that are damaged at a field of the same tag."""
+        self.messages.extend(messages)
+        self.at.extend(at)
+        self.tags.extend([tag] * len(messages))
+        self.reasons.extend(reasons)
 
 
 class Found(NamedTuple):
@@ -154,7 +167,7 @@ class Found(NamedTuple):
 
     tokens: list[list[Tokens]]
     needs_runtime: Flags
-    damage: list[Damage]
+    damage: Damage
 
 
 def tokenize(
@@ -179,7 +192,9 @@ class _Tokenizer:
         self.data = data
         self.tags = tags
         self.slot_of = {known.tag: known.slot for known in tags}
-        self.found = Found([[] for _ in range(slot_count)], np.zeros(count, np.bool_), [])
+        self.found = Found(
+            [[] for _ in range(slot_count)], np.zeros(count, np.bool_), Damage([], [], [], [])
+        )
         # Tokens of messages that are read one by one. By slot: the wire type; then for each token
         # the message, the position, and the value or size.
         self.single_tokens: dict[int, tuple[int, list[int], list[int], list[int]]] = {}
@@ -310,21 +325,34 @@ class _Tokenizer:
         raw, body, too_long = read_varints(self.data.bytes, self.at)
         tags = raw.astype(np.uint64)
         invalid = (tags > np.uint64(MAX_TAG)) | (tags < 8) | (body - self.at > 5)
-        invalid |= body > self.end
+        is_cut = body > self.end
         if too_long is not None:
-            invalid |= too_long
+            is_cut |= too_long
+        invalid |= is_cut
         known = np.isin(tags, np.array(list(self.slot_of), np.uint64))
         wires = np.where(known | invalid, -1, (tags & 7).astype(np.int64))
         # Known tags are recognized by their bytes, so longer ones are not read in waves.
         is_long = known & ~invalid & (body - self.at > widths(tags))
         is_group = (wires == SGROUP) | (wires == EGROUP)
-        self._read_to_end(np.flatnonzero(invalid | is_long | is_group | (wires > I32)))
+        self._read_to_end(np.flatnonzero(is_long | is_group | (wires > I32)))
+        if invalid.any():
+            self._add_invalid_tags(np.flatnonzero(invalid), is_cut)
         for wire in (VARINT, I64, LEN, I32):
             some = np.flatnonzero(wires == wire)
             if len(some) < MIN_WAVE_MESSAGES:
                 self._read_to_end(some)
             else:
                 self._read_values(KnownTag(wire, b"", SKIP, True), body[some], some)
+
+    def _add_invalid_tags(self, some: Ints, is_cut: Flags) -> None:
+        """Add that open messages have no valid tag next, which `is_cut` off in some."""
+        at, end = self.at[some].tolist(), self.end[some].tolist()
+        reasons = [
+            _reason(VARINT, stop - start) if cut else "there is no valid tag"
+            for start, stop, cut in zip(at, end, is_cut[some].tolist(), strict=True)
+        ]
+        self.found.damage.add(self._indexes_of(some).tolist(), at, 0, reasons)
+        self.at[some], self.next_byte[some] = end, 0
 
     def _indexes_of(self, some: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indexes of open messages among all messages."""
@@ -338,13 +366,20 @@ class _Tokenizer:
     def _add_damage(self, tag: int, messages: Ints, places: list[Ints]) -> None:
         """Add why messages cannot be read. `places`: where the field's tag begins, and its number
         or length; where the message ends; and for a length: where the value begins, and it."""
-        add = self.found.damage.append
-        lists = (array.tolist() for array in (messages, *places))
-        for message, at, begin, end, *value in zip(*lists, strict=True):
-            if tag < 8 or begin > end:  # an unknown field, or its tag is cut off
-                self._read_message(message, at, end)
-            else:
-                add((message, at, tag, _reason(tag & 7, begin, end, *value)))
+        at, begin, end, *length_places = places
+        is_cut = begin > end
+        if tag < 8:  # an unknown field
+            is_cut[:] = True
+        self.read_one_by_one(messages[is_cut], at[is_cut], end[is_cut])
+        wires, left = np.full(len(end), tag & 7), end - begin
+        lengths = left
+        if length_places:
+            body, lengths = length_places
+            wires[body > end] = VARINT  # the length itself is cut off
+            left = np.where(body > end, left, end - body)
+        columns = [array[~is_cut].tolist() for array in (messages, at, wires, left, lengths)]
+        reasons = list(map(_reason, *columns[2:]))
+        self.found.damage.add(columns[0], columns[1], tag, reasons)
 
     # --- one by one -------------------------------------------------------------------------------
 
@@ -365,7 +400,7 @@ class _Tokenizer:
                     return
                 value, begin, at = read_value(raw, tag & 7, at, end)
             except ValueError as error:
-                self.found.damage.append((message, start, tag, str(error)))
+                self.found.damage.add([message], [start], tag, [str(error)])
                 return
             slot = slot_of.get(tag, SKIP)
             if slot == SKIP:
@@ -432,22 +467,23 @@ def read_value(data: Any, wire: int, at: int, end: int) -> tuple[int, int, int]:
         value, begin = read_one_varint(data, at, end)
         after = begin + value
         if after > end:
-            raise ValueError(_reason(wire, at, end, begin, value))
+            raise ValueError(_reason(wire, end - begin, value))
         return value, begin, after
     if wire not in FIXED_WIDTH:
         raise ValueError(f"there is no wire type {wire}")
     after = at + FIXED_WIDTH[wire]
     if after > end:
-        raise ValueError(_reason(wire, at, end))
+        raise ValueError(_reason(wire, end - at))
     return int.from_bytes(data[at:after], "little"), at, after
 
 
-def _reason(wire: int, begin: int, end: int, body: int = 0, length: int = 0) -> str:
-    """Return why a value goes beyond the end of its message. `body`: where it begins, after its
-    `length`; behind the end if there is no length."""
+@lru_cache(1 << 10)
+def _reason(wire: int, left: int, length: int = 0) -> str:
+    """Return why a value goes beyond the end of its message, of which `left` bytes are left, for
+    LEN behind the `length`."""
     if wire in FIXED_WIDTH:
-        return f"a value needs {FIXED_WIDTH[wire]} bytes, and only {end - begin} are left"
-    if wire == LEN and body <= end:
-        return f"a length of {length} goes beyond the end, which is {end - body} bytes away"
+        return f"a value needs {FIXED_WIDTH[wire]} bytes, and only {left} are left"
+    if wire == LEN:
+        return f"a length of {length} goes beyond the end, which is {left} bytes away"
     # As `read_varint` says it.
-    return "a varint is cut off" if end - begin < 10 else "a varint is longer than 10 bytes"
+    return "a varint is cut off" if left < 10 else "a varint is longer than 10 bytes"
