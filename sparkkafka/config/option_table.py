@@ -818,6 +818,11 @@ CONNECTOR: tuple[Option, ...] = (
         "and spark.sql.python.filterPushdown.enabled=true.",
     ),
     used(
+        "limitPushdown", _READ, "read.limit_pushdown", boolean,
+        "true: each task of a query with LIMIT stops after so many rows. Requires Spark 4.4 or "
+        "later and spark.sql.python.limitPushdown.enabled=true.",
+    ),
+    used(
         "maxTimestampDisorderMs", _READ, "read.max_timestamp_disorder_ms", integer(0, INT64_MAX),
         "With filterPushdown: the most by which a record's timestamp can be earlier than that of "
         "any record before it in its partition. With this limit a read by time can stop early; it "

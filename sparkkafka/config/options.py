@@ -152,6 +152,7 @@ class ReadOptions:
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     filter_pushdown: bool = False
+    limit_pushdown: bool = False
     max_timestamp_disorder_ms: int | None = None
     group_id: str | None = None
     # The JVM connector's code has these defaults; its documentation says 10 ms.
@@ -238,6 +239,7 @@ def _read_options(parsed: ParsedOptions, stream: StreamOptions | None = None) ->
     ending = TO_LATEST if streaming else parse_bound(parsed.raw, "ending")
     for name, is_set, reason in (
         ("filterPushdown", parsed.values.get("filterPushdown"), "Spark pushes down no filters"),
+        ("limitPushdown", parsed.values.get("limitPushdown"), "Spark pushes down no limits"),
         ("bindOffsets", "bindOffsets" in parsed.values, "the checkpoint has the offsets"),
     ):
         if streaming and is_set:

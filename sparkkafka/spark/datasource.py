@@ -103,22 +103,32 @@ class KafkaDataSource(DataSource):
         return typed_columns(schema, options)
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
-        """Return the reader of a batch query, with `pushFilters` only if filterPushdown=true."""
+        """Return the reader of a batch query, with `pushFilters` only if filterPushdown=true, and
+        with `pushLimit` only if limitPushdown=true."""
         from sparkkafka.spark.read.reader import KafkaBatchReader
 
         set_up_logging()
         options = parse_read_options(with_token(self.options))
         columns = self._columns(_spark_types(schema), options)
-        if not options.filter_pushdown:
+        for is_set, method, needs in (
+            (options.filter_pushdown, "pushFilters", "filterPushdown=true needs Spark 4.1"),
+            (options.limit_pushdown, "pushLimit", "limitPushdown=true needs Spark 4.4"),
+        ):
+            if is_set and not hasattr(DataSourceReader, method):
+                what = method.removeprefix("push").lower()
+                raise OptionError(
+                    f"{needs} or later: earlier versions pass no {what.rstrip('s')}s to Python "
+                    "sources. Remove the option"
+                )
+        if not (options.filter_pushdown or options.limit_pushdown):
             return KafkaBatchReader(options, columns)
-        if not hasattr(DataSourceReader, "pushFilters"):
-            raise OptionError(
-                "filterPushdown=true needs Spark 4.1 or later: earlier versions pass no filters to "
-                "Python sources. Remove the option"
-            )
-        from sparkkafka.spark.read.pushdown import FilterPushdownReader
+        from sparkkafka.spark.read import pushdown
 
-        return FilterPushdownReader(options, columns)
+        if not options.limit_pushdown:
+            return pushdown.FilterPushdownReader(options, columns)
+        if not options.filter_pushdown:
+            return pushdown.LimitPushdownReader(options, columns)
+        return pushdown.PushdownReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         """Return the writer of a batch query. Raises OptionError for `overwrite`."""

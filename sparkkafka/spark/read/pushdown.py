@@ -1,4 +1,5 @@
-"""Reads narrowed by Spark's filters: the option filterPushdown. Needs Spark 4.1.
+"""Reads narrowed by Spark's filters and limits: the options filterPushdown, which needs Spark 4.1,
+and limitPushdown, which needs 4.4.
 
 Spark checks every filter again. So a read may return too many rows, but must not leave out a row
 that passes: an unknown kind of filter restricts nothing.
@@ -17,10 +18,10 @@ with a time or a later one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -47,6 +48,10 @@ from sparkkafka.errors import UnknownTopicError
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import ReadColumn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
 
 log = logging.getLogger(__name__)
 
@@ -325,6 +330,40 @@ class FilterPushdownReader(KafkaBatchReader):
             return kept
         first_ms, last_ms = self.bounds.times_ms
         return [replace(planned, times_ms=(first_ms, last_ms)) for planned in kept]
+
+
+class LimitPushdownReader(KafkaBatchReader):
+    """Stops each task after the rows that LIMIT needs.
+
+    The ranges of offsets stay whole: compacted topics and transactions have fewer records than
+    offsets, and Spark would take a range that ends too early for the end of the topic. A query like
+    `df.limit(10).collect()` runs one task first, and more only if that has too few rows. Like
+    pushFilters, pushLimit fails all reads of its class while Spark's setting is false.
+    """
+
+    limit: int | None = None
+
+    def pushLimit(self, limit: int) -> bool:
+        """Keep the limit for `read`. Spark calls this only if it has no filter left to check."""
+        self.limit = limit
+        return True
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        batches = super().read(partition)
+        return batches if self.limit is None else _first_rows(batches, self.limit)
+
+
+class PushdownReader(LimitPushdownReader, FilterPushdownReader):
+    """For filters and limits."""
+
+
+def _first_rows(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows, and end the read."""
+    for batch in batches:
+        yield batch.slice(0, count)
+        count -= batch.num_rows
+        if count <= 0:
+            return
 
 
 def _first_offsets_at(

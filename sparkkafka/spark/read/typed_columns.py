@@ -87,7 +87,7 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
     RegistryError."""
     # Spark does not say whether the read is a stream. Options are parsed as a stream's, unless one
     # of them is only for batch reads: then no option is warned of here that the read uses.
-    batch_only = ("ending", "filterpushdown", "maxtimestampdisorder")
+    batch_only = ("ending", "filterpushdown", "limitpushdown", "maxtimestampdisorder")
     is_batch = any(name.lower().startswith(batch_only) for name in options_by_name)
     parse = parse_read_options if is_batch else parse_stream_options
     options: ReadOptions = parse(options_by_name)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader
 
+from sparkkafka.client import Producer
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_read_options
@@ -26,6 +27,7 @@ from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
+from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import open_cluster
 from tests.client.support import settings as client_settings
 from tests.support.options import parse_producer_options
@@ -491,3 +493,75 @@ def test_what_is_shipped_is_plain() -> None:
     copy = pickle.loads(pickle.dumps(reader))
     assert copy.bounds == reader.bounds
     assert dataclasses.asdict(KafkaInputPartition("t", 0, 1, 2))["start"] == 1
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spark_4_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's development version: the class has a method that pushes no limit."""
+    if not hasattr(DataSourceReader, "pushLimit"):
+        monkeypatch.setattr(DataSourceReader, "pushLimit", lambda *_: False, raising=False)
+
+
+@pytest.mark.usefixtures("spark_4_4")
+@pytest.mark.parametrize("filters", ["true", "false"])
+def test_a_limit_reads_that_many_rows_of_one_range(fake_cluster: FakeCluster, filters: str) -> None:
+    fake_cluster.create_topic("limited", 2)
+    servers = {"bootstrap.servers": fake_cluster.bootstrap_servers}
+    with Producer({**servers, "batch.size": "1000", "compression.type": "none"}) as producer:
+        for number in range(5_000):
+            producer.send("limited", b"%0100d" % number, partition=number % 2)
+    source = KafkaDataSource(
+        {
+            "kafka.bootstrap.servers": fake_cluster.bootstrap_servers,
+            "kafka.max.partition.fetch.bytes": "10000",
+            "subscribe": "limited",
+            "limitPushdown": "true",
+            "filterPushdown": filters,
+        }
+    )
+    reader = source.reader(source.schema())
+    assert reader.pushLimit(10) is True
+    assert (
+        type(reader).pushFilters
+        is (DataSourceReader if filters == "false" else FilterPushdownReader).pushFilters
+    )
+    reader = pickle.loads(pickle.dumps(reader))
+    first, second = reader.partitions()
+    assert first.count == second.count == 2_500
+    fake_cluster.clear_requests()
+    rows = [row for batch in reader.read(first) for row in batch.to_pylist()]
+    assert [row["offset"] for row in rows] == list(range(10))
+    assert {row["partition"] for row in rows} == {first.partition}
+    # One answer has the rows, and one more may be on its way.
+    assert 1 <= len(fake_cluster.requests_of("Fetch")) <= 3
+
+
+@pytest.mark.usefixtures("spark_4_4")
+def test_a_range_with_fewer_rows_than_the_limit(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("few")
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        producer.send("few", b"1")
+    source = KafkaDataSource(
+        {
+            "kafka.bootstrap.servers": fake_cluster.bootstrap_servers,
+            "subscribe": "few",
+            "limitPushdown": "true",
+        }
+    )
+    reader = source.reader(source.schema())
+    reader.pushLimit(10)
+    (partition,) = reader.partitions()
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 1
+
+
+def test_a_spark_without_limits_is_told_apart() -> None:
+    if hasattr(DataSourceReader, "pushLimit"):
+        pytest.skip("this Spark has pushLimit")
+    source = KafkaDataSource(
+        {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "limitPushdown": "true"}
+    )
+    with pytest.raises(OptionError, match=r"limitPushdown=true needs Spark 4\.4 or later"):
+        source.reader(source.schema())
