@@ -22,6 +22,7 @@ from sparkkafka.logs import apply_levels
 from sparkkafka.spark.registration import choose_worker_python, needs_pyspark, register
 
 if TYPE_CHECKING:
+    from sparkkafka.monitoring.lineage import lineage
     from sparkkafka.monitoring.listener import metrics
     from sparkkafka.spark.datasource import KafkaDataSource
     from sparkkafka.spark.read.batch_offsets import commit, resolve_offsets
@@ -35,6 +36,7 @@ __all__ = [
     "commit",
     "commit_to_group",
     "lag",
+    "lineage",
     "metrics",
     "progress",
     "register",
@@ -47,6 +49,7 @@ _LATE = {
     "commit": "sparkkafka.spark.read.batch_offsets",
     "commit_to_group": "sparkkafka.spark.stream.group_committer",
     "lag": "sparkkafka.spark.stream.progress",
+    "lineage": "sparkkafka.monitoring.lineage",
     "metrics": "sparkkafka.monitoring.listener",
     "progress": "sparkkafka.spark.stream.progress",
     "resolve_offsets": "sparkkafka.spark.read.batch_offsets",

@@ -152,6 +152,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "prometheus",
         "otel",
         "listener",
+        "lineage",
     ),
     "checkpoints": (
         "storage",

@@ -1,0 +1,378 @@
+"""`lineage`: OpenLineage events about the topics that a session's jobs read and write.
+
+OpenLineage's agent for Spark knows the JVM connector by its Java classes. Of a Python data source
+it sees a table named pykafka and no dataset, and its extensions are Java classes too. So this
+listener reads the plans of finished executions and micro-batches, and emits what the agent emits
+for `format("kafka")`: the same names of jobs, datasets and facets.
+
+Of a plan's options only the bootstrap servers and the topics are read: no event has a secret.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.extras import needs_extra
+from sparkkafka.spark.stream.group_committer import wait_for_listeners
+from sparkkafka.spark.stream.progress import end_offsets
+
+if TYPE_CHECKING:
+    from openlineage.client import OpenLineageClient
+    from openlineage.client.event_v2 import RunEvent
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+FORMAT: Final = "pykafka"
+PRODUCER: Final = "sparkkafka"
+MAX_WAITING: Final = 1_000
+"""Events that wait for the transport; more are dropped."""
+CLOSE_S: Final = 10.0
+
+WRITES: Final = frozenset({"AppendData", "OverwriteByExpression"})
+BATCH_JOB: Final = "execute_save_into_data_source_command"
+STREAM_JOB: Final = "write_to_data_source_v2"
+"""The agent's names of jobs that write with `format("kafka")`."""
+
+Topic = tuple[str, str, list[dict[str, Any]]]
+"""A dataset: namespace, name, and the fields of its schema."""
+
+
+def lineage(
+    spark: SparkSession,
+    client: OpenLineageClient | None = None,
+    *,
+    namespace: str | None = None,
+    job: str | None = None,
+) -> Lineage:
+    """Emit OpenLineage events about the session's jobs that read or write topics with this format.
+    Call it before they start.
+
+    An execution that reads or writes a topic is a run, and so is each micro-batch with rows. START
+    and COMPLETE (or FAIL) are emitted when it has ended. The topics of a read are those of
+    `subscribe` and `assign`, in a stream also those that match `subscribePattern`; that of a write
+    is the option `topic`.
+
+    `client` has the transport. The default is configured by openlineage.yml or the environment
+    (OPENLINEAGE_URL, …). `namespace` and `job` are the job's, by default those of
+    spark.openlineage.namespace and spark.app.name. With spark.openlineage.parentRunId,
+    parentJobNamespace and parentJobName, the runs have this parent.
+
+    Errors of the transport are logged; they fail no job. Raises OptionError for a session of Spark
+    Connect, and ImportError without the extra lineage.
+    """
+    needs = "sparkkafka.lineage needs openlineage-python, which is not here"
+    with needs_extra(needs, "lineage", "openlineage"):
+        from openlineage.client import OpenLineageClient
+    if not hasattr(spark, "_jsparkSession"):
+        raise OptionError(
+            "sparkkafka.lineage reads the plans in Spark's JVM, which a client of Spark Connect "
+            "cannot: call it in the program that starts the server"
+        )
+    return Lineage(spark, client or OpenLineageClient(), namespace, job)
+
+
+class Lineage(StreamingQueryListener):
+    """The result of `lineage`: listens until it is closed."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        client: OpenLineageClient,
+        namespace: str | None,
+        job: str | None,
+    ) -> None:
+        self._spark: Any = spark
+        self._client = client
+        conf: Any = spark.sparkContext.getConf()
+        self._namespace = namespace or conf.get("spark.openlineage.namespace", "default")
+        name = job or str(spark.sparkContext.appName)
+        self._job = re.sub(r"[^a-z0-9]+", "_", name.lower())
+        self._parent = [
+            conf.get(f"spark.openlineage.{name}", "")
+            for name in ("parentRunId", "parentJobNamespace", "parentJobName")
+        ]
+        self._queries: dict[str, Any] = {}  # by run id: Spark's StreamExecution
+        self._last_progress: dict[str, Any] = {}  # by run id
+        self._waiting: queue.Queue[RunEvent | None] = queue.Queue(MAX_WAITING)
+        self._thread = threading.Thread(target=self._emit, name="sparkkafka-lineage", daemon=True)
+        self._thread.start()
+        jvm: Any = spark._jvm
+        spark.streams.addListener(self)  # which also starts py4j's callback server
+        # Spark removes a listener by its identity: the list returns the Java object that py4j made.
+        made = jvm.java.util.ArrayList()
+        made.add(_ExecutionListener(self))
+        self._executions = made.get(0)
+        self._spark._jsparkSession.listenerManager().register(self._executions)
+        atexit.register(self.close)
+
+    def __repr__(self) -> str:
+        return f"Lineage({self._namespace!r}, {self._job!r})"
+
+    def close(self) -> None:
+        """Stop listening, and wait until the events so far are emitted, for 10 seconds. May be
+        repeated."""
+        atexit.unregister(self.close)
+        wait_for_listeners(self._spark)
+        with suppress(Exception):  # the session may be gone, or its JVM
+            self._spark._jsparkSession.listenerManager().unregister(self._executions)
+            self._spark.streams.removeListener(self)
+        if self._thread.is_alive():
+            self._put_waiting(None)
+            self._thread.join(CLOSE_S)
+
+    # --- called by Spark: these must neither raise nor wait for the transport --------------------
+
+    def executed(self, plan: Any, duration: timedelta, *, failed: bool) -> None:
+        """Emit the run of a batch execution with this analyzed plan, if it has topics."""
+        name, outputs = _snake(_class(plan)), []
+        if _class(plan) in WRITES and _is_ours(plan.table()):
+            name = BATCH_JOB
+            outputs = _topics(plan.table().options().get, plan.query().schema())
+        inputs = [
+            topic
+            for leaf in self._leaves(plan)
+            if _is_ours(leaf)
+            for topic in _topics(leaf.options().get, leaf.schema())
+        ]
+        self._put(name, "BATCH", inputs, outputs, duration, failed=failed)
+
+    def onQueryStarted(self, event: Any) -> None:
+        def keep() -> None:
+            query = self._spark._jsparkSession.streams().get(str(event.id))
+            if query is not None:
+                self._queries[str(event.runId)] = query.streamingQuery()
+
+        _attempt("look at a query", keep)
+
+    def onQueryProgress(self, event: Any) -> None:
+        progress = event.progress
+        self._last_progress[str(progress.runId)] = progress
+        if progress.numInputRows:
+            duration = timedelta(milliseconds=progress.batchDuration or 0)
+            _attempt("look at a micro-batch", lambda: self._batch(progress, duration, failed=False))
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:
+        progress = self._last_progress.pop(str(event.runId), None)
+        if event.exception is not None:
+            # Before the first progress report, the event has the id of the run.
+            last = progress or event
+            _attempt("look at a query", lambda: self._batch(last, timedelta(0), failed=True))
+        self._queries.pop(str(event.runId), None)
+
+    def _batch(self, progress: Any, duration: timedelta, *, failed: bool) -> None:
+        """Emit the run of a micro-batch, if it has topics."""
+        query = self._queries.get(str(progress.runId))
+        if query is None:
+            return
+        inputs = []
+        for leaf in self._leaves(query.analyzedPlan()):
+            if _class(leaf) == "StreamingRelationV2" and leaf.sourceName() == FORMAT:
+                options = leaf.extraOptions().get
+                inputs += _topics(options, leaf.schema()) or _matching(options, leaf, progress)
+        outputs = []
+        if query.sink().name() == FORMAT and query.lastExecution() is not None:
+            sink = query.logicalPlan()
+            options = dict(self._java(sink.writeOptions()))
+            lowered = {name.lower(): value for name, value in options.items()}
+            outputs = _topics(lowered.get, sink.query().schema())
+        self._put(STREAM_JOB, "STREAMING", inputs, outputs, duration, failed=failed)
+
+    def _leaves(self, plan: Any) -> Iterator[Any]:
+        """Yield the leaves of a plan and of its subqueries."""
+        for node in (plan, *self._java(plan.subqueriesAll())):
+            yield from self._java(node.collectLeaves())
+
+    def _java(self, collection: Any) -> Any:
+        """Return a collection of Scala as one of Java, which Python can iterate over."""
+        return self._spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava(collection)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def _put(
+        self,
+        name: str,
+        processing: str,
+        inputs: list[Topic],
+        outputs: list[Topic],
+        duration: timedelta,
+        *,
+        failed: bool,
+    ) -> None:
+        """Queue the events of a run that ends now; none without topics."""
+        if not inputs and not outputs:
+            return
+        from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+        from openlineage.client.generated import job_type_job, parent_run, processing_engine_run
+        from openlineage.client.uuid import generate_new_uuid
+
+        from sparkkafka import __version__
+
+        facets: dict[str, Any] = {
+            "processing_engine": processing_engine_run.ProcessingEngineRunFacet(
+                self._spark.version, "spark", __version__, producer=PRODUCER
+            )
+        }
+        if self._parent[0]:
+            run_id, job_namespace, job_name = self._parent
+            facets["parent"] = parent_run.ParentRunFacet(
+                parent_run.Run(run_id), parent_run.Job(job_namespace, job_name), producer=PRODUCER
+            )
+        job_type = job_type_job.JobTypeJobFacet(processing, "SPARK", "SQL_JOB", producer=PRODUCER)
+        job = Job(self._namespace, f"{self._job}.{name}", {"jobType": job_type})
+        run = Run(str(generate_new_uuid()), facets)
+        now = datetime.now(UTC)
+        end = RunState.FAIL if failed else RunState.COMPLETE
+        for state, time in ((RunState.START, now - duration), (end, now)):
+            self._put_waiting(
+                RunEvent(
+                    eventTime=time.isoformat(timespec="milliseconds"),
+                    producer=PRODUCER,
+                    run=run,
+                    job=job,
+                    eventType=state,
+                    inputs=_datasets(inputs, "InputDataset"),
+                    outputs=_datasets(outputs, "OutputDataset"),
+                )
+            )
+
+    def _put_waiting(self, event: RunEvent | None) -> None:
+        try:
+            self._waiting.put_nowait(event)
+        except queue.Full:
+            log.warning(
+                "an OpenLineage event is dropped: %d wait for the transport, is it slow?",
+                MAX_WAITING,
+            )
+
+    def _emit(self) -> None:
+        """Pass events to the transport, in a thread of its own, until there is a None."""
+        while (event := self._waiting.get()) is not None:
+            _attempt("emit an OpenLineage event", partial(self._client.emit, event))
+
+
+class _ExecutionListener:
+    """Spark's QueryExecutionListener, which py4j calls."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
+
+    def onSuccess(self, function: str, execution: Any, duration_ns: int) -> None:
+        duration = timedelta(microseconds=duration_ns / 1000)
+        _attempt(
+            "look at an execution",
+            lambda: self._lineage.executed(execution.analyzed(), duration, failed=False),
+        )
+
+    def onFailure(self, function: str, execution: Any, exception: Any) -> None:
+        _attempt(
+            "look at an execution",
+            lambda: self._lineage.executed(execution.analyzed(), timedelta(0), failed=True),
+        )
+
+    class Java:
+        implements: Final = ["org.apache.spark.sql.util.QueryExecutionListener"]
+
+
+def _attempt(purpose: str, work: Callable[[], object]) -> None:
+    """Do the work; its exception is logged."""
+    try:
+        work()
+    except Exception as error:
+        # The text of an error of the JVM may have anything in it.
+        text = str(error) if isinstance(error, KafkaError) else type(error).__name__
+        log.warning("lineage: failed to %s, the job is not affected: %s", purpose, text)
+        log.debug("lineage", exc_info=True)
+
+
+def _class(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _snake(name: str) -> str:
+    """Return the agent's form of a plan's class: execute_… for a command."""
+    snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    return f"execute_{snake}" if snake.endswith("_command") else snake
+
+
+def _is_ours(relation: Any) -> bool:
+    """Return whether a plan's node is a table of this format."""
+    return _class(relation) == "DataSourceV2Relation" and relation.table().name() == FORMAT
+
+
+def _namespace(option: Callable[[str], Any]) -> str:
+    """Return the namespace of a cluster: its first bootstrap server."""
+    first = str(option("kafka.bootstrap.servers") or "").split(",")[0].strip()
+    return f"kafka://{first.rpartition('://')[2]}"
+
+
+def _topics(option: Callable[[str], Any], schema: Any) -> list[Topic]:
+    """Return the topics that the options name."""
+    names: list[str] = [option("topic")] if option("topic") else []
+    names += [name.strip() for name in str(option("subscribe") or "").split(",") if name.strip()]
+    if option("assign"):
+        names += json.loads(option("assign"))
+    fields = _fields(json.loads(schema.json()))
+    return [(_namespace(option), name, fields) for name in names]
+
+
+def _matching(option: Callable[[str], Any], leaf: Any, progress: Any) -> list[Topic]:
+    """Return the topics of a micro-batch that match subscribePattern."""
+    pattern = str(option("subscribepattern") or "")
+    found = {tp.topic for tp in end_offsets(progress)} if hasattr(progress, "sources") else set()
+    fields = _fields(json.loads(leaf.schema().json()))
+    return [
+        (_namespace(option), name, fields) for name in sorted(found) if re.fullmatch(pattern, name)
+    ]
+
+
+def _fields(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the fields of Spark's JSON of a schema, as the agent names their types."""
+    fields = []
+    for field in schema["fields"]:
+        kind, nested = field["type"], []
+        if isinstance(kind, dict):
+            inner = kind.get("elementType", kind)
+            nested = _fields(inner) if isinstance(inner, dict) and "fields" in inner else []
+            kind = kind["type"]
+        fields.append({"name": field["name"], "type": kind, "fields": nested})
+    return fields
+
+
+def _datasets(topics: list[Topic], kind: str) -> list[Any]:
+    """Return OpenLineage's objects for topics, each once."""
+    from openlineage.client import event_v2
+    from openlineage.client.generated import datasource_dataset, schema_dataset
+
+    def field(row: Mapping[str, Any]) -> Any:
+        nested = [field(inner) for inner in row["fields"]]
+        return schema_dataset.SchemaDatasetFacetFields(row["name"], row["type"], fields=nested)
+
+    found = {}
+    for namespace, name, fields in topics:
+        facets = {
+            "dataSource": datasource_dataset.DatasourceDatasetFacet(
+                namespace, namespace, producer=PRODUCER
+            ),
+            "schema": schema_dataset.SchemaDatasetFacet(
+                fields=[field(row) for row in fields], producer=PRODUCER
+            ),
+        }
+        found[namespace, name] = getattr(event_v2, kind)(namespace, name, facets=facets)
+    return list(found.values())
