@@ -54,7 +54,7 @@ from sparkkafka.cli.text_formats import (
     text_format,
 )
 from sparkkafka.cli.times import timestamp_ms_of
-from sparkkafka.client.cluster.offsets import OffsetRange
+from sparkkafka.client.cluster.offsets import OffsetRange, OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import check_servers
@@ -62,6 +62,7 @@ from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import warn
+from sparkkafka.config.source import TIERED_OFFSETS
 from sparkkafka.errors import KafkaTimeoutError, OptionError, counted, some
 from sparkkafka.protocol.constants import ISOLATION_LEVELS
 from sparkkafka.protocol.records.arrow import (
@@ -101,7 +102,8 @@ def read(
             "--from",
             metavar="START",
             help="earliest, latest, an offset, -N for the last N of each partition, @TIME (ISO, "
-            "ms since 1970, -2h), committed (with --group). [default: earliest]",
+            "ms since 1970, -2h), committed (with --group), or of tiered storage earliest-local, "
+            "latest-tiered, earliest-pending-upload. [default: earliest]",
         ),
     ] = None,
     until: Annotated[
@@ -380,15 +382,19 @@ def _escape_controls(text: Text) -> bytes:
 @dataclass(frozen=True)
 class Bound:
     """Where to start or end in each partition. `number` is the count of records before the end for
-    "tail", the offset for "offset", and ms since 1970 UTC for "time"."""
+    "tail", the offset for "offset", ms since 1970 UTC for "time", and of TIERED_OFFSETS for
+    "tiered"."""
 
-    kind: Literal["earliest", "latest", "tail", "offset", "time", "committed"]
+    kind: Literal["earliest", "latest", "tail", "offset", "time", "committed", "tiered"]
     number: int = 0
 
 
 def parse_bound(text: str, option: str) -> Bound:
-    """Parse earliest, latest, committed, -N, N, or @TIME. Raises OptionError."""
+    """Parse earliest, latest, committed, -N, N, @TIME, or an offset of tiered storage. Raises
+    OptionError."""
     word = text.strip().lower()
+    if word in TIERED_OFFSETS:
+        return Bound("tiered", TIERED_OFFSETS[word])
     if word in ("earliest", "beginning"):
         return Bound("earliest")
     if word in ("latest", "end", "-0"):
@@ -553,6 +559,8 @@ class TopicReader:
             return {tp: row.latest for tp, row in ranges.items()}
         if start.kind == "time":
             return self._offsets_at_time(ranges, start.number, deadline)
+        if start.kind == "tiered":
+            return self._tiered_offsets(ranges, start.number, deadline)
         if start.kind == "offset":
             offsets = dict.fromkeys(ranges, start.number)
         else:
@@ -593,7 +601,19 @@ class TopicReader:
             return {tp: min(until.number, row.latest) for tp, row in ranges.items()}
         if until.kind == "time":
             return self._offsets_at_time(ranges, until.number, deadline)
-        raise OptionError("--until is end, an offset, or @TIME")
+        if until.kind == "tiered":
+            return self._tiered_offsets(ranges, until.number, deadline)
+        raise OptionError("--until is end, an offset, @TIME, or an offset of tiered storage")
+
+    def _tiered_offsets(
+        self, ranges: Mapping[TopicPartition, OffsetRange], kind: int, deadline: Deadline
+    ) -> dict[TopicPartition, int]:
+        """Look up an offset of tiered storage. If nothing is uploaded, the last uploaded one is the
+        earliest; if all is, the first that is not is the end."""
+        self._consumer.assign({tp: OffsetSpec(kind) for tp in ranges})
+        offsets = {tp: self._consumer.position(tp, deadline.remaining_s()) for tp in ranges}
+        self._consumer.assign([])
+        return offsets
 
     def _offsets_at_time(
         self, ranges: Mapping[TopicPartition, OffsetRange], time_ms: int, deadline: Deadline

@@ -18,7 +18,14 @@ from sparkkafka.protocol.constants import MAX_INT32
 from sparkkafka.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from sparkkafka.protocol.wire.codec import decode_from, encode_into
 from sparkkafka.protocol.wire.primitives import BytesLike, Reader, Writer
-from sparkkafka.protocol.wire.schema import Message, Request, Response, first_kafka, is_flexible
+from sparkkafka.protocol.wire.schema import (
+    OLDEST_KAFKA,
+    Message,
+    Request,
+    Response,
+    first_kafka,
+    is_flexible,
+)
 
 PREFIX_BYTES = 4  # the size before each frame
 _REQUEST_START = struct.Struct(">ihhi")  # size, API key, version, correlation id
@@ -78,10 +85,12 @@ class Framing:
         offered = self.versions.get(request_type.API_KEY)
         if offered is None:
             kafka = first_kafka(request_type, lowest)
+            have = f"{kafka} or later has it"
+            if kafka in ("", OLDEST_KAFKA):  # a service leaves it out
+                have = "although every supported Kafka has it"
             raise UnsupportedVersionError(
-                f"{name} (API key {request_type.API_KEY}) is not offered by the broker"
-                + (f", {kafka} or later has it" if kafka else "")
-                + f"; this client has versions {lowest} to {highest}"
+                f"{name} (API key {request_type.API_KEY}) is not offered by the broker, {have}; "
+                f"this client has versions {lowest} to {highest}"
             )
         version = min(highest, offered[1])
         if version < max(lowest, offered[0]):

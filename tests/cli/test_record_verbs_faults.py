@@ -19,6 +19,11 @@ from sparkkafka.client import Deadline, Producer
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import Drop
 
+TIERED = {
+    "earliest-local": "2\n3\n",  # without tiered storage the earliest
+    "latest-tiered": "2\n3\n",
+    "earliest-pending-upload": "",
+}
 AVRO = ["--value-format", "avro"]
 REGISTRY = ["--schema-registry", "http://127.0.0.1:9"]
 VERBS = [
@@ -404,3 +409,24 @@ def test_bench_ends_with_its_timeout(fake_cluster, capsys):
     command = ["-b", fake_cluster.bootstrap_servers, "--timeout", "1", "bench", "--topic", "t"]
     assert main(command) == 1
     assert "NOT_LEADER_OR_FOLLOWER" in one_line(capsys)
+
+
+@pytest.mark.parametrize("name", TIERED)
+def test_offsets_of_tiered_storage(name, fake_cluster_factory, capsys):
+    fake = fake_cluster_factory(1, kafka_version="4.2")
+    fake.create_topic("t")
+    with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+        for number in range(4):
+            producer.send("t", b"%d" % number).result()
+    fake.advance_log_start("t", 0, 2)
+    assert main(["-b", fake.bootstrap_servers, "read", "t", "-e", "--from", name]) == 0
+    assert capsys.readouterr().out == TIERED[name]
+    assert main(["-b", fake.bootstrap_servers, "read", "t", "--until", name]) == 0
+    assert capsys.readouterr().out == ("2\n3\n" if not TIERED[name] else "")
+
+
+def test_a_broker_without_tiered_storage(fake_cluster_factory, capsys):
+    fake = fake_cluster_factory(1, kafka_version="3.0")
+    fake.create_topic("t")
+    assert main(["-b", fake.bootstrap_servers, "read", "t", "-e", "--from", "earliest-local"]) == 1
+    assert "this kind of offset needs Kafka 3.6" in one_line(capsys)

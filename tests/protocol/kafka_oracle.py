@@ -226,9 +226,6 @@ JSON_NAMES = {
     "ShareLeader": "LeaderIdAndEpoch",
     "AcknowledgePartitionData": "PartitionData",
     "ListedConfigResource": "ConfigResource",
-    "LeaderEpochEndOffset": "EpochEndOffset",
-    "DescribeTopicPartitionsRequestTopic": "TopicRequest",
-    "TopicPartitionCursor": "Cursor",
 }
 
 

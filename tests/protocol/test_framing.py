@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -210,6 +211,21 @@ def test_api_that_the_broker_lacks(framing: Framing) -> None:
     framing.versions = {1: (0, 10)}
     with pytest.raises(UnsupportedVersionError, match=r"DescribeCluster .* not offered .* 0 to 2"):
         framing.choose_version(DescribeClusterRequest)
+
+
+@pytest.mark.parametrize(
+    ("api", "reason"),
+    [
+        (DescribeClusterRequest, "broker, Kafka 2.8 or later has it;"),
+        (FetchRequest, "broker, although every supported Kafka has it;"),
+    ],
+)
+def test_an_api_that_is_missing_at_an_old_broker_or_at_a_service(
+    framing: Framing, api: Any, reason: str
+) -> None:
+    framing.versions = {3: (0, 10)}
+    with pytest.raises(UnsupportedVersionError, match=reason):
+        framing.choose_version(api)
 
 
 def test_before_the_versions_are_known() -> None:

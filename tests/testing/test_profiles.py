@@ -256,6 +256,32 @@ def test_any_broker_takes_writes_and_reads() -> None:
         assert read_all(cluster) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("name", ["bufstream", "aiven"])
+def test_a_read_by_time_has_all_records_from_then_on(name: str, cluster: FakeCluster) -> None:
+    """With approximate offsets also earlier ones of the first batch, which a filter takes out."""
+    with Producer({"bootstrap.servers": cluster.bootstrap_servers}) as producer:
+        producer.send("spark", b"before", partition=0, timestamp_ms=500).result()
+        for number in range(1, 5):
+            producer.send("spark", b"%d" % number, partition=0, timestamp_ms=number * 1_000)
+    with Consumer({"bootstrap.servers": cluster.bootstrap_servers}) as consumer:
+        tp = TopicPartition("spark", 0)
+        found = consumer.offsets_for_times({tp: 3_000})[tp]
+    first = 1 if name == "bufstream" else 3
+    assert found is not None
+    assert found.offset == first
+    source = KafkaDataSource(options(cluster, assign='{"spark": [0]}', startingTimestamp="3000"))
+    reader = source.reader(source.schema())
+    rows = [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+    assert [row["offset"] for row in rows] == list(range(first, 5))
+    later = [row["value"] for row in rows if row["timestamp"].timestamp() >= 3]
+    assert later == [b"3", b"4"]
+
+
 @pytest.mark.parametrize("name", ["msk-serverless"])
 def test_another_way_to_log_in_is_refused(cluster: FakeCluster) -> None:
     settings = {

@@ -39,7 +39,7 @@ from sparkkafka.errors import (
     some,
 )
 from sparkkafka.protocol.messages import FindCoordinatorRequest
-from sparkkafka.protocol.wire.schema import first_kafka
+from sparkkafka.protocol.wire.schema import OLDEST_KAFKA, first_kafka
 
 log = logging.getLogger(__name__)
 
@@ -143,10 +143,8 @@ class ApiHandler(Generic[K, V]):
     def needs(self, what: str, version: int) -> str:
         """Return the sentence "a filter of types needs Kafka 3.8 or later" for an error. What each
         supported Kafka has is missing at a service, not at an old broker."""
-        from sparkkafka.protocol.releases import release_names  # it imports all messages
-
         kafka = first_kafka(self.request_type, version)
-        if kafka in ("", f"Kafka {release_names()[0]}"):
+        if kafka in ("", OLDEST_KAFKA):
             return f"this broker does not offer {what}, although every supported Kafka does"
         return f"{what} needs {kafka} or later"
 

@@ -67,8 +67,7 @@ _NAMES: Mapping[str, str] = {
         AbortedTransaction BatchIndexAndErrorMessage EpochEndOffset FetchableTopicResponse
         FetchPartition FetchRequest FetchResponse FetchTopic ForgottenTopic LeaderIdAndEpoch
         ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest ListOffsetsResponse
-        LeaderEpochEndOffset OffsetForLeaderEpochRequest OffsetForLeaderEpochResponse
-        OffsetForLeaderPartition OffsetForLeaderTopic OffsetForLeaderTopicResult ReplicaState
+        ReplicaState
         ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint PartitionData PartitionProduceData
         PartitionProduceResponse ProduceRequest ProduceResponse SnapshotId TopicProduceData
         TopicProduceResponse
@@ -94,9 +93,7 @@ _NAMES: Mapping[str, str] = {
     """,
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
-        DescribeTopicPartitionsRequest DescribeTopicPartitionsRequestTopic
-        DescribeTopicPartitionsResponse DescribeTopicPartitionsResponsePartition
-        DescribeTopicPartitionsResponseTopic QuorumListener QuorumNode TopicPartitionCursor
+        QuorumListener QuorumNode
         DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse DescribeQuorumRequest
         DescribeQuorumResponse QuorumPartition QuorumPartitionState QuorumReplicaState QuorumTopic
         QuorumTopicState FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse

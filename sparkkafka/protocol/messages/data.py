@@ -1,4 +1,4 @@
-"""Reading and writing records: ListOffsets, Fetch, Produce, OffsetForLeaderEpoch."""
+"""Reading and writing records: ListOffsets, Fetch, Produce."""
 
 from __future__ import annotations
 
@@ -325,56 +325,3 @@ class ProduceResponse(Response):
     responses: list[TopicProduceResponse] = array(TopicProduceResponse)
     throttle_time_ms: int = int32(since=1, ignorable=True)
     node_endpoints: list[NodeEndpoint] = array(NodeEndpoint, since=10, tag=0)
-
-
-@struct
-class OffsetForLeaderPartition:
-    """A partition and the epoch whose end is requested."""
-
-    partition: int = int32()
-    current_leader_epoch: int = int32(-1, since=2, ignorable=True)
-    leader_epoch: int = int32()
-
-
-@struct
-class OffsetForLeaderTopic:
-    """Partitions of one topic."""
-
-    topic: str = string()
-    partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition)
-
-
-@request(api_key=23, versions=(2, 4), flexible=4, kafka="2.1:2 2.3:3 2.8:4")
-class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
-    """Requests from a leader where epochs end in its log (KIP-101). `replica_id` is -1 for a
-    consumer."""
-
-    replica_id: int = int32(-2, since=3, ignorable=True)
-    topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic)
-
-
-@struct
-class LeaderEpochEndOffset:
-    """The offset after the last record of `leader_epoch`: the largest one of the log that is not
-    later than the requested epoch. Both are -1 if the log has none."""
-
-    error_code: int = int16()
-    partition: int = int32()
-    leader_epoch: int = int32(-1, since=1, ignorable=True)
-    end_offset: int = int64(-1)
-
-
-@struct
-class OffsetForLeaderTopicResult:
-    """Partitions of one topic."""
-
-    topic: str = string()
-    partitions: list[LeaderEpochEndOffset] = array(LeaderEpochEndOffset)
-
-
-@response(OffsetForLeaderEpochRequest)
-class OffsetForLeaderEpochResponse(Response):
-    """The ends of the epochs."""
-
-    throttle_time_ms: int = int32(since=2, ignorable=True)
-    topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult)

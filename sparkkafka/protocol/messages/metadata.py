@@ -1,5 +1,5 @@
 """The brokers and controllers of a cluster, their APIs, and the metadata of topics: ApiVersions,
-Metadata, DescribeTopicPartitions, DescribeCluster, DescribeQuorum."""
+Metadata, DescribeCluster, DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from sparkkafka.protocol.wire.schema import (
     int32,
     int64,
     nullable_array,
-    nullable_nested,
     nullable_string,
     request,
     response,
@@ -151,69 +150,6 @@ class MetadataResponse(Response):
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
     cluster_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS, since=8, until=10)
     error_code: int = int16(since=13, ignorable=True)
-
-
-@struct
-class DescribeTopicPartitionsRequestTopic:
-    """A topic by its name."""
-
-    name: str = string()
-
-
-@struct
-class TopicPartitionCursor:
-    """The partition with which the next answer begins."""
-
-    topic_name: str = string()
-    partition_index: int = int32()
-
-
-@request(api_key=75, versions=(0, 0), flexible=0, kafka="4.0:0")
-class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"]):
-    """Requests partitions of topics, a limited number in each answer (KIP-966)."""
-
-    topics: list[DescribeTopicPartitionsRequestTopic] = array(DescribeTopicPartitionsRequestTopic)
-    response_partition_limit: int = int32(2000)
-    cursor: TopicPartitionCursor | None = nullable_nested(TopicPartitionCursor)
-
-
-@struct
-class DescribeTopicPartitionsResponsePartition:
-    """A partition. `eligible_leader_replicas` may lead it although they are not in sync; if all
-    have been offline, `last_known_elr` are the last ones that could."""
-
-    error_code: int = int16()
-    partition_index: int = int32()
-    leader_id: int = int32()
-    leader_epoch: int = int32(-1, ignorable=True)
-    replica_nodes: list[int] = array(INT32)
-    isr_nodes: list[int] = array(INT32)
-    eligible_leader_replicas: list[int] | None = nullable_array(INT32, null_default=True)
-    last_known_elr: list[int] | None = nullable_array(INT32, null_default=True)
-    offline_replicas: list[int] = array(INT32, ignorable=True)
-
-
-@struct
-class DescribeTopicPartitionsResponseTopic:
-    """A topic, with the partitions that fit into this answer."""
-
-    error_code: int = int16()
-    name: str | None = nullable_string()
-    topic_id: uuid_module.UUID = uuid(ignorable=True)
-    is_internal: bool = boolean(ignorable=True)
-    partitions: list[DescribeTopicPartitionsResponsePartition] = array(
-        DescribeTopicPartitionsResponsePartition
-    )
-    topic_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS)
-
-
-@response(DescribeTopicPartitionsRequest)
-class DescribeTopicPartitionsResponse(Response):
-    """Topics in order of their names; `next_cursor` is null in the last answer."""
-
-    throttle_time_ms: int = int32(ignorable=True)
-    topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic)
-    next_cursor: TopicPartitionCursor | None = nullable_nested(TopicPartitionCursor)
 
 
 @request(api_key=60, versions=(0, 2), flexible=0, kafka="2.8:0 3.7:1 4.0:2")

@@ -425,6 +425,10 @@ def releases(cls: type[Message]) -> dict[str, int]:
     }
 
 
+OLDEST_KAFKA = "Kafka 2.1"
+"""The oldest Kafka that is supported, and that the declarations name."""
+
+
 def first_kafka(cls: type[Message], version: int = 0) -> str:
     """Return the first Kafka that has this version of a request: "Kafka 2.4"; "" if not known."""
     having = (release for release, highest in releases(cls).items() if highest >= version)
