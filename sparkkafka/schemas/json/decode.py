@@ -46,7 +46,7 @@ from sparkkafka.schemas.json.normalizer import (
     max_item_bytes,
     may_take_too_much,
 )
-from sparkkafka.schemas.json.object_fields import Spans, object_fields, other_fields
+from sparkkafka.schemas.json.object_fields import OtherFields, Spans, object_fields, other_fields
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
@@ -192,7 +192,7 @@ class _Batch:
                 is_read = np.ones(len(rows), np.bool_)
                 if fields or self._decoder.maps:
                     is_read, block = self._add_fields(block, rows, fields)
-                if has_rests:
+                if has_rests and is_read.any():
                     self._add_rests_of_fitting(rows[is_read])
             except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
@@ -325,29 +325,13 @@ class _Batch:
         offsets = blob_offsets(texts).astype(np.int64)
         data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
         offsets -= offsets[0]
-        normalizer, buffer = self._decoder.normalizer, pa.py_buffer(data)
-        found = other_fields(data, offsets, *normalizer.field_names)
+        found = other_fields(data, offsets, *self._decoder.normalizer.field_names)
+        buffer = pa.py_buffer(data)
         names = gather(buffer, found.starts, found.after_colons - found.starts)
         is_parsed = found.is_unclear.copy()
         is_parsed[found.texts[~found.is_compact]] = True
         is_parsed[found.texts[_is_invalid_or_repeated(names, found.texts)]] = True
-        parsed = np.flatnonzero(is_parsed)
-        content = data.tobytes() if len(parsed) else b""
-        columns = [offsets[parsed], offsets[parsed + 1], found.is_unclear[parsed]]
-        columns += [np.searchsorted(found.texts, parsed + step) for step in (0, 1)]
-        spans = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
-        lists = [column.tolist() for column in (rows[parsed], *columns)]
-        try:
-            for row, begin, end, is_unclear, first, last in zip(*lists, strict=True):
-                text = content[begin:end]
-                if not is_unclear:
-                    left = [content[start:stop] for start, stop in spans[first:last]]
-                    text = b"{%s}" % b",".join(left)
-                rest = normalizer.rest_of_fitting(text)
-                if rest is not None:
-                    self._rests.append((row, rest))
-        except JsonSyntaxError:  # no text is known on which the two parsers differ
-            raise ReadError from None
+        self._rests += self._parse_rests(rows, np.flatnonzero(is_parsed), data, offsets, found)
         kept = np.flatnonzero(~is_parsed[found.texts])
         if not len(kept):
             return
@@ -360,6 +344,33 @@ class _Batch:
         joined = pc.binary_join(pa.ListArray.from_arrays(ends, fields), b",")
         rests = pc.binary_join_element_wise(b"{", joined, b"}", b"")
         self._joined_rests.append((rows[having], rests.view(pa.string())))
+
+    def _parse_rests(
+        self, rows: Ints, indexes: Ints, data: Bytes, offsets: Ints, found: OtherFields
+    ) -> list[tuple[int, str]]:
+        """Return (row, rest) of the rows at these indexes that have a rest. `data` has the texts of
+        all rows; `found`: their fields."""
+        if not len(indexes):
+            return []
+        content = data.tobytes()
+        spans = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+        columns = [rows[indexes], offsets[indexes], offsets[indexes + 1], found.is_unclear[indexes]]
+        columns += [np.searchsorted(found.texts, indexes + step) for step in (0, 1)]
+        rests = []
+        for row, begin, end, is_unclear, first, last in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            text = content[begin:end]
+            if not is_unclear:
+                left = [content[start:stop] for start, stop in spans[first:last]]
+                text = b"{%s}" % b",".join(left)
+            try:
+                rest = self._decoder.normalizer.rest_of_fitting(text)
+            except JsonSyntaxError:  # no text is known on which the two parsers differ
+                raise ReadError from None
+            if rest is not None:
+                rests.append((row, rest))
+        return rests
 
     def _cut_by_size(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Cut rows into parts whose texts have about MAX_BLOCK_BYTES."""

@@ -263,7 +263,7 @@ class _Tokenizer:
         `present`, of all messages: those that are not present have an empty value at their
         position. That is faster than to pick the others, if most have the field."""
         data, wire = self.data.bytes, known.tag & 7
-        at, end = (self.at, self.end) if some is None else (self.at[some], self.end[some])
+        at, end = self.at, self.end if some is None else self.end[some]
         value: NDArray[Any] | None = None
         body: Ints | None = None
         size: Ints | None = None
@@ -300,7 +300,7 @@ class _Tokenizer:
             is_damaged = bool(wrong.any())
         if is_damaged:
             bad = np.flatnonzero(wrong)
-            places = [at[bad], begin[bad], end[bad]]
+            places = [at[bad if some is None else some[bad]], begin[bad], end[bad]]
             if wire == LEN and body is not None:
                 if too_long is not None:
                     body[too_long] = end[too_long] + 1  # no length, so nothing is behind it
@@ -313,7 +313,7 @@ class _Tokenizer:
         if known.slot != SKIP:
             indexes = self.open_messages if some is None else self._indexes_of(some)
             tokens = Tokens(indexes, value, body, size, present=present)
-            self.found.tokens[known.slot].append(tokens.sparse(len(at)) if is_damaged else tokens)
+            self.found.tokens[known.slot].append(tokens.sparse(len(end)) if is_damaged else tokens)
         next_byte = self._read_next_bytes(after, is_inside)
         if some is None:
             self.at, self.next_byte = after, next_byte

@@ -599,6 +599,14 @@ def test_what_is_left_of_many_rows_is_what_is_left_of_each(monkeypatch: pytest.M
     assert b'{"x":{"b":1,"b":2}}' in parsed
 
 
+def test_arrays_for_maps_in_all_rows_are_left_in_the_rest() -> None:
+    kind = pa.struct([("id", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))])
+    read = run(kind, *[b'{"id":1,"m":[1],"x":2}'] * 100, rest=True)
+    assert read.rest is not None
+    assert set(read.rest.to_pylist()) == {'{"m":[1],"x":2}'}
+    assert read.values.field("id").to_pylist() == [1] * 100
+
+
 def test_rest_needs_objects() -> None:
     with pytest.raises(OptionError, match="rescuedColumn needs JSON objects"):
         decoder(NO_SCHEMA, None, pa.list_(pa.int64()), rest=True)
