@@ -182,6 +182,7 @@ class Producer(NotPickled):
         if size > self._max_record_bytes:
             self._raise_too_large(topic, partition, size)
         buffer = self._buffer
+        must_wake = False
         with self._lock:
             if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
                 self._wait_for_memory(size)
@@ -191,6 +192,7 @@ class Producer(NotPickled):
                 records = None
             if records is None:
                 records = self._open_records(topic)
+                must_wake = True
             values = records.values
             index = len(values)
             used_bytes, records_bytes = buffer.used_bytes, records.size_bytes
@@ -211,10 +213,11 @@ class Producer(NotPickled):
                 buffer.used_bytes = used_bytes
                 raise
             if size >= records.wake_bytes:
+                must_wake = True
                 if size >= records.full_bytes:
                     buffer.close_full(topic, records)
-                else:
-                    buffer.wake()
+        if must_wake:
+            buffer.wake()
         return Delivery(records, index)
 
     def _open_records(self, topic: str) -> Any:

@@ -82,14 +82,14 @@ class SendBuffer:
             raise self._refusal()
 
     def open_records(self, topic: str) -> AppendedRecords:
-        """Return new records of a topic that has no open ones. Raises as `raise_refusal`."""
+        """Return new records of a topic that has no open ones; the caller calls `wake` once it has
+        released the lock. Raises as `raise_refusal`."""
         self.raise_refusal()
         wake_bytes = self._missing_bytes.get(topic, self._batch_size)
         full_bytes = self.full_bytes(topic)
         records = AppendedRecords(topic, self._notifier, min(wake_bytes, full_bytes), full_bytes)
         self.open[topic] = records
         self.unfinished.add(records)
-        self.wake()
         return records
 
     def full_bytes(self, topic: str) -> int:
@@ -97,10 +97,9 @@ class SendBuffer:
         return self._full_bytes.get(topic, self._many_partitions_bytes)
 
     def close_full(self, topic: str, records: AppendedRecords) -> None:
-        """Make a topic's open records ready: they have `full_bytes`."""
+        """Make a topic's open records ready: they have `full_bytes`. The caller calls `wake`."""
         self.ready.append(records)
         del self.open[topic]
-        self.wake()
 
     def close_open(self) -> None:
         """Make all open records ready, in the order in which they were opened."""
@@ -160,11 +159,13 @@ class SendBuffer:
         )
 
     def wake(self) -> None:
-        """Wake the I/O thread if it sleeps."""
+        """Wake the I/O thread if it sleeps. Also without the lock, for which it would wait next."""
         if self.is_sleeping:
             self.is_sleeping = False
-            self._is_woken = True
-            self._waker.wake()
+            try:
+                self._waker.wake()
+            finally:  # later than that, or `begin_sleep` could drain the waker too early
+                self._is_woken = True
 
     def set_forked(self) -> None:
         """Replace the lock in the child of a fork, which has no I/O thread and no thread that would
