@@ -192,10 +192,10 @@ class _Pairs:
 
 
 def read_checks(
-    bootstrap_servers: str, topic: str, values: pa.Array
+    bootstrap_servers: str, topic: str, values: pa.Array, partitions: int = PARTITIONS
 ) -> dict[str, list[int | None]]:
     """What was written to a topic and what both sides read of it."""
-    ends = checks.ends(bootstrap_servers, topic, PARTITIONS)
+    ends = checks.ends(bootstrap_servers, topic, partitions)
     options = parse_fetch_options({"bootstrap.servers": bootstrap_servers})
     ours: list[bytes] = []
     with open_cluster(bootstrap_servers) as cluster:
@@ -241,7 +241,13 @@ def read(bootstrap_servers: str, topic: str, ends: Mapping[int, int]) -> float:
     return seconds
 
 
-def write(bootstrap_servers: str, topic: str, data: RecordColumns, batch_bytes: int) -> float:
+def write(
+    bootstrap_servers: str,
+    topic: str,
+    data: RecordColumns,
+    batch_bytes: int,
+    partitions: int = PARTITIONS,
+) -> float:
     """Seconds until all records, in turn to each partition, are acknowledged."""
     begin = time.perf_counter()
     options = parse_producer_options(
@@ -253,7 +259,7 @@ def write(bootstrap_servers: str, topic: str, data: RecordColumns, batch_bytes: 
     )
     with open_cluster(bootstrap_servers) as cluster, ColumnProducer(cluster, options) as producer:
         for turn, low in enumerate(range(0, len(data.timestamps_ms), SEND_ROWS)):
-            producer.send(topic, turn % PARTITIONS, cut(data, low, SEND_ROWS))
+            producer.send(topic, turn % partitions, cut(data, low, SEND_ROWS))
         producer.flush()
     return time.perf_counter() - begin
 

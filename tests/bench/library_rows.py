@@ -1,8 +1,9 @@
-"""The client library's own classes beside confluent-kafka and kafka-python, each on one core.
+"""The client library's own classes beside confluent-kafka and kafka-python, mostly on one core.
 
 Both sides of a pair get the same core, with all their threads; the broker has the other to itself
-where there are two. Every record is looked at, as a program would, and Python's garbage collector
-is on, as in a program: a million objects are its work too. One row is there without it.
+where there are two. Rows of "all cores" share them with the broker. Every record is looked at, as a
+program would, and Python's garbage collector is on, as in a program: a million objects are its work
+too. One row is there without it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ PARTITIONS = 4
 WIDE_PARTITIONS = 500  # of one row: each gets few records at a time
 VALUE_BYTES = 100
 POLL_TARGET, ARROW_TARGET, SEND_TARGET = 10.0, 4.0, 5.0
+ALL_CORES_BYTES = 256
+ALL_CORES_TARGET = 1.6  # M records/s, which Feldera publishes for its Kafka input with threads
 LONE_TARGET = 0.5  # of confluent-kafka's rate: at most twice its time
 MAX_POLL_RECORDS = 10_000
 # As much of a partition at a time as the tuned rival gets; Java's default, and ours, is 1 MiB.
@@ -169,6 +172,7 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     finally:
         remove_topic(bootstrap_servers, topic)
 
+    rows += all_core_rows(bootstrap_servers, quick=quick, say=say)
     rows += small_rows(bootstrap_servers, quick=quick, say=say)
 
     topic = "bench-library-write-wide"
@@ -207,6 +211,51 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
         )
     finally:
         remove_topic(bootstrap_servers, topic)
+    return rows
+
+
+def all_core_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None]) -> list[Row]:
+    """Rows of reading with all cores, which the broker has too: records, and columns."""
+    count = (24 if quick else 64) * SEND_ROWS
+    data = columns(str(ALL_CORES_BYTES), count * (ALL_CORES_BYTES + _BYTES_PER_RECORD) + 1)
+    rows: list[Row] = []
+    for partitions in (1, PARTITIONS):
+        topic = f"bench-library-read-all-cores-{partitions}"
+        ends = dict.fromkeys(range(partitions), count // partitions)
+        with open_cluster(bootstrap_servers) as cluster:
+            make_topic(cluster, topic, partitions)
+        try:
+            write(bootstrap_servers, topic, data, KILO_BATCH, partitions)
+            checks = read_checks(bootstrap_servers, topic, data.values, partitions)
+            for name, ours in (("poll", poll), ("poll_arrow", poll_arrow)):
+                made = Row(
+                    "client library",
+                    f"Consumer.{name} of {ALL_CORES_BYTES} B, {partitions} "
+                    f"partition{'s' if partitions > 1 else ''}, rival tuned, all cores",
+                    "M records/s",
+                    rivals.CONFLUENT,
+                    [count, count],
+                    target=ALL_CORES_TARGET,
+                    target_kind="absolute",
+                    note=SAME_FETCH,
+                    checks=checks,
+                )
+                rows.append(
+                    take_turns(
+                        made,
+                        lambda ours=ours, topic=topic, ends=ends: ours(  # type: ignore[misc]
+                            bootstrap_servers, topic, ends, FETCH_BYTES
+                        ),
+                        lambda topic=topic, ends=ends: rivals.confluent_read(  # type: ignore[misc]
+                            bootstrap_servers, topic, ends, rivals.TUNED_FETCH
+                        ),
+                        2 if quick else 5,
+                        say,
+                        collects=True,
+                    )
+                )
+        finally:
+            remove_topic(bootstrap_servers, topic)
     return rows
 
 
@@ -363,7 +412,7 @@ def poll(
 def poll_arrow(
     bootstrap_servers: str, topic: str, ends: Mapping[int, int], fetch_bytes: int
 ) -> float:
-    """The same as Arrow tables; the values' bytes are summed up."""
+    """The same as Arrow tables; the values, all of one size, are measured."""
     left, begin, size_bytes = sum(ends.values()), time.perf_counter(), 0
     with _consumer(bootstrap_servers, topic, ends, fetch_bytes) as consumer:
         while left > 0:
@@ -373,7 +422,7 @@ def poll_arrow(
                 size_bytes += pc.sum(pc.binary_length(table["value"])).as_py()
             _check_time(begin, left, topic)
         seconds = time.perf_counter() - begin
-    assert size_bytes == VALUE_BYTES * sum(ends.values())
+    assert size_bytes and size_bytes % sum(ends.values()) == 0
     return seconds
 
 
