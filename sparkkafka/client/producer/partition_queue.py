@@ -119,46 +119,12 @@ def records_in(batches: Iterable[ProducerBatch]) -> int:
 
 
 class State(enum.Enum):
-    """What a partition may send."""
+    """What a partition may send. A failure leads from SENDING to DRAINING, the loss of a sequence
+    number to GAP, and only a new producer id or epoch leads out of GAP."""
 
     SENDING = "batches in their order, several in flight"
     DRAINING = "nothing: a batch failed, and others are still in flight"
     GAP = "only batches that may be written, one at a time, before the next epoch"
-
-
-class Event(enum.Enum):
-    ATTEMPT_FAILED = enum.auto()
-    ALL_ANSWERED = enum.auto()
-    """No batch is in flight any more."""
-    SEQUENCE_LOST = enum.auto()
-    """A batch with a sequence number failed for good."""
-    PRODUCER_ID_RESET = enum.auto()
-    PRODUCER_ID_ASSIGNED = enum.auto()
-
-
-TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
-    State.SENDING: {
-        Event.ATTEMPT_FAILED: State.DRAINING,
-        Event.ALL_ANSWERED: State.SENDING,
-        Event.SEQUENCE_LOST: State.GAP,
-        Event.PRODUCER_ID_RESET: State.SENDING,
-        Event.PRODUCER_ID_ASSIGNED: State.SENDING,
-    },
-    State.DRAINING: {
-        Event.ATTEMPT_FAILED: State.DRAINING,
-        Event.ALL_ANSWERED: State.SENDING,
-        Event.SEQUENCE_LOST: State.GAP,
-        Event.PRODUCER_ID_RESET: State.DRAINING,
-        Event.PRODUCER_ID_ASSIGNED: State.SENDING,
-    },
-    State.GAP: {
-        Event.ATTEMPT_FAILED: State.GAP,
-        Event.ALL_ANSWERED: State.GAP,
-        Event.SEQUENCE_LOST: State.GAP,
-        Event.PRODUCER_ID_RESET: State.DRAINING,
-        Event.PRODUCER_ID_ASSIGNED: State.SENDING,
-    },
-}
 
 
 class PartitionQueue:
@@ -186,12 +152,6 @@ class PartitionQueue:
         self._next_sequence = 0
         self._state_known_until_s = 0.0  # see PRODUCER_STATE_S
 
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def _transition(self, event: Event) -> None:
-        self.state = TRANSITIONS[self.state][event]
-
     @property
     def topic_id(self) -> bytes | None:
         """The topic's id in the metadata (Kafka 2.8+)."""
@@ -214,10 +174,6 @@ class PartitionQueue:
     def has_unsent(self) -> bool:
         """Whether a batch is not in flight."""
         return len(self.batches) > self.in_flight - self._failed_in_flight
-
-    @property
-    def has_gap(self) -> bool:
-        return self.state is State.GAP
 
     @property
     def needs_next_epoch(self) -> bool:
@@ -252,7 +208,7 @@ class PartitionQueue:
         """
         if self.in_flight or any(batch.maybe_written for batch in self.batches):
             raise RuntimeError(f"{self.tp}: a new producer id while batches may be written")
-        self._transition(Event.PRODUCER_ID_ASSIGNED)
+        self.state = State.SENDING
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
@@ -264,14 +220,12 @@ class PartitionQueue:
 
     def reset_producer_id(self) -> None:
         """Send nothing before `assign_producer_id`."""
-        self._transition(Event.PRODUCER_ID_RESET)
+        if self.state is State.GAP:
+            self.state = State.DRAINING
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
 
     # --- what is sent when ------------------------------------------------------------------------
-
-    def append(self, batch: ProducerBatch) -> None:
-        self.batches.append(batch)
 
     def next_batch(self, node_id: int) -> ProducerBatch | None:
         """Return the batch to send to this broker now, None if there is none or answers must come
@@ -282,8 +236,8 @@ class PartitionQueue:
                 return None
             if self.has_producer_id and time.monotonic() >= self._state_known_until_s:
                 return None
-        else:
-            self._transition(Event.ALL_ANSWERED)
+        elif self.state is State.DRAINING:
+            self.state = State.SENDING
         if self.has_unresolved or self.state is State.GAP:
             return next(
                 (
@@ -323,8 +277,8 @@ class PartitionQueue:
 
     # --- outcomes ---------------------------------------------------------------------------------
 
-    def _answered(self, batch: ProducerBatch) -> None:
-        """The batch is not in flight any more."""
+    def answered(self, batch: ProducerBatch) -> None:
+        """The batch is not in flight any more: it was answered, or its connection broke."""
         batch.in_flight = False
         self.in_flight -= 1
         if batch.has_failed:
@@ -333,7 +287,7 @@ class PartitionQueue:
     def acknowledged(self, batch: ProducerBatch, base_offset: int = -1) -> None:
         """The broker has written it, at this offset if it is not -1."""
         if batch.in_flight:
-            self._answered(batch)
+            self.answered(batch)
         if batch is self.batches[0]:
             self._state_known_until_s = time.monotonic() + PRODUCER_STATE_S
         for earlier in self.batches:
@@ -351,9 +305,10 @@ class PartitionQueue:
     def attempt_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
         """The batch must be sent again; `maybe_written` if this attempt may have reached the
         log."""
-        self._answered(batch)
+        self.answered(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
-        self._transition(Event.ATTEMPT_FAILED)
+        if self.state is State.SENDING:
+            self.state = State.DRAINING
         self._state_known_until_s = 0.0
 
     def out_of_order(self, batch: ProducerBatch) -> None:
@@ -380,18 +335,14 @@ class PartitionQueue:
         batch.has_failed = True
         self._failed_in_flight += batch.in_flight
         if batch.base_sequence != NO_SEQUENCE:
-            self._transition(Event.SEQUENCE_LOST)
-
-    def answered_after_failure(self, batch: ProducerBatch) -> None:
-        """A batch that has failed already was answered, or its connection broke."""
-        self._answered(batch)
+            self.state = State.GAP
 
     def restart(self, refused: Iterable[ProducerBatch]) -> None:
         """These are certainly not in the log: send them under the next epoch, once no other batch
         has an unknown outcome."""
         for batch in refused:
             batch.maybe_written = batch.is_unresolved = False
-        self._transition(Event.SEQUENCE_LOST)
+        self.state = State.GAP
 
     # --- unresolved batches -----------------------------------------------------------------------
 
@@ -437,8 +388,9 @@ class PartitionQueue:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)
             replacements.append(new)
-        self._answered(batch)
-        self._transition(Event.ATTEMPT_FAILED)
+        self.answered(batch)
+        if self.state is State.SENDING:
+            self.state = State.DRAINING
         rest = list(self.batches)
         rest[position : position + 1] = replacements
         self.batches = deque(rest)

@@ -228,7 +228,8 @@ class Partitioner:
         """Whether no rule chooses a partition for rows of these keys."""
         if self._is_round_robin:
             return False
-        return self._rule is None or (_all_null(keys) and not self._rule.null_is_empty)
+        all_null = keys is None or keys.null_count == len(keys)
+        return self._rule is None or (all_null and not self._rule.null_is_empty)
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
         """Choose the partition of one record of a topic that has `count` partitions."""
@@ -264,25 +265,17 @@ class Partitioner:
                 partitions[needs_choice] = self._rule.partitions(keys, count)
             needs_choice &= partitions < 0
         indexes = np.flatnonzero(needs_choice)
-        if len(indexes) and self._is_round_robin:
-            partitions[indexes] = self._partitions_in_turn(name, count, len(indexes))
-        elif len(indexes):
-            lengths = or_zero(pc.binary_length(rows.values))
-            partitions[indexes] = self._sticky_partitions(name, count, lengths[indexes])
-
-    def _partitions_in_turn(self, name: str, count: int, rows: int) -> np.ndarray:
-        """Return the partitions of the next `rows` rows of a topic, by round-robin."""
-        first = self._first_partition(name, count) + self._round_robin_counts.get(name, 0)
-        self._round_robin_counts[name] = self._round_robin_counts.get(name, 0) + rows
-        return np.arange(first, first + rows) % count
-
-    def _sticky_partitions(self, name: str, count: int, lengths: np.ndarray) -> np.ndarray:
-        """Return the sticky partitions of the next rows of a topic, whose values have these
-        lengths."""
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        starts = self._sticky_starts(name, count, offsets)
-        return (self._first_partitions[name] + starts // self._sticky_bytes) % count
+        if not len(indexes):
+            return
+        if self._is_round_robin:
+            turn = self._round_robin_counts.get(name, 0)
+            self._round_robin_counts[name] = turn + len(indexes)
+            turns = np.arange(turn, turn + len(indexes))
+        else:
+            lengths = or_zero(pc.binary_length(rows.values))[indexes]
+            offsets = np.append(0, np.cumsum(lengths, dtype=np.int64))
+            turns = self._sticky_starts(name, offsets) // self._sticky_bytes
+        partitions[indexes] = (self._first_partition(name, count) + turns) % count
 
     def _first_partition(self, name: str, count: int) -> int:
         """Return the partition of a topic's first row without key and partition, which is
@@ -291,10 +284,9 @@ class Partitioner:
             self._first_partitions[name] = self._pick(count)
         return self._first_partitions[name]
 
-    def _sticky_starts(self, name: str, count: int, offsets: np.ndarray) -> np.ndarray:
+    def _sticky_starts(self, name: str, offsets: np.ndarray) -> np.ndarray:
         """Return how many bytes of the topic, of rows without key and partition, come before each
         of the next rows, and count these rows. `offsets` are Arrow's of their values."""
-        self._first_partition(name, count)
         starts = offsets + np.arange(0, STICKY_RECORD_BYTES * len(offsets), STICKY_RECORD_BYTES)
         starts += self._sticky_used_bytes.get(name, 0) - int(offsets[0])
         self._sticky_used_bytes[name] = int(starts[-1])
@@ -306,7 +298,8 @@ class Partitioner:
         """As `_choose` and `_sort`, for rows that all lack key and partition: faster, since they
         stay in their order."""
         count = self._counts[name]
-        starts = self._sticky_starts(name, count, blob_offsets(rows.values).astype(np.int64))
+        first = self._first_partition(name, count)
+        starts = self._sticky_starts(name, blob_offsets(rows.values).astype(np.int64))
         # A partition's turn lasts for `sticky_bytes`; `cuts` are the rows with which others begin.
         first_turn, last_turn = (int(starts[row]) // self._sticky_bytes for row in (0, -1))
         turns = range(first_turn + 1, last_turn + 1) if count > 1 else ()
@@ -314,8 +307,7 @@ class Partitioner:
         tps, ends = [], []
         for turn, (start, end) in enumerate(pairwise([0, *cuts, rows.length]), first_turn):
             if start < end:  # a row can be larger than what a partition gets in one go
-                partition = (self._first_partitions[name] + turn) % count
-                tps.append(TopicPartition(name, partition))
+                tps.append(TopicPartition(name, (first + turn) % count))
                 ends.append(end)
         return PartitionedRecords(rows.columns(timestamps_ms), tps, ends, range(rows.length))
 
@@ -355,10 +347,6 @@ class Partitioner:
         ]
         ends = [*cuts.tolist(), len(targets)]
         return PartitionedRecords(rows.columns(timestamps_ms), tps, ends, order)
-
-
-def _all_null(column: pa.Array | None) -> bool:
-    return column is None or column.null_count == len(column)
 
 
 # --- the records of a Producer --------------------------------------------------------------------

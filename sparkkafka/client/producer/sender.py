@@ -22,7 +22,12 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.sending import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.producer.partition_queue import BatchCallback, PartitionQueue, ProducerBatch
+from sparkkafka.client.producer.partition_queue import (
+    BatchCallback,
+    PartitionQueue,
+    ProducerBatch,
+    State,
+)
 from sparkkafka.client.producer.produce_errors import (
     Action,
     Verdict,
@@ -183,7 +188,7 @@ class Sender:
         since_s = time.monotonic() if created_s is None else created_s
         for encoded_batch, callback in zip(encoded, callbacks, strict=False):
             batch = ProducerBatch(encoded_batch, since_s, callback)
-            queue.append(batch)
+            queue.batches.append(batch)
             self.queued_bytes += batch.size_bytes
         if queue.batches:
             self._busy[tp] = queue
@@ -191,7 +196,7 @@ class Sender:
     @property
     def has_gaps(self) -> bool:
         """Whether a batch failed that had sequence numbers."""
-        return any(queue.has_gap for queue in self._queues.values())
+        return any(queue.state is State.GAP for queue in self._queues.values())
 
     @property
     def has_in_flight(self) -> bool:
@@ -365,8 +370,13 @@ class Sender:
             node_id = leader.leader
             if not self._can_send(node_id) or self._muted_until_s.get(node_id, 0.0) > now_s:
                 continue
-            if self._options.enable_idempotence and not self._has_producer_id(queue):
-                continue
+            if self._options.enable_idempotence:
+                if queue.needs_next_epoch and self._transaction is None:
+                    self._next_epoch(queue)
+                if not queue.has_producer_id and (
+                    queue.in_flight or not self._assign_producer_id(queue)
+                ):
+                    continue
             if not queue.in_flight:  # all in flight are for one topic
                 queue.topic_id = self._cluster.topic_id(queue.tp.topic)
             batch = queue.next_batch(node_id)
@@ -397,13 +407,6 @@ class Sender:
         self._producer_id = None
         for queue in self._queues.values():
             queue.reset_producer_id()
-
-    def _has_producer_id(self, queue: PartitionQueue) -> bool:
-        """Whether the partition has a producer id; it gets one if it needs one. Without one its
-        batches wait, or fail if brokers refuse to assign one."""
-        if queue.needs_next_epoch and self._transaction is None:
-            self._next_epoch(queue)
-        return queue.has_producer_id or (not queue.in_flight and self._assign_producer_id(queue))
 
     def _next_epoch(self, queue: PartitionQueue) -> None:
         """Close a gap: continue at sequence 0 of the next epoch, without a request."""
@@ -701,7 +704,7 @@ class Sender:
         affected = list(queues)
         for queue, batch in (queued for request in requests for queued in request.batches):
             if batch.has_failed:
-                queue.answered_after_failure(batch)
+                queue.answered(batch)
                 continue
             queue.attempt_failed(batch, maybe_written=True)
             affected.append(queue)
@@ -731,7 +734,7 @@ class Sender:
         failure: ProduceError | None = None
         for queue, batch in sent.batches:
             if batch.has_failed:
-                queue.answered_after_failure(batch)
+                queue.answered(batch)
                 continue
             row = answers.get(queue.tp)
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code

@@ -16,11 +16,8 @@ from sparkkafka.client.deadline import Backoff
 from sparkkafka.client.producer import partition_queue as module
 from sparkkafka.client.producer.partition_queue import (
     PRODUCER_STATE_S,
-    TRANSITIONS,
-    Event,
     PartitionQueue,
     ProducerBatch,
-    State,
     next_sequence,
 )
 from sparkkafka.client.values import TopicPartition
@@ -64,7 +61,7 @@ def new_queue(*sizes: int) -> PartitionQueue:
     queue = PartitionQueue(TopicPartition("t", 0), Backoff(1, 1))
     queue.assign_producer_id(7, 0)
     for size in sizes:
-        queue.append(batch(size))
+        queue.batches.append(batch(size))
     return queue
 
 
@@ -160,11 +157,6 @@ def test_what_an_earlier_topic_left_open_is_sent_to_the_new_one():
     assert send_next(queue) is first
 
 
-@pytest.mark.parametrize("state", State)
-def test_each_state_knows_each_event(state):
-    assert set(TRANSITIONS[state]) == set(Event)
-
-
 def test_the_new_leader_gets_nothing_before_the_old_one_has_answered():
     queue = queue_of(1, 1)
     first = send_next(queue, node_id=1)
@@ -219,7 +211,7 @@ def test_halves_of_a_batch_that_was_too_large_share_its_sequences():
     queue.attempt_failed(last, maybe_written=False)
     (half,) = send_all(queue)
     assert (half.base_sequence, half.encoded.record_count) == (2, 5)
-    assert len(queue) == 3
+    assert len(queue.batches) == 3
     queue.acknowledged(half)
     again = send_all(queue)
     assert [(b.base_sequence, b.encoded.record_count) for b in again] == [(7, 5), (12, 1)]
@@ -287,7 +279,7 @@ def test_every_record_is_appended_once_whatever_is_lost(sizes, fates):
     """Up to five requests in flight, each lost before or after the append, or answered."""
     queue, broker, fate = new_queue(*sizes), Broker(), iter(fates)
     for _ in range(1_000):
-        if not len(queue):
+        if not queue.batches:
             break
         flight = []
         while len(flight) < 5 and (one := send_next(queue)) is not None:
@@ -306,4 +298,4 @@ def test_every_record_is_appended_once_whatever_is_lost(sizes, fates):
             else:
                 queue.acknowledged(one)
     assert broker.log == list(range(sum(sizes)))
-    assert len(queue) == 0
+    assert len(queue.batches) == 0
