@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 
 import sparkkafka
 from sparkkafka.client import Producer
+from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.lineage import Lineage
 from sparkkafka.testing.fake.cluster import FakeCluster
 
@@ -185,3 +186,9 @@ def test_the_parent_of_the_scheduler(spark: Any, monkeypatch: pytest.MonkeyPatch
         "dag.task",
     )
     assert len(emitted[0].inputs) == 1
+
+
+def test_a_session_of_spark_connect() -> None:
+    session: Any = object()
+    with pytest.raises(OptionError, match="call it in the program that starts the server"):
+        sparkkafka.lineage(session)

@@ -12,6 +12,7 @@ from sparkkafka.testing.account_check import main
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
 from tests.real.tansu import PACKAGE, tansu
+from tests.support.certificates import signed
 
 LINE = re.compile(r"(ok|--|!!)  +\d+ ms  ([^:]+(?::\d+)?): (.+)")
 
@@ -86,23 +87,30 @@ def test_topics_that_only_the_services_tools_create(capsys: pytest.CaptureFixtur
         assert "idempotent producer" not in found
 
 
-def test_secrets_of_the_file_are_not_in_the_report(
+def test_tls_and_a_login_whose_secrets_are_not_in_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    authority = signed("authority")
+    context = signed("server", authority, hosts=("127.0.0.1",)).server_context(tmp_path)
+    (tmp_path / "ca.pem").write_text(authority.pem)
     file = tmp_path / "client.properties"
     file.touch(0o600)
     for password, expected in (("s3cret-word", 0), ("wr0ng-word", 1)):
-        with FakeCluster(sasl_users={"alice": "s3cret-word"}) as cluster:
-            file.write_text(
-                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
-                f"sasl.username=alice\nsasl.password={password}\n"
-            )
+        file.write_text(
+            "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nssl.truststore.type=PEM\n"
+            f"ssl.truststore.location={tmp_path / 'ca.pem'}\n"
+            f"sasl.username=alice\nsasl.password={password}\n"
+        )
+        with FakeCluster(sasl_users={"alice": "s3cret-word"}, tls_context=context) as cluster:
             arguments = ("-b", cluster.bootstrap_servers, "--command-config", str(file))
             code = main(arguments)
         printed = "".join(capsys.readouterr())
         assert code == expected, printed
         assert password not in printed
         assert "PLAIN as user alice" in printed
+        assert re.search(
+            r"^ok .* TLS 127\.0\.0\.1:\d+: TLSv1\.3, .*verified$", printed, re.MULTILINE
+        )
         assert ("!!" in printed) == (expected == 1)
 
 
