@@ -52,6 +52,14 @@ READ_JSON, WRITE_AVRO = "read JSON, 10 fields, noop", "write Avro, 10 fields"
 #: Rows of the group `SCHEMAS`.
 SCHEMA_ROWS = (READ_AVRO, READ_FEW, READ_JSON, WRITE_AVRO)
 
+#: Rows of the group "latency" about a session's first read and write, and a group of the part
+#: "growth".
+FIRST_ROWS = {
+    "read": "first read of a new session, one row of one partition, collect()",
+    "write": "first write of a new session, one row",
+}
+TINY_TOPICS = "tiny topics"
+
 #: Headings of the part "spark", as the table has them.
 GROUPS = (
     *(
@@ -170,8 +178,7 @@ class Stream:
 
 
 def reads(*, quick: bool) -> Iterator[Read]:
-    """Rows of one topic follow each other. Codecs come last: when time runs out, it is they that
-    get a single pair of runs."""
+    """Rows of one topic follow each other."""
     if quick:
         yield from _plain_reads((100, 1000), pairs=2, sinks=(NOOP,), bounded=())
         yield from _codec_reads(("lz4",), (100,), (MEGA_BATCH,), pairs=2)
@@ -373,8 +380,16 @@ def writes(*, quick: bool) -> Iterator[Write]:
 LIVE_BATCHES = {1: 20, 4: 20, 16: 6, 64: 2}
 
 
+#: Topics of one row -> whether the JVM connector reads them too, half a second each.
+TINY_TOPIC_COUNTS = {64: True, 1_000: False}
+
+
 def one_row_pairs(*, quick: bool) -> int:
     return 3 if quick else 7
+
+
+def first_row_pairs(*, quick: bool) -> int:
+    return 1 if quick else 2
 
 
 def streams(*, quick: bool) -> Iterator[Stream]:
@@ -384,7 +399,8 @@ def streams(*, quick: bool) -> Iterator[Stream]:
         yield Stream(1, 1, 30)
         yield Stream(10_000, 4, 30)
         for partitions, batches in LIVE_BATCHES.items():
-            yield Stream(partitions, partitions, batches, 2, live=True)
+            pairs = 2 if partitions < 64 else 1  # there the JVM connector takes 17 s for each
+            yield Stream(partitions, partitions, batches, 2, pairs, live=True)
         yield Stream(10_000, 4, 20, 20, live=True)
     # Into a topic more of Java's code takes part on our side: it takes longer to compile.
     to_kafka = Stream(

@@ -355,6 +355,7 @@ _GROWTH_HEAD = """\
 
 Each run reads one topic in a session of `local[4]`: at most four tasks at a time, on two cores. The
 JVM connector has no row above 64 partitions, because it waits half a second at the end of each.
+"Tiny topics" is a batch read of topics of one partition and one row: a task for each.
 """
 
 _RUNS_HEAD = """\
@@ -390,6 +391,9 @@ measures some of the rows in less than three minutes and writes nothing.
 - The JVM connector's jars (names below) are the newest complete set that was available. They are a
   little older than Spark itself.
 - The client rows measure without Spark, against other Python clients.
+- The broker's logs and the checkpoints are in memory (tmpfs) where 12 GB are free ("files" below).
+  On a disk, rows that write gigabytes depend on how much the system flushes during each run
+  ([why](performance.md#writes-through-spark)).
 
 **Checks**
 
@@ -410,7 +414,8 @@ measures some of the rows in less than three minutes and writes nothing.
   only as reliable as one run.**
 - A run lasts from `load()` to the end of the job, planning included: one to a few seconds.
   "Latency" has the time of jobs that read next to nothing. Its target is in seconds: how much
-  longer than the JVM connector pykafka may take.
+  longer than the JVM connector pykafka may take. Each run of "a new session" is the first job of a
+  Spark session in a process of its own, which is up before the time starts.
 - **Much of the lead in short reads comes from a pause of the JVM connector**: its task waits up to
   0.5 s (`fetch.max.wait.ms`) when it reaches the end of a partition that gets no new records. The
   rows "all but the last 5 %" stop before that end, where neither connector waits, so they compare
@@ -441,15 +446,19 @@ measures some of the rows in less than three minutes and writes nothing.
   enum, array of three, record, int, boolean; 64 B as Avro) with a registry's schema id before each.
   pykafka reads and writes with `valueFormat`. The JVM connector reads bytes, which Spark's
   `from_avro` or `from_json` decodes, and writes the bytes of `to_avro`. All columns go to `noop`.
-  "Decode" is without Kafka and Spark: values in memory, for pykafka in batches of 8,192 as in a
-  read task.
+- "Decode" and "encode" are without Kafka and Spark, in seconds of the processor: 2,500 to 10,000
+  payloads of a shape in memory become Arrow columns in one call, and columns payloads. fastavro and
+  orjson work with Python rows, so their time includes pyarrow's conversion of rows. Of upb only
+  parsing and serializing counts, without columns.
+- "Decode … in Spark" reads the same shapes from a topic: pykafka with `valueFormat`, the JVM
+  connector with `from_avro` or `from_json`. `from_protobuf` has no row: Maven had no jar of
+  spark-protobuf for Spark 4.0 to 4.3 when this was written.
 - "Micro-batches" are those of one streaming query (`Trigger.AvailableNow`, `maxOffsetsPerTrigger`,
-  `noop`, checkpoint on the local disk) over a topic that is already full, in batches of 16 KB. The
-  figures are the median and the 95th percentile of `durationMs.triggerExecution` of 30
-  micro-batches after the first 8 (60 for those to another topic). Each pair is one query of each
-  side. Most of this time is Spark's: a plan and two files for each micro-batch on both sides, and
-  for pykafka the communication with a Python process
-  ([where the time goes](performance.md#micro-batches)).
+  `noop`) over a topic that is already full, in batches of 16 KB. The figures are the median and the
+  95th percentile of `durationMs.triggerExecution` of 30 micro-batches after the first 8 (60 for
+  those to another topic). Each pair is one query of each side. Most of this time is Spark's: a plan
+  and two files for each micro-batch on both sides, and for pykafka the communication with a Python
+  process ([where the time goes](performance.md#micro-batches)).
 - "Live end": the rows of a micro-batch arrive in one request while the query waits for them, and
   the next rows arrive when the micro-batch is over. Here the JVM connector's offset lookup waits
   behind a fetch of its own, which waits for records.
@@ -586,14 +595,15 @@ def about(command: str, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _commit() -> str:
-    """The short hash, and whether files differ from it."""
+    """The short hash, and whether code differs from it: pages are made anew after each part."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
+        pages = (":(top,exclude)docs", ":(top,exclude)README.md")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *pages)
         return git("rev-parse", "--short", "HEAD") + " with changes" * bool(changed)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"  # a copy without git

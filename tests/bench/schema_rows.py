@@ -21,10 +21,11 @@ from tests.bench.cases import (
     READ_AVRO,
     READ_FEW,
     READ_JSON,
+    SCHEMA_ROWS,
     SCHEMAS,
     WRITE_AVRO,
 )
-from tests.bench.checks import SPARK_SUMS, compare, ends, read_back
+from tests.bench.checks import SPARK_SUMS, WrongResultError, compare, ends, read_back
 from tests.bench.results import WRITTEN, Row
 from tests.bench.schema_data import (
     AVRO,
@@ -88,19 +89,36 @@ class SchemaBench:
         self._rows = 100_000 if quick else 1_000_000
         self._pairs = 2 if quick else 3
 
-    def shapes(self, wanted: Callable[[str], bool]) -> Iterator[Row]:
-        """Reads of the eight shapes, as Avro and as JSON, whose "group: name" is wanted."""
-        for form, function in ((AVRO, "from_avro"), (JSON, "from_json")):
+    def work(
+        self, wanted: Callable[[str], bool]
+    ) -> Iterator[tuple[str, Callable[[], Iterator[Row]]]]:
+        """What measures `SCHEMA_ROWS` and reads of the eight shapes, as Avro and as JSON, of those
+        whose "group: name" is wanted."""
+        names = [name for name in SCHEMA_ROWS if wanted(f"{SCHEMAS}: {name}")]
+        avro = [name for name in names if name in (READ_AVRO, READ_FEW)]
+        if avro:
+            yield "; ".join(avro), lambda: self._avro_reads(avro)
+        if READ_JSON in names:
+            yield READ_JSON, lambda: iter([self._json_read()])
+        if WRITE_AVRO in names:
+            yield WRITE_AVRO, lambda: iter([self._avro_write()])
+        for form in (AVRO, JSON):
+            group = f"decode {TITLES[form]} in Spark"
             for shape in SHAPES:
-                group = f"decode {TITLES[form]} in Spark"
                 if wanted(f"{group}: {shape.name}"):
-                    row = Row(group, shape.name, "rows/s", f"{JVM}, {function}")
-                    yield self._shape_read(shape, form, row)
+                    yield (
+                        f"{group}: {shape.name}",
+                        lambda group=group, shape=shape, form=form: iter(
+                            [self._shape_read(group, shape, form)]
+                        ),
+                    )
 
-    def _shape_read(self, shape: Shape, form: str, row: Row) -> Row:
+    def _shape_read(self, group: str, shape: Shape, form: str) -> Row:
         from pyspark.sql.avro.functions import from_avro
         from pyspark.sql.functions import col, expr, from_json
 
+        rival = f"{JVM}, from_{form}"
+        row = Row(group, shape.name, "rows/s", rival)
         topic = f"bench-shapes-{form}-{SHAPES.index(shape)}"
         text, head = shape.texts[form], b""
         if form == AVRO:
@@ -126,15 +144,6 @@ class SchemaBench:
                 lambda: _noop(self._theirs(held, value)),
                 held.rows,
             )
-
-    def rows(self, names: Sequence[str]) -> Iterator[Row]:
-        """Those of `SCHEMA_ROWS`."""
-        if READ_AVRO in names or READ_FEW in names:
-            yield from self._avro_reads(names)
-        if READ_JSON in names:
-            yield self._json_read()
-        if WRITE_AVRO in names:
-            yield self._avro_write()
 
     # --- reads ----------------------------------------------------------------------------------
 
@@ -239,7 +248,7 @@ class SchemaBench:
         """The count and the sum of the field id."""
         found = frame.selectExpr("count(value.id)", "sum(value.id)").first()
         if found is None or tuple(found) != (held.rows, held.ids):
-            raise AssertionError(f"{held.name}: {found} instead of {held.rows, held.ids}")
+            raise WrongResultError(f"{held.name}: {found} instead of {held.rows, held.ids}")
         return list(found)
 
     # --- writes ---------------------------------------------------------------------------------

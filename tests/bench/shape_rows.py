@@ -46,7 +46,7 @@ def shape_rows(
     wanted: Callable[[str], bool], *, quick: bool, say: Callable[[str], None]
 ) -> Iterator[Row]:
     """The rows of `groups` whose "group: name" is wanted."""
-    pairs = 2 if quick else 7
+    pairs = 2 if quick else 5
     with one_core():
         for form in (AVRO, PROTOBUF, JSON):
             for shape in SHAPES:

@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkkafka.client import Admin, NewTopic, Producer
 from tests.bench import checks, data, floor
 from tests.bench.cases import (
     ALL_COLUMNS,
     AT_LEAST_ONCE,
+    FIRST_ROWS,
     JVM,
     MAX_RIVAL_PARTITIONS,
     ONE_ROW_TARGET_S,
     PARTITIONS,
     PYKAFKA,
-    SCHEMA_ROWS,
-    SCHEMAS,
     SUM,
+    TINY_TOPICS,
     Growth,
     Read,
     Stream,
@@ -32,6 +33,7 @@ from tests.bench.cases import (
 )
 from tests.bench.checks import WrongResultError
 from tests.bench.data import Contents, Topic
+from tests.bench.first_rows import in_new_session
 from tests.bench.floor import FLOOR_FORMAT, floor_options
 from tests.bench.results import WRITTEN, Row
 from tests.bench.stream_rows import micro_batches
@@ -206,6 +208,56 @@ class SparkBench:
             row.checks = self._sums(frames, row.name)
             return self._in_turns(row, pairs, run)
 
+    def first(self, verb: str, pairs: int) -> Row:
+        """The first read or write of one row in a session, which a process of its own starts."""
+        topic = Topic(100, 1, partitions=1)
+        row = Row(
+            *("latency", FIRST_ROWS[verb], "s", JVM),
+            target=ONE_ROW_TARGET_S,
+            target_kind="difference",
+        )
+        with self._filled(topic) as contents, self._write_topics("first") as topics:
+            for _ in range(pairs):
+                for name, side in zip(FORMATS, (PYKAFKA, JVM), strict=True):
+                    target = topic.name if verb == "read" else topics[name]
+                    starts = checks.ends(self._servers, topics[name], PARTITIONS)
+                    taken_s, found = in_new_session(name, verb, self._servers, target)
+                    (row.ours_s if name == OURS else row.theirs_s).append(taken_s)
+                    if verb == "read":
+                        row.checks[WRITTEN] = [contents.rows, contents.hashes]
+                        row.checks[side] = found
+                        continue
+                    row.checks[WRITTEN] = found
+                    back = checks.read_back(self._servers, target, starts)
+                    row.checks |= {f"{program}, of {side}": n for program, n in back.items()}
+            checks.compare(row.checks, row.name)
+        return row
+
+    def tiny_topics(self, count: int, *, rival: bool) -> Row:
+        """One batch read of many topics of one row."""
+        row = Row(TINY_TOPICS, f"{count:,} topics of one row", "s", JVM if rival else "")
+        names = [f"bench-tiny-{count}-{number}" for number in range(count)]
+        pattern = {"subscribePattern": f"bench-tiny-{count}-.*"}
+        row.settings = {side: pattern for side in (PYKAFKA, row.rival) if side}
+        row.checks[WRITTEN] = checks.sums(name.encode() for name in names)
+        with Admin({"bootstrap.servers": self._servers}) as admin:
+            admin.create_topics([NewTopic(name, partitions=1) for name in names]).all()
+            with Producer({"bootstrap.servers": self._servers}) as producer:
+                for name in names:
+                    producer.send(name, name.encode())
+
+            def run(name: str) -> None:
+                reader = self._spark.read.format(name).options(**pattern)
+                frame = reader.option("kafka.bootstrap.servers", self._servers).load()
+                side = PYKAFKA if name == OURS else JVM
+                row.checks |= self._sums({side: frame}, row.name)
+
+            run(OURS)
+            self._in_turns(row, 1, run)
+            admin.delete_topics(names).all()
+        checks.compare(row.checks, row.name)
+        return row
+
     def growth(self, case: Growth) -> Row:
         """One micro-batch of a whole topic (`availableNow`, to `noop`). A batch read would start a
         task for each partition, a micro-batch puts small ranges together."""
@@ -370,8 +422,10 @@ class SparkBench:
 
     # --- columns with a schema ------------------------------------------------------------------
 
-    def schemas(self, wanted: Callable[[str], bool], *, quick: bool) -> Iterator[Row]:
-        """Rows of orders and of the eight shapes whose "group: name" is wanted."""
+    def schemas(
+        self, wanted: Callable[[str], bool], *, quick: bool
+    ) -> Iterator[tuple[str, Callable[[], Iterator[Row]]]]:
+        """What measures rows of orders and of the eight shapes whose "group: name" is wanted."""
         from sparkkafka.testing.registry import SchemaRegistry
         from tests.bench.schema_rows import SchemaBench
 
@@ -385,8 +439,7 @@ class SparkBench:
                 self._pairs_of,
                 quick=quick,
             )
-            yield from bench.rows([n for n in SCHEMA_ROWS if wanted(f"{SCHEMAS}: {n}")])
-            yield from bench.shapes(wanted)
+            yield from bench.work(wanted)
 
     # --- both -----------------------------------------------------------------------------------
 
@@ -454,9 +507,10 @@ def open_spark(folder: Path, connector: Sequence[Path], master: str) -> Iterator
     # Spark says so of a pandas that it does not use here, in each worker.
     os.environ["PYTHONWARNINGS"] = "ignore:PySpark does not yet fully support pandas:FutureWarning"
     # An installed package is compiled; a checkout may be forbidden to keep what it compiles, and
-    # Spark starts a process for the commit of each micro-batch.
+    # Spark starts a process for the commit of each micro-batch. A session that another one's rows
+    # start (first_rows.py) finds what that one has compiled.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder / "compiled"))
     from pyspark.sql import SparkSession
 
     (folder / "tmp").mkdir()
