@@ -167,6 +167,8 @@ def _create_missing(admin: Admin, new_topic: NewTopic) -> None:
             f"topic {new_topic.name} was created with "
             f"{counted(new_topic.partitions, 'partition')}{settings if new_topic.configs else ''}"
         )
+    else:
+        print_note(f"topic {new_topic.name} exists: records are added to those that it has")
 
 
 def _cluster_id(session: Session) -> str | None:

@@ -197,7 +197,10 @@ def read(
 ) -> None:
     session = session_of(context)
     if format not in (TEXT, "hex", "json"):
-        raise OptionError(f"--format is {TEXT}, hex or json, got {format!r}")
+        raise OptionError(
+            f"--format is {TEXT}, hex or json, got {format!r}: for values with a schema give "
+            "--value-format"
+        )
     if isolation is not None:
         if isolation not in ISOLATION_LEVELS:
             raise OptionError(f"--isolation is {' or '.join(ISOLATION_LEVELS)}, got {isolation!r}")

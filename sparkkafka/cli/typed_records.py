@@ -20,7 +20,7 @@ from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import JSON, NO_FRAMING
 from sparkkafka.config.options import parse_read_options, parse_write_options
 from sparkkafka.config.parsed_options import warn
-from sparkkafka.errors import BadRecordError, OptionError
+from sparkkafka.errors import BadRecordError, OptionError, RegistryError
 from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.schemas.column import (
     ColumnDecoder,
@@ -33,7 +33,7 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.framings import IN_HEADERS, unframe_column
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
-from sparkkafka.schemas.registry.client import RegistryClient, connect
+from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient, connect
 from sparkkafka.schemas.schema_choice import column_schema, encode_plan, reader_schema
 from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
 from sparkkafka.schemas.wire_format import unframe_bare
@@ -315,7 +315,15 @@ class Encoding(ExitStack):
                         "which a schema could be made"
                     )
         # The texts are parsed to the types of the schema, so that the values fit it.
-        chosen = column_schema(column, self._topic, self._registry)
+        try:
+            chosen = column_schema(column, self._topic, self._registry)
+        except RegistryError as error:
+            if error.code != SUBJECT_NOT_FOUND:
+                raise
+            ways = f"set {column.column}Schema and auto.register.schemas=true"
+            raise RegistryError(
+                f"{error}. To register a schema, {ways}", status=error.status, code=error.code
+            ) from error
         value_type = format_module(column.format).arrow_type(
             chosen.schema, message=chosen.message, depth=self._formats.recursive_fields_max_depth
         )

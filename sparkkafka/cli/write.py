@@ -157,7 +157,10 @@ def write(
     is_table = input is not None and input.suffix.lower() in ENDINGS
     shapes_lines = key_delimiter is not None or delimiter != "\\n" or empty_is_null
     if format not in (TEXT, "hex"):
-        raise OptionError(f"--format is {TEXT} or hex, got {format!r}: for JSON lines give -J")
+        raise OptionError(
+            f"--format is {TEXT} or hex, got {format!r}: for JSON lines give -J, for values with a "
+            "schema --value-format"
+        )
     if format == "hex" and (as_json or formats.value_format != TEXT or formats.key_format != TEXT):
         raise OptionError("--format hex excludes -J, --value-format and --key-format: remove one")
     if is_table and (as_json or shapes_lines):

@@ -443,6 +443,8 @@ def test_many_errors_are_some_lines(capsys, fake_cluster):
         (["checkpoint", "verify", "x", "--prefix", "p"], "give --kafka too"),
         (["checkpoint", "reset", "x", "--keep", "--offline", "--prefix", "p"], "remove --prefix"),
         (["checkpoint", "reset", "x", "--keep", "--topic", "t"], "remove --topic"),
+        (["read", "t", "--format", "avro"], "for values with a schema give --value-format"),
+        (["write", "t", "--format", "avro"], "for values with a schema --value-format"),
         (["lag", "g", "--interval", "5"], "--interval is for --watch"),
         (["lag", "--watch"], "`sparkkafka top` redraws all groups"),
         (["lag", "g", "--checkpoint", "c"], "exclude each other"),

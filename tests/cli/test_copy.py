@@ -38,7 +38,8 @@ def test_a_missing_target_gets_the_partitions_and_settings_of_the_source(
 def test_a_target_that_exists_is_not_changed(command, admin, source) -> None:
     admin.create_topic("target", partitions=4)
     run = command("copy", source, "target", "--create")
-    assert run.err == "3 records copied from source to target\n"
+    note = "topic target exists: records are added to those that it has"
+    assert run.err == f"{note}\n3 records copied from source to target\n"
     assert len(admin.describe_topic("target").partitions) == 4
 
 

@@ -90,6 +90,14 @@ def test_json_lines_through_the_registry_and_back(name, schema, kind, command, r
     assert [json.loads(line)["payload"]["id"] for line in envelopes] == [1, 2]
 
 
+def test_a_write_without_a_schema_says_how_to_register_one(command, registry):
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    command("write", "orders", *options, stdin=b'{"id": 1}', code=1)
+    assert "has no subject 'orders-value'" in command.err
+    ways = "set --value-schema and --option auto.register.schemas=true"
+    assert f"To register a schema, {ways}\n" in command.err
+
+
 def test_records_with_encryption_rules_are_not_written(command, registry):
     rule = {"name": "pii", "type": "ENCRYPT", "mode": "WRITEREAD"}
     registry.add("orders-value", ORDER, ruleSet={"domainRules": [rule]})
