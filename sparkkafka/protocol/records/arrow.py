@@ -144,10 +144,9 @@ def blob_offsets(column: pa.Array) -> NDArray[Any]:
     """
     if not len(column):
         return np.zeros(1, np.int32)
-    kind = column.type
-    is_large = any(
-        is_type(kind)
-        for is_type in (pa.types.is_large_binary, pa.types.is_large_string, pa.types.is_large_list)
-    )
+    is_large = column.type.id in _LARGE_TYPES
     offsets = np.frombuffer(column.buffers()[1], np.int64 if is_large else np.int32)
     return offsets[column.offset : column.offset + len(column) + 1]
+
+
+_LARGE_TYPES = (pa.lib.Type_LARGE_BINARY, pa.lib.Type_LARGE_STRING, pa.lib.Type_LARGE_LIST)

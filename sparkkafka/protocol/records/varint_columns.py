@@ -384,10 +384,6 @@ class Slack(NamedTuple):
     after: int
     apart: int
 
-    def before(self, size: int) -> Slack:
-        """Return the slack of a value that is followed by `size` more bytes of the row."""
-        return Slack(self.after + size, self.apart)
-
 
 NO_SLACK: Final = Slack(0, 0)
 
@@ -453,24 +449,6 @@ def _write_values(out: Bytes, at: Ints, values: NDArray[np.uint64], sizes: Ints)
             out[at + index] = byte
             rows = np.flatnonzero(longer)
             at, values, sizes = at[rows], values[rows], sizes[rows]
-
-
-def write_rest(
-    out: Bytes, at: Ints, data: Bytes, starts: Ints, sizes: Ints, min_size: int, slack: Slack
-) -> None:
-    """Write the bytes from the ninth on of pieces of `data`; the caller has written the first eight
-    as words. A piece has `sizes` bytes (the least is `min_size`) from `starts` on, and goes to
-    `at`. PAD bytes follow the last piece in `data`. For long pieces use `copy_pieces`."""
-    source = windows(data, "<u8")
-    max_size = int(sizes.max())
-    while max_size > 8:
-        if min_size > 8:
-            at, starts, sizes = at + 8, starts + 8, sizes - 8
-        else:
-            rows = np.flatnonzero(sizes > 8)
-            at, starts, sizes = at[rows] + 8, starts[rows] + 8, sizes[rows] - 8
-        min_size, max_size = max(min_size - 8, 1), max_size - 8
-        write_words(out, at, source[starts], sizes, min_size, slack)
 
 
 def copy_pieces(data: Bytes, starts: Ints, lengths: Ints, out: Bytes, at: Ints) -> None:

@@ -18,16 +18,10 @@ import pyarrow as pa
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
 from sparkkafka.schemas.arrays import null_outside
 from sparkkafka.schemas.avro import schema as avro
+from sparkkafka.schemas.avro.byte_columns import ByteColumn, blobs_of
 from sparkkafka.schemas.avro.cursor import INACTIVE, Cursor
 from sparkkafka.schemas.avro.decode import ValueDecoder, cursor_of
-from sparkkafka.schemas.avro.encode import (
-    Prepared,
-    PreparedBlobs,
-    PreparedConstant,
-    RowOf,
-    ValueEncoder,
-    blobs_of,
-)
+from sparkkafka.schemas.avro.encode import RowOf, ValueEncoder, bytes_of
 from sparkkafka.schemas.avro.schema import Node
 from sparkkafka.schemas.avro.skip import Skipper
 from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, is_recursive_text, may_be_null
@@ -227,10 +221,9 @@ class JsonTextEncoder(ValueEncoder):
         super().__init__(path)
         self._level = level
 
-    def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
-        self.refuse_nulls(array, row_of)
+    def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
         if not len(array):
-            return PreparedConstant(b"")
+            return []
         if self._level.refusal:
             self.refuse(np.ones(len(array), np.bool_), row_of, self._level.refusal)
         decoded = self._level.json_decoder.decode(array.cast(pa.binary()))
@@ -243,7 +236,7 @@ class JsonTextEncoder(ValueEncoder):
             # the field whose text is "null".
             self.refuse_nulls(decoded.values, row_of)
         with self._level.entered():
-            return self._level.avro_encoder.prepare(decoded.values, row_of)
+            return self._level.avro_encoder.encode(decoded.values, row_of)
 
 
 class AvroBytesEncoder(ValueEncoder):
@@ -253,11 +246,9 @@ class AvroBytesEncoder(ValueEncoder):
         super().__init__(path)
         self._skipper = skipper
 
-    def prepare(self, array: pa.Array, row_of: RowOf) -> Prepared:
-        self.refuse_nulls(array, row_of)
-        data, starts, lengths = blobs_of(array)
+    def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
         if len(array):
-            offsets = np.append(starts, starts[-1] + lengths[-1])
+            data, offsets = bytes_of(array)
             begin, end = int(offsets[0]), int(offsets[-1])
             cursor = cursor_of(data[begin:end], offsets - begin, MemoryBudget(array))
             ends = cursor.end
@@ -269,4 +260,4 @@ class AvroBytesEncoder(ValueEncoder):
                 row_of,
                 lambda index: f"it must be the bytes of one value in Avro: {chunk.reasons[index]}",
             )
-        return PreparedBlobs(data, starts, lengths)
+        return [blobs_of(array)]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.errors import OptionError
+from sparkkafka.schemas.avro import byte_columns
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.values import ValueRowError
 from tests.schemas.avro.avro_cases import oracle, record, schema, written
@@ -383,3 +384,30 @@ def test_nothing() -> None:
         assert encode(definition, [], kind) == []
         assert encode(definition, [None], kind) == [None]
     assert encode(record(), [{}], pa.struct([])) == [b""]
+
+
+def test_constants_of_all_lengths() -> None:
+    """Defaults of a word, of a view, and longer ones, between other fields."""
+    for size in range(0, 40):
+        default = "d" * size
+        definition = record(("a", "int"), ("x", "string", default), ("b", "string"))
+        kind = pa.struct([("a", pa.int32()), ("b", pa.string())])
+        rows = [{"a": 300 * n, "b": "b" * (7 * n)} for n in range(4)]
+        expected = [written(definition, {**row, "x": default}) for row in rows]
+        assert encode(definition, rows, kind) == expected
+
+
+def test_rows_that_are_too_large_together_are_encoded_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    definition = record(("a", "string"), ("x", {"type": "array", "items": "long"}))
+    rows = [{"a": "a" * n, "x": [n] * n} for n in range(60)]
+    for text in (pa.string(), pa.large_string()):
+        kind = pa.struct([("a", text), ("x", pa.list_(pa.int64()))])
+        monkeypatch.setattr(byte_columns, "MAX_BYTES", 300)
+        expected = [written(definition, row) for row in rows]
+        assert encode(definition, [None, *rows], kind) == [None, *expected]
+        monkeypatch.setattr(byte_columns, "MAX_BYTES", 100)
+        with pytest.raises(ValueRowError, match="the value takes more than 2 GiB") as error:
+            encode(definition, [None, *rows], kind)
+        assert error.value.row == 50
