@@ -180,18 +180,21 @@ class Producer(NotPickled):
             if timestamp_ms is not None:
                 timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
         if size > self._max_record_bytes:
-            self._raise_too_large(topic, partition, size)
+            error = too_large(topic, partition, size + HEADER_BYTES, self._settings.producer)
+            with self._lock:
+                self._record_lost(error)
+            raise error
         buffer = self._buffer
         must_wake = False
         with self._lock:
             if buffer.used_bytes + buffer.io_bytes + size > self._limit_bytes:
                 self._wait_for_memory(size)
             try:
-                records = self._open.get(topic)
+                records: Any = self._open.get(topic)
             except TypeError:  # not even a name
                 records = None
             if records is None:
-                records = self._open_records(topic)
+                records = buffer.open_records(checked_topic(topic))
                 must_wake = True
             values = records.values
             index = len(values)
@@ -220,11 +223,6 @@ class Producer(NotPickled):
             buffer.wake()
         return Delivery(records, index)
 
-    def _open_records(self, topic: str) -> Any:
-        """Return new records of a topic that has none to append to. Raises OptionError for a name
-        that no topic can have."""
-        return self._buffer.open_records(checked_topic(topic))
-
     def _wait_for_memory(self, size_bytes: int) -> None:
         """Wait until `size_bytes` fit into buffer.memory, with the lock. Raises KafkaTimeoutError:
         then an open transaction can only be aborted, since it lacks a record."""
@@ -233,14 +231,6 @@ class Producer(NotPickled):
         except KafkaTimeoutError as error:
             self._record_lost(error)
             raise
-
-    def _raise_too_large(self, topic: str, partition: int | None, size_bytes: int) -> None:
-        """Raise the error of a record that is too large; an open transaction can only be
-        aborted."""
-        error = too_large(topic, partition, size_bytes + HEADER_BYTES, self._settings.producer)
-        with self._lock:
-            self._record_lost(error)
-        raise error
 
     def send_table(self, table: ArrowStream, topic: str | None = None) -> TableDelivery:
         """Queue all rows of an Arrow table: column value and, if there, key, headers, partition,

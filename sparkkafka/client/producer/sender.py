@@ -520,7 +520,17 @@ class Sender:
         self.metrics.retries += sum(batch.attempts > 1 for _, batch in chosen)
         if self._send_metrics is not None:
             now_s = time.monotonic()
-            self._send_metrics.sent(_sent_batch(queue, batch, now_s) for queue, batch in chosen)
+            self._send_metrics.sent(
+                SentBatch(
+                    queue.tp.topic,
+                    batch.encoded.record_count,
+                    batch.wire_bytes,
+                    HEADER_BYTES + batch.size_bytes,
+                    now_s - batch.created_s,
+                    batch.attempts > 1,
+                )
+                for queue, batch in chosen
+            )
         if acks == 0:
             in_flight.pop()
             for queue, batch in chosen:
@@ -988,15 +998,3 @@ class Sender:
         """Fail the batches of all partitions, as `fail_partition`."""
         for queue in list(self._busy.values()):
             self.fail_partition(queue, text, sent=sent)
-
-
-def _sent_batch(queue: PartitionQueue, batch: ProducerBatch, now_s: float) -> SentBatch:
-    """Return what the metrics count of a batch that is sent now."""
-    return SentBatch(
-        queue.tp.topic,
-        batch.encoded.record_count,
-        batch.wire_bytes,
-        HEADER_BYTES + batch.size_bytes,
-        now_s - batch.created_s,
-        batch.attempts > 1,
-    )

@@ -47,6 +47,7 @@ from sparkkafka.client.group.committed_offsets import (
 )
 from sparkkafka.client.values import (
     OffsetAndMetadata,
+    Results,
     TopicPartition,
     by_topic,
     some_partitions,
@@ -204,7 +205,7 @@ class _RequestEach(ApiHandler[str, Any]):
         version: int | None = None,
     ) -> None:
         self._prefix = cluster.options.prefix
-        self._requests = requests
+        self.requests = requests
         self._hints = hints
         self.request_type = type(next(iter(requests.values())))  # type: ignore[misc]
         self.version = version
@@ -213,7 +214,7 @@ class _RequestEach(ApiHandler[str, Any]):
         return [[item] for item in items]
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        return self._requests[items[0]]
+        return self.requests[items[0]]
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [(items[0], Outcome(0, response))]
@@ -233,13 +234,12 @@ class _RequestEach(ApiHandler[str, Any]):
 
 
 def _call_each(
-    cluster: Cluster, handler: _RequestEach, keys: Iterable[str], deadline: Deadline, what: str
-) -> dict[str, Any | KafkaError]:
-    """Send the handler's request for each transactional id (`keys`) to its coordinator. Return each
-    response or error; `what` is for messages."""
+    cluster: Cluster, handler: _RequestEach, deadline: Deadline, what: str
+) -> Results[str, Any]:
+    """Send the handler's request for each transactional id to its coordinator; `what` is for
+    messages."""
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
-    results = call_each(cluster, keys, handler, lookup, deadline, what)
-    return {**results.values_by_item, **results.errors}
+    return call_each(cluster, handler.requests, handler, lookup, deadline, what)
 
 
 def init_transactions(
@@ -273,12 +273,10 @@ def init_transactions(
     if not requests:
         return {}
     handler = _RequestEach(cluster, requests, hints)
-    answers = _call_each(cluster, handler, requests, deadline, "taking over transactional ids")
-    return {
-        key: answer
-        if isinstance(answer, KafkaError)
-        else Transaction(key, answer.producer_id, answer.producer_epoch)
-        for key, answer in answers.items()
+    results = _call_each(cluster, handler, deadline, "taking over transactional ids")
+    return results.errors | {
+        key: Transaction(key, answer.producer_id, answer.producer_epoch)
+        for key, answer in results.values_by_item.items()
     }
 
 
@@ -300,14 +298,8 @@ def end_transactions(
         return {}
     handler = _RequestEach(cluster, requests, HINTS)
     what = "committing transactions" if commit else "aborting transactions"
-    return _errors(_call_each(cluster, handler, requests, deadline or cluster.deadline(), what))
-
-
-def _errors(answers: Mapping[str, Any | KafkaError]) -> dict[str, KafkaError | None]:
-    """Return the errors of `_call_each`, None in place of a response."""
-    return {
-        key: answer if isinstance(answer, KafkaError) else None for key, answer in answers.items()
-    }
+    errors = _call_each(cluster, handler, deadline or cluster.deadline(), what).errors
+    return {key: errors.get(key) for key in requests}
 
 
 def _end_request(transaction: Transaction, commit: bool) -> EndTxnRequest:
@@ -410,8 +402,8 @@ def add_partitions_each(
     if not requests:
         return {}
     handler = _AddPartitions(cluster, requests, hints)
-    what = "adding partitions to a transaction"
-    return _errors(_call_each(cluster, handler, requests, deadline, what))
+    errors = _call_each(cluster, handler, deadline, "adding partitions to a transaction").errors
+    return {key: errors.get(key) for key in requests}
 
 
 class _CommitOffsetsInTransaction(OffsetsHandler):
