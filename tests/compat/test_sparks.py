@@ -276,17 +276,57 @@ CONNECT = """
 """
 
 
-@pytest.mark.usefixtures("connect_port")
-def test_connect(servers: str, topics: Topics, tmp_path: Path) -> None:
-    """Spark Connect: batch, and an exactly-once stream"""
-    source, target = topics("in", "out")
-    arguments = [servers, source, target, str(tmp_path)]
+CONNECT_FOREACH_BATCH = """
+    import sys
+    from pyspark.sql import SparkSession
+
+    servers, source, target, folder = sys.argv[1:]
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    kafka = {"kafka.bootstrap.servers": servers}
+    rows = spark.range(500).selectExpr("CAST(id AS string) AS value")
+    rows.write.format("pykafka").options(**kafka, topic=source).mode("append").save()
+
+    def copy(batch, batch_id):
+        writer = batch.select("value").write.format("pykafka").options(**kafka, topic=target)
+        writer.mode("append").save()
+
+    stream = spark.readStream.format("pykafka").options(
+        **kafka, subscribe=source, startingOffsets="earliest"
+    )
+    query = (
+        stream.load().writeStream.foreachBatch(copy)
+        .option("checkpointLocation", folder)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    spark.stop()
+"""
+
+
+def run_connect(script: str, *arguments: str) -> None:
+    """Run a program that starts a local Connect server."""
     run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(CONNECT), *arguments],
+        [sys.executable, "-c", textwrap.dedent(script), *arguments],
         env={**os.environ, "PYTHONWARNINGS": "default"},
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert run.returncode == 0, run.stderr[-5000:]
+
+
+@pytest.mark.usefixtures("connect_port")
+def test_connect(servers: str, topics: Topics, tmp_path: Path) -> None:
+    """Spark Connect: batch, and an exactly-once stream"""
+    source, target = topics("in", "out")
+    run_connect(CONNECT, servers, source, target, str(tmp_path))
     assert numbers(servers, target) == list(range(501))
+
+
+@pytest.mark.usefixtures("connect_port")
+def test_connect_foreach_batch(servers: str, topics: Topics, tmp_path: Path) -> None:
+    """Spark Connect: foreachBatch with a write"""
+    source, target = topics("in", "out")
+    run_connect(CONNECT_FOREACH_BATCH, servers, source, target, str(tmp_path))
+    assert numbers(servers, target) == list(range(500))
