@@ -237,6 +237,13 @@ def _read_options(parsed: ParsedOptions, stream: StreamOptions | None = None) ->
     streaming = stream is not None
     starting = parse_bound(parsed.raw, "starting", streaming=streaming)
     ending = TO_LATEST if streaming else parse_bound(parsed.raw, "ending")
+    for side, bound in (("starting", starting), ("ending", ending)):
+        for name in (f"{side}Offsets", f"{side}OffsetsByTimestamp"):
+            if name in parsed.raw and name != bound.option:
+                warn(name, f"option {name} has no effect beside {bound.option}")
+    strategy = "startingOffsetsByTimestampStrategy"
+    if strategy in parsed.raw and not starting.is_by_time:
+        warn(strategy, f"option {strategy} has no effect: the read does not start at a time")
     for name, is_set, reason in (
         ("filterPushdown", parsed.values.get("filterPushdown"), "Spark pushes down no filters"),
         ("limitPushdown", parsed.values.get("limitPushdown"), "Spark pushes down no limits"),

@@ -264,6 +264,18 @@ def test_refused_as_the_jvm_connector_refuses(name: str, side: str, reason: str)
         ({"kafka.what.ever": "x"}, "unknown Kafka property 'kafka.what.ever' has no effect"),
         ({"topic": "t"}, "option topic has no effect here: it is for writing"),
         ({"kafka.key.serializer": "x"}, "kafka.key.serializer has no effect here"),
+        (
+            {"startingTimestamp": "5", "startingOffsets": "earliest"},
+            "option startingOffsets has no effect beside startingTimestamp",
+        ),
+        (
+            {"endingOffsetsByTimestamp": '{"t":{"0":5}}', "endingOffsets": "latest"},
+            "option endingOffsets has no effect beside endingOffsetsByTimestamp",
+        ),
+        (
+            {"startingOffsetsByTimestampStrategy": "latest"},
+            "Strategy has no effect: the read does not start at a time",
+        ),
     ],
 )
 def test_one_warning_per_option(
