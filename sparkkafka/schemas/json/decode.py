@@ -337,12 +337,14 @@ class _Batch:
             return
         names = names.take(from_numpy(kept))
         values = gather(buffer, found.values[kept], (found.ends - found.values)[kept])
-        fields = pc.binary_join_element_wise(names, values, b"")
+        # Python's bytes would import pandas here.
+        nothing, comma, begin, end = binary_array([b"", b",", b"{", b"}"])
+        fields = pc.binary_join_element_wise(names, values, nothing)
         counts = np.bincount(found.texts[kept])
         having = np.flatnonzero(counts)
         ends = from_numpy(offsets_of(counts[having], np.int32))
-        joined = pc.binary_join(pa.ListArray.from_arrays(ends, fields), b",")
-        rests = pc.binary_join_element_wise(b"{", joined, b"}", b"")
+        joined = pc.binary_join(pa.ListArray.from_arrays(ends, fields), comma)
+        rests = pc.binary_join_element_wise(begin, joined, end, nothing)
         self._joined_rests.append((rows[having], rests.view(pa.string())))
 
     def _parse_rests(

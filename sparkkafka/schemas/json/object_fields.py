@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
+from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.varint_columns import PAD, Bytes, Flags, Ints, copy_pieces
-from sparkkafka.schemas.arrays import first_words, offsets_of
+from sparkkafka.schemas.arrays import first_words, offsets_of, repeated_key_codes
 
 _PIECE_BYTES: Final = 1 << 18
 """Texts are searched in pieces of about this size, which stay in the processor's cache."""
@@ -89,8 +91,8 @@ class OtherFields(NamedTuple):
     """What `other_fields` finds. For each field: the text that it is in, ascending; where its name
     begins, with the quote; the position after its colon; where its value begins, which is there or
     after one space; where that ends; and whether the field is compact without that space: name and
-    colon, then a number, a literal, or a string without escapes. is_unclear: the texts for which
-    all this means nothing."""
+    colon, then a value without escapes, with no white space but in a string that is the value, and
+    no name twice. is_unclear: the texts for which all this means nothing."""
 
     texts: Ints
     starts: Ints
@@ -214,7 +216,7 @@ class _Piece:
     ) -> OtherFields:
         """See `other_fields`."""
         at, kind, data = self._at, self._kind, self._data
-        is_known = np.zeros(len(at), np.bool_)
+        is_known, is_struct = np.zeros((2, len(at)), np.bool_)
         for name in known:
             is_known[self._names.find(name)] = True
         if structs:
@@ -226,12 +228,19 @@ class _Piece:
                 left[item_names.find(inner)] = False
             counts = offsets_of(left, np.int32)
             is_known[colons] = counts[colons + 1] == counts[self._ends_of(colons)]
+            is_struct[colons] = True
         colons = self._colons[~is_known[self._colons]]
         end = self._ends_of(colons)
         starts, after_colons, ends = at[colons - 2], at[colons] + 1, at[end]
         values = after_colons + (data.take(after_colons, mode="clip") == ord(" "))
         is_string = (end == colons + 3) & (kind[colons + 1] == _QUOTE)
         is_compact = (end == colons + 1) | is_string
+        nested = np.flatnonzero(~is_compact & ~is_struct[colons])
+        if len(nested):
+            blanks = np.searchsorted(np.flatnonzero(data <= ord(" ")), (values, ends))
+            is_compact[nested] = (blanks[0] == blanks[1])[nested]
+            if self._may_repeat_names(colons[nested], end[nested]):
+                is_compact[nested] = False
         is_compact &= at[colons - 1] + 1 == at[colons]
         is_compact &= (data.take(values, mode="clip") > ord(" ")) & (data[ends - 1] > ord(" "))
         if len(self._backslashes):
@@ -240,6 +249,17 @@ class _Piece:
         return OtherFields(
             self._texts[colons], starts, after_colons, values, ends, is_compact, self.is_unclear
         )
+
+    def _may_repeat_names(self, colons: Ints, ends: Ints) -> bool:
+        """Whether a value that follows one of the colons has a name twice, in one or several of its
+        objects."""
+        inner = np.flatnonzero(self._kind == _COLON)
+        values = np.searchsorted(ends, inner)
+        index = np.flatnonzero(inner > np.append(colons, len(self._at))[values])
+        starts = self._at[inner[index] - 2]
+        lengths = self._at[inner[index] - 1] - starts
+        keys = gather(pa.py_buffer(self._data), starts, lengths)
+        return repeated_key_codes(keys, values[index]) is not None
 
     def rewrite_maps(
         self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]
