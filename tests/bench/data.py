@@ -118,8 +118,7 @@ def write_topic(bootstrap_servers: str, topic: Topic) -> Contents:
 
 
 def make_topic(cluster: Cluster, name: str, partitions: int) -> None:
-    # A minute is Kafka's delay before a deleted topic's files go: too long for gigabytes.
-    create_topic(cluster, name, partitions=partitions, configs={"file.delete.delay.ms": "1000"})
+    create_topic(cluster, name, partitions=partitions)
 
 
 def remove_topic(bootstrap_servers: str, name: str) -> None:

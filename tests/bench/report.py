@@ -391,8 +391,8 @@ measures some of the rows in less than three minutes and writes nothing.
 - The JVM connector's jars (names below) are the newest complete set that was available. They are a
   little older than Spark itself.
 - The client rows measure without Spark, against other Python clients.
-- The broker's logs and the checkpoints are in memory (tmpfs) where 12 GB are free ("files" below).
-  On a disk, rows that write gigabytes depend on how much the system flushes during each run
+- The broker's logs and the checkpoints are in memory (tmpfs) where 12 GB are free ("files" below),
+  and each run of a write has a new topic, made after the last one was removed
   ([why](performance.md#writes-through-spark)).
 
 **Checks**

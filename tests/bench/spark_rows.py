@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -350,6 +351,15 @@ class SparkBench:
         formats = (OURS, _RIVALS[case.rival])
         with self._cached(case) as frame, self._write_topics(str(number), formats) as topics:
             self.memory.renew_workers()
+            numbers = itertools.count(len(formats))
+
+            def renew(name: str) -> None:
+                """A new topic for each run: the memory of the last one's records is free for it.
+                Memory that a virtual machine has not used before takes several times as long."""
+                data.remove_topic(self._servers, topics[name])
+                topics[name] = f"bench-write-{number}-{next(numbers)}"
+                with data.open_cluster(self._servers) as cluster:
+                    data.make_topic(cluster, topics[name], PARTITIONS)
 
             def run(name: str) -> None:
                 options = case.options if name == OURS else {}
@@ -357,13 +367,12 @@ class SparkBench:
 
             for name in formats:
                 run(name)
-            self._in_turns(row, case.pairs, run, work=case.rows)
+            self._in_turns(row, case.pairs, run, work=case.rows, prepare=renew)
             row.checks = self._sums({WRITTEN: frame}, case.name)
-            for name in formats:  # one run more of each, which the second program reads back
+            for name in formats:  # the last run of each
                 if name == FLOOR_FORMAT:
                     continue
-                starts = checks.ends(self._servers, topics[name], PARTITIONS)
-                run(name)
+                starts = dict.fromkeys(range(PARTITIONS), 0)
                 back = checks.read_back(self._servers, topics[name], starts)
                 side = PYKAFKA if name == OURS else case.rival
                 row.checks |= {f"{program}, of {side}": found for program, found in back.items()}
@@ -452,15 +461,24 @@ class SparkBench:
             data.remove_topic(self._servers, topic.name)
 
     def _in_turns(
-        self, row: Row, pairs: int, run: Callable[[str], None], *, work: int | None = None
+        self,
+        row: Row,
+        pairs: int,
+        run: Callable[[str], None],
+        *,
+        work: int | None = None,
+        prepare: Callable[[str], None] = lambda name: None,
     ) -> Row:
-        """Ours, theirs, ours, theirs, …, `work` rows each. Without a rival only ours."""
+        """Ours, theirs, ours, theirs, …, `work` rows each. Without a rival only ours. `prepare`
+        is called before each run and is no part of it."""
         self.memory.reset()
         row.work = [work, work] if work else []
         for _ in range(self._pairs_of(pairs)):
+            prepare(OURS)
             with self.memory.watch():
                 row.ours_s.append(_seconds(run, OURS))
             if row.rival:
+                prepare(_RIVALS[row.rival])
                 row.theirs_s.append(_seconds(run, _RIVALS[row.rival]))
         row.worker_rss_mb = self.memory.beyond_idle_mb
         return row
