@@ -57,11 +57,7 @@ T = TypeVar("T")
 
 
 class ProducerThread:
-    """Runs until `stop`; records that were queued before are delivered or fail.
-
-    `on_failure` is called in the I/O thread with the error of records that failed, and returns the
-    one that their handles raise.
-    """
+    """Runs until `stop`; records that were queued before are delivered or fail."""
 
     def __init__(
         self,
@@ -69,7 +65,6 @@ class ProducerThread:
         buffer: SendBuffer,
         notifier: OutcomeNotifier,
         transaction: SenderTransaction | None,
-        on_failure: Callable[[KafkaError], KafkaError],
         close_signal: CloseSignal,
         metrics: SendMetrics,
     ) -> None:
@@ -78,7 +73,9 @@ class ProducerThread:
         self._options = settings.producer
         self._buffer = buffer
         self._notifier = notifier
-        self._on_failure = on_failure
+        self.on_failure: Callable[[KafkaError], KafkaError] = lambda error: error
+        """Gets the error of records that failed, and returns the one that their handles raise.
+        (Not a method of Producer: the thread must not keep that alive.)"""
         self.cluster = Cluster(settings.client, close_signal=close_signal, metrics=metrics.network)
         self._lookup = TopicLookup(self.cluster, max(MIN_LOOKUP_MS, settings.producer.max_block_ms))
         self.sender = Sender(
@@ -279,7 +276,7 @@ class ProducerThread:
         try:
             self.sender.step(self._sleep_s)
         except KafkaError as error:
-            self.fail_all(self._on_failure(error))
+            self.fail_all(self.on_failure(error))
         if self._fail_reason is not None:
             reason, self._fail_reason = self._fail_reason, None
             self.fail_all(reason)
@@ -437,7 +434,7 @@ class ProducerThread:
             self._adapt_buffer(records.topic, partitioned.tps)
         # The partitioner may have failed some of the records.
         for failure in records.errors():
-            self._on_failure(failure)
+            self.on_failure(failure)
 
     def _adapt_buffer(self, topic: str, tps: Collection[TopicPartition]) -> None:
         """Tell the buffer when a batch of these partitions of a topic will be full."""
@@ -454,14 +451,14 @@ class ProducerThread:
         """Queue closed batches at the sender; their records are in `slices`, in order. For the
         accumulator, which calls it."""
         parts = split_slices(slices, [batch.record_count for batch in batches])
-        callbacks = [RecordsCallback(tp, part, self._on_failure) for part in parts]
+        callbacks = [RecordsCallback(tp, part, self.on_failure) for part in parts]
         self.sender.append(tp, batches, callbacks, since_s)
 
     # --- records that fail ------------------------------------------------------------------------
 
     def _fail(self, records: TopicRecords, error: KafkaError) -> None:
         """Fail those of the records that have no outcome."""
-        records.failed(records.pending_indexes(), self._on_failure(error))
+        records.failed(records.pending_indexes(), self.on_failure(error))
 
     def fail_later(self, reason: KafkaError) -> None:
         """Fail everything after this step of the sender, which is going through its batches."""

@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -95,7 +95,6 @@ class Producer(NotPickled):
             self._buffer,
             self._notifier,
             transaction,
-            _weakly(self._record_failed),
             self._close_signal,
             self._metrics,
         )
@@ -218,7 +217,8 @@ class Producer(NotPickled):
             if size >= records.wake_bytes:
                 must_wake = True
                 if size >= records.full_bytes:
-                    buffer.close_full(topic, records)
+                    buffer.ready.append(records)
+                    del buffer.open[topic]
         if must_wake:
             buffer.wake()
         return Delivery(records, index)
@@ -419,15 +419,6 @@ class Producer(NotPickled):
             raise TransactionError(f"{name}: transactions need the setting transactional.id")
         return self._transactions
 
-    def _record_failed(self, error: KafkaError) -> KafkaError:
-        """Note that records have failed with this error, in the I/O thread. Return the error that
-        their handles raise."""
-        if self._transactions is None:
-            return error
-        with self._lock:
-            self._transactions.record_failed(error)
-            return self._transactions.error_of_record(error)
-
     def _record_lost(self, error: KafkaError) -> None:
         """Note, with the lock, that a record of an open transaction could not be queued."""
         if self._transactions is not None:
@@ -500,18 +491,6 @@ def _fork_error() -> KafkaError:
         "this producer was made before a fork, and its thread is in the parent process: make a "
         "producer in each process"
     )
-
-
-def _weakly(method: Callable[[KafkaError], KafkaError]) -> Callable[[KafkaError], KafkaError]:
-    """Return a function that calls the method while its object lives, and then returns the error as
-    it is: the thread must not keep a Producer alive."""
-    weak_method = weakref.WeakMethod(method)
-
-    def call(error: KafkaError) -> KafkaError:
-        live_method = weak_method()
-        return error if live_method is None else live_method(error)
-
-    return call
 
 
 def _refuse_after_fork() -> None:

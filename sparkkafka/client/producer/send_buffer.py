@@ -96,11 +96,6 @@ class SendBuffer:
         """How many bytes of a topic's records are handed over together."""
         return self._full_bytes.get(topic, self._many_partitions_bytes)
 
-    def close_full(self, topic: str, records: AppendedRecords) -> None:
-        """Make a topic's open records ready: they have `full_bytes`. The caller calls `wake`."""
-        self.ready.append(records)
-        del self.open[topic]
-
     def close_open(self) -> None:
         """Make all open records ready, in the order in which they were opened."""
         self.ready.extend(self.open.values())

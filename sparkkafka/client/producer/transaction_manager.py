@@ -100,6 +100,7 @@ class TransactionManager:
         self._buffer = buffer
         self._notifier = notifier
         self._thread = thread
+        thread.on_failure = self._on_failure
         with buffer.lock:
             self._refuse_by_state()
 
@@ -251,10 +252,18 @@ class TransactionManager:
         """Close connections, once the I/O thread has ended."""
         self._transaction.close()
 
-    # --- records that fail; with the buffer's lock ----------------------------------------------
+    # --- records that fail ----------------------------------------------------------------------
+
+    def _on_failure(self, error: KafkaError) -> KafkaError:
+        """Note that records failed, in the I/O thread. Return what their handles raise:
+        ProducerFencedError if the producer is fenced, as in Java; else the same error."""
+        with self._buffer.lock:
+            self.record_failed(error)
+            return self._reason if isinstance(self._reason, ProducerFencedError) else error
 
     def record_failed(self, error: KafkaError) -> None:
-        """Note that a record failed: its transaction must not be committed any more."""
+        """Note that a record failed: its transaction must not be committed any more. With the
+        buffer's lock."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING_TRANSACTION):
             return
         reported = self._as_fenced(error)
@@ -263,11 +272,6 @@ class TransactionManager:
         if not fenced:
             reported = TransactionError(f"the transaction can only be aborted, since {error}")
         self._thread.fail_later(reported)
-
-    def error_of_record(self, error: KafkaError) -> KafkaError:
-        """What the handle of a record that failed raises: ProducerFencedError if the producer is
-        fenced, as in Java; else the same error."""
-        return self._reason if isinstance(self._reason, ProducerFencedError) else error
 
     # --- from state to state ----------------------------------------------------------------------
 
