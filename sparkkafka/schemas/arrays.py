@@ -89,12 +89,20 @@ def as_texts(values: pa.Array) -> pa.Array:
 
 
 def is_utf8(texts: pa.Array) -> Flags:
-    """Return which values of a binary array are UTF-8. It checks them one by one, so it is called
-    only where a cast of the whole array has failed."""
+    """Return which values of a binary array are UTF-8. It checks those that are not ASCII one by
+    one, so it is called only where a cast of the whole array has failed."""
     flags = np.ones(len(texts), np.bool_)
-    for row in range(len(texts)):
+    if not len(texts):
+        return flags
+    offsets = blob_offsets(texts)
+    begin = int(offsets[0])
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[begin : int(offsets[-1])]
+    offsets = offsets - begin
+    rows = np.flatnonzero(np.diff(np.searchsorted(np.flatnonzero(data >= 0x80), offsets)))
+    spans = zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
+    for row, start, end in spans:
         try:
-            str(texts[row].as_buffer(), "utf-8")
+            str(data.data[start:end], "utf-8")
         except UnicodeDecodeError:
             flags[row] = False
     return flags

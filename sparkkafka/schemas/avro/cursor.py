@@ -176,7 +176,8 @@ class Cursor:
         if isinstance(reason, str):
             self.chunk.fail(self.rows_of(entries), path, reason)
         else:
-            self.chunk.fail(self.rows_of(entries), path, lambda index: reason(int(entries[index])))
+            numbers = entries.tolist()
+            self.chunk.fail(self.rows_of(entries), path, lambda index: reason(numbers[index]))
         self._deactivate(entries)
 
     def fail_one(self, entry: int, error: BadValueError) -> None:
@@ -264,7 +265,7 @@ class Cursor:
         lengths = self.read_longs(path, 64, mask)
         if len(lengths) and int(lengths.min()) < 0:
             bad = lengths < 0
-            self.fail(bad, path, lambda entry: f"a length of {lengths[entry]:,} bytes")
+            self.fail(bad, path, lambda entry: f"a length of {lengths.item(entry):,} bytes")
             lengths = np.where(bad, 0, lengths)
         left = self.end - self.at
         over = lengths > left
@@ -272,7 +273,9 @@ class Cursor:
             self.fail(
                 over,
                 path,
-                lambda entry: f"{lengths[entry]:,} bytes, but the payload has {left[entry]:,} more",
+                lambda entry: (
+                    f"{lengths.item(entry):,} bytes, but the payload has {left.item(entry):,} more"
+                ),
             )
             lengths = np.where(over, 0, lengths)
         starts = self.at

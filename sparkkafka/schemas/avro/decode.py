@@ -81,7 +81,7 @@ class AvroDecoder:
                 data, offsets[low : high + 1], valid[low:high], budget
             )
             arrays.append(values)
-            reasons.update((low + row, reason) for row, reason in found.items())
+            reasons |= {low + row: reason for row, reason in found.items()} if low else found
             low = high
         if not arrays:
             values = pa.nulls(0, self.type)
