@@ -14,6 +14,7 @@ import pytest
 
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.config.registry import RegistryOptions
+from sparkkafka.errors import RegistryError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas import framings
 from sparkkafka.schemas.avro.fingerprint import fingerprint
@@ -25,6 +26,7 @@ from sparkkafka.schemas.column import (
     format_module,
 )
 from sparkkafka.schemas.registry.client import RegistryClient, connect
+from sparkkafka.schemas.registry.rest_service import MAX_ANSWER_BYTES
 from sparkkafka.schemas.values import BASE_BUDGET, Schema, TooManyRowsError
 from sparkkafka.schemas.wire_format import CONTENT_ID, FINGERPRINT, GLOBAL_ID, WriterId
 from tests.schemas.cloud_registries import CloudRegistry, cloud_registry
@@ -295,6 +297,28 @@ def test_glue_by_boto3(clouds: CloudRegistry) -> None:
     clouds.status = "FAILURE"
     with pytest.raises(Exception, match="not compatible with the versions before it"):
         client.register("orders", Schema(AVRO, '"string"'))
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ([1, 2], "is no answer of AWS Glue"),
+        (None, "is no answer of AWS Glue"),
+        ("text", "is no answer of AWS Glue"),
+        ({"SchemaVersionId": 7, "DataFormat": {}}, "without"),
+        ({"SchemaVersionId": str(uuid.UUID(bytes=GUID)), "DataFormat": "XML"}, "without 'XML'"),
+        ({"SchemaDefinition": "x" * MAX_ANSWER_BYTES}, f"more than {MAX_ANSWER_BYTES} bytes"),
+    ],
+)
+def test_wrong_answers_of_glue(
+    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, answer: Any, reason: str
+) -> None:
+    pytest.importorskip("boto3")
+    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, answer))
+    registry = connect(RegistryOptions(url="glue://eu-west-1/shop", max_retries=0))
+    for request in (lambda: registry.by_guid(GUID), lambda: registry.latest("Order")):
+        with pytest.raises(RegistryError, match=f"^glue://eu-west-1/shop answers .*{reason}"):
+            request()
 
 
 def test_azure(clouds: CloudRegistry) -> None:

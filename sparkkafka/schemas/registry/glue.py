@@ -9,6 +9,7 @@ Source: the service's API reference, "Schema registry API".
 from __future__ import annotations
 
 import importlib
+import time
 import uuid
 from functools import lru_cache
 from typing import Any
@@ -27,6 +28,7 @@ from sparkkafka.extras import needs_extra
 from sparkkafka.schemas.registry.cache import cache_of
 from sparkkafka.schemas.registry.foreign import ForeignClient
 from sparkkafka.schemas.registry.responses import Redactor, RegisteredSchema
+from sparkkafka.schemas.registry.rest_service import MAX_ANSWER_BYTES
 from sparkkafka.schemas.values import Schema
 
 _FORMATS = {"AVRO": AVRO, "JSON": JSON, "PROTOBUF": PROTOBUF}
@@ -186,7 +188,7 @@ class Client(ForeignClient):
     def _registered(self, subject: str, found: dict[str, Any], what: str) -> RegisteredSchema:
         """Return the schema in an answer."""
         try:
-            guid = uuid.UUID(found["SchemaVersionId"]).bytes
+            guid = uuid.UUID(str(found["SchemaVersionId"])).bytes
             schema = Schema(_FORMATS[found["DataFormat"]], str(found["SchemaDefinition"]))
         except (KeyError, ValueError, TypeError) as error:
             raise RegistryError(
@@ -255,6 +257,15 @@ class Client(ForeignClient):
                 f"no answer of {self.address} to the request for {what}: "
                 f"{self._redactor.redact(str(error))}"
             ) from None
+        except _AnswerTooLongError as error:
+            raise RegistryError(
+                f"{self.address} answers the request for {what} with {error}"
+            ) from None
+        except Exception as error:  # the SDK's parser raises anything for JSON of another shape
+            raise RegistryError(
+                f"{self.address} answers the request for {what} with something that is no answer "
+                f"of AWS Glue ({type(error).__name__}): is a proxy in between?"
+            ) from None
 
 
 @lru_cache(8)
@@ -264,7 +275,34 @@ def boto3_client(region: str, timeout_s: float) -> Any:
         connect_timeout=timeout_s, read_timeout=timeout_s, retries={"total_max_attempts": 1}
     )
     session = importlib.import_module("boto3").session.Session()
-    return session.client("glue", region_name=region, config=config)
+    client = session.client("glue", region_name=region, config=config)
+    send = client._endpoint.http_session.send
+
+    def send_limited(request: Any, **_: Any) -> Any:
+        """Send a request in place of the SDK, which reads answers of any length."""
+        request.stream_output = True
+        response = send(request)
+        until_s = time.monotonic() + timeout_s
+        content = bytearray()
+        for part in response.raw.stream(1 << 16):
+            content += part
+            if len(content) > MAX_ANSWER_BYTES:
+                response.raw.close()
+                raise _AnswerTooLongError(f"more than {MAX_ANSWER_BYTES} bytes")
+            if time.monotonic() > until_s:
+                response.raw.close()
+                raise _AnswerTooLongError(
+                    f"{len(content)} bytes that take more than {timeout_s:g} s"
+                )
+        response._content = bytes(content)
+        return response
+
+    client.meta.events.register("before-send.glue", send_limited)
+    return client
+
+
+class _AnswerTooLongError(Exception):
+    """An answer of the service is too long, or takes too long."""
 
 
 def _action(method: str) -> str:
