@@ -18,6 +18,7 @@ import pytest
 from sparkkafka.client import Admin, NewTopic
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.jars import KAFKA_VERSION, kafka_jars
+from tests.real.kfake import KFAKE, kfake
 from tests.real.old_kafka import JARS, OldKafka
 from tests.real.tansu import TANSU, tansu
 
@@ -29,6 +30,9 @@ _WITH_ZOOKEEPER = {"2.1.1": JARS, "2.8.2": kafka_jars("2.8.2")}
 def servers() -> Iterator[str]:
     if KAFKA == TANSU:
         with tansu() as address:
+            yield address
+    elif KAFKA == KFAKE:
+        with kfake() as address:
             yield address
     elif KAFKA in _WITH_ZOOKEEPER:
         with OldKafka(_WITH_ZOOKEEPER[KAFKA]) as old:

@@ -29,7 +29,7 @@ def test_the_page_has_every_cell(axis: str, python: str) -> None:
     page, mark = compat.PAGE.read_text(), compat.table_name(axis, python)
     part = page.partition(f"<!-- compat:{mark} -->\n")[2].partition(f"<!-- /compat:{mark} -->")[0]
     head, _, *rows = [line for line in part.splitlines() if line.startswith("|")]
-    names = [f"{axis.capitalize()} {name}" for name in compat.AXES[axis]]
+    names = [compat.column_head(axis, name) for name in compat.AXES[axis]]
     assert [cell.strip() for cell in head.strip("|").split("|")] == ["", *names]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert [row[0] for row in cells] == features(axis)

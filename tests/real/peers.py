@@ -14,7 +14,7 @@ import confluent_kafka
 import kafka
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.offsets import earliest_and_latest
+from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
@@ -249,7 +249,9 @@ def our_rows(bootstrap: str, topic: str, partitions: int = 1, **config: Any) -> 
     fetch = parse_fetch_options(settings)
     with Cluster(parse_client_options(settings)) as cluster:
         tps = [TopicPartition(topic, p) for p in range(partitions)]
-        first, end = earliest_and_latest(cluster, tps, isolation_level=fetch.isolation_level)
+        level = fetch.isolation_level
+        first, end = earliest_and_latest(cluster, tps, isolation_level=level)
+        end = confirmed_ends(cluster, end, isolation_level=level)
         for tp in tps:
             ranges = {tp: PlannedRange(Selection(first[tp], end[tp]))}
             with RangeReader(cluster, ranges, fetch, poll_timeout_ms=20_000) as reader:

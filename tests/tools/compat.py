@@ -18,13 +18,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 from sparkkafka.testing.kafka.jars import KAFKA_VERSION
+from tests.real.kfake import KFAKE, missing_reason
 from tests.tools.drift import NEWEST_KAFKA
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
 CACHE = ROOT / ".cache" / "compat"
 
-KAFKAS = ("2.1.1", "2.8.2", "3.3.2", "3.9.2", KAFKA_VERSION, NEWEST_KAFKA)
+KAFKAS = ("2.1.1", "2.8.2", "3.3.2", "3.9.2", KAFKA_VERSION, NEWEST_KAFKA, KFAKE)
 SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 PYTHONS = ("3.11", "3.13")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -100,13 +101,18 @@ def table(axis: str, columns: Mapping[str, Cells]) -> str:
             gaps.append(gap)
         return f"no ({gaps.index(gap) + 1})"
 
-    heads = [f"{axis.capitalize()} {name}" for name in columns]
+    heads = [column_head(axis, name) for name in columns]
     lines = [f"| | {' | '.join(heads)} |", "|---|" + "---|" * len(columns)]
     for feature in features:
         row = " | ".join(cell(cells, feature) for cells in columns.values())
         lines.append(f"| {feature} | {row} |")
     notes = [f"{number}. {text}" for number, text in enumerate(gaps, 1)]
     return "\n".join([*lines, "", *notes, ""] if notes else [*lines, ""])
+
+
+def column_head(axis: str, name: str) -> str:
+    """Return the title of a column: "Kafka 4.4.0", or the name of a broker by other hands."""
+    return name if " " in name else f"{axis.capitalize()} {name}"
 
 
 def table_name(axis: str, python: str) -> str:
@@ -136,6 +142,8 @@ def main(arguments: Sequence[str]) -> int:
             raise SystemExit(f"write kafka or spark before {word}")
     # Brokers do not see which Python a client has, so the first one suffices for them.
     tables = AXES if PYTHONS[0] == PYTHON else {"spark": SPARKS}
+    if KFAKE in (chosen or tables).get("kafka", ()) and (reason := missing_reason()) is not None:
+        raise SystemExit(f"{KFAKE}: {reason}. Without it, name the versions: kafka 4.4.0 …")
     failed = False
     for axis, versions in (chosen or tables).items():
         columns = {tested: run_tests(axis, tested) for tested in versions}

@@ -84,7 +84,8 @@ log = logging.getLogger(__name__)
 wire_log = logging.getLogger("sparkkafka.protocol")  # requests and replies, without content
 
 # Brokers since 2.4 support it. Version 4 changes nothing for a client, and with brokers before 3.9
-# it would take a second request.
+# it would take a second request. So would version 5 (KIP-1242), with which brokers of Kafka 4.4
+# check that they are the node of the cluster that is meant; Event Hubs closes at both.
 API_VERSIONS_VERSION = 3
 
 

@@ -165,7 +165,8 @@ class OffsetFetchRequestGroup:
 class OffsetFetchRequest(Request["OffsetFetchResponse"]):
     """Requests committed offsets: of one group until version 7, of `groups` from version 8 on.
 
-    `topics` None (from version 2 on) means all. `require_stable` waits for open transactions.
+    `topics` None (from version 2 on) means all. `require_stable` waits for open transactions. Topic
+    ids (version 10) are not sent: coordinators delete the offsets of a topic with the topic.
     """
 
     group_id: str = string(until=7)
