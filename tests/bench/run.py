@@ -198,16 +198,12 @@ class Bench:
         return min(wanted, next(most, wanted))
 
     def spark(self, spark: SparkBench) -> None:
-        """Reads of compressed topics come last: when time runs out, it is they that get a single
-        pair of runs."""
+        """Reads of compressed topics and first rows of sessions come last: when time runs out, it
+        is they that get a single pair of runs."""
         quick = self._quick
         if self.wants("latency: one row of one partition"):
             pairs = cases.one_row_pairs(quick=quick)
             self._collect("latency", lambda: iter([spark.one_row(pairs)]))
-        for verb, name in cases.FIRST_ROWS.items():
-            if self.wants(f"latency: {name}"):
-                pairs = cases.first_row_pairs(quick=quick)
-                self._collect(name, lambda verb=verb, n=pairs: iter([spark.first(verb, n)]))
         for number, write in enumerate(cases.writes(quick=quick)):
             name = f"{write.group}: {write.name}"
             if self.wants(name):
@@ -223,6 +219,10 @@ class Bench:
                     f"{stream.group}: {stream.name}", lambda stream=stream: spark.stream(stream)
                 )
         self._reads(spark, [case for case in reads if case.topic.codec != "none"])
+        for verb, name in cases.FIRST_ROWS.items():
+            if self.wants(f"latency: {name}"):
+                pairs = self.pairs_of(cases.first_row_pairs(quick=quick))
+                self._collect(name, lambda verb=verb, n=pairs: iter([spark.first(verb, n)]))
         order = {name: number for number, name in enumerate(cases.GROUPS)}
         self.rows.sort(key=lambda row: order[row.group])
 
