@@ -727,7 +727,7 @@ def _reader_type(node: Node) -> pa.DataType:
     if kind in (Kind.EPOCH_MILLIS, Kind.DURATION):
         return pa.int64()
     if kind == Kind.NULL:
-        return pa.bool_()  # pyarrow 18 counts nulls in lists wrong
+        return pa.bool_()  # the reader of older pyarrows counts nulls in lists wrong
     if kind in (Kind.DECIMAL, Kind.DECIMAL_BYTES):
         # The reader counts a number's digits before it appends zeros to reach the scale, and lets
         # the result wrap around: 256 bits are enough for 38 digits and 38 zeros.
