@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -232,16 +233,26 @@ class AccountCheck:
 
     @contextmanager
     def topic(self, admin: Admin, topic: str, *, exists: bool) -> Iterator[bool]:
-        """Yield whether there is the topic to write to. One that was created here is deleted."""
+        """Yield whether there is the topic to write to. One that was created here is deleted, also
+        if the answer was lost."""
         if exists:
             yield True
             return
-        create = partial(admin.create_topic, topic, partitions=1)
-        created = self.step(f"creation of {topic}", partial(_done, create)) is not None
+        maybe_created = True
+
+        def create() -> str:
+            nonlocal maybe_created
+            try:
+                admin.create_topic(topic, partitions=1)
+            except KafkaError as error:
+                maybe_created = isinstance(error, KafkaConnectionError | KafkaTimeoutError)
+                raise
+            return "done"
+
         try:
-            yield created
+            yield self.step(f"creation of {topic}", create) is not None
         finally:
-            if created:
+            if maybe_created:
                 delete = partial(admin.delete_topic, topic)
                 self.step(f"deletion of {topic}", partial(_done, delete))
 
@@ -417,8 +428,16 @@ def _done(work: Callable[[], object]) -> str:
     return "done"
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 3600 seconds")
+    return seconds
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the check and return the exit code: 1 after an error, 2 for a wrong setting."""
+    """Run the check and return the exit code: 1 after an error, 2 for a wrong setting, 130 after
+    Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(
         prog="python -m sparkkafka.testing.account_check", description=__doc__
     )
@@ -440,7 +459,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--topic", help="the topic to read (the first one)")
     parser.add_argument("--write", metavar="TOPIC", help="write to this topic")
     parser.add_argument(
-        "--timeout", type=float, default=30.0, metavar="SECONDS", help="of each step (30)"
+        "--timeout", type=_seconds, default=30.0, metavar="SECONDS", help="of each step (30)"
     )
     given = parser.parse_args(arguments)
     # The report has all errors; the client's warnings would repeat some.
@@ -452,8 +471,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KafkaError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
     return 1 if FAILED in check.marks else 0
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its topic is deleted
     sys.exit(main())

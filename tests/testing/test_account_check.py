@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkkafka.client import Producer
-from sparkkafka.testing.account_check import main
+from sparkkafka.testing.account_check import AccountCheck, main
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
 from tests.real.tansu import PACKAGE, tansu
@@ -150,3 +150,37 @@ def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_wrong_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["-b", "x:1", "-X", "sasl.mechanism=NONE"]) == 2
     assert "sasl.mechanism" in capsys.readouterr().err
+
+
+def test_a_topic_whose_creation_was_not_answered_is_deleted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with FakeCluster() as cluster:
+        cluster.create_topic("t")
+        cluster.fault(Delay(20000), api="CreateTopics", times=None)
+        arguments = ("-b", cluster.bootstrap_servers, "--write", "new", "--timeout", "1")
+        code, found = check(capsys, *arguments)
+        assert code == 1
+        assert found["creation of new"].startswith("!!")
+        assert found["deletion of new"] == "ok done"
+
+
+@pytest.mark.parametrize("timeout", ["nan", "inf", "-1", "0", "1e300", "soon"])
+def test_a_wrong_timeout_is_named(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["-b", "127.0.0.1:1", f"--timeout={timeout}"])
+    assert "argument --timeout" in capsys.readouterr().err
+
+
+def test_an_interrupted_report_ends_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AccountCheck, "write_steps", interrupt)
+    with FakeCluster() as cluster:
+        assert main(["-b", cluster.bootstrap_servers, "--write", "new"]) == 130
+    report = capsys.readouterr()
+    assert report.err == "interrupted\n"
+    assert "deletion of new: done" in report.out
