@@ -80,8 +80,8 @@ def test_imports_stay_few() -> None:
 def test_exports() -> None:
     from sparkkafka.spark.datasource import KafkaDataSource
 
-    late = ["KafkaDataSource", "commit", "commit_to_group", "lag", "metrics", "progress"]
-    late += ["resolve_offsets"]
+    late = ["KafkaDataSource", "commit", "commit_to_group", "lag", "lineage", "metrics"]
+    late += ["progress", "resolve_offsets"]
     assert sorted(sparkkafka.__all__) == sorted([*late, "__version__", "register"])
     assert all(callable(getattr(sparkkafka, name)) for name in late)
     assert sparkkafka.KafkaDataSource is KafkaDataSource

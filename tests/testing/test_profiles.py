@@ -259,8 +259,10 @@ def test_any_broker_takes_writes_and_reads() -> None:
 @pytest.mark.parametrize("name", ["bufstream", "aiven"])
 def test_a_read_by_time_has_all_records_from_then_on(name: str, cluster: FakeCluster) -> None:
     """With approximate offsets also earlier ones of the first batch, which a filter takes out."""
-    with Producer({"bootstrap.servers": cluster.bootstrap_servers}) as producer:
-        producer.send("spark", b"before", partition=0, timestamp_ms=500).result()
+    one_batch = {"linger.ms": 60_000}  # for what close sends
+    with Producer({"bootstrap.servers": cluster.bootstrap_servers, **one_batch}) as producer:
+        producer.send("spark", b"before", partition=0, timestamp_ms=500)
+        producer.flush()
         for number in range(1, 5):
             producer.send("spark", b"%d" % number, partition=0, timestamp_ms=number * 1_000)
     with Consumer({"bootstrap.servers": cluster.bootstrap_servers}) as consumer:
