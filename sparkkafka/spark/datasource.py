@@ -110,15 +110,14 @@ class KafkaDataSource(DataSource):
         set_up_logging()
         options = parse_read_options(with_token(self.options))
         columns = self._columns(_spark_types(schema), options)
-        for is_set, method, needs in (
-            (options.filter_pushdown, "pushFilters", "filterPushdown=true needs Spark 4.1"),
-            (options.limit_pushdown, "pushLimit", "limitPushdown=true needs Spark 4.4"),
+        for option, is_set, method, release, what in (
+            ("filterPushdown", options.filter_pushdown, "pushFilters", "4.1", "filters"),
+            ("limitPushdown", options.limit_pushdown, "pushLimit", "4.4", "limits"),
         ):
             if is_set and not hasattr(DataSourceReader, method):
-                what = method.removeprefix("push").lower()
                 raise OptionError(
-                    f"{needs} or later: earlier versions pass no {what.rstrip('s')}s to Python "
-                    "sources. Remove the option"
+                    f"{option}=true needs Spark {release} or later: earlier versions pass no "
+                    f"{what} to Python sources. Remove the option"
                 )
         if not (options.filter_pushdown or options.limit_pushdown):
             return KafkaBatchReader(options, columns)
