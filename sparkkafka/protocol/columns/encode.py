@@ -40,7 +40,6 @@ from sparkkafka.protocol.records.arrow import (
 from sparkkafka.protocol.records.batches import HEADER_BYTES, MAGIC, RecordBatch
 from sparkkafka.protocol.records.varint_columns import (
     Ints,
-    Slack,
     Varints,
     encode,
     widths,
@@ -465,7 +464,7 @@ def pack_varints(fields: Sequence[Varints | int], count: int) -> pa.Array:
             min_size -= 1
         else:
             min_size -= field.min_size
-            write_varints(content, at, field, Slack(min_size, 0))
+            write_varints(content, at, field, min_size)
             at += field.sizes
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), count, buffers)

@@ -6,7 +6,7 @@ one field of many records, with a few numpy operations and no loop over records.
 Reading takes eight bytes at each position and squeezes the seventh bits out of them together, or
 two bytes in narrow numbers, which are several times as fast to work on. Writing stores whole words,
 which costs a fraction of single bytes. The last bytes of a word may lie after its value: what is
-written there later overwrites them, or else they are kept (`Slack`).
+written there later overwrites them (`slack_bytes`); without it single bytes are stored.
 
 `at` has a position in `data` (in `out`, when writing) for each value, and `sizes` its bytes there.
 A word is an unsigned number of 8, 16, 32 or 64 bits whose lowest byte comes first in the buffer.
@@ -276,7 +276,7 @@ class Varints(NamedTuple):
 
 def encode_when_written(codes: NDArray[np.uint64]) -> Varints:
     """Make varints of unsigned numbers of any size, which are encoded when they are written. That
-    is faster than `encode` where a word may not be written whole, for lack of `Slack`."""
+    is faster than `encode` where a word may not be written whole, for lack of slack."""
     return Varints(codes, widths(codes), 1, are_values=True)
 
 
@@ -340,16 +340,13 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     return Varints(words, sizes, min_size)
 
 
-_KEPT: Final = {
-    size: np.array([(1 << 8 * count) - 1 for count in range(size + 1)], f"<u{size}")
+_BYTE_FLAGS: Final = {
+    size: np.array(
+        [0x0101010101010101 & (1 << 8 * count) - 1 for count in range(size + 1)], f"<u{size}"
+    )
     for size in (1, 2, 4, 8)
 }
-"""By the size of words: the mask of the bytes that a value of 0, 1, 2, … bytes has."""
-_BYTE_FLAGS: Final = {
-    size: table & np.array(0x0101010101010101 & (1 << 8 * size) - 1, table.dtype)
-    for size, table in _KEPT.items()
-}
-"""The same bytes as flags: 1 for each byte of the value, 0 for the others."""
+"""By the size of words: 1 for each byte that a value of 0, 1, 2, … bytes has, 0 for the others."""
 
 
 def join_varints(varints: Varints) -> Bytes:
@@ -376,38 +373,16 @@ PAD: Final = 8
 """Bytes after the last value of a buffer that writing may overwrite."""
 
 
-class Slack(NamedTuple):
-    """How far writing a value may overwrite the bytes that follow it. `after`: that many bytes of
-    the same row, at least, are written later. `apart`: the smallest distance from one position to
-    the next."""
-
-    after: int
-    apart: int
-
-
-NO_SLACK: Final = Slack(0, 0)
-
-
 def write_words(
-    out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack: Slack
+    out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack_bytes: int
 ) -> None:
     """Write the first `sizes` bytes of each word, or all if it has fewer; `min_size` is the least
-    of them. The last PAD bytes of `out` belong to no value."""
+    of them. The last PAD bytes of `out` belong to no value. `slack_bytes`: at least so many bytes
+    behind a value are written later, so it may overwrite them."""
     size = words.itemsize
-    if min_size >= size - slack.after:
+    if min_size >= size - slack_bytes:
         # Whole words: what they overwrite is written later.
         windows(out, words.dtype)[at] = words
-    elif slack.apart >= size:
-        # Whole words that do not reach the next position. Where they would overwrite bytes that
-        # stay, these bytes become part of the word.
-        target = windows(out, words.dtype)
-        rows = np.flatnonzero(sizes < size - slack.after)
-        positions = at[rows]
-        kept = _KEPT[size].take(sizes[rows])
-        last = target[positions] & ~kept
-        last |= words[rows] & kept
-        target[at] = words
-        target[positions] = last
     else:
         # Byte by byte.
         for index in range(size):
@@ -420,10 +395,10 @@ def write_words(
             out[at + index] = byte.astype(np.uint8)
 
 
-def write_varints(out: Bytes, at: Ints, varints: Varints, slack: Slack) -> None:
+def write_varints(out: Bytes, at: Ints, varints: Varints, slack_bytes: int) -> None:
     """Write each varint at its position; one of size 0 has no bytes."""
     if not varints.are_values:
-        write_words(out, at, varints.words, varints.sizes, varints.min_size, slack)
+        write_words(out, at, varints.words, varints.sizes, varints.min_size, slack_bytes)
     elif varints.min_size:
         _write_values(out, at, varints.words, varints.sizes)
     else:

@@ -26,7 +26,6 @@ from sparkkafka.protocol.records.arrow import (
     to_numpy,
 )
 from sparkkafka.protocol.records.varint_columns import (
-    NO_SLACK,
     Flags,
     Ints,
     Varints,
@@ -150,7 +149,7 @@ class _MessageBytes:
                 out[at] = byte
                 at += 1
             if value is not None:
-                write_varints(out, at, value if some is None else value.take(some), NO_SLACK)
+                write_varints(out, at, value if some is None else value.take(some), 0)
             cursor += size
         self._pending = []
         self._parts.append(_binary(offsets, out))

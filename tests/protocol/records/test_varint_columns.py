@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.records.varint_columns import (
-    NO_SLACK,
     PAD,
-    Slack,
     Varints,
     encode,
     encode_when_written,
@@ -108,8 +106,7 @@ def test_codes_are_written_beside_other_bytes(
     starts = np.cumsum([0, *(len(part) + gap for part in each)])
     out = np.full(int(starts[-1]) + PAD, 0xAA, np.uint8)
     found = encode(np.array(codes, np.uint64)).take(chosen)
-    slack = Slack(gap, found.min_size + gap) if has_room else NO_SLACK
-    write_varints(out, starts[chosen], found, slack)
+    write_varints(out, starts[chosen], found, gap if has_room else 0)
     written = out.tobytes()
     for row, part in enumerate(each):
         begin, stop = int(starts[row]), int(starts[row]) + len(part)
