@@ -122,6 +122,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "json",
         "avro",
         "protobuf",
+        "envelopes",
         "wire_format",
         "framings",
         "registry",

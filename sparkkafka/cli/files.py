@@ -178,7 +178,7 @@ def _nullable(data_type: pa.DataType) -> pa.DataType:
 
 def _to_typed_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Convert the columns to the types of the schema."""
-    from sparkkafka.schemas.column import as_type  # many modules, which CSV does not need
+    from sparkkafka.schemas.arrays import as_type  # numpy and Arrow, which CSV does not need
 
     # Arrow's own cast refuses a type whose fields are not nullable.
     columns = [as_type(batch.column(field.name), field.type) for field in schema]

@@ -33,6 +33,7 @@ from sparkkafka.config.kinds import (
     NO_FRAMING,
     PROTOBUF,
     REGISTRY_PREFIX,
+    ROW_COLUMNS,
     SINGLE_OBJECT,
     STRING,
     TOPIC_NAME,
@@ -59,7 +60,9 @@ class ColumnFormat:
 
     `schema` is the text of valueSchema, or of the file that it names (`schema_path`); None if it is
     not set. `infer`: it is "infer". `schema_version` None is the latest version, `message` "" the
-    first of a Protobuf schema, `subject` "" the subject of the strategy.
+    first of a Protobuf schema, `subject` "" the subject of the strategy. `envelope`: the column has
+    changes in this envelope, "" for none; `unwraps`: they become the columns of the table.
+    `is_optional`: the option envelope sets the format of keys, which records need not have.
     """
 
     column: str
@@ -72,6 +75,9 @@ class ColumnFormat:
     subject: str = ""
     framing: str = CONFLUENT
     strategy: str = TOPIC_NAME
+    envelope: str = ""
+    unwraps: bool = False
+    is_optional: bool = False
 
     @property
     def has_schema(self) -> bool:
@@ -84,9 +90,9 @@ class FormatOptions:
     """Formats of both columns, and the options that both share.
 
     `registry` is None if none is needed. Only reads have `on_bad_record`, `dead_letter_topic` (set
-    if that is "deadLetter") and `rescued_column`; only writes have `auto_register_schemas` and the
-    fields after it. `recursive_fields_max_depth` is the number of levels of a recursive type that
-    are structs; None: such a type is an error.
+    if that is "deadLetter"), `rescued_column` and `envelope`; only writes have
+    `auto_register_schemas` and the fields after it. `recursive_fields_max_depth` is the number of
+    levels of a recursive type that are structs; None: such a type is an error.
     """
 
     GROUP = "format"
@@ -97,11 +103,18 @@ class FormatOptions:
     on_bad_record: str = FAIL
     dead_letter_topic: str = ""
     rescued_column: bool = False
+    envelope: str = ""
+    envelope_columns: str = ROW_COLUMNS
     recursive_fields_max_depth: int | None = None
     auto_register_schemas: bool = False
     use_latest_version: bool = False
     normalize_schemas: bool = False
     ignore_encryption_rules: bool = False
+
+    @property
+    def unwraps(self) -> bool:
+        """Whether the columns of a read are those of a table."""
+        return self.value.unwraps
 
 
 def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
@@ -117,6 +130,9 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
     if not names:
         return None
     key, value = _column_format("key", parsed), _column_format("value", parsed)
+    fields = parsed.group("format")
+    if {"envelope", "envelope_columns"} & fields.keys():
+        key, value = _with_envelope(key, value, parsed)
     columns = [column for column in (value, key) if column.format != BINARY]
     if not columns:
         others = [name for field, name in names.items() if not field.endswith(".format")]
@@ -145,7 +161,6 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
             )
             + "; remove it"
         )
-    fields = parsed.group("format")
     if "recursive_fields_max_depth" in fields:
         _check_depth(columns, registry)
     _check_bad_records(fields)
@@ -215,6 +230,39 @@ def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
             f"schema: remove it and set {column}Subject to the subject, or set {column}Schema",
         )
     return chosen
+
+
+def _with_envelope(
+    key: ColumnFormat, value: ColumnFormat, parsed: ParsedOptions
+) -> tuple[ColumnFormat, ColumnFormat]:
+    """Return the formats of key and value of changes. Raises OptionError if other options exclude
+    the envelope."""
+    fields = parsed.group("format")
+    envelope = fields.get("envelope")
+    if envelope is None:
+        raise OptionError(
+            "option envelope.columns has no effect without envelope: set envelope, or remove it"
+        )
+    if not value.has_schema:
+        raise OptionError(
+            f"option envelope={envelope} needs valueFormat: set it to {ANY_WITH_SCHEMA}, as the "
+            "connector writes the records"
+        )
+    unwraps = fields.get("envelope_columns", ROW_COLUMNS) == ROW_COLUMNS
+    for name, field in (("rescuedColumn", "rescued_column"), (DEPTH_OPTION, None)):
+        if fields.get(field or "recursive_fields_max_depth"):
+            raise OptionError(f"option {name} and envelope={envelope} exclude each other")
+    # Without a registry only JSON needs no schema of the keys.
+    if "format" not in parsed.group("key") and (
+        value.format == JSON or parsed.group("registry").get("url") is not None
+    ):
+        key = dataclasses.replace(
+            key, format=value.format, framing=value.framing, infer=value.infer, is_optional=True
+        )
+    return (
+        dataclasses.replace(key, envelope=envelope if key.has_schema else ""),
+        dataclasses.replace(value, envelope=envelope, unwraps=unwraps),
+    )
 
 
 def _with_schema(column: ColumnFormat, text: str, side: Side) -> ColumnFormat:

@@ -487,6 +487,13 @@ framing = one_of(
     fold=str.lower,
 )
 
+DEBEZIUM: Final = "debezium"
+ROW_COLUMNS: Final = "row"
+ENVELOPE_COLUMN: Final = "envelope"
+
+envelope = one_of(DEBEZIUM, fold=str.lower)
+envelope_columns = one_of(ROW_COLUMNS, ENVELOPE_COLUMN, fold=str.lower)
+
 DEPTH_OPTION: Final = "recursive.fields.max.depth"
 """Spark's name in from_protobuf; in from_avro it is recursiveFieldMaxDepth."""
 

@@ -582,6 +582,18 @@ FORMATS: tuple[Option, ...] = (
     *_column_rows("value"),
     *_column_rows("key"),
     used(
+        "envelope", _READ, "format.envelope", kinds.envelope,
+        "The records are changes of a table, in the envelope of this tool. valueFormat says how "
+        "the envelope is encoded, and keyFormat is the same unless it is set.",
+        default_text="none: values are what they are",
+    ),
+    used(
+        "envelope.columns", _READ, "format.envelope_columns", kinds.envelope_columns,
+        "The columns of a read with envelope. row: those of the table, as they are after the "
+        "change (before it, if it is a delete), and a column change. envelope: those of Kafka, and "
+        "value is the envelope.",
+    ),
+    used(
         "onBadRecord", _READ, "format.on_bad_record", kinds.bad_record_action,
         "What to do with a record whose key or value does not match its schema. fail: the read "
         "fails, and the error names the record. null: its key or value is null. column: its key "

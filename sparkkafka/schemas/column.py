@@ -22,8 +22,11 @@ from sparkkafka.config.kinds import AUTO, CONFLUENT, GLUE_ZLIB, HEADERS, JSON, N
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.schemas.arrays import as_type
 from sparkkafka.schemas.avro.fingerprint import fingerprint
 from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
+from sparkkafka.schemas.envelopes import decode as envelopes
+from sparkkafka.schemas.envelopes.decode import Envelope
 from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.framings import (
     IN_HEADERS,
@@ -133,7 +136,7 @@ class ColumnPlan:
     same schema as of `compile_for_tasks`. message: the reader's message (Protobuf). target: the
     type that the user chose, or None. type: the column's type, exactly as Spark has it. subject:
     the subject of the writers' schemas in the registry; schema_id, guid: the reader's id
-    there. rest: keep what no field takes (JSON).
+    there. rest: keep what no field takes (JSON). envelope: of change data capture.
     """
 
     column: str
@@ -148,11 +151,24 @@ class ColumnPlan:
     guid: bytes | None = None
     rest: bool = False
     compiled: Schema | None = None
+    envelope: Envelope | None = None
 
     @property
     def decoder_schema(self) -> Schema:
         """The reader's schema as decoders get it: compiled, if its format needs compiling."""
         return self.compiled or self.reader
+
+    def own_decoder(self) -> Decoder:
+        """Return the decoder of payloads of the reader's schema. Raises as `decoder_of`."""
+        return decoder_of(
+            self.format,
+            self.decoder_schema,
+            None,
+            self.target,
+            self.message,
+            self.rest,
+            self.envelope,
+        )
 
 
 class BadRow(NamedTuple):
@@ -352,9 +368,7 @@ class ColumnDecoder:
             return schema
         try:
             if schema is None or (schema == plan.reader and writer.message == plan.message):
-                return decoder_of(
-                    plan.format, plan.decoder_schema, None, plan.target, plan.message, plan.rest
-                )
+                return plan.own_decoder()
             if plan.format == PROTOBUF:
                 name = message_name(schema, writer.message)
                 target = message_name(plan.decoder_schema, plan.message)
@@ -366,9 +380,22 @@ class ColumnDecoder:
                 # It is decoded by the reader's schema, if the fields of both have the same wire
                 # types.
                 return decoder_of(
-                    plan.format, schema, plan.decoder_schema, plan.target, writer.message, plan.rest
+                    plan.format,
+                    schema,
+                    plan.decoder_schema,
+                    plan.target,
+                    writer.message,
+                    plan.rest,
+                    plan.envelope,
                 )
-            return decoder_of(plan.format, schema, plan.reader, plan.target, rest=plan.rest)
+            return decoder_of(
+                plan.format,
+                schema,
+                plan.reader,
+                plan.target,
+                rest=plan.rest,
+                envelope=plan.envelope,
+            )
         except SchemaError as error:
             return f"{writer} cannot be read: {error}"
 
@@ -437,51 +464,16 @@ def decoder_of(
     target: pa.DataType | None,
     message: tuple[int, ...] = FIRST_MESSAGE,
     rest: bool = False,
+    envelope: Envelope | None = None,
 ) -> Decoder:
-    """Return the format's decoder, which the process keeps for the next task. Raises SchemaError,
-    OptionError."""
+    """Return the format's decoder, or that of an envelope of this format. The process keeps it for
+    the next task. Raises SchemaError, OptionError."""
+    if envelope is not None and target is not None:
+        return envelopes.decoder(format_module(format), envelope, writer, reader, target, message)
     made: Decoder = format_module(format).decoder(
         writer, reader, target, message=message, rest=rest
     )
     return made
-
-
-# --- types --------------------------------------------------------------------------------------
-
-
-def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the array as the type `kind`. Other names of list items and other nullability need no
-    copy."""
-    if array.type.equals(kind, check_metadata=True):
-        return array
-    own = array.type
-    if pa.types.is_struct(kind) and pa.types.is_struct(own) and own.num_fields == kind.num_fields:
-        children = [
-            as_type(array.field(i).slice(0, len(array)), kind.field(i).type)
-            for i in range(kind.num_fields)
-        ]
-        if not array.offset:
-            return pa.Array.from_buffers(
-                kind, len(array), [array.buffers()[0]], array.null_count, children=children
-            )
-    if not array.offset:
-        if pa.types.is_map(kind) and pa.types.is_map(own):
-            own_entries = pa.StructArray.from_arrays(
-                [array.keys, array.items], names=["key", "value"]
-            )
-            entry = pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")])
-            entries = as_type(own_entries, entry)
-            return pa.Array.from_buffers(
-                kind, len(array), array.buffers()[:2], array.null_count, children=[entries]
-            )
-        if pa.types.is_list(kind) and pa.types.is_list(own):
-            items = as_type(array.values, kind.value_type)
-            return pa.Array.from_buffers(
-                kind, len(array), array.buffers()[:2], array.null_count, children=[items]
-            )
-    if pa.types.is_null(own):
-        return pa.nulls(len(array), kind)
-    return array.cast(kind)
 
 
 # --- writing ------------------------------------------------------------------------------------

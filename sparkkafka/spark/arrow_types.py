@@ -59,6 +59,7 @@ def arrow_schema(columns: tuple[ReadColumn, ...]) -> pa.Schema:
                 metadata={METADATA_KEY: column.metadata} if column.metadata else None,
             )
             for column in columns
+            if not column.is_hidden
         ]
     )
 

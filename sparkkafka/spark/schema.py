@@ -66,7 +66,8 @@ class ReadColumn:
     `as_text`: key or value as a string. `metadata`: that of the column in Spark's schema, as JSON;
     "" for none. A column with a schema (valueFormat, keyFormat) has `plans`, which say by topic how
     it is decoded. `arrow_type` is the type of such a column and of the columns bad_record and
-    rescued; None for other columns, which have those of COLUMN_TYPES.
+    rescued; None for other columns, which have those of COLUMN_TYPES. `is_hidden`: other columns
+    of the read are made of it.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ReadColumn:
     arrow_type: pa.DataType | None = None
     metadata: str = ""
     plans: tuple[tuple[str, ColumnPlan], ...] = ()
+    is_hidden: bool = False
 
 
 def default_columns(include_headers: bool) -> tuple[ReadColumn, ...]:

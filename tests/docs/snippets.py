@@ -34,7 +34,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/client-consumer.md",
         "docs/client-admin.md",
     ),
-    "schemas": ("docs/schemas.md", "docs/schema-types.md", "docs/bad-records.md"),
+    "schemas": ("docs/schemas.md", "docs/schema-types.md", "docs/bad-records.md", "docs/cdc.md"),
     "low-level": ("docs/low-level.md",),
     "testing": ("docs/testing.md",),
     "errors": ("docs/client-errors.md",),

@@ -18,13 +18,13 @@ from sparkkafka.config.kinds import AVRO, CONFLUENT, HEADERS, JSON, NO_FRAMING, 
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
+from sparkkafka.schemas.arrays import as_type
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.column import (
     ColumnDecoder,
     ColumnEncoder,
     ColumnPlan,
     EncodePlan,
-    as_type,
 )
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.registry.client import RegistryClient

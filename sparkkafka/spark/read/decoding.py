@@ -25,7 +25,13 @@ from sparkkafka.config.kinds import (
 )
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
-from sparkkafka.protocol.columns.columns import ALL_COLUMNS, HEADERS, DecodedRecords, validity
+from sparkkafka.protocol.columns.columns import (
+    ALL_COLUMNS,
+    HEADERS,
+    TIMESTAMP,
+    DecodedRecords,
+    validity,
+)
 from sparkkafka.protocol.records.arrow import binary_array, filtered_positions, from_numpy
 from sparkkafka.schemas.bounds import MAX_REASON
 from sparkkafka.schemas.column import (
@@ -38,6 +44,7 @@ from sparkkafka.schemas.column import (
 from sparkkafka.schemas.registry.client import RegistryClient, connect
 from sparkkafka.spark.arrow_types import has_null_items, to_arrow_type
 from sparkkafka.spark.metric_reports import Count, Report
+from sparkkafka.spark.read.change_columns import table_columns
 from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
 
 if TYPE_CHECKING:
@@ -63,11 +70,12 @@ def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> f
     if formats.on_bad_record == DEAD_LETTER:
         return ALL_COLUMNS
     plans = [plan for column in columns for _, plan in column.plans]
+    names = {TIMESTAMP} if formats.unwraps else set()
     # A header may have the id of the schema that wrote a record. JSON does not need that schema.
     without = (NO_FRAMING, GLUE, GLUE_ZLIB, SINGLE_OBJECT)
     if any(plan.framing not in without and plan.format != JSON for plan in plans):
-        return frozenset({HEADERS})
-    return frozenset()
+        names.add(HEADERS)
+    return frozenset(names)
 
 
 class TaskDecoder:
@@ -89,6 +97,9 @@ class TaskDecoder:
         self.options, self.formats = options, formats
         self._report = report
         self._plans = {column.name: dict(column.plans) for column in columns if column.plans}
+        self.visible_columns = [
+            (column.name, column.arrow_type) for column in columns if not column.is_hidden
+        ]
         self._on_driver = on_driver
         self._stack = ExitStack()
         self._registry: RegistryClient | None = None
@@ -239,6 +250,9 @@ class PartitionDecoder:
         value = decoded.get("value")
         if value is not None and value.rest is not None:
             columns["rescued"] = value.rest
+        is_bad = np.zeros(len(records), np.bool_)
+        if value is not None:
+            is_bad[[cause.row for cause in value.bad]] = True
         if formats.on_bad_record == COLUMN:
             columns["bad_record"] = _bad_record_column(
                 len(records), causes_by_row, payloads_by_column
@@ -260,6 +274,16 @@ class PartitionDecoder:
             records = _filter_records(records, keep)
             mask = from_numpy(keep)
             columns = {name: array.filter(mask) for name, array in columns.items()}
+            is_bad = is_bad[keep]
+        if formats.unwraps:
+            columns = table_columns(
+                self._task.visible_columns,
+                columns,
+                is_bad,
+                records,
+                self._topic,
+                self._partition,
+            )
         return columns, records
 
     def _describe(self, records: DecodedRecords, row: int, causes: Causes) -> str:

@@ -294,6 +294,7 @@ class BatchShaper:
         self._columns = [
             (column, None if column.arrow_type is not None else makers[column.name])
             for column in columns
+            if not column.is_hidden
         ]
 
     def batches(self, records: DecodedRecords) -> Iterator[pa.RecordBatch]:

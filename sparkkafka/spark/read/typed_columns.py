@@ -17,10 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.formats import ANY_WITH_SCHEMA, ColumnFormat, FormatOptions
 from sparkkafka.config.kinds import (
     COLUMN,
     CONFLUENT,
@@ -39,7 +39,9 @@ from sparkkafka.errors import (
     UnknownTopicError,
     some,
 )
-from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, decoder_of, format_module
+from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, format_module
+from sparkkafka.schemas.envelopes import decode as envelopes
+from sparkkafka.schemas.envelopes.decode import Envelope
 from sparkkafka.schemas.framings import unframe_column
 from sparkkafka.schemas.registry.client import (
     SUBJECT_NOT_FOUND,
@@ -57,6 +59,7 @@ from sparkkafka.spark.arrow_types import (
     from_arrow_type,
     to_arrow_type,
 )
+from sparkkafka.spark.read.change_columns import CHANGE, changes_schema, split_columns
 from sparkkafka.spark.read.planning import KafkaInputPartition, compile_pattern
 from sparkkafka.spark.schema import (
     BAD_RECORD_TYPE,
@@ -95,10 +98,25 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
     formats = options.formats
     if formats is None:
         return kafka_schema
-    with open_registry(formats.registry) as registry:
-        schema = schema_of_formats(
-            kafka_schema, formats, lambda column: _typed_field(column, options, formats, registry)
+    if formats.unwraps and options.include_headers:
+        raise OptionError(
+            "option includeHeaders has no effect with envelope.columns=row: remove it, or set "
+            "envelope.columns=envelope"
         )
+    with open_registry(formats.registry) as registry:
+        if formats.unwraps:
+            value = _typed_field(formats.value, options, formats, registry)
+            key = _key_field(options, formats, registry)
+            schema = changes_schema(value, key, PINS_KEY, list(_added_columns(formats)))
+        else:
+
+            def typed_field(column: ColumnFormat) -> StructField:
+                if column.is_optional:
+                    key = _key_field(options, formats, registry)
+                    return key or StructField(column.column, BinaryType())
+                return _typed_field(column, options, formats, registry)
+
+            schema = schema_of_formats(kafka_schema, formats, typed_field)
     for name, spark_type in _added_columns(formats).items():
         schema = schema.add(name, spark_type)
     return schema
@@ -115,6 +133,26 @@ def _added_columns(formats: FormatOptions) -> dict[str, DataType]:
     return columns
 
 
+def _key_field(
+    options: ReadOptions, formats: FormatOptions, registry: RegistryClient | None
+) -> StructField | None:
+    """Return the field of the keys of changes; None if records have none, or their type is not
+    known and keyFormat is not set."""
+    column = formats.key
+    if not column.has_schema:
+        return None
+    try:
+        return _typed_field(column, options, formats, registry)
+    except RegistryError as error:
+        if not column.is_optional or error.code != SUBJECT_NOT_FOUND:
+            raise
+    except OptionError:
+        if not column.is_optional:
+            raise
+    log.info("no type of keys is known, so change has no field key: set keyFormat and keySchema")
+    return None
+
+
 def _typed_field(
     column: ColumnFormat,
     options: ReadOptions,
@@ -123,6 +161,8 @@ def _typed_field(
 ) -> StructField:
     """Return the field of a column with a schema; its metadata has the chosen schemas' ids."""
     name = column.column
+    if column.envelope and column.schema is None and registry is None:
+        return StructField(name, from_arrow_type(_infer_type(options, column)))
     if column.infer:
         return StructField(name, from_arrow_type(_infer_type(options, column)))
     if column.schema is None and registry is None:
@@ -235,14 +275,22 @@ def _common_type(
 
 def _type_of(column: ColumnFormat, chosen: ChosenSchema, depth: int | None) -> pa.DataType:
     """Return the type that a schema gives the column. `depth`: recursive.fields.max.depth."""
+    module = format_module(column.format)
     try:
-        arrow_type: pa.DataType = format_module(column.format).arrow_type(
+        if envelope := _envelope(column):
+            return envelopes.full_type(module, envelope, chosen.schema, chosen.message, depth)
+        arrow_type: pa.DataType = module.arrow_type(
             chosen.schema, message=chosen.message, depth=depth
         )
     except SchemaError as error:
         source = f"subject {chosen.subject}" if chosen.subject else f"{column.column}Schema"
         raise SchemaError(f"{source} cannot be a column: {error}") from error
     return arrow_type
+
+
+def _envelope(column: ColumnFormat, names: tuple[tuple[str, str], ...] = ()) -> Envelope | None:
+    """Return how a column of changes is read; None for another column."""
+    return Envelope(column.envelope, column.unwraps, names) if column.envelope else None
 
 
 # --- the type of inferred JSON -------------------------------------------------------------------
@@ -272,7 +320,21 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
             f"{name}Schema=infer: no record has a {name}, so its type is not known. Call "
             f".schema('{name} struct<…>'), or set {name}Schema to a JSON Schema"
         )
-    arrow_type: pa.DataType = format_module(column.format).infer(samples)
+    module = format_module(column.format)
+    if envelope := _envelope(column):
+        sampled = envelopes.sample_type(module, envelope, samples, infers=column.infer)
+        if sampled is None:
+            raise OptionError(
+                f"the records of {name}Format={column.format} have no schema beside their payload, "
+                f"so the types of the columns are not known: set schemas.enable=true in the "
+                f"connector's {name} converter, or call .schema(…) with the columns, or set "
+                f"{name}Schema to infer"
+            )
+        if not column.infer:
+            return sampled
+        arrow_type: pa.DataType = sampled
+    else:
+        arrow_type = module.infer(samples)
     log.warning(
         "%sSchema=infer: by a sample of %d records, column %s is %s. Fields that the sample lacks "
         "are not read: name this type, or a better one, in .schema(…), so that all runs use it",
@@ -337,8 +399,16 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
     formats = options.formats
     if formats is None:
         return columns_of_schema(schema)
+    if formats.unwraps:
+        return _change_columns(schema, options, formats)
     both = (formats.value, formats.key)
     typed = {column.column: column for column in both if column.has_schema}
+    if (  # its type is not known
+        formats.key.is_optional
+        and "key" in schema.names
+        and isinstance(schema["key"].dataType, BinaryType | StringType)
+    ):
+        del typed["key"]
     _check_dead_letter_topic(options, formats.dead_letter_topic)
     added = _added_columns(formats)
     columns = columns_of_schema(
@@ -364,6 +434,40 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
 
     with open_registry(formats.registry) as registry:
         return tuple(with_plans(column, registry) for column in columns)
+
+
+def _change_columns(
+    schema: StructType, options: ReadOptions, formats: FormatOptions
+) -> tuple[ReadColumn, ...]:
+    """As `typed_columns`, for envelope.columns=row."""
+    if options.filter_pushdown:
+        raise OptionError(
+            "option filterPushdown has no effect with envelope.columns=row, whose columns are not "
+            "those of Kafka: remove it, or set envelope.columns=envelope"
+        )
+    _check_dead_letter_topic(options, formats.dead_letter_topic)
+    added = _added_columns(formats)
+    _check_added_columns(schema, added)
+    split = split_columns(schema, list(added))
+    pins = schema[CHANGE].metadata.get(PINS_KEY, {}) if CHANGE in schema.names else {}
+    hidden = []
+    with open_registry(formats.registry) as registry:
+        for column, arrow_type in ((formats.value, split.value), (formats.key, split.key)):
+            if arrow_type is None:
+                continue
+            name = column.column
+            if not column.has_schema:
+                raise OptionError(
+                    "the schema has change.key, whose format is not known: set keyFormat to "
+                    f"{ANY_WITH_SCHEMA}"
+                )
+            metadata = {PINS_KEY: pins[name]} if name in pins else {}
+            field = StructField(name, from_arrow_type(arrow_type), True, metadata)
+            plans = _plans_by_topic(
+                column, field, arrow_type, options, formats, registry, split.names
+            )
+            hidden.append(ReadColumn(name, arrow_type=arrow_type, plans=plans, is_hidden=True))
+    return (*split.columns, *hidden)
 
 
 def _check_dead_letter_topic(options: ReadOptions, topic: str) -> None:
@@ -422,9 +526,10 @@ def _plans_by_topic(
     options: ReadOptions,
     formats: FormatOptions,
     registry: RegistryClient | None,
+    names: tuple[tuple[str, str], ...] = (),
 ) -> tuple[tuple[str, ColumnPlan], ...]:
     """Return how a column of type `arrow_type` is decoded, by topic. `field` has the schemas' ids
-    in its metadata, if it comes from `typed_schema`."""
+    in its metadata, if it comes from `typed_schema`. `names`: those of `Envelope`."""
     pinned_ids: dict[str, int | bytes] = {
         topic: bytes.fromhex(pin["guid"]) if "guid" in pin else int(pin["id"])
         for topic, pin in field.metadata.get(PINS_KEY, {}).items()
@@ -453,6 +558,7 @@ def _plans_by_topic(
                 rescues=rescues,
                 depth=depth,
                 is_from_schema=bool(pinned_ids),
+                names=names,
             ),
         )
         for topic, chosen in schemas.items()
@@ -497,6 +603,7 @@ def _plan(
     rescues: bool,
     depth: int | None,
     is_from_schema: bool,
+    names: tuple[tuple[str, str], ...] = (),
 ) -> ColumnPlan:
     """Return how a column of type `arrow_type` is decoded with the chosen schema.
 
@@ -506,6 +613,28 @@ def _plan(
     cannot give.
     """
     name = column.column
+    if envelope := _envelope(column, names):
+        path = first_stricter_field(arrow_type, as_nullable(arrow_type), name)
+        if path is not None:
+            raise OptionError(
+                f"{path} of the schema cannot be NOT NULL: records without it may exist"
+            )
+        plan = ColumnPlan(
+            column=name,
+            format=column.format,
+            framing=column.framing,
+            reader=chosen.schema,
+            type=arrow_type,
+            target=arrow_type,
+            message=chosen.message,
+            subject=chosen.subject,
+            schema_id=chosen.schema_id,
+            guid=chosen.guid,
+            compiled=compiled_schema,
+            envelope=envelope,
+        )
+        plan.own_decoder()  # if the type does not fit, the read fails here, and not in each task
+        return plan
     schema_type = as_nullable(arrow_type)  # of JSON without a schema: any field may be missing
     is_same_type = True
     if chosen.schema.text:
@@ -543,7 +672,7 @@ def _plan(
     if plan.target is not None or rescues:
         # If a field of the type does not exist, the read fails here, and not in each task.
         try:
-            decoder_of(plan.format, plan.decoder_schema, None, plan.target, plan.message, plan.rest)
+            plan.own_decoder()
         except (OptionError, SchemaError) as error:
             if not chosen.subject:
                 raise

@@ -1,0 +1,260 @@
+"""Types of Kafka Connect: what a decoded field means, besides its Arrow type.
+
+A schema says it in the format's own way: Avro by the properties connect.name and
+connect.parameters, a JSON Schema by title and connect.parameters, and Connect's JsonConverter by a
+schema beside each payload. `type_of_schema` and `type_of_connect_schema` read them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sparkkafka.config.kinds import AVRO, JSON
+from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.values import Schema
+
+_LEAVES: Final = {
+    "boolean": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.string(),
+}
+"""What the JSON decoder reads for Connect's types; bytes are a text in base64."""
+
+_MAX_LEVELS: Final = 64
+
+
+@dataclass(frozen=True)
+class ConnectType:
+    """A type of Connect.
+
+    `leaf`: the Arrow type that the format's decoder gives; None for a struct, list or map. `name`:
+    the semantic type, such as io.debezium.time.Date. `children`: a struct's fields by name; the
+    item of a list or the value of a map under "". `is_base64`: bytes are a text.
+    """
+
+    leaf: pa.DataType | None = None
+    name: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    children: Mapping[str, ConnectType] = field(default_factory=dict)
+    is_list: bool = False
+    is_map: bool = False
+    is_base64: bool = False
+
+    @property
+    def is_struct(self) -> bool:
+        return self.leaf is None and not self.is_list and not self.is_map
+
+    @property
+    def item(self) -> ConnectType:
+        return self.children[""]
+
+    @property
+    def wire(self) -> pa.DataType:
+        """The Arrow type that the format's decoder gives."""
+        if self.leaf is not None:
+            return self.leaf
+        if self.is_list:
+            return pa.list_(pa.field("element", self.item.wire))
+        if self.is_map:
+            return pa.map_(pa.string(), pa.field("value", self.item.wire))
+        return pa.struct([(name, child.wire) for name, child in self.children.items()])
+
+    def pruned(self, target: pa.DataType) -> ConnectType:
+        """Return the type with only the fields that `target` has."""
+        if self.is_struct and pa.types.is_struct(target):
+            names = [name for name in self.children if target.get_field_index(name) >= 0]
+            kept = {name: self.children[name].pruned(target.field(name).type) for name in names}
+            return replace(self, children=kept)
+        if self.is_list and pa.types.is_list(target):
+            return replace(self, children={"": self.item.pruned(target.value_type)})
+        if self.is_map and pa.types.is_map(target):
+            return replace(self, children={"": self.item.pruned(target.item_type)})
+        return self
+
+    def means_same(self, other: ConnectType) -> bool:
+        """Whether the fields that both have mean the same, so that one schema can read the
+        other's values."""
+        if self.leaf is not None and other.leaf is not None:
+            scales = [node.parameters.get("scale") for node in (self, other)]
+            return self.name == other.name and scales[0] == scales[1]
+        return all(
+            child.means_same(other.children[name])
+            for name, child in self.children.items()
+            if name in other.children
+        )
+
+
+def type_of_arrow(arrow_type: pa.DataType) -> ConnectType:
+    """Return the Connect type of values that are what their Arrow type says."""
+    if pa.types.is_struct(arrow_type):
+        children = {child.name: type_of_arrow(child.type) for child in arrow_type}
+        return ConnectType(children=children)
+    if pa.types.is_list(arrow_type):
+        return ConnectType(children={"": type_of_arrow(arrow_type.value_type)}, is_list=True)
+    if pa.types.is_map(arrow_type):
+        return ConnectType(children={"": type_of_arrow(arrow_type.item_type)}, is_map=True)
+    return ConnectType(arrow_type)
+
+
+# --- the schema beside a payload --------------------------------------------------------------
+
+
+def type_of_connect_schema(schema: Any, level: int = 0) -> ConnectType:
+    """Return the type of the JSON that Connect's JsonConverter writes as `schema`. Raises
+    SchemaError."""
+    if not isinstance(schema, dict) or level > _MAX_LEVELS:
+        raise SchemaError("the schema beside the payload is not one of Kafka Connect")
+    kind, name = schema.get("type"), schema.get("name") or ""
+    parameters = schema.get("parameters")
+    common: dict[str, Any] = {
+        "name": name if isinstance(name, str) else "",
+        "parameters": parameters if isinstance(parameters, dict) else {},
+    }
+    if kind == "struct":
+        fields = schema.get("fields")
+        children: dict[str, ConnectType] = {}
+        for child in fields if isinstance(fields, list) else ():
+            if not isinstance(child, dict) or not isinstance(child.get("field"), str):
+                raise SchemaError("a field of the schema beside the payload has no name")
+            children[child["field"]] = type_of_connect_schema(child, level + 1)
+        return ConnectType(children=children, **common)
+    if kind == "array":
+        item = type_of_connect_schema(schema.get("items"), level + 1)
+        return ConnectType(children={"": item}, is_list=True, **common)
+    if kind == "map":
+        item = type_of_connect_schema(schema.get("values"), level + 1)
+        return ConnectType(children={"": item}, is_map=True, **common)
+    if kind not in _LEAVES:
+        raise SchemaError(f"the schema beside the payload has the unknown type {kind!r}")
+    return ConnectType(_LEAVES[kind], is_base64=kind == "bytes", **common)
+
+
+# --- schemas of the formats -------------------------------------------------------------------
+
+
+def type_of_schema(schema: Schema, arrow_type: pa.DataType) -> ConnectType:
+    """Return the Connect type of a schema whose values are of `arrow_type`."""
+    if schema.format == AVRO:
+        document = json.loads(schema.text)
+        return _of_avro(document, arrow_type, "", _named_types(document, "", {}))
+    if schema.format == JSON:
+        return _of_json_schema(json.loads(schema.text), arrow_type)
+    return type_of_arrow(arrow_type)
+
+
+def _with_children(node: ConnectType, children: Mapping[str, ConnectType]) -> ConnectType:
+    return replace(node, children={**node.children, **children})
+
+
+def _named_types(node: Any, namespace: str, found: dict[str, Any]) -> dict[str, Any]:
+    """Return the named types of an Avro schema by full name."""
+    if isinstance(node, list):
+        for branch in node:
+            _named_types(branch, namespace, found)
+    elif isinstance(node, dict):
+        if isinstance(name := node.get("name"), str):
+            namespace = _namespace(node, namespace)
+            found[_full_name(name, namespace)] = node
+        for below in (node.get("type"), node.get("items"), node.get("values")):
+            _named_types(below, namespace, found)
+        for child in node.get("fields") or ():
+            _named_types(child.get("type"), namespace, found)
+    return found
+
+
+def _namespace(node: Mapping[str, Any], around: str) -> str:
+    """Return the namespace inside of a named type."""
+    name = node["name"]
+    if "." in name:
+        return str(name.rpartition(".")[0])
+    return str(node.get("namespace", around) or "")
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _of_avro(
+    node: Any, arrow_type: pa.DataType, namespace: str, named: Mapping[str, Any]
+) -> ConnectType:
+    """As `type_of_schema`, for a part of an Avro schema."""
+    if isinstance(node, list):
+        branches = [branch for branch in node if branch != "null"]
+        if len(branches) != 1:
+            return type_of_arrow(arrow_type)
+        return _of_avro(branches[0], arrow_type, namespace, named)
+    if isinstance(node, str):
+        full_name = _full_name(node, namespace)
+        if full_name not in named:
+            return type_of_arrow(arrow_type)
+        node = named[full_name]
+        namespace = full_name.rpartition(".")[0]
+    if isinstance(node.get("type"), dict | list):
+        return _of_avro(node["type"], arrow_type, namespace, named)
+    if isinstance(node.get("name"), str):
+        namespace = _namespace(node, namespace)
+    parameters = node.get("connect.parameters")
+    made = replace(
+        type_of_arrow(arrow_type),
+        name=str(node.get("connect.name") or ""),
+        parameters=parameters if isinstance(parameters, dict) else {},
+    )
+    if made.is_struct and node.get("type") == "record":
+        return _with_children(
+            made,
+            {
+                child["name"]: _of_avro(
+                    child["type"], arrow_type.field(child["name"]).type, namespace, named
+                )
+                for child in node["fields"]
+            },
+        )
+    if made.is_list or made.is_map:
+        below = node.get("items" if made.is_list else "values")
+        item_type = arrow_type.value_type if made.is_list else arrow_type.item_type
+        return _with_children(made, {"": _of_avro(below, item_type, namespace, named)})
+    return made
+
+
+def _of_json_schema(node: Any, arrow_type: pa.DataType) -> ConnectType:
+    """As `type_of_schema`, for a part of a JSON Schema as Confluent's JsonSchemaConverter writes
+    it: without references."""
+    made = type_of_arrow(arrow_type)
+    if not isinstance(node, dict):
+        return made
+    if isinstance(branches := node.get("oneOf"), list):
+        others = [branch for branch in branches if branch != {"type": "null"}]
+        return _of_json_schema(others[0], arrow_type) if len(others) == 1 else made
+    parameters = node.get("connect.parameters")
+    made = replace(
+        made,
+        name=str(node.get("title") or ""),
+        parameters=parameters if isinstance(parameters, dict) else {},
+    )
+    properties = node.get("properties")
+    if made.is_struct and isinstance(properties, dict):
+        return _with_children(
+            made,
+            {
+                child.name: _of_json_schema(properties.get(child.name), child.type)
+                for child in arrow_type
+            },
+        )
+    if made.is_list:
+        item = _of_json_schema(node.get("items"), arrow_type.value_type)
+        return _with_children(made, {"": item})
+    if made.is_map:
+        item = _of_json_schema(node.get("additionalProperties"), arrow_type.item_type)
+        return _with_children(made, {"": item})
+    return made

@@ -1,0 +1,361 @@
+"""Debezium's envelope: before, after, op and source, as a table's row and a change.
+
+`change_type` has the fields of a change that the envelope itself gives. Its key and what Kafka
+knows are added where the rows of a read are made.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.protocol.columns.columns import validity
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.records.varint_columns import Flags
+from sparkkafka.schemas.arrays import flags_of, offsets_of, scalar
+from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
+from sparkkafka.schemas.envelopes.semantic_types import (
+    Faults,
+    Place,
+    check_target,
+    convert,
+    struct_of,
+    unavailable,
+    value_type,
+    without,
+)
+
+ROW, TRUNCATE, MESSAGE, TOMBSTONE = "row", "truncate", "message", "tombstone"
+HEARTBEAT, SCHEMA_CHANGE, TRANSACTION = "heartbeat", "schema_change", "transaction"
+
+TRANSACTION_TYPE: Final = pa.struct(
+    [
+        ("id", pa.string()),
+        ("total_order", pa.int64()),
+        ("data_collection_order", pa.int64()),
+    ]
+)
+_UNAVAILABLE_TYPE: Final = pa.list_(pa.field("element", pa.string()))
+
+_KIND_OF_OP: Final = {"c": ROW, "u": ROW, "d": ROW, "r": ROW, "t": TRUNCATE, "m": MESSAGE}
+
+_OTHER_FIELDS: Final = ("status", "ddl", "databaseName")
+"""Fields that tell the other records of Debezium from envelopes, where no schema does."""
+
+_POSITION_FIELDS: Final = (
+    *("lsn", "file", "pos", "row", "change_lsn", "commit_lsn", "event_serial_no", "scn"),
+    *("ord", "ts_ms"),
+)
+"""Fields of `source` from which the position is made."""
+
+
+def change_type(source: pa.DataType) -> pa.DataType:
+    """Return the type of a change, as far as the envelope gives it."""
+    return pa.struct(
+        [
+            ("op", pa.string()),
+            ("kind", pa.string()),
+            ("ts_ms", pa.int64()),
+            ("ts_us", pa.int64()),
+            ("position", pa.string()),
+            ("source", source),
+            ("transaction", TRANSACTION_TYPE),
+            ("unavailable", _UNAVAILABLE_TYPE),
+        ]
+    )
+
+
+def full_type(node: ConnectType) -> pa.DataType:
+    """Return the type of all that `unwrap` makes: struct<row: …, change: …>. Raises SchemaError if
+    the schema is that of no envelope."""
+    after = node.children.get("after", node.children.get("before"))
+    if after is None or "op" not in node.children:
+        names = ", ".join(node.children) or "no fields"
+        raise SchemaError(
+            f"the schema is not one of Debezium's envelopes, which have op and after: "
+            f"it has {names}"
+        )
+    if not after.is_struct:
+        raise OptionError(
+            "the field after is no struct, as in changes of MongoDB, whose documents are JSON: "
+            "set envelope.columns=envelope, and parse value.after with from_json"
+        )
+    source = node.children.get("source")
+    source_type = value_type(source) if source else pa.struct([("ts_ms", pa.int64())])
+    return pa.struct([("row", value_type(after)), ("change", change_type(source_type))])
+
+
+def kind_of(node: ConnectType) -> str | None:
+    """Return the kind of all records of a schema; None for envelopes, whose kind `op` says. Raises
+    SchemaError for a schema that Debezium does not use."""
+    names = node.children.keys()
+    if "op" in names:
+        return None
+    if {"status", "id"} <= names:
+        return TRANSACTION
+    if names & {"ddl", "tableChanges"}:
+        return SCHEMA_CHANGE
+    if names == {"ts_ms"}:
+        return HEARTBEAT
+    raise SchemaError(
+        f"it is no record of Debezium: it has the fields {', '.join(names) or 'none'}, and not op"
+    )
+
+
+def node_of_target(target: pa.DataType, row: ConnectType) -> ConnectType:
+    """Return the type of envelopes without a schema whose rows are of the type `row`, and whose
+    change is that of `target`."""
+    change = target.field("change").type
+    source = pa.struct([])
+    if change.get_field_index("source") >= 0:
+        source = change.field("source").type
+    known = {field.name: field for field in source}
+    for name in _POSITION_FIELDS:
+        is_number = name in ("lsn", "pos", "row", "event_serial_no", "ord", "ts_ms")
+        known.setdefault(name, pa.field(name, pa.int64() if is_number else pa.string()))
+    others = type_of_arrow(
+        pa.struct(
+            [
+                ("op", pa.string()),
+                ("source", pa.struct(list(known.values()))),
+                ("ts_ms", pa.int64()),
+                ("ts_us", pa.int64()),
+                ("transaction", TRANSACTION_TYPE),
+                *((name, pa.string()) for name in _OTHER_FIELDS),
+            ]
+        )
+    )
+    return ConnectType(children={"before": row, "after": row, **others.children})
+
+
+def needed(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectType:
+    """Return the fields of an envelope that `unwrap` needs for `target`. Raises OptionError for a
+    field or type of `target` that it cannot give; `lenient`: fields that it lacks are null."""
+    row, change = target.field("row").type, target.field("change").type
+    children = node.children
+    wanted = {field.name for field in change}
+    kept: dict[str, ConnectType] = {}
+    for name in ("before", "after"):
+        if name in children and children[name].is_struct:
+            check_target(children[name], row, "", lenient=lenient)
+            kept[name] = children[name].pruned(row)
+    for name in ("op", "status", "ddl", "databaseName", "ts_ms", "ts_us"):
+        if name in children and children[name].leaf is not None:
+            kept[name] = children[name]
+    if "transaction" in children and "transaction" in wanted:
+        kept["transaction"] = children["transaction"].pruned(TRANSACTION_TYPE)
+    if "source" in children and children["source"].is_struct:
+        fields: dict[str, ConnectType] = {}
+        source = children["source"]
+        if "source" in wanted:
+            source_type = change.field("source").type
+            check_target(source, source_type, "change.source", lenient=lenient)
+            fields.update(source.pruned(source_type).children)
+        if "position" in wanted:
+            names = [name for name in _POSITION_FIELDS if name in source.children]
+            fields.update({name: source.children[name] for name in names})
+        if fields:
+            kept["source"] = ConnectType(children=fields, name=source.name)
+    if not kept:
+        kept = dict(list(children.items())[:1])
+    return ConnectType(children=kept, name=node.name)
+
+
+def unwrap(
+    values: pa.Array, node: ConnectType, target: pa.DataType, kind: str | None, faults: Faults
+) -> pa.Array:
+    """Return decoded envelopes of the type `node` as `target`, struct<row, change>. `kind`: that of
+    all records, if their schema says it."""
+    count = len(values)
+    place = Place(faults, np.arange(count))
+    present = is_valid(values)
+
+    def field(name: str) -> pa.Array | None:
+        index = values.type.get_field_index(name)
+        return None if index < 0 else pc.struct_field(values, [index])
+
+    op = field("op") if kind is None else None
+    kinds, is_row, is_delete = _kinds(values, present, op, kind, faults)
+    row_type, change = target.field("row").type, target.field("change").type
+    before, after = field("before"), field("after")
+    if is_row.any() and after is not None:
+        missing = is_row & ~is_delete & ~is_valid(after)
+        if missing.any():
+            faults.add(place.rows, missing, "after", "it is missing, and op is no delete")
+    columns: list[pa.Array] = []
+    missing_names: dict[str, Flags] = {}
+    row_node = node.children.get("after", node.children.get("before", ConnectType()))
+    for column in row_type:
+        below = row_node.children.get(column.name)
+        wire = None if below is None else _row_column(before, after, is_delete, column.name)
+        if wire is None or below is None:
+            columns.append(pa.nulls(count, column.type))
+            continue
+        flags = unavailable(wire, below)
+        if flags is not None:
+            missing_names[column.name] = flags
+            wire = without(wire, flags)
+        columns.append(convert(wire, below, column.type, place.below(column.name)))
+    made = {"row": struct_of(row_type, count, is_row, columns)}
+    parts = [_change_part(part, values, node, op, kinds, place, missing_names) for part in change]
+    made["change"] = struct_of(change, count, None, parts)
+    return struct_of(target, count, present, [made[part.name] for part in target])
+
+
+def _kinds(
+    values: pa.Array, present: Flags, op: pa.Array | None, kind: str | None, faults: Faults
+) -> tuple[pa.Array, Flags, Flags]:
+    """Return the kind of each record, and which are rows and deletes. Records of no kind are
+    bad."""
+    count = len(values)
+    none = np.zeros(count, np.bool_)
+    if op is None:
+        return _texts({kind or "": present}, count), none, none
+    flags = {letter: flags_of(pc.equal(op, scalar(letter))) for letter in _KIND_OF_OP}
+    by_kind: dict[str, Flags] = {}
+    for letter, name in _KIND_OF_OP.items():
+        by_kind[name] = by_kind.get(name, none) | flags[letter]
+    unknown = is_valid(op) & ~(by_kind[ROW] | by_kind[TRUNCATE] | by_kind[MESSAGE])
+    if unknown.any():
+        rows = np.arange(count)
+        for row in rows[unknown].tolist():
+            faults.reasons.setdefault(
+                row, f"field op: {str(op[row])[:20]!r} is none of {', '.join(_KIND_OF_OP)}"
+            )
+    others = present & ~is_valid(op)
+    if others.any():
+        names = {field.name: number for number, field in enumerate(values.type)}
+
+        def has(name: str) -> Flags:
+            if name not in names:
+                return none
+            return others & is_valid(pc.struct_field(values, [names[name]]))
+
+        by_kind[TRANSACTION] = has("status")
+        by_kind[SCHEMA_CHANGE] = (has("ddl") | has("databaseName")) & ~by_kind[TRANSACTION]
+        others &= ~(by_kind[TRANSACTION] | by_kind[SCHEMA_CHANGE])
+        by_kind[HEARTBEAT] = has("ts_ms") & ~has("after") & ~has("before") & others
+        others &= ~by_kind[HEARTBEAT]
+        faults.add(np.arange(count), others, "op", "it is missing, so this is no envelope")
+    return _texts(by_kind, count), by_kind[ROW], flags["d"]
+
+
+def _texts(flags_by_text: dict[str, Flags], count: int) -> pa.Array:
+    """Return the text of each row whose flag is true; null for others."""
+    texts = pa.nulls(count, pa.string())
+    for text, flags in flags_by_text.items():
+        if flags.all():
+            return pc.if_else(from_numpy(flags), scalar(text), texts)
+        if flags.any():
+            texts = pc.if_else(from_numpy(flags), scalar(text), texts)
+    return texts
+
+
+def _row_column(
+    before: pa.Array | None, after: pa.Array | None, is_delete: Flags, name: str
+) -> pa.Array | None:
+    """Return a column of the rows: after the change, and before it for deletes."""
+
+    def column(side: pa.Array | None) -> pa.Array | None:
+        index = -1 if side is None else side.type.get_field_index(name)
+        return None if side is None or index < 0 else pc.struct_field(side, [index])
+
+    if not is_delete.any():
+        return column(after)
+    if is_delete.all():
+        return column(before)
+    old, new = column(before), column(after)
+    if old is None or new is None or old.type != new.type:
+        return new if new is not None else old
+    if pa.types.is_nested(old.type):
+        index = np.arange(len(new)) + np.where(is_delete, len(new), 0)
+        return pa.concat_arrays([new, old]).take(from_numpy(index))
+    return pc.if_else(from_numpy(is_delete), old, new)
+
+
+def _change_part(
+    part: pa.Field,
+    values: pa.Array,
+    node: ConnectType,
+    op: pa.Array | None,
+    kinds: pa.Array,
+    place: Place,
+    missing_names: dict[str, Flags],
+) -> pa.Array:
+    """Return a field of the change."""
+    name, count = part.name, len(values)
+    if name == "kind":
+        return kinds
+    if name == "op":
+        return op if op is not None else pa.nulls(count, pa.string())
+    if name == "unavailable":
+        return _lists_of_names(missing_names, count)
+    if name == "position":
+        index = values.type.get_field_index("source")
+        return position(None if index < 0 else pc.struct_field(values, [index]), count)
+    index = values.type.get_field_index(name)
+    if index < 0 or name not in node.children:
+        return pa.nulls(count, part.type)
+    below = place.below("change").below(name)
+    return convert(pc.struct_field(values, [index]), node.children[name], part.type, below)
+
+
+def _lists_of_names(flags_by_name: dict[str, Flags], count: int) -> pa.Array:
+    """Return for each row the names whose flags are true; null for none."""
+    if not flags_by_name:
+        return pa.nulls(count, _UNAVAILABLE_TYPE)
+    table = np.stack(list(flags_by_name.values()), axis=1)
+    counts = table.sum(axis=1)
+    names = pa.concat_arrays([_texts({name: np.ones(1, np.bool_)}, 1) for name in flags_by_name])
+    items = names.take(from_numpy(np.nonzero(table)[1].astype(np.int64)))
+    buffers = [validity(counts > 0), pa.py_buffer(offsets_of(counts, np.int32))]
+    return pa.Array.from_buffers(_UNAVAILABLE_TYPE, count, buffers, children=[items])
+
+
+# --- the position in the source -----------------------------------------------------------------
+
+
+def position(source: pa.Array | None, count: int) -> pa.Array:
+    """Return a text for each record that sorts as the source's log: of the fields that the
+    connector writes. Null where it is not known."""
+    nothing = pa.nulls(count, pa.string())
+    if source is None:
+        return nothing
+    fields = {
+        field.name: pc.struct_field(source, [number])
+        for number, field in enumerate(source.type)
+        if field.name in _POSITION_FIELDS and not pa.types.is_nested(field.type)
+    }
+
+    def padded(name: str, digits: int) -> pa.Array:
+        if name not in fields:
+            return nothing
+        return pc.utf8_lpad(fields[name].cast(pa.string()), digits, "0")
+
+    def joined(*parts: pa.Array) -> pa.Array:
+        return pc.binary_join_element_wise(*parts, scalar(":"))
+
+    candidates = [padded("lsn", 20)]  # Postgres
+    if "file" in fields:  # MySQL and MariaDB
+        number = pc.replace_substring_regex(fields["file"].cast(pa.string()), r"^.*\.", "")
+        file = pc.utf8_lpad(number, 20, "0")
+        row = pc.coalesce(padded("row", 10), scalar("0" * 10))
+        candidates.append(joined(file, padded("pos", 20), row))
+    if "change_lsn" in fields or "commit_lsn" in fields:  # SQL Server, Db2
+        lsn = pc.coalesce(
+            *(
+                fields[name].cast(pa.string())
+                for name in ("change_lsn", "commit_lsn")
+                if name in fields
+            )
+        )
+        serial = pc.coalesce(padded("event_serial_no", 10), scalar("0" * 10))
+        candidates.append(joined(lsn, serial))
+    candidates.append(padded("scn", 20))  # Oracle
+    if "ord" in fields:  # MongoDB
+        candidates.append(joined(padded("ts_ms", 20), padded("ord", 10)))
+    return pc.coalesce(*candidates)

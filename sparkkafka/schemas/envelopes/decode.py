@@ -1,0 +1,428 @@
+"""Decoders of envelopes: a format's decoder, and what is made of the struct that it decodes.
+
+full_type     the type of all that a read of a schema's envelopes gives
+sample_type   the same for JSON, from samples with or without a schema
+decoder       a decoder of envelopes, or of values with semantic types
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.config.kinds import JSON
+from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
+from sparkkafka.protocol.records.varint_columns import Ints
+from sparkkafka.schemas.arrays import as_type, flags_of, null_outside
+from sparkkafka.schemas.envelopes import debezium
+from sparkkafka.schemas.envelopes.connect_types import (
+    ConnectType,
+    type_of_arrow,
+    type_of_connect_schema,
+    type_of_schema,
+)
+from sparkkafka.schemas.envelopes.semantic_types import (
+    DATE,
+    Faults,
+    Place,
+    check_target,
+    convert,
+    value_type,
+)
+from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, MemoryBudget, Schema
+
+_MAX_SCHEMAS: Final = 64
+"""How many schemas beside payloads a decoder keeps."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """How a column is read: `form` is the value of the option envelope; `unwraps`: as
+    struct<row, change>, else as it is with its semantic types converted. `names`: (column, semantic
+    type) of records that have no schema."""
+
+    form: str
+    unwraps: bool
+    names: tuple[tuple[str, str], ...] = ()
+
+
+def full_type(
+    format_module: Any,
+    envelope: Envelope,
+    schema: Schema,
+    message: tuple[int, ...],
+    depth: int | None,
+) -> pa.DataType:
+    """Return the type of a column of a schema's envelopes. Raises SchemaError, OptionError."""
+    return _type_of(envelope, _node_of(format_module, schema, message, depth))
+
+
+def _type_of(envelope: Envelope, node: ConnectType) -> pa.DataType:
+    return debezium.full_type(node) if envelope.unwraps else value_type(node)
+
+
+def _node_of(
+    format_module: Any, schema: Schema, message: tuple[int, ...], depth: int | None = None
+) -> ConnectType:
+    arrow_type = format_module.arrow_type(schema, message=message, depth=depth)
+    return type_of_schema(schema, arrow_type)
+
+
+def sample_type(
+    format_module: Any, envelope: Envelope, samples: Sequence[bytes], *, infers: bool
+) -> pa.DataType | None:
+    """Return the type of JSON samples: by the schemas beside their payloads; without them by their
+    values if `infers`, else None. Raises SchemaError."""
+    node: ConnectType | None = None
+    payloads: list[bytes] = []
+    prefix = b"\0"  # of the last sample
+    for sample in samples:
+        if sample.startswith(prefix):
+            continue
+        parts = _split(sample)
+        if parts is None:
+            payloads.append(sample)
+            continue
+        prefix = parts.prefix
+        with suppress(SchemaError):  # the record is bad, or a tombstone
+            found = type_of_connect_schema(json.loads(parts.schema))
+            if not envelope.unwraps or "op" in found.children:
+                node = found if node is None else _merge(node, found)
+    if node is None:
+        if not infers or not payloads:
+            return None
+        node = type_of_arrow(format_module.infer(payloads))
+        if envelope.unwraps and not node.children.get("after", ConnectType()).children:
+            before = node.children.get("before")  # only deletes
+            if before is not None and before.is_struct:
+                node = replace(node, children={**node.children, "after": before})
+    return _type_of(envelope, node)
+
+
+def _merge(first: ConnectType, last: ConnectType) -> ConnectType:
+    """Return the type with the fields of both, the last one's if both have them."""
+    if not (first.is_struct and last.is_struct):
+        return last
+    children = dict(first.children)
+    for name, child in last.children.items():
+        children[name] = _merge(children[name], child) if name in children else child
+    return replace(last, children=children)
+
+
+def decoder(
+    format_module: Any,
+    envelope: Envelope,
+    writer: Schema,
+    reader: Schema | None,
+    target: pa.DataType,
+    message: tuple[int, ...] = FIRST_MESSAGE,
+) -> Decoder:
+    """Return a decoder of payloads of `writer`, resolved to `reader` (None: the writer's), as
+    `target`. Raises SchemaError and OptionError as the format's decoder."""
+    if writer.format == JSON:
+        node = None
+        if (reader or writer).text.strip():
+            node = _node_of(format_module, reader or writer, message)
+            _plan(envelope, node, target, lenient=False)
+        return _JsonDecoder(format_module, envelope, target, node)
+    written = _node_of(format_module, writer, message)
+    if reader is not None:
+        read = _node_of(format_module, reader, message)
+        if written.means_same(read) and (not envelope.unwraps or "op" in written.children):
+            try:
+                return _make(format_module, envelope, writer, reader, read, target, message)
+            except SchemaError:  # the values of another version may fit one by one
+                pass
+    lenient = reader is not None
+    return _make(format_module, envelope, writer, None, written, target, message, lenient=lenient)
+
+
+def _plan(
+    envelope: Envelope, node: ConnectType, target: pa.DataType, *, lenient: bool
+) -> ConnectType:
+    """Return the fields that are decoded. Raises OptionError unless they can become `target`."""
+    if envelope.unwraps:
+        return debezium.needed(node, target, lenient=lenient)
+    check_target(node, target, "", lenient=lenient)
+    return node.pruned(target)
+
+
+def _make(
+    format_module: Any,
+    envelope: Envelope,
+    writer: Schema,
+    reader: Schema | None,
+    node: ConnectType,
+    target: pa.DataType,
+    message: tuple[int, ...],
+    *,
+    lenient: bool = True,
+) -> _EnvelopeDecoder:
+    try:
+        kind = debezium.kind_of(node) if envelope.unwraps else None
+        node = _plan(envelope, node, target, lenient=lenient)
+    except OptionError as error:
+        if not lenient:
+            raise
+        raise SchemaError(str(error)) from None
+    inner = format_module.decoder(writer, reader, node.wire, message=message)
+    return _EnvelopeDecoder(inner, envelope, node, target, kind)
+
+
+class _EnvelopeDecoder:
+    """Decodes payloads of one schema. `node`: what the inner decoder gives."""
+
+    def __init__(
+        self,
+        inner: Decoder,
+        envelope: Envelope,
+        node: ConnectType,
+        target: pa.DataType,
+        kind: str | None,
+    ) -> None:
+        self.type = target
+        self._inner, self._envelope, self._node, self._kind = inner, envelope, node, kind
+
+    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
+        """See `schemas.values.Decoder`."""
+        decoded = self._inner.decode(payloads, budget)
+        reasons = dict(zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True))
+        faults = Faults()
+        if self._envelope.unwraps:
+            values = debezium.unwrap(decoded.values, self._node, self.type, self._kind, faults)
+        else:
+            place = Place(faults, np.arange(len(payloads)))
+            values = convert(decoded.values, self._node, self.type, place)
+        if faults.reasons:
+            reasons = {**faults.reasons, **reasons}
+            good = np.ones(len(values), np.bool_)
+            good[list(reasons)] = False
+            values = null_outside(values, good)
+        return Decoded.of(values, reasons)
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+class _JsonDecoder:
+    """Decodes JSON: each record with the schema beside its payload, or all without one.
+
+    `node`: the type by a JSON Schema, if there is one.
+    """
+
+    def __init__(
+        self,
+        format_module: Any,
+        envelope: Envelope,
+        target: pa.DataType,
+        node: ConnectType | None,
+    ) -> None:
+        self.type = target
+        self._format, self._envelope = format_module, envelope
+        self._plain: _EnvelopeDecoder | None = None
+        self._node = node
+        self._by_prefix: dict[bytes, _EnvelopeDecoder | str] = {}
+        self._without_schema()  # raises for a type that JSON cannot give
+
+    def _without_schema(self) -> _EnvelopeDecoder:
+        """Return the decoder of records without a schema."""
+        if self._plain is None:
+            node = self._node
+            if node is None:
+                if self._envelope.unwraps:
+                    row = type_of_arrow(self.type.field("row").type)
+                    named = {
+                        name: replace(row.children[name], name=semantic_type)
+                        for name, semantic_type in self._envelope.names
+                    }
+                    row = replace(row, children={**row.children, **named})
+                    node = debezium.node_of_target(self.type, row)
+                else:
+                    node = type_of_arrow(self.type)
+                node = _as_json(node)
+            self._plain = self._of_node(node)
+        return self._plain
+
+    def _of_node(self, node: ConnectType) -> _EnvelopeDecoder:
+        schema = Schema(JSON, "")
+        return _make(self._format, self._envelope, schema, None, node, self.type, FIRST_MESSAGE)
+
+    def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
+        """See `schemas.values.Decoder`."""
+        texts = payloads if pa.types.is_binary(payloads.type) else payloads.cast(pa.binary())
+        budget = budget or MemoryBudget(payloads)
+        groups = self._groups(texts)
+        if not groups:
+            return self._without_schema().decode(texts, budget)
+        reasons: dict[int, str] = {}
+        parts: list[pa.Array] = []
+        indexes = np.zeros(len(texts), np.int64)
+        first = 0
+        for rows, own_texts, made in groups:
+            if isinstance(made, str):
+                reasons.update(dict.fromkeys(rows.tolist(), made))
+                values = pa.nulls(len(rows), self.type)
+            else:
+                decoded = made.decode(own_texts, budget)
+                values = decoded.values
+                bad_rows = rows[decoded.bad_rows].tolist()
+                reasons.update(zip(bad_rows, decoded.reasons, strict=True))
+            if len(rows) == len(texts):
+                return Decoded.of(values, reasons)
+            parts.append(as_type(values, self.type))
+            indexes[rows] = np.arange(first, first + len(rows))
+            first += len(rows)
+        return Decoded.of(pa.concat_arrays(parts).take(from_numpy(indexes)), reasons)
+
+    def _groups(self, texts: pa.Array) -> list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]]:
+        """Return the rows of each schema, their payloads and decoder; none if no row has a
+        schema."""
+        groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]] = []
+        left = np.flatnonzero(is_valid(texts))
+        without: list[Ints] = [np.flatnonzero(~is_valid(texts))]
+        for prefix, made in list(self._by_prefix.items()):
+            if not len(left):
+                break
+            left = self._take_group(texts, left, prefix, made, groups)
+        while len(left):
+            is_candidate = _may_have_schema(texts.take(from_numpy(left)))
+            without.append(left[~is_candidate])
+            left = left[is_candidate]
+            if not len(left):
+                break
+            row = int(left[0])
+            parts = _split(texts[row].as_py())
+            if parts is None:
+                without.append(left[:1])
+                left = left[1:]
+                continue
+            made = self._decoder_of(parts.schema)
+            if not parts.is_last:  # the payload comes first: such texts are read one by one
+                payload = pa.array([parts.payload], pa.binary())
+                groups.append((left[:1], payload, made))
+                left = left[1:]
+                continue
+            if len(self._by_prefix) >= _MAX_SCHEMAS:
+                self._by_prefix.clear()
+            self._by_prefix[parts.prefix] = made
+            left = self._take_group(texts, left, parts.prefix, made, groups)
+        rest = np.sort(np.concatenate(without))
+        if groups and len(rest):
+            groups.append((rest, texts.take(from_numpy(rest)), self._without_schema()))
+        return groups
+
+    def _decoder_of(self, text: bytes) -> _EnvelopeDecoder | str:
+        """Return the decoder of payloads with this schema, or why they are bad."""
+        try:
+            schema = json.loads(text)
+            if schema is None:  # a tombstone has the schema null
+                return self._without_schema()
+            return self._of_node(type_of_connect_schema(schema))
+        except (SchemaError, ValueError, RecursionError) as error:
+            return f"the schema beside the payload: {error}"
+
+    def _take_group(
+        self,
+        texts: pa.Array,
+        left: Ints,
+        prefix: bytes,
+        made: _EnvelopeDecoder | str,
+        groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]],
+    ) -> Ints:
+        """Add the rows that begin with a prefix to `groups`, and return the others."""
+        candidates = texts if len(left) == len(texts) else texts.take(from_numpy(left))
+        found = flags_of(pc.starts_with(candidates, prefix))
+        rows = left[found]
+        if len(rows):
+            offsets = blob_offsets(texts).astype(np.int64)
+            starts = offsets[rows] + len(prefix)
+            lengths = np.maximum(offsets[rows + 1] - 1 - starts, 0)
+            groups.append((rows, gather(texts.buffers()[2], starts, lengths), made))
+        return left[~found]
+
+
+def _as_json(node: ConnectType) -> ConnectType:
+    """Return the type as Debezium's JSON has it without a schema: dates are days, and a column with
+    a semantic type is a number or text."""
+    if node.leaf is None:
+        children = {name: _as_json(child) for name, child in node.children.items()}
+        return replace(node, children=children)
+    if node.name == DATE or (not node.name and pa.types.is_date(node.leaf)):
+        return replace(node, name=DATE, leaf=pa.int32())
+    if not node.name:
+        return node
+    if pa.types.is_decimal(node.leaf):
+        parameters = {
+            "scale": str(node.leaf.scale),
+            "connect.decimal.precision": str(node.leaf.precision),
+        }
+        return replace(node, leaf=pa.string(), is_base64=True, parameters=parameters)
+    is_text = node.name.rpartition(".")[2] in ("ZonedTimestamp", "IsoDate", "IsoTimestamp")
+    return replace(node, leaf=pa.string() if is_text else pa.int64())
+
+
+# --- {"schema": …, "payload": …} ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """A text with a schema: what is before the payload, and whether only } is behind it."""
+
+    prefix: bytes
+    schema: bytes
+    payload: bytes
+    is_last: bool
+
+
+_SCHEMA_FIRST: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*')
+_THEN_PAYLOAD: Final = re.compile(rb'\s*,\s*"payload"\s*:\s*')
+_PAYLOAD_FIRST: Final = re.compile(rb'\s*\{\s*"payload"\s*:\s*')
+_THEN_SCHEMA: Final = re.compile(rb'\s*,\s*"schema"\s*:\s*')
+_PATTERN: Final = r'^\s*\{\s*"(schema|payload)"\s*:'
+
+
+def _may_have_schema(texts: pa.Array) -> Any:
+    """Return which texts begin with a schema or payload."""
+    return flags_of(pc.match_substring_regex(texts, _PATTERN))
+
+
+def _split(text: bytes) -> _Parts | None:
+    """Return the parts of a text as Connect's JsonConverter writes it; None for another text."""
+    match, payload_first = _SCHEMA_FIRST.match(text), False
+    if match is None:
+        match, payload_first = _PAYLOAD_FIRST.match(text), True
+    if match is None:
+        return None
+    middle = _end_of_value(text, match.end())
+    if middle is None:
+        return None
+    then = (_THEN_SCHEMA if payload_first else _THEN_PAYLOAD).match(text, middle)
+    if then is None:
+        return None
+    end = _end_of_value(text, then.end())
+    if end is None or text[end:].strip() != b"}":
+        return None
+    first, second = text[match.end() : middle], text[then.end() : end]
+    schema, payload = (second, first) if payload_first else (first, second)
+    is_last = not payload_first and text.endswith(b"}")
+    return _Parts(text[: then.end()], schema, payload, is_last)
+
+
+def _end_of_value(text: bytes, start: int) -> int | None:
+    """Return where the JSON value ends that begins at `start`; None if there is none."""
+    try:
+        decoded = text[start:].decode()
+        _, end = json.JSONDecoder().raw_decode(decoded)
+    except (ValueError, RecursionError):
+        return None
+    return start + len(decoded[:end].encode())

@@ -1,0 +1,607 @@
+"""Semantic types of Debezium and Kafka Connect as types of Spark: whole columns at once.
+
+`value_type` is the type that a Connect type becomes, `convert` converts decoded values to it or to
+another type that the user chose. A value that cannot be converted makes its row bad. `unavailable`
+finds the placeholders that Debezium's Postgres and Oracle connectors send for values that they do
+not have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.errors import OptionError
+from sparkkafka.protocol.columns.columns import gather, validity
+from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
+from sparkkafka.protocol.records.varint_columns import Flags, Ints
+from sparkkafka.schemas import decimals
+from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, scalar
+from sparkkafka.schemas.envelopes.connect_types import ConnectType
+from sparkkafka.schemas.field_names import child_path, label, names_hint
+from sparkkafka.schemas.values import type_name
+
+_TIME: Final = "io.debezium.time."
+_DATA: Final = "io.debezium.data."
+_CONNECT: Final = "org.apache.kafka.connect.data."
+
+DATE: Final = f"{_TIME}Date"
+_DECIMAL: Final = f"{_CONNECT}Decimal"
+_VARIABLE_SCALE: Final = f"{_DATA}VariableScaleDecimal"
+
+_INSTANT = pa.timestamp("us", "UTC")
+_LOCAL = pa.timestamp("us")
+MAX_DIGITS: Final = 38
+
+_TIMES_OF_DAY: Final = {
+    f"{_TIME}Time": 3,
+    f"{_CONNECT}Time": 3,
+    f"{_TIME}MicroTime": 6,
+    f"{_TIME}NanoTime": 9,
+}
+"""The digits behind the seconds."""
+
+_TYPES: Final[Mapping[str, pa.DataType]] = {
+    DATE: pa.date32(),
+    f"{_CONNECT}Date": pa.date32(),
+    f"{_TIME}IsoDate": pa.date32(),
+    **dict.fromkeys(_TIMES_OF_DAY, pa.string()),
+    f"{_TIME}Timestamp": _LOCAL,
+    f"{_TIME}MicroTimestamp": _LOCAL,
+    f"{_TIME}NanoTimestamp": _LOCAL,
+    f"{_TIME}IsoTimestamp": _LOCAL,
+    f"{_TIME}ZonedTimestamp": _INSTANT,
+    f"{_CONNECT}Timestamp": _INSTANT,
+    f"{_TIME}MicroDuration": pa.duration("us"),
+    f"{_TIME}NanoDuration": pa.duration("us"),
+    _VARIABLE_SCALE: pa.string(),
+}
+"""The types of the semantic types that are not what their values are."""
+
+
+def value_type(node: ConnectType) -> pa.DataType:
+    """Return the type that values of a Connect type become."""
+    if node.name == _DECIMAL and node.leaf is not None and not pa.types.is_decimal(node.leaf):
+        digits = _decimal_digits(node)
+        return pa.decimal128(*digits) if digits else pa.string()
+    if node.name in _TYPES:
+        return _TYPES[node.name]
+    if node.is_base64:
+        return pa.binary()
+    if node.leaf is not None:
+        return node.leaf
+    if node.is_list:
+        return pa.list_(pa.field("element", value_type(node.item)))
+    if node.is_map:
+        return pa.map_(pa.string(), pa.field("value", value_type(node.item)))
+    return pa.struct([(name, value_type(child)) for name, child in node.children.items()])
+
+
+def _decimal_digits(node: ConnectType) -> tuple[int, int] | None:
+    """Return precision and scale of Connect's Decimal; None if no column can have them."""
+    scale = _number(node.parameters.get("scale"), 0)
+    precision = _number(node.parameters.get("connect.decimal.precision"), MAX_DIGITS)
+    if not 0 <= scale <= precision <= MAX_DIGITS or not precision:
+        return None
+    return precision, scale
+
+
+def _number(text: Any, otherwise: int) -> int:
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        return otherwise
+
+
+def check_target(node: ConnectType, target: pa.DataType, path: str, *, lenient: bool) -> None:
+    """Raise OptionError, with the field, unless values of the type can become `target`. `lenient`:
+    a field that the type lacks is null."""
+    if pa.types.is_struct(target) and node.is_struct and node.name not in _TYPES:
+        for child in target:
+            below = child_path(path, child.name)
+            if child.name in node.children:
+                check_target(node.children[child.name], child.type, below, lenient=lenient)
+            elif not lenient:
+                raise OptionError(
+                    f"{label(below)} of the requested schema is not in the records' schema: "
+                    f"{names_hint(child.name, node.children)}"
+                )
+        return
+    if pa.types.is_list(target) and node.is_list:
+        check_target(node.item, target.value_type, f"{path}[]", lenient=lenient)
+        return
+    if pa.types.is_map(target) and node.is_map:
+        check_target(node.item, target.item_type, f"{path}{{}}", lenient=lenient)
+        return
+    own = value_type(node)
+    if own == target or pa.types.is_null(own) or _can_cast(own, target):
+        return
+    raise OptionError(
+        f"{label(path)} is {node.name or type_name(own)}, which cannot become {type_name(target)}"
+    )
+
+
+def _can_cast(own: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of one type without fields can become another type's."""
+    types = pa.types
+    if types.is_nested(own) or types.is_nested(target):
+        return False
+    own_number, target_number = (
+        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+        for kind in (own, target)
+    )
+    return bool(
+        (own_number and target_number)
+        or (types.is_string(target) and not types.is_binary(own))
+        or (types.is_string(own) and not types.is_boolean(target) and not types.is_duration(target))
+        or (types.is_timestamp(own) and (types.is_timestamp(target) or types.is_date(target)))
+    )
+
+
+# --- conversion -------------------------------------------------------------------------------
+
+
+@dataclass
+class Faults:
+    """Why rows are bad, by row."""
+
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def add(self, rows: Ints, flags: Flags, path: str, reason: str) -> None:
+        """Add the rows of values for which `flags` is true. `rows`: the row of each value."""
+        for row in rows[flags].tolist():
+            self.reasons.setdefault(row, f"{label(path)}: {reason}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The values that are converted: their field, the row of each, and where faults go."""
+
+    faults: Faults
+    rows: Ints
+    path: str = ""
+
+    def below(self, name: str) -> Place:
+        return Place(self.faults, self.rows, child_path(self.path, name))
+
+    def fail(self, flags: Flags, reason: str) -> None:
+        if flags.any():
+            self.faults.add(self.rows, flags, self.path, reason)
+
+
+def convert(values: pa.Array, node: ConnectType, target: pa.DataType, place: Place) -> pa.Array:
+    """Return decoded values as `target`; null where a value is null or bad. Fields that the type
+    lacks are null."""
+    if _is_plain(node, target):
+        return as_type(values, target)
+    if node.name in _CONVERSIONS or node.is_base64:
+        values = _without_base64(values, node, place)
+        if node.name in _CONVERSIONS:
+            values = _CONVERSIONS[node.name](values, node, place)
+        return _cast(values, target, place)
+    if pa.types.is_struct(target) and node.is_struct:
+        children = []
+        for child in target:
+            if child.name in node.children:
+                own = pc.struct_field(values, [values.type.get_field_index(child.name)])
+                below = node.children[child.name]
+                children.append(convert(own, below, child.type, place.below(child.name)))
+            else:
+                children.append(pa.nulls(len(values), child.type))
+        return struct_of(target, len(values), is_valid(values), children)
+    if pa.types.is_list(target) and node.is_list:
+        counts, rows = _item_counts(values, place)
+        items = convert(
+            values.flatten(), node.item, target.value_type, Place(place.faults, rows, place.path)
+        )
+        buffers = [validity(is_valid(values)), pa.py_buffer(offsets_of(counts, np.int32))]
+        return pa.Array.from_buffers(target, len(values), buffers, children=[items])
+    if pa.types.is_map(target) and node.is_map:
+        counts, rows = _item_counts(values, place)
+        own_keys, own_items = _entries(values)
+        items = convert(
+            own_items, node.item, target.item_type, Place(place.faults, rows, place.path)
+        )
+        pairs = struct_of(
+            pa.struct([target.key_field, target.item_field]),
+            len(items),
+            None,
+            [as_type(own_keys, target.key_type), items],
+        )
+        buffers = [validity(is_valid(values)), pa.py_buffer(offsets_of(counts, np.int32))]
+        return pa.Array.from_buffers(target, len(values), buffers, children=[pairs])
+    return _cast(values, target, place)
+
+
+def _is_plain(node: ConnectType, target: pa.DataType) -> bool:
+    """Whether decoded values are `target` as they are."""
+    if node.is_base64 or node.name in _CONVERSIONS:
+        return False
+    if node.leaf is not None:
+        return bool(node.leaf == target)
+    if node.is_struct:
+        return (
+            pa.types.is_struct(target)
+            and [child.name for child in target] == list(node.children)
+            and all(_is_plain(node.children[child.name], child.type) for child in target)
+        )
+    if node.is_list:
+        return pa.types.is_list(target) and _is_plain(node.item, target.value_type)
+    return pa.types.is_map(target) and _is_plain(node.item, target.item_type)
+
+
+def struct_of(
+    kind: pa.DataType, count: int, valid: Flags | None, children: list[pa.Array]
+) -> pa.Array:
+    """Return structs of these fields; null where `valid` is false."""
+    children = [as_type(child, part.type) for child, part in zip(children, kind, strict=True)]
+    bitmap = None if valid is None or valid.all() else validity(valid)
+    return pa.Array.from_buffers(kind, count, [bitmap], children=children)
+
+
+def _item_counts(values: pa.Array, place: Place) -> tuple[Ints, Ints]:
+    """Return how many items each list or map has, and the row of each item."""
+    counts: Ints = np.diff(blob_offsets(values)).astype(np.int64) * is_valid(values)
+    return counts, np.repeat(place.rows, counts)
+
+
+def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and values of all maps that are not null."""
+    offsets = blob_offsets(maps).astype(np.int64)
+    counts = np.diff(offsets) * is_valid(maps)
+    starts = np.repeat(offsets[:-1], counts)
+    index = from_numpy(starts + np.arange(len(starts)) - np.repeat(offsets_of(counts)[:-1], counts))
+    keys, items = maps.keys, maps.items
+    first = int(offsets[0])
+    if len(keys) != offsets[-1] - first or first == 0:
+        first = 0
+    shifted = index if not first else pc.subtract(index, scalar(first))
+    return keys.take(shifted), items.take(shifted)
+
+
+def _cast(values: pa.Array, target: pa.DataType, place: Place) -> pa.Array:
+    """Return the values as `target`; those that cannot be are null, and their rows are bad."""
+    own = values.type
+    if own == target or pa.types.is_null(own):
+        return as_type(values, target)
+    if pa.types.is_timestamp(own) and pa.types.is_timestamp(target) and own.unit == target.unit:
+        return values.view(target)  # a local time is that time in UTC
+    try:
+        return values.cast(target)
+    except pa.ArrowException:
+        pass
+    parts, bad = [], np.zeros(len(values), np.bool_)
+    for start, stop in _halves(values, target, 0, len(values)):
+        if stop - start == 1:
+            try:
+                parts.append(values.slice(start, 1).cast(target))
+            except pa.ArrowException:
+                bad[start] = True
+                parts.append(pa.nulls(1, target))
+        else:
+            parts.append(values.slice(start, stop - start).cast(target))
+    if bad.any():
+        example = values[int(np.flatnonzero(bad)[0])].as_py()
+        place.fail(bad, f"{str(example)[:100]!r} is no {type_name(target)}")
+    return pa.concat_arrays(parts)
+
+
+def _halves(values: pa.Array, target: pa.DataType, start: int, stop: int) -> list[tuple[int, int]]:
+    """Return ranges that can be cast together, or that have one value."""
+    if stop - start <= 1:
+        return [(start, stop)] if stop > start else []
+    try:
+        values.slice(start, stop - start).cast(target)
+    except pa.ArrowException:
+        middle = (start + stop) // 2
+        return [*_halves(values, target, start, middle), *_halves(values, target, middle, stop)]
+    return [(start, stop)]
+
+
+# --- bytes ------------------------------------------------------------------------------------
+
+_BASE64: Final = np.full(256, 255, np.uint8)
+_BASE64[
+    np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
+] = np.arange(64, dtype=np.uint8)
+
+
+def _without_base64(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+    """Return the bytes of texts in base64."""
+    if not (node.is_base64 and pa.types.is_string(values.type)):
+        return values
+    valid = is_valid(values)
+    texts = values.fill_null(scalar("")) if values.null_count else values
+    offsets = blob_offsets(texts).astype(np.int64)
+    sizes = np.diff(offsets)
+    bad = (sizes % 4 != 0) & valid
+    if bad.any():  # they move the others out of step
+        valid &= ~bad
+        texts = pc.if_else(from_numpy(valid), texts, scalar(""))
+        offsets = blob_offsets(texts).astype(np.int64)
+        sizes = np.diff(offsets)
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    offsets = offsets - offsets[0]
+    ends = offsets[1:][sizes > 0]
+    codes = _BASE64[data]
+    pads = np.zeros(len(texts), np.int64)
+    if len(ends):
+        last = data[ends - 1] == ord("=")
+        pads[sizes > 0] = last + (last & (data[ends - 2] == ord("=")))
+        codes[ends[last] - 1] = 0
+        codes[ends[last & (data[ends - 2] == ord("="))] - 2] = 0
+    invalid = np.flatnonzero(codes == 255)
+    if len(invalid):
+        odd = np.zeros(len(texts), np.bool_)
+        odd[np.searchsorted(offsets, invalid, "right") - 1] = True
+        bad |= odd
+        valid &= ~odd
+        codes[invalid] = 0
+    quads = codes.reshape(-1, 4).astype(np.uint32)
+    words = quads[:, 0] << 18 | quads[:, 1] << 12 | quads[:, 2] << 6 | quads[:, 3]
+    out = np.empty((len(words), 3), np.uint8)
+    out[:, 0], out[:, 1], out[:, 2] = words >> 16, words >> 8 & 255, words & 255
+    place.fail(bad, "the text is no base64")
+    lengths = np.where(valid, sizes // 4 * 3 - pads, -1)
+    return gather(pa.py_buffer(out.reshape(-1)), offsets[:-1] // 4 * 3, lengths)
+
+
+def _decimal(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+    """Connect's Decimal: the unscaled number's bytes, highest first."""
+    if not pa.types.is_binary(values.type):
+        return values  # Avro's decoder has read it
+    digits = _decimal_digits(node)
+    if digits is None:
+        return _decimal_texts(values, _number(node.parameters.get("scale"), 0))
+    words, bad = _words(values, 10 ** digits[0] - 1)
+    place.fail(bad, f"a number of more than {digits[0]} digits")
+    return _decimal_array(words, is_valid(values) & ~bad, *digits)
+
+
+def _words(values: pa.Array, limit: int) -> tuple[Any, Flags]:
+    """Return the numbers of bytes, and which are outside of the limit."""
+    offsets = blob_offsets(values).astype(np.int64)
+    data = np.frombuffer(values.buffers()[2] or bytes(8), np.uint8)
+    lengths = np.diff(offsets)
+    too_long = lengths > 16
+    words = decimals.read_words(data, offsets[:-1], np.where(too_long, 0, lengths))
+    bad = (too_long | decimals.exceeds(words, limit)) & is_valid(values)
+    return words, bad
+
+
+def _decimal_array(words: Any, valid: Flags, precision: int, scale: int) -> pa.Array:
+    words = np.where(valid[:, None], words, np.uint64(0))
+    buffers = [validity(valid), pa.py_buffer(np.ascontiguousarray(words))]
+    return pa.Array.from_buffers(pa.decimal128(precision, scale), len(words), buffers)
+
+
+def _decimal_texts(values: pa.Array, scale: int | list[int | None]) -> pa.Array:
+    """Return the digits of numbers that no decimal can hold, one by one."""
+    scales = scale if isinstance(scale, list) else [scale] * len(values)
+    return binary_array(
+        [
+            None if number is None else _digits(int.from_bytes(number, "big", signed=True), of or 0)
+            for number, of in zip(values.to_pylist(), scales, strict=True)
+        ]
+    ).view(pa.string())
+
+
+def _digits(number: int, scale: int) -> bytes:
+    """Return a decimal's text, as Java's BigDecimal.toPlainString."""
+    if scale <= 0:
+        return str(number * 10**-scale).encode()
+    text = str(abs(number)).rjust(scale + 1, "0")
+    return f"{'-' if number < 0 else ''}{text[:-scale]}.{text[-scale:]}".encode()
+
+
+def _variable_scale(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+    """VariableScaleDecimal: a struct of scale and bytes, as the number's digits."""
+    if not pa.types.is_struct(values.type):
+        return values
+    scales = pc.struct_field(values, [values.type.get_field_index("scale")])
+    numbers = pc.struct_field(values, [values.type.get_field_index("value")])
+    below = node.children.get("value", ConnectType(pa.binary()))
+    numbers = _without_base64(numbers, below, place)
+    words, bad = _words(numbers, 10**MAX_DIGITS - 1)
+    known = pc.unique(scales.drop_null()).to_pylist()
+    if bad.any() or any(not 0 <= scale <= 6 for scale in known):
+        return _decimal_texts(numbers, scales.to_pylist())  # Arrow writes others with exponents
+    valid = is_valid(numbers) & is_valid(scales)
+    texts = pa.nulls(len(values), pa.string())
+    for scale in known:
+        is_scale = from_numpy(flags_of(pc.equal(scales, scalar(scale).cast(scales.type))))
+        found = _decimal_array(words, valid, MAX_DIGITS, scale).cast(pa.string())
+        texts = pc.if_else(is_scale, found, texts)
+    return texts
+
+
+# --- dates and times --------------------------------------------------------------------------
+
+
+def _epoch(unit: str, kind: pa.DataType) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:
+    """Return a conversion of numbers since 1970 in a unit."""
+
+    def convert(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+        if not pa.types.is_integer(values.type):
+            return values  # the decoder has read it
+        values = values.cast(pa.int64())
+        if unit == "ns":
+            return _floor(values, 1000).view(kind)
+        if unit == "ms":
+            limit = (2**63 - 1) // 1000
+            bad = flags_of(pc.greater(pc.abs(values), scalar(limit)))
+            if bad.any():
+                place.fail(bad, "the time is beyond Spark's range")
+                values = without(values, bad)
+            values = pc.multiply(values, scalar(1000))
+        return values.view(kind)
+
+    return convert
+
+
+def _floor(values: pa.Array, divisor: int) -> pa.Array:
+    """Divide integers, rounding down."""
+    quotient = pc.divide(values, scalar(divisor))
+    below = pc.less(values, pc.multiply(quotient, scalar(divisor)))
+    return pc.subtract(quotient, below.cast(pa.int64()))
+
+
+def _date(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+    if not pa.types.is_integer(values.type):
+        return values
+    return values.cast(pa.int32()).view(pa.date32())
+
+
+def _time_of_day(digits: int) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:
+    """Return a conversion of a number of milli-, micro- or nanoseconds to 13:05:09.123456."""
+
+    def convert(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+        if not pa.types.is_integer(values.type):
+            return values
+        values = values.cast(pa.int64())
+        size = pc.abs(values)
+        parts, unit = [], 10**digits
+        for divisor in (3600 * unit, 60 * unit, unit):
+            quotient = pc.divide(size, scalar(divisor))
+            size = pc.subtract(size, pc.multiply(quotient, scalar(divisor)))
+            parts.append(pc.utf8_lpad(quotient.cast(pa.string()), 2, "0"))
+        fraction = pc.utf8_lpad(size.cast(pa.string()), digits, "0")
+        text = pc.binary_join_element_wise(*parts, scalar(":"))
+        text = pc.binary_join_element_wise(text, fraction, scalar("."))
+        minus = pc.if_else(pc.less(values, scalar(0)), scalar("-"), scalar(""))
+        return pc.binary_join_element_wise(minus, text, scalar(""))
+
+    return convert
+
+
+def _zoned(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+    """Return texts with an offset from UTC as timestamps."""
+    if not pa.types.is_string(values.type):
+        return values
+    try:
+        return values.cast(_INSTANT)
+    except pa.ArrowException:  # perhaps nanoseconds
+        return _cast(_without_nanoseconds(values), _INSTANT, place)
+
+
+def _without_nanoseconds(values: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(values, r"(\.\d{6})\d+", r"\1")
+
+
+def _iso(kind: pa.DataType) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:
+    """Return a conversion of ISO texts with a Z behind, which means no zone."""
+
+    def convert(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+        if not pa.types.is_string(values.type):
+            return values
+        values = pc.utf8_rtrim(values, "Z")
+        return _cast(_without_nanoseconds(values), kind, place)
+
+    return convert
+
+
+def _duration(divisor: int) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:
+    def convert(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+        if not pa.types.is_integer(values.type):
+            return values
+        values = values.cast(pa.int64())
+        return (_floor(values, divisor) if divisor > 1 else values).view(pa.duration("us"))
+
+    return convert
+
+
+_CONVERSIONS: Final[Mapping[str, Callable[[pa.Array, ConnectType, Place], pa.Array]]] = {
+    DATE: _date,
+    f"{_CONNECT}Date": _date,
+    f"{_TIME}IsoDate": _iso(pa.date32()),
+    **{name: _time_of_day(digits) for name, digits in _TIMES_OF_DAY.items()},
+    f"{_TIME}Timestamp": _epoch("ms", _LOCAL),
+    f"{_TIME}MicroTimestamp": _epoch("us", _LOCAL),
+    f"{_TIME}NanoTimestamp": _epoch("ns", _LOCAL),
+    f"{_TIME}IsoTimestamp": _iso(_LOCAL),
+    f"{_TIME}ZonedTimestamp": _zoned,
+    f"{_CONNECT}Timestamp": _epoch("ms", _INSTANT),
+    f"{_TIME}MicroDuration": _duration(1),
+    f"{_TIME}NanoDuration": _duration(1000),
+    _DECIMAL: _decimal,
+    _VARIABLE_SCALE: _variable_scale,
+}
+
+
+# --- values that the source did not send --------------------------------------------------------
+
+PLACEHOLDER: Final = b"__debezium_unavailable_value"
+_IN_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+
+
+def _name_uuid(name: bytes) -> str:
+    """Return Java's UUID.nameUUIDFromBytes."""
+    digest = bytearray(hashlib.md5(name, usedforsecurity=False).digest())
+    digest[6] = digest[6] & 0x0F | 0x30
+    digest[8] = digest[8] & 0x3F | 0x80
+    text = digest.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+_IN_UUID: Final = _name_uuid(PLACEHOLDER)
+
+
+def unavailable(values: pa.Array, node: ConnectType) -> Flags | None:
+    """Return which values of a column are the placeholder: as text or bytes, as the only item of an
+    array or map, or as an array of its bytes' numbers. None: no value is."""
+    kind = values.type
+    if pa.types.is_string(kind):
+        text = _IN_BASE64 if node.is_base64 else PLACEHOLDER.decode()
+        return _any(pc.equal(values, scalar(text)))
+    if pa.types.is_binary(kind):
+        return _any(pc.equal(values, scalar(PLACEHOLDER)))
+    if not (pa.types.is_list(kind) or pa.types.is_map(kind)):
+        return None
+    counts = np.diff(blob_offsets(values)) * is_valid(values)
+    items = values.keys if pa.types.is_map(kind) else values.values
+    is_numbers = pa.types.is_integer(items.type)
+    rows = np.flatnonzero(counts == (len(PLACEHOLDER) if is_numbers else 1))
+    if not len(rows):
+        return None
+    found = np.zeros(len(values), np.bool_)
+    base = int(blob_offsets(values)[0]) if pa.types.is_map(kind) and values.offset else 0
+    starts = blob_offsets(values)[:-1][rows] - base
+    if is_numbers:
+        numbers = items.cast(pa.int64())
+        first = numbers.take(from_numpy(starts.astype(np.int64)))
+        for row, start, number in zip(
+            rows.tolist(), starts.tolist(), first.to_pylist(), strict=True
+        ):
+            if number == PLACEHOLDER[0]:
+                own = numbers.slice(start, len(PLACEHOLDER)).to_pylist()
+                found[row] = own == list(PLACEHOLDER)
+        return found if found.any() else None
+    if not (pa.types.is_string(items.type) or pa.types.is_binary(items.type)):
+        return None
+    firsts = items.take(from_numpy(starts.astype(np.int64)))
+    below = ConnectType(pa.string()) if pa.types.is_map(kind) else node.item
+    flags = unavailable(firsts, below)
+    if flags is None and pa.types.is_string(firsts.type):
+        flags = _any(pc.equal(firsts, scalar(_IN_UUID)))
+    if flags is None:
+        return None
+    found[rows[flags]] = True
+    return found
+
+
+def _any(equal: pa.Array) -> Flags | None:
+    """Return the flags of a comparison; None if none is true."""
+    return flags_of(equal) if pc.any(equal).as_py() else None
+
+
+def without(values: pa.Array, flags: Flags) -> pa.Array:
+    """Return the values, null where the flags are true."""
+    if values.offset:
+        values = pa.concat_arrays([values])
+    return null_outside(values, ~flags)

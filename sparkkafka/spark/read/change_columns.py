@@ -1,0 +1,233 @@
+"""The columns of a read with envelope.columns=row: those of the table, and the column change.
+
+Value and key are decoded into hidden columns: the value as struct<row, change>, of which the
+columns of the read are made together with what Kafka knows of each record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from sparkkafka.client.consumer.record import times_as_us
+from sparkkafka.errors import OptionError
+from sparkkafka.protocol.columns.columns import DecodedRecords
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid, repeat_text
+from sparkkafka.protocol.records.varint_columns import Flags
+from sparkkafka.schemas.arrays import scalar
+from sparkkafka.schemas.envelopes.debezium import TOMBSTONE, change_type
+from sparkkafka.schemas.envelopes.semantic_types import struct_of
+from sparkkafka.spark.arrow_types import to_arrow_type
+from sparkkafka.spark.schema import ReadColumn
+
+CHANGE: Final = "change"
+
+_KAFKA_FIELDS: Final = {
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+}
+"""Fields of the change that Kafka knows."""
+_KEYS: Final = ("key", "old_key")
+_ENVELOPE_HINT: Final = "set envelope.columns=envelope, whose columns are those of Kafka"
+_SEMANTIC_PREFIXES: Final = ("io.debezium.", "org.apache.kafka.connect.data.")
+
+
+def changes_schema(
+    value: StructField, key: StructField | None, pins_key: str, added: Sequence[str]
+) -> StructType:
+    """Return the columns of a read, whose value and key have these types. `added`: the names of the
+    columns that options add. Raises OptionError if a column of the table has one of their names."""
+    row, change = (field.dataType for field in cast(StructType, value.dataType))
+    row, change = cast(StructType, row), cast(StructType, change)
+    for name in row.names:
+        if name.lower() in (CHANGE, *added):
+            raise OptionError(
+                f"the table has a column {name!r}, which is the name of a column of the read: "
+                f"{_ENVELOPE_HINT}"
+            )
+    fields = []
+    for field in change.fields:
+        if field.name == "unavailable" and key is not None:
+            fields += [StructField(name, key.dataType) for name in _KEYS]
+        fields.append(field)
+    fields += [StructField(name, kind) for name, kind in _KAFKA_FIELDS.items()]
+    pins = {
+        field.name: field.metadata[pins_key]
+        for field in (value, key)
+        if field is not None and field.metadata.get(pins_key)
+    }
+    metadata = {pins_key: pins} if pins else None
+    return StructType([*row.fields, StructField(CHANGE, StructType(fields), True, metadata)])
+
+
+class ChangeColumns(NamedTuple):
+    """The columns that the schema of a read names. `value`: the type of the value, struct<row,
+    change>; `key`: that of the key, None if it is not read; `names`: the semantic types that the
+    comments of columns name."""
+
+    columns: tuple[ReadColumn, ...]
+    value: pa.DataType
+    key: pa.DataType | None
+    names: tuple[tuple[str, str], ...]
+
+
+def split_columns(schema: StructType, added: Sequence[str]) -> ChangeColumns:
+    """Return the columns that the schema of a read names. Raises OptionError for a schema that no
+    read of changes can have."""
+    names = []
+    columns: list[ReadColumn] = []
+    row: list[pa.Field] = []
+    own: list[pa.Field] = []
+    key = None
+    for field in schema.fields:
+        arrow_type = to_arrow_type(field.dataType, field.name)
+        if not field.nullable:
+            raise OptionError(
+                f"column {field.name!r} of the schema cannot be NOT NULL: not all records are rows"
+            )
+        if field.name == CHANGE:
+            own, key = _parts_of_change(arrow_type)
+        elif field.name not in added:
+            row.append(pa.field(field.name, arrow_type))
+            comment = str(field.metadata.get("comment", "")).strip()
+            if comment.startswith(_SEMANTIC_PREFIXES):
+                names.append((field.name, comment))
+        metadata = json.dumps(field.metadata) if field.metadata else ""
+        columns.append(ReadColumn(field.name, arrow_type=arrow_type, metadata=metadata))
+    if not row:
+        raise OptionError(f"the schema has no column of the table: name one, or {_ENVELOPE_HINT}")
+    value = pa.struct([("row", pa.struct(row)), ("change", pa.struct(_with_kind(own)))])
+    return ChangeColumns(tuple(columns), value, key, tuple(names))
+
+
+def _with_kind(fields: list[pa.Field]) -> list[pa.Field]:
+    """Return the fields; at least one, since a struct needs one."""
+    return fields or [pa.field("kind", pa.string())]
+
+
+def _parts_of_change(change: pa.DataType) -> tuple[list[pa.Field], pa.DataType | None]:
+    """Return the fields of the column change that the envelope gives, and the type of the key."""
+    if not pa.types.is_struct(change):
+        raise OptionError("column 'change' of the schema must be a struct: see the docs' page cdc")
+    own: list[pa.Field] = []
+    key = None
+    for field in change:
+        expected = _EXPECTED.get(field.name)
+        if field.name in _KEYS:
+            if key is not None and key != field.type:
+                raise OptionError("change.key and change.old_key must have one type")
+            key = field.type
+        elif field.name == "source":
+            if not pa.types.is_struct(field.type):
+                raise OptionError("field change.source of the schema must be a struct")
+        elif expected is None:
+            raise OptionError(
+                f"the schema has change.{field.name}, which does not exist: there are "
+                f"{', '.join([*_EXPECTED, 'source', *_KEYS])}"
+            )
+        elif not _same(field.type, expected):
+            raise OptionError(f"field change.{field.name} of the schema must be {expected}")
+        if field.name not in _KAFKA_FIELDS and field.name != "key":
+            own.append(field)
+    return own, key
+
+
+def _same(declared: pa.DataType, expected: pa.DataType) -> bool:
+    if pa.types.is_struct(expected):
+        return bool(pa.types.is_struct(declared)) and all(
+            expected.get_field_index(field.name) >= 0
+            and field.type == expected.field(field.name).type
+            for field in declared
+        )
+    if pa.types.is_list(expected):
+        return bool(pa.types.is_list(declared) and declared.value_type == expected.value_type)
+    return bool(declared == expected)
+
+
+def _expected_types() -> dict[str, pa.DataType]:
+    """Return the types of the fields of a change, besides those of the table's records."""
+    types = {field.name: field.type for field in change_type(pa.struct([]))}
+    del types["source"]
+    return types | {name: to_arrow_type(kind, name) for name, kind in _KAFKA_FIELDS.items()}
+
+
+_EXPECTED: Final = _expected_types()
+
+
+def table_columns(
+    columns: Sequence[tuple[str, pa.DataType]],
+    decoded: Mapping[str, pa.Array],
+    is_bad: Flags,
+    records: DecodedRecords,
+    topic: str,
+    partition: int,
+) -> dict[str, pa.Array]:
+    """Return the columns of a read, (name, type), of the decoded value and key. `is_bad`: rows
+    whose value could not be decoded; they have no kind."""
+    value = decoded["value"]
+    row = pc.struct_field(value, [0])
+    made: dict[str, pa.Array] = {}
+    for name, kind in columns:
+        index = row.type.get_field_index(name)
+        if name == CHANGE:
+            made[name] = _change(kind, value, decoded.get("key"), is_bad, records, topic, partition)
+        elif index >= 0:
+            made[name] = pc.struct_field(row, [index])
+        else:
+            made[name] = decoded[name]
+    return made
+
+
+def _change(
+    kind: pa.DataType,
+    value: pa.Array,
+    key: pa.Array | None,
+    is_bad: Flags,
+    records: DecodedRecords,
+    topic: str,
+    partition: int,
+) -> pa.Array:
+    """Return the column change."""
+    count = len(records)
+    own = pc.struct_field(value, [1])
+    parts = []
+    for field in kind:
+        name = field.name
+        index = own.type.get_field_index(name)
+        if name == "key":
+            part = key if key is not None else pa.nulls(count, field.type)
+        elif name == "topic":
+            part = repeat_text(topic, count)
+        elif name == "partition":
+            part = from_numpy(np.full(count, partition, np.int32))
+        elif name == "offset":
+            part = from_numpy(records.offsets)
+        elif name == "timestamp":
+            times_ms = records.timestamps_ms
+            if times_ms is None:
+                part = pa.nulls(count, field.type)
+            else:
+                part = times_as_us(times_ms, records, f"topic {topic} partition {partition}")
+        else:
+            part = pc.struct_field(own, [index])
+        if name == "kind":
+            is_tombstone = ~is_valid(value) & ~is_bad
+            if is_tombstone.any():
+                part = pc.if_else(from_numpy(is_tombstone), scalar(TOMBSTONE), part)
+        parts.append(part)
+    return struct_of(kind, count, None, parts)

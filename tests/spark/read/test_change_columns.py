@@ -1,0 +1,336 @@
+"""Reads with envelope=debezium, by the calls that Spark makes: the columns of the table and change.
+No Spark: a fake cluster and a registry of one process."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from sparkkafka.errors import BadRecordError, OptionError, SchemaError
+from sparkkafka.spark.datasource import KafkaDataSource
+from tests.schemas.envelopes.debezium_records import (
+    avro_envelope,
+    connect_envelope,
+    connect_field,
+    payload,
+    with_schema,
+)
+from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.spark.typed_support import Topics, framed, struct
+
+TOPIC = "shop.public.customers"
+COLUMNS = [
+    connect_field("id", "int64", optional=False),
+    connect_field("city", "string"),
+    connect_field("born", "int32", "io.debezium.time.Date"),
+]
+KEY = {"type": "struct", "fields": [COLUMNS[0]], "name": "shop.public.customers.Key"}
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    with small_registry() as one:
+        yield one
+
+
+@pytest.fixture
+def topics(fake_cluster: Any, registry: SmallRegistry) -> Topics:
+    fake_cluster.create_topic(TOPIC)
+    return Topics(fake_cluster, registry)
+
+
+def json_options(topics: Topics, **more: str) -> dict[str, str]:
+    options = topics.options(TOPIC, valueFormat="json", envelope="debezium", **more)
+    del options["schema.registry.url"]
+    return options
+
+
+ROWS = [
+    {"id": 1, "city": "Bonn", "born": 7305},
+    {"id": 1, "city": "Kiel", "born": None},
+    {"id": 2, "city": "Ulm", "born": None},
+]
+
+
+def put_changes(topics: Topics) -> None:
+    """A create, an update, a delete and its tombstone, with schemas beside the payloads."""
+    schema = connect_envelope(COLUMNS)
+    values = [
+        with_schema(schema, payload("c", None, ROWS[0], lsn=8)),
+        with_schema(schema, payload("u", ROWS[0], ROWS[1], lsn=9)),
+        with_schema(schema, payload("d", ROWS[2], None, lsn=10)),
+        None,
+    ]
+    keys = [with_schema(KEY, {"id": number}) for number in (1, 1, 2, 2)]
+    topics.put(TOPIC, values, keys)
+
+
+def test_a_topic_with_schemas_is_a_table(topics: Topics) -> None:
+    put_changes(topics)
+    options = json_options(topics)
+    schema = KafkaDataSource(options).schema()
+    assert schema.names == ["id", "city", "born", "change"]
+    change = schema["change"].dataType
+    assert isinstance(change, StructType)
+    assert change.names == [
+        *("op", "kind", "ts_ms", "ts_us", "position", "source", "transaction", "key", "old_key"),
+        *("unavailable", "topic", "partition", "offset", "timestamp"),
+    ]
+    rows = topics.read(options)
+    changes = [row.pop("change") for row in rows]
+    assert rows == [
+        {"id": 1, "city": "Bonn", "born": datetime.date(1990, 1, 1)},
+        {"id": 1, "city": "Kiel", "born": None},
+        {"id": 2, "city": "Ulm", "born": None},
+        {"id": None, "city": None, "born": None},
+    ]
+    assert [(row["op"], row["kind"]) for row in changes] == [
+        ("c", "row"),
+        ("u", "row"),
+        ("d", "row"),
+        (None, "tombstone"),
+    ]
+    assert [row["key"]["id"] for row in changes] == [1, 1, 2, 2]
+    assert [row["old_key"] for row in changes] == [None] * 4
+    assert [row["offset"] for row in changes] == [0, 1, 2, 3]
+    assert {row["topic"] for row in changes} == {TOPIC}
+    assert [row["position"] for row in changes] == [f"{lsn:020}" for lsn in (8, 9, 10)] + [None]
+    assert changes[0]["source"]["table"] == "t"
+    assert changes[3]["timestamp"] is not None
+
+
+def test_a_schema_names_some_columns_without_any_in_the_records(topics: Topics) -> None:
+    topics.put(
+        TOPIC,
+        [
+            json.dumps(payload("c", None, ROWS[0])).encode(),
+            b'{"ts_ms": 5}',
+            b'{"status": "BEGIN", "id": "7:1", "ts_ms": 5}',
+            b'{"source": {"lsn": 4}, "ddl": "CREATE TABLE t (id int)", "ts_ms": 5}',
+            json.dumps(payload("t", None, None)).encode(),
+            json.dumps(payload("m", None, None)).encode(),
+        ],
+    )
+    text = StringType()
+    schema = struct(born=DateType(), id=IntegerType(), change=struct(op=text, kind=text))
+    rows = topics.read(json_options(topics), schema)
+    assert rows[0] == {
+        "born": datetime.date(1990, 1, 1),
+        "id": 1,
+        "change": {"op": "c", "kind": "row"},
+    }
+    assert [row["change"]["kind"] for row in rows] == [
+        *("row", "heartbeat", "transaction", "schema_change", "truncate", "message"),
+    ]
+    assert all(row["id"] is None for row in rows[1:])
+
+
+def test_a_comment_names_the_semantic_type_of_a_column(topics: Topics) -> None:
+    row = {"id": 1, "at": 1_700_000_000_123_456, "price": "MDk="}
+    topics.put(TOPIC, [json.dumps(payload("c", None, row)).encode()])
+    comments = ["io.debezium.time.MicroTimestamp", "org.apache.kafka.connect.data.Decimal"]
+    at, price = ({"comment": comment} for comment in comments)
+    schema = StructType().add("at", TimestampType(), True, at)
+    schema = schema.add("price", DecimalType(10, 2), True, price)
+    [found] = topics.read(json_options(topics), schema)
+    assert found["at"].isoformat() == "2023-11-14T22:13:20.123456+00:00"
+    assert found["price"] == Decimal("123.45")
+
+
+def test_records_without_a_schema_need_the_columns(topics: Topics) -> None:
+    topics.put(TOPIC, [json.dumps(payload("c", None, ROWS[0])).encode()])
+    with pytest.raises(OptionError, match=r"schemas.enable=true .* call .schema.* infer"):
+        KafkaDataSource(json_options(topics)).schema()
+    [row] = topics.read(json_options(topics, valueSchema="infer"))
+    assert {name: row[name] for name in ROWS[0]} == ROWS[0]
+
+
+def test_a_column_is_added_in_the_middle(topics: Topics) -> None:
+    wider = [*COLUMNS, connect_field("zip", "string")]
+    topics.put(
+        TOPIC,
+        [
+            with_schema(connect_envelope(COLUMNS), payload("c", None, ROWS[0])),
+            with_schema(connect_envelope(wider), payload("u", None, {**ROWS[1], "zip": "24103"})),
+        ],
+    )
+    rows = topics.read(json_options(topics))
+    assert [(row["id"], row["zip"]) for row in rows] == [(1, None), (1, "24103")]
+
+
+@pytest.mark.parametrize("columns", ["row", "envelope"])
+def test_avro_evolves_to_the_latest_schema(topics: Topics, columns: str) -> None:
+    old = avro_envelope([("id", "long"), ("at", ("long", "io.debezium.time.Timestamp"))])
+    new = avro_envelope(
+        [("id", "long"), ("at", ("long", "io.debezium.time.MicroTimestamp")), ("zip", "string")]
+    )
+    heartbeat = {
+        "type": "record",
+        "name": "Heartbeat",
+        "namespace": "io.debezium.connector.common",
+        "fields": [{"name": "ts_ms", "type": "long"}],
+    }
+    key = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "long"}]}
+    ids = [topics.registry.add(f"{TOPIC}-value", json.dumps(text)) for text in (old, new)]
+    beat = topics.registry.add("heartbeat-value", json.dumps(heartbeat))
+    key_id = topics.registry.add(f"{TOPIC}-key", json.dumps(key))
+    first = payload("c", None, {"id": 1, "at": 1_700_000_000_123})
+    second = payload("d", {"id": 1, "at": 1_700_000_000_123_456, "zip": "1"}, None)
+    topics.put(
+        TOPIC,
+        [
+            framed(ids[0], old, first),
+            framed(ids[1], new, second),
+            framed(beat, heartbeat, {"ts_ms": 1}),
+        ],
+        keys=[framed(key_id, key, {"id": 1})] * 3,
+    )
+    options = topics.options(TOPIC, envelope="debezium", **{"envelope.columns": columns})
+    rows = topics.read(options)
+    if columns == "row":
+        assert [row["at"] for row in rows[:2]] == [
+            datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000),
+            datetime.datetime(2023, 11, 14, 22, 13, 20, 123_456),
+        ]
+        assert [row["zip"] for row in rows] == [None, "1", None]
+        assert [row["change"]["kind"] for row in rows] == ["row", "row", "heartbeat"]
+        assert rows[0]["change"]["key"] == {"id": 1}
+    else:
+        assert rows[1]["value"]["before"]["at"].microsecond == 123_456
+        assert rows[0]["value"]["after"] == {
+            "id": 1,
+            "at": datetime.datetime(2023, 11, 14, 22, 13, 20, 123_000),
+            "zip": None,
+        }
+        assert rows[2]["value"]["ts_ms"] == 1
+        assert rows[0]["key"] == {"id": 1}
+
+
+def test_avro_without_keys_has_no_key(topics: Topics) -> None:
+    text = avro_envelope([("id", "long")])
+    number = topics.registry.add(f"{TOPIC}-value", json.dumps(text))
+    topics.put(TOPIC, [framed(number, text, payload("c", None, {"id": 1}))])
+    [row] = topics.read(topics.options(TOPIC, envelope="debezium"))
+    assert row["id"] == 1
+    assert "key" not in row["change"]
+
+
+def put_bad(topics: Topics) -> None:
+    schema = connect_envelope(COLUMNS)
+    topics.put(
+        TOPIC,
+        [
+            with_schema(schema, payload("c", None, ROWS[0])),
+            with_schema(schema, payload("x", None, ROWS[0])),
+            None,
+            with_schema(schema, payload("u", ROWS[0], None)),
+            b'{"schema":7,"payload":{}}',
+        ],
+        keys=[b'{"id": 1}'] * 5,
+    )
+
+
+def test_bad_envelopes_fail_by_default(topics: Topics) -> None:
+    put_bad(topics)
+    with pytest.raises(BadRecordError, match=r"offset 1 .*'x' is none of c, u, d, r, t, m"):
+        topics.read(json_options(topics))
+
+
+def test_bad_envelopes_are_no_tombstones(topics: Topics) -> None:
+    put_bad(topics)
+    rows = topics.read(json_options(topics, onBadRecord="column"))
+    assert [row["change"]["kind"] for row in rows] == ["row", None, "tombstone", None, None]
+    errors = [row["bad_record"] and row["bad_record"]["error"] for row in rows]
+    assert errors[0] is errors[2] is None
+    assert "after" in errors[3]
+    assert "schema beside the payload" in errors[4]
+    assert [row["id"] for row in rows] == [1, None, None, None, None]
+
+
+def test_bad_envelopes_become_dead_letters(topics: Topics) -> None:
+    put_bad(topics)
+    topics.cluster.create_topic("dead")
+    options = json_options(topics, onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
+    rows = topics.read(options)
+    assert [row["change"]["offset"] for row in rows] == [0, 2]
+    servers = options["kafka.bootstrap.servers"]
+    dead = topics.read({"kafka.bootstrap.servers": servers, "subscribe": "dead"})
+    assert len(dead) == 3
+
+
+def test_names_that_the_read_needs_are_refused(topics: Topics) -> None:
+    schema = connect_envelope([connect_field("Change", "string")])
+    topics.put(TOPIC, [with_schema(schema, payload("c", None, {"Change": "a"}))])
+    with pytest.raises(OptionError, match=r"'Change'.*envelope.columns=envelope"):
+        KafkaDataSource(json_options(topics)).schema()
+    rows = topics.read(json_options(topics, **{"envelope.columns": "envelope"}))
+    assert rows[0]["value"]["after"] == {"Change": "a"}
+
+
+@pytest.mark.parametrize(
+    ("more", "match"),
+    [
+        ({"valueFormat": "string"}, "envelope=debezium needs valueFormat"),
+        ({"rescuedColumn": "true"}, "rescuedColumn and envelope=debezium exclude each other"),
+        ({"includeHeaders": "true"}, "includeHeaders has no effect with envelope.columns=row"),
+        ({"envelope": "mine"}, "envelope"),
+    ],
+)
+def test_options_that_exclude_each_other(topics: Topics, more: dict[str, str], match: str) -> None:
+    with pytest.raises(OptionError, match=match):
+        KafkaDataSource({**json_options(topics), **more}).schema()
+
+
+def test_envelope_columns_needs_an_envelope(topics: Topics) -> None:
+    options = {**json_options(topics), "envelope.columns": "row"}
+    del options["envelope"]
+    with pytest.raises(OptionError, match="without envelope"):
+        KafkaDataSource(options).schema()
+
+
+@pytest.mark.parametrize(
+    ("schema", "match"),
+    [
+        (StructType().add("id", LongType(), False), "cannot be NOT NULL"),
+        (struct(change=struct(op=StringType())), "no column of the table"),
+        (
+            struct(id=LongType(), change=struct(what=LongType())),
+            "change.what, which does not exist",
+        ),
+        (struct(id=LongType(), change=struct(op=LongType())), "change.op .* must be string"),
+        (struct(id=LongType(), change=StringType()), "must be a struct"),
+    ],
+)
+def test_schemas_that_no_read_can_have(topics: Topics, schema: StructType, match: str) -> None:
+    put_changes(topics)
+    with pytest.raises(OptionError, match=match):
+        topics.read(json_options(topics), schema)
+
+
+def test_a_column_that_the_table_lacks(topics: Topics) -> None:
+    text = avro_envelope([("id", "long")])
+    topics.registry.add(f"{TOPIC}-value", json.dumps(text))
+    options = topics.options(TOPIC, envelope="debezium")
+    with pytest.raises(OptionError, match=r"field ide of the requested schema.*mean id\?"):
+        topics.read(options, struct(ide=LongType()))
+
+
+def test_another_schema_than_an_envelopes(topics: Topics) -> None:
+    text = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    topics.registry.add(f"{TOPIC}-value", json.dumps(text))
+    with pytest.raises(SchemaError, match=r"not one of Debezium's envelopes.* it has id"):
+        KafkaDataSource(topics.options(TOPIC, envelope="debezium")).schema()
