@@ -762,6 +762,28 @@ def test_secret_values_are_not_in_errors(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "hunter2" not in str(caught.value)
 
 
+def test_a_password_as_the_value_of_another_setting_of_security_is_not_in_errors() -> None:
+    given = {**READ, "valueFormat": "avro", "schema.registry.url": "https://h"}
+    errors = []
+    for row in (*KAFKA, *CONNECTOR):
+        if re.search(r"\b(?:security|ssl|sasl|auth)\.", row.name):
+            name = row.name if row in CONNECTOR else f"kafka.{row.name}"
+            try:
+                parse_read_options({**given, name: "hunter2"})
+            except OptionError as error:
+                errors.append(str(error))
+    assert len(errors) > 20
+    assert not [error for error in errors if "hunter2" in error]
+
+
+def test_a_wrong_security_protocol_names_the_right_ones() -> None:
+    with pytest.raises(OptionError) as raised:
+        parse_read_options({**READ, "kafka.security.protocol": "hunter2"})
+    assert str(raised.value) == (
+        "kafka.security.protocol must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"
+    )
+
+
 def test_unknown_properties_are_not_kept() -> None:
     given = {**READ, "kafka.my.password": "hunter2"}
     assert b"hunter2" not in pickle.dumps(parse_read_options(given))
