@@ -37,8 +37,15 @@ def choose_worker_python() -> None:
 
     Nothing is set if PYSPARK_PYTHON is set, if a JVM already runs (it has its environment from
     spark-submit), or if `python3` on the PATH is this environment's: on the machines of a cluster
-    this interpreter's path may not exist, while `python3` does.
+    this interpreter's path may not exist, while `python3` does. A local session that already runs
+    another Python is named in a warning.
     """
+    if _runs_another_python(getattr(_context_class(), "_active_spark_context", None)):
+        log.warning(
+            "the Spark session is older than `import sparkkafka` and runs another Python than this "
+            "one, so it may not find the format: call sparkkafka.register(spark), or import "
+            "sparkkafka before the session is created"
+        )
     if "PYSPARK_PYTHON" in os.environ or _jvm_started() or _python3_is_ours() or not sys.executable:
         return
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -70,13 +77,7 @@ def register(spark: SparkSession) -> None:
 
     context: Any = getattr(spark, "_sc", None)  # None with Connect, whose server decides
     _keep_tokens(spark, context)
-    changes_python = (
-        context is not None
-        and context.master.startswith("local")
-        and context.pythonExec == "python3"
-        and bool(sys.executable)
-        and not _python3_is_ours()
-    )
+    changes_python = _runs_another_python(context)
     if changes_python:
         log.warning(
             "PYSPARK_PYTHON was not set when Spark started, and python3 on the PATH is another "
@@ -168,12 +169,29 @@ def _replace_found_source(spark: SparkSession, source: type[DataSource]) -> None
     field.set(manager, sources)
 
 
+def _runs_another_python(context: Any) -> bool:
+    """Return whether this is the context of a local session whose workers run the `python3` of the
+    PATH, which is not this interpreter. `context` is None without a classic session."""
+    return (
+        context is not None
+        and context.master.startswith("local")
+        and context.pythonExec == "python3"
+        and bool(sys.executable)
+        and not _python3_is_ours()
+    )
+
+
 def _jvm_started() -> bool:
     """Return whether Spark's JVM runs, or started this process."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_ENV_LOADED" in os.environ:
         return True
+    return getattr(_context_class(), "_gateway", None) is not None
+
+
+def _context_class() -> Any:
+    """Return the class SparkContext if it was imported, None otherwise."""
     module = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
-    return getattr(getattr(module, "SparkContext", None), "_gateway", None) is not None
+    return getattr(module, "SparkContext", None)
 
 
 def _python3_is_ours() -> bool:

@@ -125,6 +125,18 @@ def test_worker_python_is_left_alone_where_something_else_decides(
     assert "PYSPARK_PYTHON" not in os.environ
 
 
+@pytest.mark.parametrize("executable", ["python3", "/mine/python"])
+def test_a_session_that_runs_another_python_is_named_in_a_warning(
+    bare: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, executable: str
+) -> None:
+    context = SimpleNamespace(master="local[2]", pythonExec=executable)
+    session = SimpleNamespace(_active_spark_context=context)
+    bare.setattr(registration, "_context_class", lambda: session)
+    registration.choose_worker_python()
+    assert ("call sparkkafka.register(spark)" in caplog.text) == (executable == "python3")
+    del os.environ["PYSPARK_PYTHON"]
+
+
 class _Refusing:
     """A Connect session whose server refuses to register anything, with a condition of Spark's."""
 
