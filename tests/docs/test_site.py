@@ -98,6 +98,16 @@ def test_the_search_finds_a_name_under_its_own_heading() -> None:
     assert texts == ["<p><code>topic</code></p><p>a</p>", "<p>b</p>"]
 
 
+def test_the_search_does_not_find_tables_of_benchmarks() -> None:
+    items = [
+        {"location": "benchmarks.html#exactly-once", "level": 3},
+        {"location": "benchmarks.html#result", "level": 2},
+        {"location": "exactly-once.html#acls", "level": 3},
+    ]
+    index = json.loads(docs_site.without_tables_of_benchmarks(json.dumps({"items": items})))
+    assert index["items"] == items[1:]
+
+
 @pytest.mark.parametrize(
     ("question", "answer"),
     [

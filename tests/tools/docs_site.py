@@ -41,7 +41,8 @@ def main() -> int:
     for path in SITE.rglob("*.html"):
         path.write_text(with_breaks_in_names(path.read_text("utf-8")), "utf-8")
     index = SITE / "search.json"
-    index.write_text(with_names_in_texts(index.read_text("utf-8")), "utf-8")
+    text = without_tables_of_benchmarks(with_names_in_texts(index.read_text("utf-8")))
+    index.write_text(text, "utf-8")
     wrong = [*pages_not_in_nav(), *broken_addresses(SITE), *calls_not_in_the_api(SITE)]
     for line in wrong:
         print(line, file=sys.stderr)
@@ -90,6 +91,18 @@ def with_names_in_texts(index: str) -> str:
     for item in tree["items"]:
         if re.fullmatch(r"<code>[^<]*</code>", item["title"]):
             item["text"] = f"<p>{item['title']}</p>{item['text']}"
+    return json.dumps(tree)
+
+
+def without_tables_of_benchmarks(index: str) -> str:
+    """Return the search index without the tables of the benchmarks' rows: their headings name the
+    features, and would be found before the pages that explain them."""
+    tree = json.loads(index)
+    tree["items"] = [
+        item
+        for item in tree["items"]
+        if not (item["location"].startswith("benchmarks.html#") and item["level"] > 2)
+    ]
     return json.dumps(tree)
 
 
