@@ -67,7 +67,8 @@ class BoundedAdmin(Admin):
         return described[name]
 
     def with_nearest_group(self, group: str, error: KafkaError) -> KafkaError:
-        """Return the error of a group; that of a missing group also names the nearest group."""
+        """Return the error of a group; that of a missing group names the nearest group, or how to
+        list all of them."""
         if not isinstance(error, BrokerError) or error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             return error
         try:
@@ -75,10 +76,8 @@ class BoundedAdmin(Admin):
         except KafkaError:
             return error
         nearest = get_close_matches(group, groups, n=1)
-        if not nearest:
-            return error
-        text = f"there is no group of this name (the nearest is {nearest[0]})"
-        return BrokerError(error.code, error.where, text)
+        hint = f"the nearest is {nearest[0]}" if nearest else "groups list shows all"
+        return BrokerError(error.code, error.where, f"there is no group of this name ({hint})")
 
     def offsets_of_groups(
         self, groups: Iterable[str], *, timeout_s: float | None = None

@@ -91,11 +91,13 @@ class GroupRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What the cluster was like at `time_ms`, and how long the lookup took. `problems` are lines
-    about what is missing. The mappings by partition are for a view of one topic or group."""
+    """What the cluster was like at `time_ms`, and how long the lookup took. Rates are averages over
+    the last `rates_s` seconds, 0 in the first snapshot, which has none. `problems` are lines about
+    what is missing. The mappings by partition are for a view of one topic or group."""
 
     time_ms: int
     took_s: float
+    rates_s: float
     cluster_id: str | None
     brokers: list[BrokerRow]
     topics: list[TopicRow]
@@ -154,7 +156,8 @@ class History:
         """Add a point to each curve, unless the last one is too recent. The curve of a topic or
         group that is not there any more is kept until all of its points are old."""
         last_ms = self._times_ms[-1] if self._times_ms else -HISTORY_S * 1000
-        if snapshot.time_ms - last_ms >= HISTORY_S * 1000 / MAX_POINTS:
+        # A tenth less than a snapshot's time, because threads do not wake up to the millisecond.
+        if snapshot.time_ms - last_ms >= 0.9 * HISTORY_S * 1000 / MAX_POINTS:
             with self._lock:
                 self._add(snapshot)
 
@@ -275,6 +278,7 @@ class Collector:
         snapshot = Snapshot(
             time_ms=int(time.time() * 1000),
             took_s=time.monotonic() - began_s,
+            rates_s=sample.time_s - self._samples[0].time_s,
             cluster_id=metadata.cluster_id,
             brokers=_broker_rows(metadata, rows, leaders, log_dirs, silent),
             topics=[

@@ -504,3 +504,5 @@ def test_a_mistyped_group_is_reported_with_the_nearest_one(behind, verb, capsys)
     assert "GROUP_ID_NOT_FOUND" in line
     assert "group 'biling'" in line
     assert "(the nearest is billing)" in line
+    assert main(["-b", behind.bootstrap_servers, *verb.split(), "zzz"]) == 1
+    assert "(groups list shows all)" in one_line(capsys)

@@ -191,6 +191,7 @@ def snapshot_at(time_ms, *, topics=(), problems=()):
     return Snapshot(
         time_ms=time_ms,
         took_s=0.1,
+        rates_s=10.0,
         cluster_id="c",
         brokers=[],
         topics=rows,

@@ -94,6 +94,7 @@ def test_the_documents_of_a_cluster(fake):
         (time_ms,) = overview["curves"]["times_ms"]
         state = page.get("/api/state")
         assert (state["cluster_id"], state["time_ms"]) == (fake.cluster_id, time_ms)
+        assert state["rates_s"] == 0  # no rates yet
         assert overview["curves"]["lag"] == [
             {"name": "", "points": [25.0]},
             {"name": "billing", "points": [25.0]},
@@ -133,6 +134,7 @@ def test_snapshots_go_on_while_brokers_are_down(fake, monkeypatch):
         for broker in fake.broker_ids:
             fake.broker_up(broker)
         wait_until(lambda: not page.get("/api/state")["failure"])
+        assert page.get("/api/state")["rates_s"] > 0
 
 
 @pytest.fixture

@@ -152,6 +152,7 @@ class Answers(Mapping[str, Callable[[Query], Any]]):
             "time_ms": snapshot.time_ms,
             "took_s": round(snapshot.took_s, 3),
             "every_s": watcher.every_s,
+            "rates_s": snapshot.rates_s,
             "failure": watcher.failure,
         }
 

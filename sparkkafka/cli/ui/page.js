@@ -75,6 +75,8 @@ function table(columns, rows, total, empty) {
 }
 const card = (title, ...children) => h("section", { class: "card" }, h("h2", {}, title), children);
 const figure = (value, label, kind) => h("div", { class: "figure" }, h("b", { class: kind }, value), h("span", {}, label));
+// A label of rates, in tiles and plots: each value is an average over the same time.
+const average = (label) => (ratesS ? `${label}, average of ${duration(ratesS)}` : label);
 const flag = (value, kind) => (value ? h("span", { class: kind }, number(value)) : "0");
 
 // --- plots
@@ -235,18 +237,18 @@ function overview(data) {
       figure(number(totals.brokers) + (totals.brokers_missing ? ` of ${totals.brokers + totals.brokers_missing}` : ""),
         plural(totals.brokers + totals.brokers_missing, "broker"), totals.brokers_missing && "bad"),
       figure(number(totals.topics), `${plural(totals.topics, "topic")}, ${count(totals.partitions, "partition")}`),
-      figure(rate(totals.records_per_s), "records/s"),
-      figure(byteRate(totals.bytes_per_s), "growth of logs"),
+      figure(rate(totals.records_per_s), average("records/s")),
+      figure(byteRate(totals.bytes_per_s), average("growth of logs")),
       figure(number(totals.lag), `lag of ${count(totals.groups, "group")}`),
       figure(number(totals.groups_growing), `${plural(totals.groups_growing, "group")} with growing lag`, totals.groups_growing && "bad")),
     wrong.length > 0 && h("section", { class: "card problems" },
       h("ul", {}, wrong.slice(0, 10).map((line) => h("li", {}, line)), wrong.length > 10 && h("li", {}, `and ${wrong.length - 10} more`))),
     h("div", { class: "pair" },
-      card("Records per second, all topics", plot(curves.times_ms, curves.records.slice(0, 1), rate)),
+      card(average("Records per second, all topics"), plot(curves.times_ms, curves.records.slice(0, 1), rate)),
       card("Lag, all groups", plot(curves.times_ms, curves.lag.slice(0, 1), number))),
     card("Brokers", table(BROKER_COLUMNS, data.brokers)),
     h("div", { class: "pair" },
-      card("Fastest topics, records per second", plot(curves.times_ms, curves.records.slice(1), rate)),
+      card(average("Fastest topics, records per second"), plot(curves.times_ms, curves.records.slice(1), rate)),
       card("Groups furthest behind, lag", plot(curves.times_ms, curves.lag.slice(1), number))),
     h("div", { class: "pair" },
       card(["Topics ", h("small", {}, h("a", { href: "#/topics" }, "all"))],
@@ -287,18 +289,18 @@ function topic(data) {
   return [
     h("h1", {}, row.topic),
     h("div", { class: "figures" },
-      figure(rate(row.records_per_s), "records/s"),
-      figure(byteRate(row.bytes_per_s), "growth of logs"),
+      figure(rate(row.records_per_s), average("records/s")),
+      figure(byteRate(row.bytes_per_s), average("growth of logs")),
       figure(bytes(row.size_bytes), "on the leaders' disks"),
       figure(number(row.partitions), "partitions"),
       figure(number(row.skew, 1), "skew", row.skew > 2 && "warn"),
       figure(number(row.out_of_sync), "partitions out of sync", row.out_of_sync && "warn")),
     h("div", { class: "pair" },
-      card("Records per second", plot(curves.times_ms, curves.records, rate)),
-      card("Bytes per second", plot(curves.times_ms, curves.bytes, byteRate, axisBytes))),
+      card(average("Records per second"), plot(curves.times_ms, curves.records, rate)),
+      card(average("Bytes per second"), plot(curves.times_ms, curves.bytes, byteRate, axisBytes))),
     h("div", { class: "pair" },
       card("Size of partitions", bars(shown, "size_bytes", bytes, axisBytes)),
-      card("Records per second, by partition", bars(shown, "records_per_s", (value) => `${rate(value)} records/s`))),
+      card(average("Records per second, by partition"), bars(shown, "records_per_s", (value) => `${rate(value)} records/s`))),
     card("Groups that read it", table([
       ["group", (reader) => groupLink(reader.group), "name"],
       ["lag in this topic", (reader) => number(reader.lag), "number"],
@@ -320,7 +322,7 @@ function group(data) {
     h("h1", {}, row.group),
     h("div", { class: "figures" },
       figure(number(row.lag), "lag", row.is_growing && "bad"),
-      figure((row.lag_per_s > 0 ? "+" : "") + rate(row.lag_per_s), "change per second"),
+      figure((row.lag_per_s > 0 ? "+" : "") + rate(row.lag_per_s), average("change per second")),
       figure(row.lag ? duration(row.catch_up_s) : "–", "until it has caught up"),
       figure(row.state || "–", "state"),
       figure(number(row.members), "members")),
@@ -401,7 +403,7 @@ function viewOf(hash) {
   return simple("/api/overview", overview);
 }
 
-let view = null, drawnView = null, timer = 0, everyS = 5, turn = 0;
+let view = null, drawnView = null, timer = 0, everyS = 5, ratesS = 0, turn = 0;
 
 async function get(url) {
   let response;
@@ -448,6 +450,7 @@ async function refresh() {
     const cluster = await get("/api/state");
     if (isOld()) return;
     everyS = cluster.every_s;
+    ratesS = cluster.rates_s;
     if (cluster.failure) showState(`the last lookup failed: ${cluster.failure}`, true);
     else showState(`cluster ${cluster.cluster_id}, ${clock(cluster.time_ms, true)}`, false);
   } catch (error) {
