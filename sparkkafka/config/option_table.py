@@ -480,8 +480,8 @@ def _column_rows(column: str) -> list[Option]:
             f"{column}Schema", _BOTH, f"{column}.schema",
             Kind("a schema's text, or the path of a file with it", str),
             f"The schema of the column {column}: reads return rows of this schema, writes encode "
-            "rows with it. A text with one of the characters { } [ ] \" ; or a line end is the "
-            "schema itself, and so is the name of an Avro type such as long. Any other text is "
+            "rows with it. A text that contains a line end or one of the characters { } [ ] \" ; "
+            "is the schema itself, as is the name of an Avro type such as long. Any other text is "
             "the path of a file on the driver. infer, for JSON in reads: the schema is inferred "
             "from a sample of the records.",
             default_text="the registry's latest (reads), made from the column's type (writes)",
@@ -732,7 +732,7 @@ REGISTRY: tuple[Option, ...] = (
 CONNECTOR: tuple[Option, ...] = (
     used(
         "subscribe", _READ, "read.subscription", Kind("topic,topic,…", str),
-        "Topics to read. Exactly one of subscribe, subscribePattern and assign is required.",
+        "Topics to read. Exactly one of `subscribe`, subscribePattern and `assign` is required.",
     ),
     used(
         "subscribePattern", _READ, "read.subscription", Kind("a regular expression", str),

@@ -7,16 +7,25 @@ import re
 import pyarrow as pa
 import pytest
 
+from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.client import Admin, Consumer, Producer, TopicPartition
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import parse_read_options
+from sparkkafka.config.source import OffsetBound
 from sparkkafka.errors import KafkaError
 from sparkkafka.schemas.wire_format import unframe
-from sparkkafka.spark.read.planning import Loss, loss_error
+from sparkkafka.spark.read.planning import Loss, check_named, loss_error
+from sparkkafka.spark.write.writer import input_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.docs.snippets import page
+from tests.spark.schemas import ddl
 
-ELSEWHERE = {"DATA_SOURCE_NOT_FOUND"}  # Spark's own
+ELSEWHERE = {  # Spark's own
+    "DATA_SOURCE_NOT_FOUND",
+    'cannot be written in the "ErrorIfExists" mode',
+    "does not support Update mode",
+}
 
 
 def message(error: pytest.ExceptionInfo[KafkaError]) -> str:
@@ -32,12 +41,25 @@ def messages() -> list[str]:
         with pytest.raises(KafkaError) as error:
             parse_read_options({"kafka.bootstrap.servers": "localhost:1", **wrong})
         found.append(message(error))
+    for columns in ("id bigint", "value bigint"):
+        with pytest.raises(KafkaError) as error:
+            input_columns(ddl(columns), "orders", None)
+        found.append(message(error))
+    with pytest.raises(KafkaError) as error:
+        check_named("startingOffsets", OffsetBound("specific", {}), [TopicPartition("orders", 0)])
+    found.append(message(error))
     with FakeCluster(sasl_users={"alice": "hush"}) as fake:
         settings = {"bootstrap.servers": fake.bootstrap_servers, "default.api.timeout.ms": 500}
         with pytest.raises(KafkaError) as error:
             Admin(settings).list_topics()
         found.append(message(error))
     with FakeCluster() as fake:
+        with (
+            BoundedAdmin({"bootstrap.servers": fake.bootstrap_servers}, Deadline(10_000)) as admin,
+            pytest.raises(KafkaError) as error,
+        ):
+            raise admin.with_nearest_group("a", admin.describe_consumer_groups(["a"]).errors["a"])
+        found.append(message(error))
         fake.create_topic("orders", partitions=1)
         servers = {"bootstrap.servers": fake.bootstrap_servers}
         with Producer(servers | {"max.request.size": 10_000}) as producer:
