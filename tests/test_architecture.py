@@ -108,6 +108,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "share",
         "producer",
         "admin",
+        "aio",
         "lags",
     ),
     # The formats do not know the registry, nor each other, but for Avro, whose records that contain

@@ -240,7 +240,8 @@ class Consumer(NotPickled):
         """The offset of the next record that poll will return. Waits until it is known."""
         with self._guard:
             state = self._subscription.state(_partition(partition, "partition"))
-            return self._loop.position(state, self._deadline(timeout_s))
+            position = self._loop.position(state, self._deadline(timeout_s))
+            return self._subscription.unread.get(state.tp, position)
 
     def lag(
         self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None

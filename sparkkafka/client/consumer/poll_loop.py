@@ -130,7 +130,7 @@ class PollLoop:
                 try:
                     self._fetch_ahead()
                 except BaseException:
-                    self._restore_positions()
+                    self.restore_positions()
                     raise
                 return collected
             if has_received and deadline.expired:
@@ -267,7 +267,7 @@ class PollLoop:
                 self._subscription.end_turn(state)
                 raise error from error.__cause__
             except BaseException:
-                self._restore_positions()
+                self.restore_positions()
                 raise
             if state.is_between_answers:
                 self._subscription.end_turn(state)
@@ -281,8 +281,8 @@ class PollLoop:
         size_bytes = count * state.column_bytes
         self._metrics.consumed(state.tp.topic, count, size_bytes, state.lag or 0, state.lags)
 
-    def _restore_positions(self) -> None:
-        """Undo a poll that Ctrl-C ended, as the user does not get its records."""
+    def restore_positions(self) -> None:
+        """Undo the last poll, whose records the user does not get (Ctrl-C, a cancelled task)."""
         for state, position in self._old_positions:
             if position is not None:
                 state.seek(position)

@@ -8,6 +8,7 @@ transactions and compacted records.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain, islice, repeat
@@ -92,6 +93,17 @@ class RecordBlock:
 
     def __len__(self) -> int:
         return self._length
+
+    def offset(self, row: int) -> int:
+        """Return the offset of a row."""
+        return self._offsets[row]
+
+    def row_of(self, record: Record, start: int, stop: int) -> int | None:
+        """Return the row of a record, None if it is not one of those from `start` to `stop`."""
+        if (record.topic, record.partition) != self.tp:
+            return None
+        row = bisect_left(self._offsets, record.offset, start, stop)
+        return row if row < stop and self._offsets[row] == record.offset else None
 
     def next_offset(self, stop: int) -> int:
         """Return the next offset to read after the rows before `stop`."""
@@ -207,6 +219,22 @@ class Records(Sequence[Record]):
         for block, start, stop in self._parts:
             counts[block.tp] = counts.get(block.tp, 0) + stop - start
         return f"<Records {', '.join(f'{tp}: {n}' for tp, n in counts.items()) or 'none'}>"
+
+    def after(self, record: Record | None) -> Records:
+        """The records behind this one of them; all for None."""
+        if record is None:
+            return self
+        for index, (block, start, stop) in enumerate(self._parts):
+            row = block.row_of(record, start, stop)
+            if row is not None:
+                rest = [TakenRows(block, row + 1, stop)] if row + 1 < stop else []
+                return Records(rest + self._parts[index + 1 :])
+        return Records()
+
+    @property
+    def first_offsets(self) -> dict[TopicPartition, int]:
+        """The offset of the first of these records in each partition."""
+        return {block.tp: block.offset(start) for block, start, _ in reversed(self._parts)}
 
     @property
     def by_partition(self) -> dict[TopicPartition, list[Record]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -317,6 +317,9 @@ class SubscriptionState:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._ready: dict[TopicPartition, PartitionState] = {}
         """The partitions that poll takes in turn, in this order."""
+        self.unread: Mapping[TopicPartition, int] = {}
+        """Offsets of the first records that poll has returned, but an iteration of AsyncConsumer
+        has not: they are the positions of their partitions for the user."""
         self.may_lack_positions = False
         """Whether there may be partitions without a position and without a lookup for one."""
 
@@ -380,7 +383,7 @@ class SubscriptionState:
 
     def positions_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """`positions` with leader epochs, as a group commits them."""
-        return {
+        found = {
             tp: OffsetAndMetadata(
                 state.position,
                 leader_epoch=state.position_epoch if state.position_epoch >= 0 else None,
@@ -388,6 +391,9 @@ class SubscriptionState:
             for tp, state in self._states.items()
             if state.position is not None
         }
+        for tp in found.keys() & self.unread.keys():
+            found[tp] = OffsetAndMetadata(self.unread[tp])
+        return found
 
     # --- turns in poll ----------------------------------------------------------------------
 

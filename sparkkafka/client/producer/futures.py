@@ -15,6 +15,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +52,10 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
+
+
+# RecordMetadata(*row) without its __new__, which is Python code.
+_new_metadata = partial(tuple.__new__, RecordMetadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,8 @@ class OutcomeNotifier:
         self.has_outcomes = False
         """Whether records got an outcome since the last `notify`."""
         self.io_thread: threading.Thread | None = None
+        self.on_outcome: Callable[[RecordFutures, Indexes], None] | None = None
+        """Called in the I/O thread with records that got an outcome, a batch at a time."""
         self._callbacks: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._queued_count = 0
         self._ran_count = 0
@@ -225,6 +233,7 @@ class RecordFutures:
         "pending_count",
         "times_ms",
         "topic",
+        "waiters",
     )
 
     def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
@@ -237,6 +246,8 @@ class RecordFutures:
         self._partitions: NDArray[np.int32]
         self._failures: list[Failure] = []
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
+        self.waiters: list[Any] = []
+        """Of an AsyncProducer: the asyncio future of each record, None for one without."""
 
     def begin(self, times_ms: NDArray[np.int64]) -> None:
         """Fix the number of records: these are their timestamps. No record is added any more."""
@@ -321,6 +332,8 @@ class RecordFutures:
                         self.notifier.add_callbacks(self._callbacks.pop(index))
             # Last: when all is done, the callbacks are queued.
             self.pending_count = pending_count
+        if self.notifier.on_outcome is not None:
+            self.notifier.on_outcome(self, indexes)
 
     def _mark_seen(self, index: int) -> None:
         """Count a record that failed as seen: its callback gets the error."""
@@ -362,6 +375,23 @@ class RecordFutures:
         offset = int(self._offsets[index]) if self._offsets is not None else NO_OFFSET
         partition, time_ms = int(self._partitions[index]), int(self.times_ms[index])
         return RecordMetadata(self.topic, partition, offset, time_ms)
+
+    def each_metadata(self, indexes: Indexes) -> Iterator[RecordMetadata] | None:
+        """Return where each of these records was written, as `metadata_of`; None if they failed
+        together. They got their outcome together."""
+        if self._offsets is None or self._failure_of(int(indexes[0])) is not None:
+            return None
+        selector = _as_selector(indexes)
+        return map(
+            _new_metadata,
+            zip(
+                repeat(self.topic),
+                self._partitions[selector].tolist(),
+                self._offsets[selector].tolist(),
+                self.times_ms[selector].tolist(),
+                strict=False,
+            ),
+        )
 
     def failures(self) -> Iterator[KafkaError]:
         """Yield the error of each group of records that failed together; the user has seen all of

@@ -221,7 +221,10 @@ class Producer(NotPickled):
                     del buffer.open[topic]
         if must_wake:
             buffer.wake()
-        return Delivery(records, index)
+        handle: Delivery = self._handle(records, index)
+        return handle
+
+    _handle: Any = Delivery  # of a record; an AsyncProducer's is a future
 
     def _wait_for_memory(self, size_bytes: int) -> None:
         """Wait until `size_bytes` fit into buffer.memory, with the lock. Raises KafkaTimeoutError:

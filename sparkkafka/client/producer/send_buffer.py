@@ -62,6 +62,8 @@ class SendBuffer:
         """The number of callers that wait for the delivery of all records."""
         self.waiting_threads = 0
         """The number of callers that wait for memory."""
+        self.on_freed: Callable[[], None] = lambda: None
+        """Called when memory is freed that a caller waits for, in the I/O thread."""
         self.may_linger = True
         """Whether no caller waited for delivery or memory when the I/O thread last took records."""
         self.is_sleeping = False
@@ -75,6 +77,7 @@ class SendBuffer:
         """Take no records from now on; `reason` makes the error. None: take them again."""
         self._refusal = reason
         self._memory_freed.notify_all()
+        self.on_freed()
 
     def raise_refusal(self) -> None:
         """Raise the error of a buffer that takes no records."""
@@ -124,15 +127,10 @@ class SendBuffer:
         since_s, timed_out = time.monotonic(), False
         self.waiting_threads += 1
         try:
-            while (used := self.held_bytes()) and used + size_bytes > self.limit_bytes:
+            while not self.has_room(size_bytes):
                 self.wake()
                 if hint or deadline.expired:
-                    why = failure_text()
-                    raise KafkaTimeoutError(
-                        f"{'records cannot be sent' if why else SLOW}: {used} bytes wait, the next "
-                        f"takes {size_bytes}, and buffer.memory={self.limit_bytes} had no room for "
-                        f"max.block.ms={self._max_block_ms}{hint}{why}"
-                    )
+                    raise self.no_room_error(size_bytes, failure_text(), hint)
                 self._memory_freed.wait(deadline.remaining_s())
                 self.raise_refusal()
         except KafkaTimeoutError:
@@ -141,6 +139,19 @@ class SendBuffer:
         finally:
             self.waiting_threads -= 1
             self._metrics.waited_for_memory(since_s, timed_out=timed_out)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `size_bytes` fit, or the buffer is empty."""
+        used = self.held_bytes()
+        return not used or used + size_bytes <= self.limit_bytes
+
+    def no_room_error(self, size_bytes: int, why: str, hint: str = "") -> KafkaTimeoutError:
+        """Return the error of a caller that has waited for max.block.ms."""
+        return KafkaTimeoutError(
+            f"{'records cannot be sent' if why else SLOW}: {self.held_bytes()} bytes wait, the "
+            f"next takes {size_bytes}, and buffer.memory={self.limit_bytes} had no room for "
+            f"max.block.ms={self._max_block_ms}{hint}{why}"
+        )
 
     def held_bytes(self) -> int:
         """Bytes of records without an outcome.
@@ -241,6 +252,7 @@ class SendBuffer:
             self.unfinished.difference_update(finished)
             if self.waiting_threads:
                 self._memory_freed.notify_all()
+                self.on_freed()
 
     def close(self) -> None:
         """Free the descriptors; the I/O thread has ended."""

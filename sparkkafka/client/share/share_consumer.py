@@ -165,10 +165,14 @@ class ShareConsumer(NotPickled):
                 return found
         except BaseException:  # also Ctrl-C at the end: the user does not get these records
             if is_polling and not self._guard.is_closed:
-                for polled in self._polled:
-                    polled.acknowledge_rest(AcknowledgeType.RELEASE)
-                self._submit_acknowledgements()
+                self._release_polled()
             raise
+
+    def _release_polled(self) -> None:
+        """Undo the last poll, whose records the user does not get."""
+        for polled in self._polled:
+            polled.acknowledge_rest(AcknowledgeType.RELEASE)
+        self._submit_acknowledgements()
 
     def _poll(self, deadline: Deadline) -> list[ShareRecord]:
         """Exchange requests and answers until there are records, or until the deadline."""

@@ -1,0 +1,256 @@
+"""The consumers for asyncio: a thread polls, the loop gets the records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import pyarrow as pa
+
+from sparkkafka.client.aio.worker import AsyncClient, SyncClient, awaited
+from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
+from sparkkafka.client.consumer.record import Record, Records
+from sparkkafka.client.deadline import Deadline, seconds_of
+from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.share.acknowledgements import ShareRecord
+from sparkkafka.client.share.share_consumer import ShareConsumer
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import WakeupError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+SLICE_S = 1.0
+"""The longest poll of the thread: after it, it notices that its loop is closed."""
+UNLIMITED_S = 1e8
+
+
+class _PollingClient(SyncClient, Protocol):
+    def wakeup(self) -> None: ...
+
+    def metrics(self) -> Metrics: ...
+
+
+C = TypeVar("C", bound=_PollingClient)
+
+
+class _AsyncPollingClient(AsyncClient[C]):
+    """What both consumers have."""
+
+    def __init__(self, client: C, undo_poll: Callable[[], None]) -> None:
+        """`undo_poll` lets the next poll return the records of the last one."""
+        super().__init__(client)
+        self._undo_poll = undo_poll
+        self._has_wakeup = False
+
+    async def _poll(self, poll: Callable[[float], T], timeout_s: float) -> T:
+        """Return what `poll(timeout_s)` returns, in steps between which other calls run."""
+        deadline = Deadline(seconds_of(timeout_s) * 1000)
+        while True:
+            step_s = min(SLICE_S, deadline.remaining_s())
+            found = await self._worker.run(
+                partial(self._poll_step, poll, step_s),
+                undo=self._undo_poll,
+                interrupt=self._client.wakeup,
+            )
+            if found is not None and (len(found) or deadline.expired):  # type: ignore[arg-type]
+                return found
+
+    def _poll_step(self, poll: Callable[[float], T], timeout_s: float) -> T | None:
+        """Poll in the worker's thread; return None if another call interrupted it. Raises
+        WakeupError after `wakeup`."""
+        try:
+            return poll(timeout_s)
+        except WakeupError:
+            if self._has_wakeup:
+                self._has_wakeup = False
+                raise
+            return None
+
+    def wakeup(self) -> None:
+        """Let the `poll` that waits now, else the next one, raise WakeupError."""
+        self._has_wakeup = True
+        self._client.wakeup()
+
+    def metrics(self) -> Metrics:
+        """As `Consumer.metrics`."""
+        return self._client.metrics()
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """As `Consumer.close`, also if the task is cancelled meanwhile."""
+        await self._end(partial(self._client.close, timeout_s))  # type: ignore[attr-defined]
+
+
+def _moving(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """As `awaited`, of a method that changes what is read next: first the records that an iteration
+    has not returned go back, to be fetched again."""
+    call = awaited(method)
+
+    @wraps(method)
+    async def after_return(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        rest = self._take_rest()
+        if rest:
+            await self._worker.run(partial(self._seek_back, rest.first_offsets))
+        return await call(self, *args, **kwargs)
+
+    return after_return
+
+
+class AsyncConsumer(_AsyncPollingClient[Consumer]):
+    """`Consumer` for asyncio: the same settings, methods and errors, awaited.
+
+        async with AsyncConsumer({"bootstrap.servers": "…", "group.id": "g"}) as consumer:
+            await consumer.subscribe(["orders"])
+            async for record in consumer:
+                ...
+                await consumer.commit()
+
+    Tasks of one loop may share it. Callbacks may be functions or coroutine functions, and run on
+    the loop. While `async for record in consumer` goes on, a record counts as read once the loop
+    has got it: `commit()` and automatic commits exclude fetched records that it has not.
+
+    Leaving `async with` with an exception (also a cancelled task) commits nothing, as `Consumer`.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        client = Consumer(config)
+        super().__init__(client, client._loop.restore_positions)
+        self._records = Records()  # of the iteration; those up to `_last` are returned
+        self._iterator: Iterator[Record] = iter(())
+        self._last: Record | None = None
+        self._next_poll = asyncio.Lock()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """Iterate over all records, without end. Another iteration continues after a `break`."""
+        while True:
+            for record in self._iterator:
+                self._last = record
+                yield record
+            async with self._next_poll:
+                if not self._rest:  # else another task has polled
+                    self._take_rest()
+                    self._records = await self._poll(self._client.poll, UNLIMITED_S)
+                    self._iterator = iter(self._records)
+
+    @property
+    def _rest(self) -> Records:
+        """The records that the iteration has not returned yet."""
+        return self._records.after(self._last) if self._records else self._records
+
+    def _take_rest(self) -> Records:
+        """Take the rest; the iteration polls next."""
+        rest = self._rest
+        self._records, self._iterator, self._last = Records(), iter(()), None
+        return rest
+
+    def _seek_back(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Let the next poll return the records from these offsets on."""
+        subscription = self._client._subscription
+        subscription.unread = {}
+        for tp, offset in offsets.items():
+            if tp in subscription:
+                subscription.state(tp).seek(offset)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        offsets = self._rest.first_offsets
+
+        def run() -> T:
+            self._client._subscription.unread = offsets
+            return call()
+
+        return await super()._run(run)
+
+    async def poll(self, timeout_s: float) -> Records:
+        """As `Consumer.poll`. If it is cancelled, the next poll returns its records."""
+        return self._take_rest() or await self._poll(self._client.poll, timeout_s)
+
+    async def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
+        """As `Consumer.poll_arrow`. If it is cancelled, the next poll returns its records."""
+        rest = self._take_rest()
+        if rest:
+            await self._worker.run(partial(self._seek_back, rest.first_offsets))
+        poll = partial(self._client.poll_arrow, max_records=max_records)
+        return await self._poll(poll, timeout_s)
+
+    async def batches(self) -> AsyncIterator[Records]:
+        """Iterate over the records of one poll after the other, without end."""
+        while True:
+            yield await self.poll(UNLIMITED_S)
+
+    async def arrow_batches(self, max_records: int | None = None) -> AsyncIterator[pa.Table]:
+        """As `batches`, but as the Arrow tables of `poll_arrow`."""
+        while True:
+            yield await self.poll_arrow(UNLIMITED_S, max_records)
+
+    # --- what to read, and from where -------------------------------------------------------------
+
+    assign = _moving(Consumer.assign)
+    assignment = awaited(Consumer.assignment)
+    subscribe = _moving(Consumer.subscribe)
+    subscription = awaited(Consumer.subscription)
+    unsubscribe = _moving(Consumer.unsubscribe)
+    seek = _moving(Consumer.seek)
+    seek_to_beginning = _moving(Consumer.seek_to_beginning)
+    seek_to_end = _moving(Consumer.seek_to_end)
+    seek_to_committed = _moving(Consumer.seek_to_committed)
+    position = awaited(Consumer.position)
+    lag = awaited(Consumer.lag)
+    pause = _moving(Consumer.pause)
+    resume = awaited(Consumer.resume)
+    paused = awaited(Consumer.paused)
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    commit = awaited(Consumer.commit)
+    committed = awaited(Consumer.committed)
+    group_metadata = awaited(Consumer.group_metadata)
+    beginning_offsets = awaited(Consumer.beginning_offsets)
+    end_offsets = awaited(Consumer.end_offsets)
+    offsets_for = awaited(Consumer.offsets_for)
+    offsets_for_times = awaited(Consumer.offsets_for_times)
+    partitions_for = awaited(Consumer.partitions_for)
+    list_topics = awaited(Consumer.list_topics)
+
+
+class AsyncShareConsumer(_AsyncPollingClient[ShareConsumer]):
+    """`ShareConsumer` for asyncio: the same settings, methods and errors, awaited.
+
+    async with AsyncShareConsumer({"bootstrap.servers": "…", "group.id": "work"}) as consumer:
+        await consumer.subscribe(["jobs"])
+        async for records in consumer.batches():
+            ...
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        client = ShareConsumer(config)
+        super().__init__(client, client._release_polled)
+
+    async def poll(self, timeout_s: float) -> list[ShareRecord]:
+        """As `ShareConsumer.poll`. If it is cancelled, its records are released: the group hands
+        them out again."""
+        return await self._poll(self._client.poll, timeout_s)
+
+    async def batches(self) -> AsyncIterator[list[ShareRecord]]:
+        """Iterate over the records of one poll after the other, without end."""
+        while True:
+            yield await self.poll(UNLIMITED_S)
+
+    @property
+    def acquisition_lock_timeout_ms(self) -> int | None:
+        """As `ShareConsumer.acquisition_lock_timeout_ms`."""
+        return self._client.acquisition_lock_timeout_ms
+
+    subscribe = awaited(ShareConsumer.subscribe)
+    subscription = awaited(ShareConsumer.subscription)
+    assignment = awaited(ShareConsumer.assignment)
+    unsubscribe = awaited(ShareConsumer.unsubscribe)
+    acknowledge = awaited(ShareConsumer.acknowledge)
+    acknowledge_offset = awaited(ShareConsumer.acknowledge_offset)
+    commit = awaited(ShareConsumer.commit)
+    set_acknowledgement_commit_callback = awaited(ShareConsumer.set_acknowledgement_commit_callback)

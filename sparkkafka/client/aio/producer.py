@@ -1,0 +1,333 @@
+"""The Producer for asyncio: `send` returns when the record is written, and many tasks may send.
+
+A record takes the path of `Producer.send`. Its asyncio future is among the `waiters` of its
+`TopicRecords`; the I/O thread passes each batch's outcome to the loop, which wakes up once for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from sparkkafka.client.aio.worker import TURN_S, AsyncClient, LoopQueue, awaited, call_soon
+from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.producer.futures import (
+    MAX_FAILURES_KEPT,
+    Indexes,
+    RecordFutures,
+    RecordMetadata,
+    TableDelivery,
+    WrittenRange,
+)
+from sparkkafka.client.producer.producer import Headers, Producer
+from sparkkafka.client.producer.topic_records import ArrowStream
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import KafkaTimeoutError
+
+Bytes = bytes | bytearray | memoryview | str | None
+
+
+class _NoRoomError(KafkaTimeoutError):
+    """buffer.memory has no room for a record of this size now."""
+
+    def __init__(self, message: str, size_bytes: int) -> None:
+        super().__init__(message)
+        self.size_bytes = size_bytes
+
+
+class _LoopProducer(Producer):
+    """A Producer whose `send`, on a loop, returns an asyncio future, and never waits."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_outcome: Callable[[RecordFutures, Indexes], None],
+        on_freed: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._notifier.on_outcome = on_outcome
+        self._buffer.on_freed = on_freed
+
+    def _handle(self, records: Any, index: int) -> Any:
+        waiters = records.waiters
+        if len(waiters) != index:  # Ctrl-C came between a record and its future
+            waiters.extend([None] * (index - len(waiters)))
+        future = self._loop.create_future()  # type: ignore[union-attr]
+        waiters.append(future)
+        return future
+
+    def _wait_for_memory(self, size_bytes: int) -> None:
+        if asyncio._get_running_loop() is None:  # send_table, in the worker's thread
+            super()._wait_for_memory(size_bytes)
+            return
+        self._buffer.raise_refusal()
+        if not self._buffer.has_room(size_bytes):
+            raise _NoRoomError(
+                f"buffer.memory={self._limit_bytes} is full: call `await drain()` before the next "
+                "send_nowait, or `await send`, which waits",
+                size_bytes,
+            )
+
+
+class AsyncProducer(AsyncClient[_LoopProducer]):
+    """`Producer` for asyncio: the same settings, arguments and errors. Any number of tasks may use
+    it; each send takes its turn in the order of the calls.
+
+        async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
+            metadata = await producer.send("orders", b"…", key=b"17")
+
+    Under `async with`: leaving without an exception calls `close()`; with one (also a cancelled
+    task), records not sent within a second fail, and the log says how many.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(_LoopProducer(config))
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._outcomes: LoopQueue[tuple[RecordFutures, Indexes] | asyncio.Future[None]]
+        self._freed = asyncio.Event()
+        self._memory_turn = asyncio.Lock()
+        self._turn_s = 0.0
+        self._unread: deque[asyncio.Future[RecordMetadata]] = deque(maxlen=MAX_FAILURES_KEPT)
+        """Futures of records that failed."""
+
+    def _bind(self) -> None:
+        """Bind to the loop of the first call. Raises KafkaError on another one."""
+        loop = self._worker.bind()
+        if self._loop is None:
+            self._outcomes = LoopQueue(loop, self._handle_outcome)
+            outcomes, freed = self._outcomes, self._freed
+            self._client.bind(
+                loop,
+                lambda records, indexes: outcomes.put((records, indexes)),
+                lambda: _set_on_loop(loop, freed),
+            )
+            self._loop = loop
+
+    async def _run(self, call: Callable[[], Any]) -> Any:
+        self._bind()
+        return await super()._run(call)
+
+    # --- records ----------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: Bytes = None,
+        key: Bytes = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record, and return where it was written once brokers have acknowledged it.
+
+        Arguments as of `Producer.send`. While buffer.memory is full it waits, at most max.block.ms,
+        without blocking the loop. Raises the errors of `Producer.send` and of `Delivery.result`.
+
+        Cancelled while it waits for memory, nothing is sent. Cancelled later, the record stays
+        queued and is written once: only its outcome is not reported here (`flush` raises its error
+        if it fails).
+        """
+        if not self._memory_turn.locked():
+            try:
+                future = self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
+            except _NoRoomError:
+                pass
+            else:
+                return await future
+        send = partial(self.send_nowait, topic, value, key, headers, partition, timestamp_ms)
+        future = await self._once_free(send)
+        metadata: RecordMetadata = await future
+        return metadata
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Bytes = None,
+        key: Bytes = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Queue a record, and return an asyncio future of where it is written. Never waits.
+
+        Arguments and errors as of `Producer.send`; KafkaTimeoutError immediately, with nothing
+        queued, while buffer.memory is full: `await drain()` between calls prevents that. A
+        cancelled future does not stop the record.
+        """
+        if asyncio._get_running_loop() is not self._loop or self._loop is None:
+            self._bind()
+        future: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
+        return future  # type: ignore[no-any-return]
+
+    async def drain(self) -> None:
+        """Wait until half of buffer.memory is free, at most max.block.ms; also gives other tasks a
+        turn every few milliseconds. For loops of `send_nowait`.
+
+        Raises KafkaTimeoutError, KafkaError after close.
+        """
+        self._bind()
+        buffer = self._client._buffer
+        half_bytes = buffer.limit_bytes // 2
+        if buffer.used_bytes + buffer.io_bytes > half_bytes:
+            await self._once_free(partial(self._check_room, half_bytes))
+        now_s = self._loop.time()  # type: ignore[union-attr]
+        if now_s - self._turn_s > TURN_S:
+            await asyncio.sleep(0)
+            self._turn_s = self._loop.time()  # type: ignore[union-attr]
+
+    def _check_room(self, size_bytes: int) -> None:
+        """Raises _NoRoomError if there is no room for `size_bytes`."""
+        with self._client._lock:
+            self._client._wait_for_memory(size_bytes)
+
+    async def _once_free(self, action: Callable[[], Any]) -> Any:
+        """Return what `action` returns once it does not raise _NoRoomError; callers take turns.
+        Raises KafkaTimeoutError after max.block.ms."""
+        buffer, size_bytes = self._client._buffer, 0
+        max_block_ms = self._client._settings.producer.max_block_ms
+        try:
+            async with asyncio.timeout(max_block_ms / 1000), self._memory_turn:
+                with buffer.lock:
+                    buffer.waiting_threads += 1
+                try:
+                    while True:
+                        self._freed.clear()
+                        try:
+                            return action()
+                        except _NoRoomError as error:
+                            size_bytes = error.size_bytes
+                        buffer.wake()
+                        await self._freed.wait()
+                finally:
+                    with buffer.lock:
+                        buffer.waiting_threads -= 1
+        except TimeoutError:
+            why = self._client._io_thread.failure_text()
+            with buffer.lock:
+                failure = buffer.no_room_error(size_bytes, why)
+                self._client._record_lost(failure)
+            raise failure from None
+
+    def _handle_outcome(self, item: tuple[RecordFutures, Indexes] | asyncio.Future[None]) -> None:
+        """Give the outcome of a batch's records to their futures."""
+        if isinstance(item, asyncio.Future):
+            if not item.done():
+                item.set_result(None)
+            return
+        records, indexes = item
+        waiters = records.waiters
+        if not waiters:  # of a table or series
+            return
+        futures = (
+            waiters[indexes.start : indexes.stop]
+            if isinstance(indexes, range)
+            else [waiters[index] for index in indexes.tolist()]
+        )
+        rows = records.each_metadata(indexes)
+        if rows is not None:
+            for future, row in zip(futures, rows, strict=False):
+                if future is not None and not future.done():
+                    future.set_result(row)
+            return
+        for index, future in zip(indexes, futures, strict=False):
+            if future is not None and not future.done():
+                future.set_exception(records.error_of(int(index)))
+                self._unread.append(future)
+
+    async def send_many(
+        self,
+        topic: str | None,
+        records: Iterable[bytes | bytearray | memoryview | str | Mapping[str, Any] | None],
+        partition: int | None = None,
+    ) -> dict[TopicPartition, WrittenRange]:
+        """Send a series of records, and return where they are written once all are.
+
+        Arguments and errors as of `Producer.send_many` and `TableDelivery.result`. If it is
+        cancelled, what is queued is written.
+        """
+        return await self._delivered(lambda: self._client.send_many(topic, records, partition))
+
+    async def send_table(
+        self, table: ArrowStream, topic: str | None = None
+    ) -> dict[TopicPartition, WrittenRange]:
+        """Send all rows of an Arrow table, and return where they are written once all are.
+
+        Arguments and errors as of `Producer.send_table` and `TableDelivery.result`. If it is
+        cancelled, what is queued is written.
+        """
+        return await self._delivered(lambda: self._client.send_table(table, topic))
+
+    async def _delivered(
+        self, queue: Callable[[], TableDelivery]
+    ) -> dict[TopicPartition, WrittenRange]:
+        """Queue a table in the worker's thread, and wait until its records have an outcome."""
+        delivery = await self._run(queue)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        outcomes = self._outcomes
+        delivery.add_callback(lambda _: outcomes.put(done))
+        await done
+        written: dict[TopicPartition, WrittenRange] = delivery.result()
+        return written
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Send all queued records without lingering, and wait until each is delivered or failed.
+
+        Raises as `Producer.flush`; a record's error only if its future was not read.
+        """
+        await self._run(partial(self._client.flush, timeout_s))
+        await self._raise_unread()
+
+    async def _raise_unread(self) -> None:
+        """Raise the error of a record that failed whose future was not read; asyncio logs those of
+        others."""
+        while self._loop is not None and self._outcomes:
+            await asyncio.sleep(0)
+        unread, self._unread = self._unread, deque(maxlen=MAX_FAILURES_KEPT)
+        for future in unread:
+            if future._log_traceback:  # it was not read
+                future.result()
+
+    partitions_for = awaited(Producer.partitions_for)
+
+    def metrics(self) -> Metrics:
+        """As `Producer.metrics`."""
+        return self._client.metrics()
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    init_transactions = awaited(Producer.init_transactions)
+    begin_transaction = awaited(Producer.begin_transaction)
+    commit_transaction = awaited(Producer.commit_transaction)
+    abort_transaction = awaited(Producer.abort_transaction)
+    send_offsets_to_transaction = awaited(Producer.send_offsets_to_transaction)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """As `Producer.close`, also if the task is cancelled meanwhile; a record's error is raised
+        only if its future was not read."""
+        await self._end(partial(self._client.close, timeout_s))
+        await self._raise_unread()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await super().__aexit__(kind, error, traceback)
+        if kind is None:
+            await self._raise_unread()
+
+
+def _set_on_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event, from any thread."""
+    call_soon(loop, event.set)

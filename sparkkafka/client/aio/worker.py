@@ -1,0 +1,362 @@
+"""Between an event loop and the threads: the thread that runs a client's blocking calls one at a
+time, the user's callbacks on the loop, and queues that wake the loop once for many items.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+
+from sparkkafka.client.arguments import NotPickled
+from sparkkafka.errors import KafkaError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+TURN_S = 0.002
+"""The longest time that queued items keep the loop from its other tasks."""
+CLOSED_LOOP_CHECK_S = 1.0
+
+
+class LoopQueue(Generic[T]):
+    """Passes items of other threads to `handle` on the loop, which wakes up once for all items that
+    came since it looked."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, handle: Callable[[T], object]) -> None:
+        self._loop = loop
+        self._handle = handle
+        self._items: deque[T] = deque()
+        self._is_woken = False
+
+    def put(self, item: T) -> None:
+        """Add an item, from any thread. Nobody waits for it if the loop is closed."""
+        self._items.append(item)
+        if not self._is_woken:
+            self._is_woken = True
+            call_soon(self._loop, self._handle_items)
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def _handle_items(self) -> None:
+        self._is_woken = False
+        until_s = self._loop.time() + TURN_S
+        while self._items:
+            self._handle(self._items.popleft())
+            if self._items and self._loop.time() >= until_s:
+                self._is_woken = True
+                self._loop.call_soon(self._handle_items)
+                return
+
+
+def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> bool:
+    """Call a function on the loop, from any thread; return False if the loop is closed."""
+    try:
+        loop.call_soon_threadsafe(function, *args)
+    except RuntimeError:
+        return False
+    return True
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call for the worker's thread. `undo` is called if nobody waits for its result any more,
+    `interrupt` ends its wait early."""
+
+    function: Callable[[], Any]
+    future: asyncio.Future[Any]
+    context: contextvars.Context
+    undo: Callable[[], object] | None = None
+    interrupt: Callable[[], object] | None = None
+    is_nested: bool = False
+
+
+class _Callback:
+    """A callback of the user that runs on the loop, while the worker's thread waits for it."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.is_running = True
+
+
+_callback: contextvars.ContextVar[_Callback | None] = contextvars.ContextVar(
+    "sparkkafka_callback", default=None
+)
+
+
+class Worker:
+    """Runs the blocking calls of one client in a thread, one at a time and in order.
+
+    The loop passes one call at a time to the thread, and the next one when the result of the last
+    is with its task: so a call whose task was cancelled can be undone before the next one runs.
+    All but `call_back` belongs to the loop.
+    """
+
+    def __init__(self, what: str) -> None:
+        """`what` is the name of the client's class."""
+        self._what = what
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: deque[_Call] = deque()
+        self._running: _Call | None = None
+        self._is_closed = False
+        self._inbox: queue.SimpleQueue[_Call | _Callback | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def bind(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop, which is that of the first call. Raises KafkaError for another
+        one."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise KafkaError(
+                f"this {self._what} was called outside of a running event loop: call it in a "
+                "coroutine"
+            ) from None
+        if self.loop is None:
+            self.loop = loop
+        if self.loop is not loop:
+            raise KafkaError(
+                f"this {self._what} belongs to another event loop: make one in each loop"
+            )
+        return loop
+
+    async def run(
+        self,
+        function: Callable[[], T],
+        *,
+        undo: Callable[[], object] | None = None,
+        interrupt: Callable[[], object] | None = None,
+    ) -> T:
+        """Run a call after all earlier ones; return its result, or raise its error.
+
+        A call with `interrupt` waits: the next call interrupts it, and so does the task's
+        cancellation. A cancelled call that has not begun never runs; another one ends in the
+        thread, and `undo` is called if it has a result.
+        """
+        loop = self.bind()
+        if self._is_closed and self._thread is None:
+            return function()  # which raises that the client is closed
+        call = _Call(function, loop.create_future(), contextvars.copy_context(), undo, interrupt)
+        callback = _callback.get()
+        if callback is not None and callback.worker is self and callback.is_running:
+            call.is_nested = True
+            self._inbox.put(call)
+        else:
+            self._waiting.append(call)
+            if self._running is None:
+                self._start_next()
+            elif self._running.interrupt is not None:
+                self._running.interrupt()
+        try:
+            result: T = await call.future
+        except asyncio.CancelledError:
+            if call.future.done() and not call.future.cancelled():
+                # It ended in the turn of the loop in which the task was cancelled.
+                self._leave(call, call.future.exception() is None and call.future.result())
+            elif interrupt is not None and self._running is call:
+                interrupt()
+            raise
+        except BaseException:
+            self._leave(call)
+            raise
+        self._leave(call)
+        return result
+
+    def close(self) -> None:
+        """End the thread after the calls that were made before."""
+        self._is_closed = True
+        if self._running is None:
+            self._start_next()
+
+    def stop_function(self) -> Callable[[], None]:
+        """What ends the thread of a client that was garbage-collected."""
+        return functools.partial(self._inbox.put, None)
+
+    def _start_next(self) -> None:
+        """Pass the next call that is still awaited to the thread."""
+        self._running = None
+        while self._waiting:
+            call = self._waiting.popleft()
+            if not call.future.done():
+                self._pass(call)
+                return
+        if self._is_closed and self._thread is not None:
+            self._thread = None
+            self._inbox.put(None)
+
+    def _pass(self, call: _Call) -> None:
+        self._running = call
+        if self._thread is None:
+            name = f"sparkkafka-{self._what}"
+            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._thread.start()
+        self._inbox.put(call)
+
+    def _finish(self, call: _Call, result: Any, error: BaseException | None) -> None:
+        """Give the result of a call to its task, which then lets the next call run."""
+        if call.future.done():  # cancelled
+            self._leave(call, error is None and result)
+        elif error is not None:
+            call.future.set_exception(error)
+        else:
+            call.future.set_result(result)
+
+    def _leave(self, call: _Call, unread: Any = None) -> None:
+        """Let the next call run; before it, undo this one if its result is `unread`."""
+        if call.undo is not None and unread and self.loop is not None:
+            undo = _Call(call.undo, self.loop.create_future(), call.context)
+            undo.is_nested = call.is_nested
+            undo.future.cancel()  # nobody waits
+            if not call.is_nested:
+                self._running = undo
+            self._inbox.put(undo)
+        elif not call.is_nested:
+            self._start_next()
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (call := self._inbox.get()) is not None:
+            if isinstance(call, _Call):
+                self._run_call(call)
+            del call  # what it holds must not live until the next one
+
+    def _run_call(self, call: _Call) -> None:
+        result, error = None, None
+        try:
+            result = call.context.run(call.function)
+        except BaseException as failure:
+            error = failure
+        if self.loop is not None and not call_soon(self.loop, self._finish, call, result, error):
+            self._running = None  # the loop is closed: nobody waits
+            self._waiting.clear()
+
+    def on_loop(self, callback: Callable[..., object]) -> Callable[..., object]:
+        """Return a function for the client that runs the user's callback, a function or coroutine
+        function, on the loop."""
+        return functools.partial(self.call_back, callback)
+
+    def call_back(self, callback: Callable[..., object], *args: Any) -> object:
+        """Run a callback on the loop, wait for it, and run the calls that it makes meanwhile; in
+        the worker's thread. Raises what it raises."""
+        loop, running = self.loop, _Callback(self)
+        if loop is None:
+            raise RuntimeError("called back before the first call")
+        context = contextvars.copy_context()
+        context.run(_callback.set, running)
+        outcome: list[asyncio.Task[object]] = []
+
+        def done(task: asyncio.Task[object]) -> None:
+            running.is_running = False
+            outcome.append(task)
+            self._inbox.put(running)
+
+        def start() -> None:
+            task = loop.create_task(_awaited_result(callback, args), context=context)
+            task.add_done_callback(done)
+
+        is_open = call_soon(loop, start)
+        while is_open and not outcome:
+            try:
+                call = self._inbox.get(timeout=CLOSED_LOOP_CHECK_S)
+            except queue.Empty:
+                is_open = not loop.is_closed()
+                continue
+            if isinstance(call, _Call):
+                self._run_call(call)
+            elif call is None:  # nobody has the client any more
+                self._inbox.put(None)
+                break
+        if not outcome or outcome[0].cancelled():
+            raise KafkaError(f"a callback of this {self._what} was cancelled")
+        return outcome[0].result()
+
+
+async def _awaited_result(callback: Callable[..., object], args: tuple[Any, ...]) -> object:
+    result = callback(*args)
+    return await result if inspect.isawaitable(result) else result
+
+
+class SyncClient(Protocol):
+    """A client of the threads."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=SyncClient)
+
+
+class AsyncClient(NotPickled, Generic[C]):
+    """Base of the asyncio classes: runs the methods of `client` in a thread.
+
+    It belongs to the loop of its first call. All tasks of this loop may call it at any time: calls
+    run one at a time in their order, and a poll that waits steps aside for other calls.
+    """
+
+    def __init__(self, client: C) -> None:
+        self._client = client
+        self._worker = worker = Worker(type(self).__name__)
+        weakref.finalize(self, worker.stop_function()).atexit = False
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<", "<Async", 1)
+
+    async def __aenter__(self) -> Self:
+        self._worker.bind()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._end(functools.partial(self._client.__exit__, kind, error, traceback))
+
+    async def _end(self, close: Callable[[], None]) -> None:
+        """Close the client, also if the task is cancelled meanwhile, and end the thread."""
+        closing = asyncio.ensure_future(self._run(close))
+        closing.add_done_callback(lambda _: self._worker.close())
+        await asyncio.shield(closing)
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        """Run a call of a method of the client."""
+        return await self._worker.run(call)
+
+
+def awaited(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Make the coroutine method of an AsyncClient that runs this method of its client. Callbacks
+    among the arguments run on the loop."""
+
+    @functools.wraps(method)
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        on_loop = self._worker.on_loop
+        positional = [on_loop(value) if callable(value) else value for value in args]
+        named = {
+            name: on_loop(value) if callable(value) else value for name, value in kwargs.items()
+        }
+        bound: Callable[..., T] = functools.partial(method, self._client)
+        result: T = await self._run(functools.partial(bound, *positional, **named))
+        return result
+
+    return call

@@ -1,0 +1,352 @@
+"""AsyncProducer: waiting without blocking the loop, cancelled sends, loops, many tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparkkafka.client import Consumer, TopicPartition
+from sparkkafka.client.aio import AsyncProducer
+from sparkkafka.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    ProduceError,
+    UnknownTopicError,
+)
+from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.client.aio.cancelling import CancelledAt
+from tests.client.support import log_values, settings
+from tests.support.waiting import WAIT_S, Hold
+
+FOREVER_MS = 600_000
+
+
+@pytest.fixture
+def fake(fake_cluster: FakeCluster) -> FakeCluster:
+    fake_cluster.create_topic("t")
+    return fake_cluster
+
+
+def producer(fake: Any, **config: Any) -> AsyncProducer:
+    return AsyncProducer(settings(fake, **({"linger_ms": 0} | config)))
+
+
+def test_a_record_is_written_when_send_returns(fake: FakeCluster) -> None:
+    async def main() -> None:
+        async with producer(fake) as opened:
+            metadata = await opened.send("t", "v", key="k", headers={"h": "1"}, partition=0)
+            assert (metadata.topic, metadata.partition, metadata.offset) == ("t", 0, 0)
+            assert log_values(fake, "t") == [b"v"]
+            futures = [opened.send_nowait("t", b"%d" % number) for number in range(100)]
+            found = await asyncio.gather(*futures)
+            assert [row.offset for row in found] == list(range(1, 101))
+            written = await opened.send_many("t", [b"a", {"value": b"b", "key": b"k"}])
+            assert written[TopicPartition("t", 0)].record_count == 2
+            assert opened.metrics()["producer-metrics"]["record-send-total"] == 103
+
+    asyncio.run(main())
+
+
+def test_a_failed_send_raises_the_records_error(fake: FakeCluster) -> None:
+    async def main() -> None:
+        async with producer(fake) as opened:
+            with pytest.raises(UnknownTopicError, match="partition 7 of topic t"):
+                await opened.send("t", b"", partition=7)
+            with pytest.raises(UnknownTopicError, match="partition 8 of topic t"):
+                await opened.send_many("t", [b"a"], partition=8)
+            future = opened.send_nowait("t", b"", partition=9)
+            with pytest.raises(UnknownTopicError, match="partition 9 of topic t"):
+                await opened.flush()
+            with pytest.raises(UnknownTopicError, match="partition 9"):
+                await future
+            await opened.flush()  # the error was raised once
+            with contextlib.suppress(UnknownTopicError):
+                await opened.send_nowait("t", b"", partition=10)
+            await opened.flush()  # it was read
+
+    asyncio.run(main())
+
+
+def test_an_error_that_nobody_read_is_raised_at_the_end(fake: FakeCluster) -> None:
+    fake.fault(ErrorCode.INVALID_RECORD, api="Produce", times=None)
+
+    async def main() -> None:
+        with pytest.raises(ProduceError, match="INVALID_RECORD"):
+            async with producer(fake) as opened:
+                opened.send_nowait("t", b"lost")
+
+    asyncio.run(main())
+
+
+def test_a_full_buffer_blocks_tasks_and_not_the_loop(fake: FakeCluster) -> None:
+    hold = Hold()
+    fake.fault(hold, api="Produce", times=None)
+
+    async def main() -> None:
+        async with producer(fake, buffer_memory=5_000, batch_size=1_000) as opened:
+            tasks = [
+                asyncio.create_task(opened.send("t", b"%0100d" % number)) for number in range(200)
+            ]
+            await asyncio.to_thread(fake.wait_for_requests, "Produce")
+            while not opened._memory_turn.locked():
+                await asyncio.sleep(0.01)
+            with pytest.raises(KafkaTimeoutError, match=r"buffer\.memory=5000 is full: .*drain"):
+                opened.send_nowait("t", bytes(100))
+            assert not any(task.done() for task in tasks)
+            hold.release()
+            rows = await asyncio.gather(*tasks)
+            assert sorted(row.offset for row in rows) == list(range(200))
+
+    asyncio.run(main())
+    assert log_values(fake, "t") == [b"%0100d" % number for number in range(200)]
+
+
+def test_drain_lets_a_loop_of_send_nowait_go_on(fake: FakeCluster) -> None:
+    async def main() -> int:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with producer(fake, buffer_memory=20_000, linger_ms=5) as opened:
+            task = asyncio.create_task(other())
+            for number in range(2_000):
+                opened.send_nowait("t", b"%0100d" % number)
+                await opened.drain()
+            task.cancel()
+        return turns
+
+    assert asyncio.run(main()) > 10
+    assert log_values(fake, "t") == [b"%0100d" % number for number in range(2_000)]
+
+
+def test_a_buffer_that_stays_full_is_an_error_after_max_block_ms(fake: FakeCluster) -> None:
+    hold = Hold()
+    fake.fault(hold, api="Produce", times=None)
+
+    async def main() -> None:
+        async with producer(fake, buffer_memory=1_000, max_block_ms=200) as opened:
+            tasks = [asyncio.create_task(opened.send("t", bytes(300))) for _ in range(5)]
+            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            errors = [task.exception() for task in done]
+            assert "buffer.memory=1000 had no room for max.block.ms=200" in str(errors[0])
+            assert all(isinstance(error, KafkaTimeoutError) for error in errors)
+            hold.release()
+            await asyncio.wait(pending)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_send_is_written_once_wherever_it_was_cancelled(fake: FakeCluster) -> None:
+    written: list[bytes] = []
+    unknown: list[bytes] = []
+
+    async def send_all(opened: AsyncProducer, step: int) -> None:
+        values = [b"%d-%d" % (step, number) for number in range(4)]
+        unknown.extend(values)
+        for value in values[:2]:
+            await opened.send("t", value)
+            written.append(value)
+        await opened.send_many("t", values[2:])
+        written.extend(values[2:])
+        await opened.partitions_for("t")
+        await opened.flush()
+
+    async def main() -> int:
+        async with producer(fake, linger_ms=1) as opened:
+            for step in range(100):
+                cancelled = CancelledAt(send_all(opened, step), step)
+                await cancelled
+                if cancelled.is_complete:
+                    return step
+            raise AssertionError("it never ended")
+
+    assert asyncio.run(main()) >= 5
+    found = log_values(fake, "t")
+    assert len(found) == len(set(found))
+    assert set(written) <= set(found) <= set(unknown)
+
+
+def test_cancelled_while_it_waits_for_memory_nothing_is_sent(fake: FakeCluster) -> None:
+    hold = Hold()
+    fake.fault(hold, api="Produce", times=None)
+
+    async def main() -> None:
+        async with producer(fake, buffer_memory=1_000) as opened:
+            first = [asyncio.create_task(opened.send("t", b"a" * 300)) for _ in range(3)]
+            number = 0
+            while not opened._memory_turn.locked():
+                number += 1
+                first.append(asyncio.create_task(opened.send("t", b"%0300d" % number)))
+                await asyncio.sleep(0.01)
+            waiting = first.pop()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            hold.release()
+            await asyncio.gather(*first)
+            await opened.flush()
+            assert b"%0300d" % number not in log_values(fake, "t")
+            assert len(log_values(fake, "t")) == len(first)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def two(fake_cluster_factory: Any) -> FakeCluster:
+    fake: FakeCluster = fake_cluster_factory(2)
+    fake.create_topic("t", partitions=4)
+    return fake
+
+
+def test_10_000_tasks_and_a_killed_broker(two: FakeCluster) -> None:
+    async def main() -> None:
+        async with producer(two, linger_ms=5) as opened:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(opened.send("t", b"%d" % number)) for number in range(10_000)
+                ]
+                await asyncio.sleep(0)
+                await asyncio.to_thread(two.broker_down, 0)
+                await asyncio.to_thread(two.broker_up, 0)
+            places = {(task.result().partition, task.result().offset) for task in tasks}
+            assert len(places) == 10_000
+
+    asyncio.run(main())
+    found = [value for number in range(4) for value in log_values(two, "t", number)]
+    assert sorted(found) == sorted(b"%d" % number for number in range(10_000))
+
+
+def test_a_transaction_with_a_consumers_offsets(fake: FakeCluster) -> None:
+    async def main() -> None:
+        async with producer(fake, transactional_id="tid") as opened:
+            await opened.init_transactions()
+            await opened.begin_transaction()
+            await opened.send("t", b"aborted")
+            await opened.abort_transaction()
+            await opened.begin_transaction()
+            futures = [opened.send_nowait("t", b"committed") for _ in range(3)]
+            await opened.send_offsets_to_transaction({TopicPartition("t", 0): 3}, "g")
+            await opened.commit_transaction()
+            assert all(future.done() for future in futures)
+        assert fake.committed("g") == {("t", 0): 3}
+
+    asyncio.run(main())
+    config = settings(fake, isolation_level="read_committed", auto_offset_reset="earliest")
+    with Consumer(config) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        assert [record.value for record in consumer.poll(WAIT_S)] == [b"committed"] * 3
+
+
+def test_each_loop_needs_its_own(fake: FakeCluster) -> None:
+    opened = producer(fake)
+    with pytest.raises(KafkaError, match="outside of a running event loop"):
+        opened.send_nowait("t", b"")
+    asyncio.run(opened.send("t", b"first"))
+
+    async def main() -> None:
+        with pytest.raises(KafkaError, match="belongs to another event loop"):
+            await opened.send("t", b"")
+        with pytest.raises(KafkaError, match="belongs to another event loop"):
+            await opened.flush()
+        async with producer(fake) as mine:
+            await mine.send("t", b"second")
+
+    asyncio.run(main())
+    opened._client.close()
+    assert log_values(fake, "t") == [b"first", b"second"]
+
+
+def test_a_loop_that_is_closed_early_loses_no_record(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold = Hold()
+    fake.fault(hold, api="Produce", times=None)
+    opened = producer(fake)
+
+    async def main() -> None:
+        for number in range(10):
+            opened.send_nowait("t", b"%d" % number)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+        hold.release()
+        opened._client.close()
+    assert log_values(fake, "t") == [b"%d" % number for number in range(10)]
+    assert not caplog.records
+
+
+def test_leaving_a_cancelled_task_delivers_what_it_can(fake: FakeCluster) -> None:
+    async def main() -> None:
+        ready = asyncio.Event()
+
+        async def service() -> None:
+            async with producer(
+                fake, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS
+            ) as p:
+                await p.partitions_for("t")
+                p.send_nowait("t", b"queued")
+                ready.set()
+                await asyncio.Event().wait()
+
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(service())
+            await ready.wait()
+            task.cancel()
+
+    asyncio.run(main())
+    assert log_values(fake, "t") == [b"queued"]
+
+
+def test_a_close_whose_task_is_cancelled_ends(fake: FakeCluster) -> None:
+    hold = Hold()
+    fake.fault(hold, api="Produce", times=None)
+
+    async def main() -> None:
+        opened = producer(fake)
+        opened.send_nowait("t", b"v")
+        await asyncio.to_thread(fake.wait_for_requests, "Produce")
+        closing = asyncio.create_task(opened.close())
+        await asyncio.sleep(0.05)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        hold.release()
+        await opened.close()
+        with pytest.raises(KafkaError, match="closed"):
+            await opened.send("t", b"")
+        with pytest.raises(KafkaError, match="closed"):
+            await opened.flush()
+
+    asyncio.run(main())
+    assert log_values(fake, "t") == [b"v"]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    factory = None
+    if request.param == "uvloop":
+        factory = pytest.importorskip("uvloop").new_event_loop
+    with asyncio.Runner(loop_factory=factory) as made:
+        yield made
+
+
+def test_other_loops_work(fake: FakeCluster, runner: asyncio.Runner) -> None:
+    async def main() -> None:
+        async with producer(fake) as opened:
+            async with asyncio.TaskGroup() as group:
+                for number in range(100):
+                    group.create_task(opened.send("t", b"%d" % number))
+            await opened.flush()
+
+    runner.run(main())
+    assert len(log_values(fake, "t")) == 100
