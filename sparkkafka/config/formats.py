@@ -22,6 +22,7 @@ from sparkkafka.config.kinds import (
     AVRO,
     AZURE,
     BINARY,
+    CANAL,
     CONFLUENT,
     DEAD_LETTER,
     DEPTH_OPTION,
@@ -30,7 +31,9 @@ from sparkkafka.config.kinds import (
     GLUE_ZLIB,
     HEADERS,
     JSON,
+    MAXWELL,
     NO_FRAMING,
+    OGG,
     PROTOBUF,
     REGISTRY_PREFIX,
     ROW_COLUMNS,
@@ -247,6 +250,10 @@ def _with_envelope(
         raise OptionError(
             f"option envelope={envelope} needs valueFormat: set it to {ANY_WITH_SCHEMA}, as the "
             "connector writes the records"
+        )
+    if envelope in (MAXWELL, CANAL, OGG) and value.format != JSON:
+        raise OptionError(
+            f"option envelope={envelope} is for valueFormat={JSON}, not {value.format}"
         )
     unwraps = fields.get("envelope_columns", ROW_COLUMNS) == ROW_COLUMNS
     for name, field in (("rescuedColumn", "rescued_column"), (DEPTH_OPTION, None)):

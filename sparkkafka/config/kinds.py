@@ -488,10 +488,14 @@ framing = one_of(
 )
 
 DEBEZIUM: Final = "debezium"
+DEBEZIUM_FLAT: Final = "debezium-flat"
+MAXWELL: Final = "maxwell"
+CANAL: Final = "canal"
+OGG: Final = "ogg"
 ROW_COLUMNS: Final = "row"
 ENVELOPE_COLUMN: Final = "envelope"
 
-envelope = one_of(DEBEZIUM, fold=str.lower)
+envelope = one_of(DEBEZIUM, DEBEZIUM_FLAT, MAXWELL, CANAL, OGG, fold=str.lower)
 envelope_columns = one_of(ROW_COLUMNS, ENVELOPE_COLUMN, fold=str.lower)
 
 DEPTH_OPTION: Final = "recursive.fields.max.depth"

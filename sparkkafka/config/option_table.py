@@ -583,8 +583,9 @@ FORMATS: tuple[Option, ...] = (
     *_column_rows("key"),
     used(
         "envelope", _READ, "format.envelope", kinds.envelope,
-        "The records are changes of a table, in the envelope of this tool. valueFormat says how "
-        "the envelope is encoded, and keyFormat is the same unless it is set.",
+        "The records are changes of a table, in the envelope of this tool. debezium-flat: as "
+        "Debezium's ExtractNewRecordState leaves them. valueFormat says how the envelope is "
+        "encoded (json for maxwell, canal and ogg), and keyFormat is the same unless it is set.",
         default_text="none: values are what they are",
     ),
     used(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
-from sparkkafka.protocol.records.varint_columns import Flags
+from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas.arrays import flags_of, offsets_of, scalar
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
 from sparkkafka.schemas.envelopes.semantic_types import (
@@ -165,13 +165,28 @@ def needed(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectT
     return ConnectType(children=kept, name=node.name)
 
 
+def fields_of(values: pa.Array) -> list[pa.Array]:
+    """Return the fields of structs, null where the struct is."""
+    return [pc.struct_field(values, [number]) for number in range(values.type.num_fields)]
+
+
 def unwrap(
-    values: pa.Array, node: ConnectType, target: pa.DataType, kind: str | None, faults: Faults
+    values: pa.Array,
+    node: ConnectType,
+    target: pa.DataType,
+    kind: str | None,
+    faults: Faults,
+    rows: Ints | None = None,
 ) -> pa.Array:
     """Return decoded envelopes of the type `node` as `target`, struct<row, change>. `kind`: that of
-    all records, if their schema says it."""
+    all records, if their schema says it. `rows`: the record of each, if records have several.
+
+    A field `old` has the values before an update that are other ones; with it, key and old_key
+    come from the rows.
+    """
     count = len(values)
-    place = Place(faults, np.arange(count))
+    rows = np.arange(count) if rows is None else rows
+    place = Place(faults, rows)
     present = is_valid(values)
 
     def field(name: str) -> pa.Array | None:
@@ -179,13 +194,13 @@ def unwrap(
         return None if index < 0 else pc.struct_field(values, [index])
 
     op = field("op") if kind is None else None
-    kinds, is_row, is_delete = _kinds(values, present, op, kind, faults)
+    kinds, is_row, is_delete = _kinds(values, present, op, kind, place)
     row_type, change = target.field("row").type, target.field("change").type
     before, after = field("before"), field("after")
     if is_row.any() and after is not None:
         missing = is_row & ~is_delete & ~is_valid(after)
         if missing.any():
-            faults.add(place.rows, missing, "after", "it is missing, and op is no delete")
+            faults.add(rows, missing, "after", "it is missing, and op is no delete")
     columns: list[pa.Array] = []
     missing_names: dict[str, Flags] = {}
     row_node = node.children.get("after", node.children.get("before", ConnectType()))
@@ -201,13 +216,48 @@ def unwrap(
             wire = without(wire, flags)
         columns.append(convert(wire, below, column.type, place.below(column.name)))
     made = {"row": struct_of(row_type, count, is_row, columns)}
-    parts = [_change_part(part, values, node, op, kinds, place, missing_names) for part in change]
+    parts = []
+    for part in change:
+        if part.name in ("key", "old_key") and (old := field("old")) is not None:
+            own = {name: _row_column(before, after, is_delete, name) for name in row_node.children}
+            keys = _keys(part, own, old, is_row & ~is_delete, place, row_node)
+            parts.append(keys if part.name == "old_key" else without(keys, ~is_row))
+        else:
+            parts.append(_change_part(part, values, node, op, kinds, place, missing_names))
     made["change"] = struct_of(change, count, None, parts)
     return struct_of(target, count, present, [made[part.name] for part in target])
 
 
+def _keys(
+    part: pa.Field,
+    columns: dict[str, pa.Array | None],
+    old: pa.Array,
+    may_change: Flags,
+    place: Place,
+    node: ConnectType,
+) -> pa.Array:
+    """Return the keys of rows (`columns`), or those before a change of the key."""
+    count = len(old)
+    is_old = part.name == "old_key"
+    changed = np.zeros(count, np.bool_)
+    children = []
+    for field in part.type:
+        column = columns.get(field.name)
+        if column is None:
+            children.append(pa.nulls(count, field.type))
+            continue
+        index = old.type.get_field_index(field.name)
+        if is_old and index >= 0:
+            before = pc.struct_field(old, [index])
+            changed |= flags_of(pc.not_equal(before, column))
+            column = pc.coalesce(before, column)
+        below = place.below("change").below(part.name).below(field.name)
+        children.append(convert(column, node.children[field.name], field.type, below))
+    return struct_of(part.type, count, changed & may_change if is_old else None, children)
+
+
 def _kinds(
-    values: pa.Array, present: Flags, op: pa.Array | None, kind: str | None, faults: Faults
+    values: pa.Array, present: Flags, op: pa.Array | None, kind: str | None, place: Place
 ) -> tuple[pa.Array, Flags, Flags]:
     """Return the kind of each record, and which are rows and deletes. Records of no kind are
     bad."""
@@ -221,11 +271,9 @@ def _kinds(
         by_kind[name] = by_kind.get(name, none) | flags[letter]
     unknown = is_valid(op) & ~(by_kind[ROW] | by_kind[TRUNCATE] | by_kind[MESSAGE])
     if unknown.any():
-        rows = np.arange(count)
-        for row in rows[unknown].tolist():
-            faults.reasons.setdefault(
-                row, f"field op: {str(op[row])[:20]!r} is none of {', '.join(_KIND_OF_OP)}"
-            )
+        for index in np.flatnonzero(unknown).tolist():
+            text = f"field op: {str(op[index])[:20]!r} is none of {', '.join(_KIND_OF_OP)}"
+            place.faults.reasons.setdefault(int(place.rows[index]), text)
     others = present & ~is_valid(op)
     if others.any():
         names = {field.name: number for number, field in enumerate(values.type)}
@@ -240,7 +288,7 @@ def _kinds(
         others &= ~(by_kind[TRANSACTION] | by_kind[SCHEMA_CHANGE])
         by_kind[HEARTBEAT] = has("ts_ms") & ~has("after") & ~has("before") & others
         others &= ~by_kind[HEARTBEAT]
-        faults.add(np.arange(count), others, "op", "it is missing, so this is no envelope")
+        place.faults.add(place.rows, others, "op", "it is missing, so this is no envelope")
     return _texts(by_kind, count), by_kind[ROW], flags["d"]
 
 
@@ -295,6 +343,9 @@ def _change_part(
     if name == "unavailable":
         return _lists_of_names(missing_names, count)
     if name == "position":
+        index = values.type.get_field_index("position")
+        if index >= 0:
+            return pc.struct_field(values, [index])
         index = values.type.get_field_index("source")
         return position(None if index < 0 else pc.struct_field(values, [index]), count)
     index = values.type.get_field_index(name)

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkkafka.config.kinds import JSON
+from sparkkafka.config.kinds import DEBEZIUM, DEBEZIUM_FLAT, JSON
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Ints
-from sparkkafka.schemas.arrays import as_type, flags_of, null_outside
-from sparkkafka.schemas.envelopes import debezium
+from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of
+from sparkkafka.schemas.envelopes import debezium, forms
 from sparkkafka.schemas.envelopes.connect_types import (
     ConnectType,
     type_of_arrow,
@@ -68,6 +68,8 @@ def full_type(
 
 
 def _type_of(envelope: Envelope, node: ConnectType) -> pa.DataType:
+    if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
+        return forms.flat_type(node)
     return debezium.full_type(node) if envelope.unwraps else value_type(node)
 
 
@@ -79,10 +81,19 @@ def _node_of(
 
 
 def sample_type(
-    format_module: Any, envelope: Envelope, samples: Sequence[bytes], *, infers: bool
+    format_module: Any,
+    envelope: Envelope,
+    samples: Sequence[bytes],
+    keys: Sequence[bytes],
+    *,
+    infers: bool,
 ) -> pa.DataType | None:
     """Return the type of JSON samples: by the schemas beside their payloads; without them by their
-    values if `infers`, else None. Raises SchemaError."""
+    values if `infers`, else None. `keys`: of other samples. Raises SchemaError."""
+    if envelope.unwraps and (form := forms.FORMS.get(envelope.form)):
+        infer = format_module.infer
+        found = forms.sample_type(form, samples, keys, infer, infers=infers)
+        return pa.list_(pa.field("element", found)) if found and form.has_lists else found
     node: ConnectType | None = None
     payloads: list[bytes] = []
     prefix = b"\0"  # of the last sample
@@ -96,13 +107,15 @@ def sample_type(
         prefix = parts.prefix
         with suppress(SchemaError):  # the record is bad, or a tombstone
             found = type_of_connect_schema(json.loads(parts.schema))
-            if not envelope.unwraps or "op" in found.children:
+            is_flat = envelope.form == DEBEZIUM_FLAT
+            if not envelope.unwraps or is_flat or "op" in found.children:
                 node = found if node is None else _merge(node, found)
     if node is None:
         if not infers or not payloads:
             return None
         node = type_of_arrow(format_module.infer(payloads))
-        if envelope.unwraps and not node.children.get("after", ConnectType()).children:
+        is_debezium = envelope.unwraps and envelope.form == DEBEZIUM
+        if is_debezium and not node.children.get("after", ConnectType()).children:
             before = node.children.get("before")  # only deletes
             if before is not None and before.is_struct:
                 node = replace(node, children={**node.children, "after": before})
@@ -138,7 +151,8 @@ def decoder(
     written = _node_of(format_module, writer, message)
     if reader is not None:
         read = _node_of(format_module, reader, message)
-        if written.means_same(read) and (not envelope.unwraps or "op" in written.children):
+        is_row = not envelope.unwraps or envelope.form != DEBEZIUM or "op" in written.children
+        if written.means_same(read) and is_row:
             try:
                 return _make(format_module, envelope, writer, reader, read, target, message)
             except SchemaError:  # the values of another version may fit one by one
@@ -151,6 +165,11 @@ def _plan(
     envelope: Envelope, node: ConnectType, target: pa.DataType, *, lenient: bool
 ) -> ConnectType:
     """Return the fields that are decoded. Raises OptionError unless they can become `target`."""
+    if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
+        wanted = debezium.needed(forms.flat_node(node), target, lenient=lenient)
+        return forms.flat_needed(node, wanted)
+    if envelope.unwraps and envelope.form in forms.FORMS:
+        return node
     if envelope.unwraps:
         return debezium.needed(node, target, lenient=lenient)
     check_target(node, target, "", lenient=lenient)
@@ -169,7 +188,8 @@ def _make(
     lenient: bool = True,
 ) -> _EnvelopeDecoder:
     try:
-        kind = debezium.kind_of(node) if envelope.unwraps else None
+        is_debezium = envelope.unwraps and envelope.form == DEBEZIUM
+        kind = debezium.kind_of(node) if is_debezium else None
         node = _plan(envelope, node, target, lenient=lenient)
     except OptionError as error:
         if not lenient:
@@ -199,7 +219,7 @@ class _EnvelopeDecoder:
         reasons = dict(zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True))
         faults = Faults()
         if self._envelope.unwraps:
-            values = debezium.unwrap(decoded.values, self._node, self.type, self._kind, faults)
+            values = self._unwrap(decoded.values, faults)
         else:
             place = Place(faults, np.arange(len(payloads)))
             values = convert(decoded.values, self._node, self.type, place)
@@ -209,6 +229,24 @@ class _EnvelopeDecoder:
             good[list(reasons)] = False
             values = null_outside(values, good)
         return Decoded.of(values, reasons)
+
+    def _unwrap(self, values: pa.Array, faults: Faults) -> pa.Array:
+        """Return decoded values as struct<row, change>, or as a list of these."""
+        node, target, form = self._node, self.type, forms.FORMS.get(self._envelope.form)
+        if self._envelope.form == DEBEZIUM_FLAT:
+            wanted = forms.flat_node(node)
+            return debezium.unwrap(forms.flat(values, wanted), wanted, target, None, faults)
+        if form is None:
+            return debezium.unwrap(values, node, target, self._kind, faults)
+        if not form.has_lists:
+            envelopes, node = forms.reshaped(values, form, node)
+            return debezium.unwrap(envelopes, node, target, None, faults)
+        exploded, rows = forms.explode(values, form)
+        envelopes, node = forms.reshaped(exploded, form, node)
+        items = debezium.unwrap(envelopes, node, target.value_type, None, faults, rows)
+        offsets = offsets_of(np.bincount(rows, minlength=len(values)), np.int32)
+        buffers = [validity(is_valid(values)), pa.py_buffer(offsets)]
+        return pa.Array.from_buffers(target, len(values), buffers, children=[items])
 
 
 # --- JSON -------------------------------------------------------------------------------------
@@ -239,17 +277,24 @@ class _JsonDecoder:
         if self._plain is None:
             node = self._node
             if node is None:
+                form = forms.FORMS.get(self._envelope.form)
                 if self._envelope.unwraps:
-                    row = type_of_arrow(self.type.field("row").type)
+                    target = self.type.value_type if form and form.has_lists else self.type
+                    row = type_of_arrow(target.field("row").type)
                     named = {
                         name: replace(row.children[name], name=semantic_type)
                         for name, semantic_type in self._envelope.names
                     }
                     row = replace(row, children={**row.children, **named})
-                    node = debezium.node_of_target(self.type, row)
+                    if form is not None:
+                        node = form.node(row, target.field("change").type)
+                    else:
+                        node = _as_json(debezium.node_of_target(target, row))
+                    if self._envelope.form == DEBEZIUM_FLAT:
+                        node = forms.flat_wire(node)
                 else:
                     node = type_of_arrow(self.type)
-                node = _as_json(node)
+                    node = node if form else _as_json(node)
             self._plain = self._of_node(node)
         return self._plain
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     IntegerType,
     LongType,
     StringType,
@@ -25,7 +26,14 @@ from pyspark.sql.types import (
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import DecodedRecords
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid, repeat_text
+from sparkkafka.protocol.records.arrow import (
+    blob_offsets,
+    filtered_positions,
+    from_numpy,
+    is_valid,
+    repeat_text,
+    to_numpy,
+)
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import scalar
 from sparkkafka.schemas.envelopes.debezium import TOMBSTONE, change_type
@@ -52,7 +60,10 @@ def changes_schema(
 ) -> StructType:
     """Return the columns of a read, whose value and key have these types. `added`: the names of the
     columns that options add. Raises OptionError if a column of the table has one of their names."""
-    row, change = (field.dataType for field in cast(StructType, value.dataType))
+    struct = value.dataType
+    if isinstance(struct, ArrayType):  # records with several rows
+        struct = struct.elementType
+    row, change = (field.dataType for field in cast(StructType, struct))
     row, change = cast(StructType, row), cast(StructType, change)
     for name in row.names:
         if name.lower() in (CHANGE, *added):
@@ -86,8 +97,11 @@ class ChangeColumns(NamedTuple):
     names: tuple[tuple[str, str], ...]
 
 
-def split_columns(schema: StructType, added: Sequence[str]) -> ChangeColumns:
-    """Return the columns that the schema of a read names. Raises OptionError for a schema that no
+def split_columns(
+    schema: StructType, added: Sequence[str], *, keys_from_rows: bool, has_lists: bool
+) -> ChangeColumns:
+    """Return the columns that the schema of a read names. `keys_from_rows`: the key is not decoded;
+    `has_lists`: a value has several rows. Raises OptionError for a schema that no
     read of changes can have."""
     names = []
     columns: list[ReadColumn] = []
@@ -101,7 +115,7 @@ def split_columns(schema: StructType, added: Sequence[str]) -> ChangeColumns:
                 f"column {field.name!r} of the schema cannot be NOT NULL: not all records are rows"
             )
         if field.name == CHANGE:
-            own, key = _parts_of_change(arrow_type)
+            own, key = _parts_of_change(arrow_type, keys_from_rows)
         elif field.name not in added:
             row.append(pa.field(field.name, arrow_type))
             comment = str(field.metadata.get("comment", "")).strip()
@@ -112,6 +126,8 @@ def split_columns(schema: StructType, added: Sequence[str]) -> ChangeColumns:
     if not row:
         raise OptionError(f"the schema has no column of the table: name one, or {_ENVELOPE_HINT}")
     value = pa.struct([("row", pa.struct(row)), ("change", pa.struct(_with_kind(own)))])
+    if has_lists:
+        value = pa.list_(pa.field("element", value))
     return ChangeColumns(tuple(columns), value, key, tuple(names))
 
 
@@ -120,8 +136,11 @@ def _with_kind(fields: list[pa.Field]) -> list[pa.Field]:
     return fields or [pa.field("kind", pa.string())]
 
 
-def _parts_of_change(change: pa.DataType) -> tuple[list[pa.Field], pa.DataType | None]:
-    """Return the fields of the column change that the envelope gives, and the type of the key."""
+def _parts_of_change(
+    change: pa.DataType, keys_from_rows: bool
+) -> tuple[list[pa.Field], pa.DataType | None]:
+    """Return the fields of the column change that the envelope gives, and the type of the key, if
+    it is decoded."""
     if not pa.types.is_struct(change):
         raise OptionError("column 'change' of the schema must be a struct: see the docs' page cdc")
     own: list[pa.Field] = []
@@ -142,9 +161,9 @@ def _parts_of_change(change: pa.DataType) -> tuple[list[pa.Field], pa.DataType |
             )
         elif not _same(field.type, expected):
             raise OptionError(f"field change.{field.name} of the schema must be {expected}")
-        if field.name not in _KAFKA_FIELDS and field.name != "key":
+        if field.name not in _KAFKA_FIELDS and (field.name != "key" or keys_from_rows):
             own.append(field)
-    return own, key
+    return own, None if keys_from_rows else key
 
 
 def _same(declared: pa.DataType, expected: pa.DataType) -> bool:
@@ -180,17 +199,51 @@ def table_columns(
     """Return the columns of a read, (name, type), of the decoded value and key. `is_bad`: rows
     whose value could not be decoded; they have no kind."""
     value = decoded["value"]
+    index = None
+    if pa.types.is_list(value.type):
+        value, index = _explode(value)
+        decoded = {name: array.take(index) for name, array in decoded.items() if name != "value"}
+        is_bad = is_bad[to_numpy(index)]
     row = pc.struct_field(value, [0])
     made: dict[str, pa.Array] = {}
     for name, kind in columns:
-        index = row.type.get_field_index(name)
+        number = row.type.get_field_index(name)
         if name == CHANGE:
-            made[name] = _change(kind, value, decoded.get("key"), is_bad, records, topic, partition)
-        elif index >= 0:
-            made[name] = pc.struct_field(row, [index])
+            kafka = _kafka_columns(records, topic, partition)
+            if index is not None:
+                kafka = {field: array.take(index) for field, array in kafka.items()}
+            made[name] = _change(kind, value, decoded.get("key"), is_bad, kafka)
+        elif number >= 0:
+            made[name] = pc.struct_field(row, [number])
         else:
             made[name] = decoded[name]
     return made
+
+
+def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the items of lists, one null for a list without items, and the list of each."""
+    counts = np.diff(blob_offsets(lists)).astype(np.int64) * is_valid(lists)
+    steps = np.maximum(counts, 1)
+    has_item = np.repeat(counts > 0, steps)
+    items = lists.flatten()
+    return items.take(filtered_positions(has_item)), from_numpy(
+        np.repeat(np.arange(len(lists)), steps)
+    )
+
+
+def _kafka_columns(records: DecodedRecords, topic: str, partition: int) -> dict[str, pa.Array]:
+    """Return the fields of the change that Kafka knows."""
+    count, times_ms = len(records), records.timestamps_ms
+    if times_ms is None:
+        times = pa.nulls(count, pa.timestamp("us", "UTC"))
+    else:
+        times = times_as_us(times_ms, records, f"topic {topic} partition {partition}")
+    return {
+        "topic": repeat_text(topic, count),
+        "partition": from_numpy(np.full(count, partition, np.int32)),
+        "offset": from_numpy(records.offsets),
+        "timestamp": times,
+    }
 
 
 def _change(
@@ -198,33 +251,20 @@ def _change(
     value: pa.Array,
     key: pa.Array | None,
     is_bad: Flags,
-    records: DecodedRecords,
-    topic: str,
-    partition: int,
+    kafka: Mapping[str, pa.Array],
 ) -> pa.Array:
     """Return the column change."""
-    count = len(records)
-    own = pc.struct_field(value, [1])
+    own, count = pc.struct_field(value, [1]), len(value)
     parts = []
     for field in kind:
         name = field.name
         index = own.type.get_field_index(name)
-        if name == "key":
-            part = key if key is not None else pa.nulls(count, field.type)
-        elif name == "topic":
-            part = repeat_text(topic, count)
-        elif name == "partition":
-            part = from_numpy(np.full(count, partition, np.int32))
-        elif name == "offset":
-            part = from_numpy(records.offsets)
-        elif name == "timestamp":
-            times_ms = records.timestamps_ms
-            if times_ms is None:
-                part = pa.nulls(count, field.type)
-            else:
-                part = times_as_us(times_ms, records, f"topic {topic} partition {partition}")
-        else:
+        if index >= 0:
             part = pc.struct_field(own, [index])
+        elif name == "key":
+            part = key if key is not None else pa.nulls(count, field.type)
+        else:
+            part = kafka[name]
         if name == "kind":
             is_tombstone = ~is_valid(value) & ~is_bad
             if is_tombstone.any():

@@ -42,6 +42,7 @@ from sparkkafka.errors import (
 from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, format_module
 from sparkkafka.schemas.envelopes import decode as envelopes
 from sparkkafka.schemas.envelopes.decode import Envelope
+from sparkkafka.schemas.envelopes.forms import FORMS
 from sparkkafka.schemas.framings import unframe_column
 from sparkkafka.schemas.registry.client import (
     SUBJECT_NOT_FOUND,
@@ -139,7 +140,7 @@ def _key_field(
     """Return the field of the keys of changes; None if records have none, or their type is not
     known and keyFormat is not set."""
     column = formats.key
-    if not column.has_schema:
+    if not column.has_schema or (formats.unwraps and formats.envelope in FORMS):
         return None
     try:
         return _typed_field(column, options, formats, registry)
@@ -312,9 +313,8 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
     )
     samples = _read_sample(sample_options, column)
     if not samples:  # a stream that starts at latest
-        samples = _read_sample(
-            replace(sample_options, starting=FROM_EARLIEST, ending=TO_LATEST), column
-        )
+        sample_options = replace(sample_options, starting=FROM_EARLIEST, ending=TO_LATEST)
+        samples = _read_sample(sample_options, column)
     if not samples:
         raise OptionError(
             f"{name}Schema=infer: no record has a {name}, so its type is not known. Call "
@@ -322,7 +322,15 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
         )
     module = format_module(column.format)
     if envelope := _envelope(column):
-        sampled = envelopes.sample_type(module, envelope, samples, infers=column.infer)
+        keys: list[bytes] = []
+        if column.unwraps and column.envelope in FORMS:
+            keys = _read_sample(sample_options, replace(column, column="key"))
+        sampled = envelopes.sample_type(module, envelope, samples, keys, infers=column.infer)
+        if sampled is None and column.envelope in FORMS:
+            raise OptionError(
+                f"the records of envelope={column.envelope} do not say the types of the columns: "
+                f"call .schema(…) with the columns, or set {name}Schema to infer"
+            )
         if sampled is None:
             raise OptionError(
                 f"the records of {name}Format={column.format} have no schema beside their payload, "
@@ -448,7 +456,13 @@ def _change_columns(
     _check_dead_letter_topic(options, formats.dead_letter_topic)
     added = _added_columns(formats)
     _check_added_columns(schema, added)
-    split = split_columns(schema, list(added))
+    form = FORMS.get(formats.envelope)
+    split = split_columns(
+        schema,
+        list(added),
+        keys_from_rows=form is not None,
+        has_lists=form is not None and form.has_lists,
+    )
     pins = schema[CHANGE].metadata.get(PINS_KEY, {}) if CHANGE in schema.names else {}
     hidden = []
     with open_registry(formats.registry) as registry:

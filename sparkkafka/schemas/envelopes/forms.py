@@ -1,0 +1,463 @@
+"""The envelopes of Maxwell, Canal, GoldenGate (ogg) and of flattened Debezium.
+
+Each form is decoded as its own struct, and `Form.reshape` makes Debezium's envelope of it, whose
+fields are those of `debezium.unwrap`. Maxwell, Canal and GoldenGate name the key's columns in the
+value, or not at all, so their keys are taken from the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.config.kinds import CANAL, MAXWELL, OGG
+from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
+from sparkkafka.schemas.arrays import flags_of, scalar
+from sparkkafka.schemas.envelopes import debezium
+from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
+from sparkkafka.schemas.envelopes.semantic_types import struct_of, value_type
+
+_TEXT: Final = ConnectType(pa.string())
+_LONG: Final = ConnectType(pa.int64())
+
+
+@dataclass(frozen=True)
+class Form:
+    """An envelope that is not Debezium's.
+
+    `row`, `old`: the fields that have the row, and its values before an update. `reshape` returns
+    the fields of Debezium's envelope by name. `has_lists`: one record has several rows.
+    `numbers_are_text`: a column's value is text in JSON, whatever its type. `tool` names it.
+    """
+
+    tool: str
+    row: str
+    old: str
+    fields: Mapping[str, ConnectType]
+    reshape: Callable[[pa.Array], dict[str, pa.Array]]
+    has_lists: bool = False
+    numbers_are_text: bool = False
+
+    def node(self, row: ConnectType, change: pa.DataType) -> ConnectType:
+        """Return the type of JSON whose rows and change are of these types."""
+        if self.numbers_are_text:
+            row = _as_text(row)
+        index = change.get_field_index("source")
+        source = type_of_arrow(change.field(index).type).children if index >= 0 else {}
+        sides = {self.row: row, self.old: row}
+        if self.has_lists:
+            sides = {name: ConnectType(children={"": row}, is_list=True) for name in sides}
+        return ConnectType(children={**source, **self.fields, **sides})
+
+
+_LISTS: Final = frozenset({"primary_keys", "primary_key", "primary_key_columns", "pkNames"})
+
+
+def _as_text(row: ConnectType) -> ConnectType:
+    """Return a row's type with text for each column, unless it is nested."""
+    children = {
+        name: _TEXT if child.leaf is not None and not pa.types.is_binary(child.leaf) else child
+        for name, child in row.children.items()
+    }
+    return ConnectType(children=children)
+
+
+def _child(values: pa.Array, name: str) -> pa.Array:
+    return pc.struct_field(values, [values.type.get_field_index(name)])
+
+
+def _ops(types: pa.Array, ops: Mapping[str, str]) -> pa.Array:
+    """Return the op of each type of change; the type itself where it is none of these, which is
+    bad."""
+    result = types
+    for name, op in ops.items():
+        found = flags_of(pc.equal(types, scalar(name)))
+        if found.any():
+            result = pc.if_else(from_numpy(found), scalar(op), result)
+    return result
+
+
+def _where(values: pa.Array, flags: Any) -> pa.Array:
+    """Return the values, null where the flags are false."""
+    return pc.if_else(from_numpy(flags), values, scalar(None, values.type))
+
+
+def _padded(values: pa.Array, digits: int) -> pa.Array:
+    return pc.utf8_lpad(values.cast(pa.string()), digits, "0")
+
+
+# --- Maxwell ------------------------------------------------------------------------------------
+
+_MAXWELL_OPS: Final = {
+    "insert": "c",
+    "update": "u",
+    "delete": "d",
+    "bootstrap-insert": "r",
+    "bootstrap-start": "m",
+    "bootstrap-complete": "m",
+}
+
+
+def _maxwell(values: pa.Array) -> dict[str, pa.Array]:
+    types, data = _child(values, "type"), _child(values, "data")
+    is_ddl = flags_of(pc.match_substring_regex(types, "^(table|database)-"))
+    place = _child(values, "position")
+    file = pc.replace_substring_regex(place, r"^.*\.(\d+):.*$", r"\1")
+    at = pc.replace_substring_regex(place, r"^.*:", "")
+    row = pc.coalesce(_child(values, "xoffset"), scalar(0))
+    position = pc.binary_join_element_wise(
+        pc.utf8_lpad(file, 20, "0"), pc.utf8_lpad(at, 20, "0"), _padded(row, 10), scalar(":")
+    )
+    return {
+        "op": _ops(_where(types, ~is_ddl), _MAXWELL_OPS),
+        "ddl": _where(types, is_ddl),
+        "before": data,
+        "after": data,
+        "old": _child(values, "old"),
+        "ts_ms": pc.multiply(_child(values, "ts"), scalar(1000)),
+        "position": position,
+        "transaction": _transaction(_child(values, "xid").cast(pa.string())),
+    }
+
+
+def _transaction(ids: pa.Array) -> pa.Array:
+    """Return transactions of which only the id is known."""
+    nulls = pa.nulls(len(ids), pa.int64())
+    return struct_of(debezium.TRANSACTION_TYPE, len(ids), is_valid(ids), [ids, nulls, nulls])
+
+
+# --- Canal --------------------------------------------------------------------------------------
+
+_CANAL_OPS: Final = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
+
+
+def _canal(values: pa.Array) -> dict[str, pa.Array]:
+    """As the other forms, of records whose lists are one row each: see `explode`."""
+    types, data = _child(values, "type"), _child(values, "data")
+    is_ddl = flags_of(_child(values, "isDdl"))
+    is_ddl &= ~flags_of(pc.equal(types, scalar("TRUNCATE")))
+    return {
+        "op": _ops(_where(types, ~is_ddl), _CANAL_OPS),
+        "ddl": _where(types, is_ddl),
+        "before": data,
+        "after": data,
+        "old": _child(values, "old"),
+        "ts_ms": _child(values, "ts"),
+        "position": pa.nulls(len(values), pa.string()),
+    }
+
+
+def explode(values: pa.Array, form: Form) -> tuple[pa.Array, Any]:
+    """Return one struct for each row of records with lists of rows, and the record of each. A
+    record without rows has one struct."""
+    steps = np.maximum(_counts(_child(values, form.row)), 1)
+    records = np.repeat(np.arange(len(values)), steps)
+    ordinal = np.arange(len(records)) - np.repeat(np.cumsum(steps) - steps, steps)
+    index = from_numpy(records)
+    children = []
+    for field in values.type:
+        child = _child(values, field.name)
+        if field.name not in (form.row, form.old):
+            children.append(child.take(index))
+            continue
+        own = _counts(child)
+        starts = np.cumsum(own) - own
+        has_item = ordinal < own[records]
+        at = np.where(has_item, starts[records] + ordinal, 0)
+        items = child.flatten()
+        if not len(items):
+            children.append(pa.nulls(len(records), field.type.value_type))
+            continue
+        taken = items.take(from_numpy(at))
+        children.append(
+            struct_of(taken.type, len(taken), is_valid(taken) & has_item, debezium.fields_of(taken))
+        )
+    names = [
+        pa.field(field.name, child.type) for field, child in zip(values.type, children, strict=True)
+    ]
+    valid = is_valid(values)[records]
+    return struct_of(pa.struct(names), len(records), valid, children), records
+
+
+def _counts(lists: pa.Array) -> Any:
+    """Return the number of items of each list; 0 for null."""
+    return np.diff(blob_offsets(lists)).astype(np.int64) * is_valid(lists)
+
+
+# --- GoldenGate -----------------------------------------------------------------------------------
+
+_OGG_OPS: Final = {"I": "c", "U": "u", "K": "u", "D": "d", "T": "t"}
+
+
+def _ogg(values: pa.Array) -> dict[str, pa.Array]:
+    before = _child(values, "before")
+    return {
+        "op": _ops(_child(values, "op_type"), _OGG_OPS),
+        "before": before,
+        "after": _child(values, "after"),
+        "old": before,
+        "ts_ms": _epoch_ms(_child(values, "current_ts")),
+        "position": pc.utf8_lpad(_child(values, "pos"), 20, "0"),
+    }
+
+
+def _epoch_ms(texts: pa.Array) -> pa.Array:
+    """Return the milliseconds since 1970 of times as text, null for other texts."""
+    is_time = flags_of(
+        pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?$")
+    )
+    times = _where(texts, is_time).cast(pa.timestamp("ns")).view(pa.int64())
+    return pc.divide(times, scalar(1_000_000))
+
+
+# --- flattened Debezium ---------------------------------------------------------------------------
+
+
+def flat_node(node: ConnectType) -> ConnectType:
+    """Return Debezium's envelope that has what a flattened row says. Its fields `before` and
+    `after` are the row."""
+    row = {name: child for name, child in node.children.items() if not name.startswith("__")}
+    source = {
+        name.removeprefix("__").removeprefix("source_"): child
+        for name, child in node.children.items()
+        if name.startswith("__") and name not in _FLAT_FIELDS
+    }
+    return ConnectType(
+        children={
+            "before": ConnectType(children=row),
+            "after": ConnectType(children=row),
+            "source": ConnectType(children=source),
+            "op": _TEXT,
+            "ts_ms": _LONG,
+            "ts_us": _LONG,
+        }
+    )
+
+
+_FLAT_FIELDS: Final = ("__op", "__deleted", "__ts_ms", "__ts_us", "__ts_ns")
+
+
+def flat_needed(node: ConnectType, wanted: ConnectType) -> ConnectType:
+    """Return the fields of a flattened row that are needed for Debezium's envelope `wanted`."""
+    row, source = wanted.children["after"], wanted.children.get("source", ConnectType())
+
+    def is_needed(name: str) -> bool:
+        if not name.startswith("__"):
+            return name in row.children
+        return name in _FLAT_FIELDS or (
+            name.removeprefix("__").removeprefix("source_") in source.children
+        )
+
+    kept = {name: row.children.get(name, child) for name, child in node.children.items()}
+    return ConnectType(children={name: kept[name] for name in kept if is_needed(name)})
+
+
+def flat_wire(node: ConnectType) -> ConnectType:
+    """Return the flattened row of Debezium's envelope `node`, to decode it without a schema."""
+    children = dict(node.children["after"].children)
+    source = node.children.get("source", ConnectType()).children
+    children["__op"] = children["__deleted"] = _TEXT
+    children["__ts_ms"] = children["__ts_us"] = _LONG
+    for name, child in source.items():
+        children.setdefault(f"__{name}", child)
+        children.setdefault(f"__source_{name}", child)
+    return ConnectType(children=children)
+
+
+def flat(values: pa.Array, wanted: ConnectType) -> pa.Array:
+    """Return flattened rows as Debezium's envelopes of the type `wanted`."""
+    count, valid = len(values), is_valid(values)
+
+    def child(name: str) -> pa.Array | None:
+        index = values.type.get_field_index(name)
+        return None if index < 0 else pc.struct_field(values, [index])
+
+    op = child("__op")
+    op = pa.nulls(count, pa.string()) if op is None else op.cast(pa.string())
+    op = pc.coalesce(op, scalar("u"))
+    deleted = child("__deleted")
+    if deleted is not None:
+        is_deleted = flags_of(pc.equal(deleted.cast(pa.string()), scalar("true")))
+        if is_deleted.any():
+            op = pc.if_else(from_numpy(is_deleted), scalar("d"), op)
+    children: dict[str, pa.Array] = {"op": _where(op, valid)}
+    for side in ("before", "after"):
+        row = wanted.children[side].children
+        parts = [child(name) for name in row]
+        children[side] = struct_of(wanted.children[side].wire, count, valid, parts)
+    for name in ("ts_ms", "ts_us"):
+        own = child(f"__{name}")
+        children[name] = pa.nulls(count, pa.int64()) if own is None else own.cast(pa.int64())
+    source = wanted.children.get("source", ConnectType())
+    parts = []
+    for name, node in source.children.items():
+        found = [child(f"__source_{name}"), child(f"__{name}")]
+        own = [array for array in found if array is not None]
+        parts.append(pc.coalesce(*own) if own else pa.nulls(count, node.wire))
+    children["source"] = struct_of(source.wire, count, valid, parts)
+    kind = pa.struct([(name, array.type) for name, array in children.items()])
+    return struct_of(kind, count, valid, list(children.values()))
+
+
+# --- all forms ------------------------------------------------------------------------------------
+
+FORMS: Final[Mapping[str, Form]] = {
+    MAXWELL: Form(
+        "Maxwell",
+        "data",
+        "old",
+        {
+            "type": _TEXT,
+            "ts": _LONG,
+            "xid": _LONG,
+            "xoffset": _LONG,
+            "position": _TEXT,
+        },
+        _maxwell,
+    ),
+    CANAL: Form(
+        "Canal",
+        "data",
+        "old",
+        {"type": _TEXT, "ts": _LONG, "isDdl": ConnectType(pa.bool_())},
+        _canal,
+        has_lists=True,
+        numbers_are_text=True,
+    ),
+    OGG: Form(
+        "GoldenGate",
+        "after",
+        "before",
+        {"op_type": _TEXT, "current_ts": _TEXT, "pos": _TEXT},
+        _ogg,
+    ),
+}
+
+
+def reshaped(values: pa.Array, form: Form, node: ConnectType) -> tuple[pa.Array, ConnectType]:
+    """Return decoded envelopes of a form (`node`) as Debezium's, and their type."""
+    children = form.reshape(values)
+    source = {
+        field.name: _child(values, field.name)
+        for field in values.type
+        if field.name not in (form.row, form.old)
+    }
+    source_type = pa.struct([(name, array.type) for name, array in source.items()])
+    valid = is_valid(values)
+    children["source"] = struct_of(source_type, len(values), valid, list(source.values()))
+    kind = pa.struct([(name, array.type) for name, array in children.items()])
+    row = node.children[form.row]
+    row = row.item if form.has_lists else row
+    own = {name: row for name in ("before", "after", "old")}
+    names = {name: type_of_arrow(array.type) for name, array in children.items()}
+    return (
+        struct_of(kind, len(values), valid, list(children.values())),
+        ConnectType(children={**names, **own}),
+    )
+
+
+# --- types from samples ---------------------------------------------------------------------------
+
+_MYSQL_TYPES: Final = {
+    **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "integer", "year"), pa.int32()),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "real": pa.float64(),
+    "date": pa.date32(),
+    **dict.fromkeys(("datetime", "timestamp"), pa.timestamp("us")),
+}
+
+
+def _mysql_type(text: str) -> pa.DataType:
+    """Return the type of a column by its type in MySQL, such as decimal(10,2)."""
+    match = re.match(r"\s*(\w+)(?:\(\s*(\d+)(?:\s*,\s*(\d+))?\s*\))?(.*)", text.lower())
+    if match is None:
+        return pa.string()
+    name, precision, scale = match[1], match[2], match[3]
+    if name in ("decimal", "numeric"):
+        digits = int(precision or 10), int(scale or 0)
+        return pa.decimal128(*digits) if digits[0] <= 38 else pa.string()
+    if "unsigned" in match[4]:
+        return {"int": pa.int64(), "bigint": pa.decimal128(20, 0)}.get(
+            name, _MYSQL_TYPES.get(name, pa.string())
+        )
+    return _MYSQL_TYPES.get(name, pa.string())
+
+
+def sample_type(
+    form: Form, samples: Sequence[bytes], keys: Sequence[bytes], infer: Any, *, infers: bool
+) -> pa.DataType | None:
+    """Return struct<row, change> by samples; None if they do not say the types of columns and
+    `infers` is false."""
+    documents = [document for document in map(_parsed, samples) if document]
+    rows = [document for document in documents if document.get(form.row)]
+    if form.numbers_are_text and any("mysqlType" in document for document in rows):
+        types: dict[str, pa.DataType] = {}
+        for document in rows:
+            for name, text in (document.get("mysqlType") or {}).items():
+                types[name] = _mysql_type(str(text))
+        row = pa.struct(list(types.items()))
+    elif not infers:
+        return None
+    else:
+        found = [document[form.row] for document in rows]
+        if form.has_lists:
+            found = [item for items in found for item in items]
+        found += [document["before"] for document in documents if document.get("before")]
+        if not found:
+            return None
+        row = infer([json.dumps(item).encode() for item in found])
+    others = [
+        {name: value for name, value in document.items() if name not in _NOT_SOURCE}
+        for document in documents
+    ]
+    source = infer([json.dumps(document).encode() for document in others])
+    change = debezium.change_type(source if pa.types.is_struct(source) else pa.struct([]))
+    names = _key_names(documents, keys)
+    key = [field for field in row if field.name in names]
+    fields = list(change)
+    if key:
+        at = next(number for number, field in enumerate(fields) if field.name == "unavailable")
+        fields[at:at] = [pa.field(name, pa.struct(key)) for name in ("key", "old_key")]
+    return pa.struct([("row", row), ("change", pa.struct(fields))])
+
+
+_NOT_SOURCE: Final = frozenset({"data", "old", "before", "after", "mysqlType", "sqlType", *_LISTS})
+
+
+def _key_names(documents: Sequence[Mapping[str, Any]], keys: Sequence[bytes]) -> set[str]:
+    """Return the names of the key's columns: of the newest value that names them, else of the
+    record keys of Maxwell, whose fields are pk.NAME."""
+    for document in reversed(documents):
+        for field in ("primary_keys", "primary_key_columns", "pkNames"):
+            if isinstance(names := document.get(field), list) and names:
+                return {str(name) for name in names}
+    for key in map(_parsed, reversed(keys)):
+        if names := [name.removeprefix("pk.") for name in key if name.startswith("pk.")]:
+            return set(names)
+    return set()
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    """Return a JSON object; an empty one for another text."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def flat_type(node: ConnectType) -> pa.DataType:
+    """Return struct<row, change> of flattened rows."""
+    wanted = flat_node(node)
+    source = value_type(wanted.children["source"])
+    row = value_type(wanted.children["after"])
+    return pa.struct([("row", row), ("change", debezium.change_type(source))])
