@@ -454,8 +454,8 @@ class _Attempt(Generic[K, V]):
 
 def _explain(handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadline) -> KafkaError:
     """Explain the error, and make UNKNOWN_TOPIC_OR_PARTITION final after the grace period."""
-    if not isinstance(error, BrokerError):
-        return error
+    if not isinstance(error, BrokerError) or isinstance(error, UnknownTopicError):
+        return error  # of a lookup that knows that the topic is missing, too
     if _is_unknown_topic(error) and (grace.expired or error.code in handler.final_codes):
         return _as_unknown_topic_error(error)
     return handler.explain(item, error)

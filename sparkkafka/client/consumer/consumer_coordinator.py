@@ -23,6 +23,7 @@ from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
 from sparkkafka.client.group.committed_offsets import (
+    TopicIds,
     commit_group_offsets,
     fetch_committed_with_metadata,
 )
@@ -354,10 +355,13 @@ class ConsumerCoordinator:
             )
         if not chosen:
             return
+        topic_ids = self._subscription.topic_ids(chosen)
         if self._member is not None:
-            self._member.commit(chosen, deadline)
+            self._member.commit(chosen, deadline, topic_ids)
         else:
-            commit_group_offsets(self._cluster, group_id, chosen, deadline=deadline)
+            commit_group_offsets(
+                self._cluster, group_id, chosen, deadline=deadline, topic_ids=topic_ids
+            )
 
     def commit_later(
         self,
@@ -369,12 +373,13 @@ class ConsumerCoordinator:
         group.id; the callback gets other errors."""
         group_id = self.need_group("commit")
         chosen = {tp: offset_to_commit(tp, offset, "offsets") for tp, offset in offsets.items()}
+        topic_ids = self._subscription.topic_ids(chosen)
         commit: Commit
         try:
             if self._member is not None:
-                commit = self._member.committer()
+                commit = self._member.committer(topic_ids)
             else:
-                commit = partial(_commit_without_member, group_id)
+                commit = partial(_commit_without_member, group_id, topic_ids)
         except CommitFailedError as error:
             commit = partial(_fail, error)
         self._commits.submit(commit, chosen, deadline, callback)
@@ -504,10 +509,10 @@ def make_member(
 
 
 def _commit_without_member(
-    group_id: str, cluster: Cluster, offsets: Offsets, deadline: Deadline
+    group_id: str, topic_ids: TopicIds, cluster: Cluster, offsets: Offsets, deadline: Deadline
 ) -> None:
     """A `Commit` of a consumer that assigns its partitions itself."""
-    commit_group_offsets(cluster, group_id, offsets, deadline=deadline)
+    commit_group_offsets(cluster, group_id, offsets, deadline=deadline, topic_ids=topic_ids)
 
 
 def _fail(error: KafkaError, *_: Any) -> None:

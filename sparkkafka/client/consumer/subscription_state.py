@@ -122,7 +122,9 @@ class PartitionState:
         self.truncated: EpochEnd | None = None
         """With `is_out_of_range`: an unclean leader lost records before `position`."""
         self.topic_id: bytes | None = None
-        """The topic's id at the first Fetch since the last seek, if brokers have ids."""
+        """The id of the topic in which `position` is, if brokers have ids: the known one at the
+        last seek, or else at the first Fetch."""
+        self._cluster = cluster
         self.replica = PreferredReadReplica(cluster)
         self.required_bytes: int | None = None
         """The fetch size, if the next batch does not fit the configured one."""
@@ -160,7 +162,8 @@ class PartitionState:
         self.lookup = lookup
         self.error = self.last_failure = None
         self.is_out_of_range = False
-        self.truncated = self.topic_id = None
+        self.truncated = None
+        self.topic_id = self._cluster.topic_id(self.tp.topic)
         self.not_before_s = 0.0
 
     @property
@@ -394,6 +397,11 @@ class SubscriptionState:
         for tp in found.keys() & self.unread.keys():
             found[tp] = OffsetAndMetadata(self.unread[tp])
         return found
+
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
+        """The ids of the topics in which the positions of these partitions are, where known."""
+        states = [self._states[tp] for tp in partitions if tp in self._states]
+        return {state.tp: state.topic_id for state in states if state.topic_id is not None}
 
     # --- turns in poll ----------------------------------------------------------------------
 

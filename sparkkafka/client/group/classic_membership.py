@@ -25,6 +25,7 @@ from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
 from sparkkafka.client.group.commits import commit_as_member, commit_failed
+from sparkkafka.client.group.committed_offsets import TopicIds
 from sparkkafka.client.group.membership import (
     Commit,
     GroupMember,
@@ -554,10 +555,12 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
             return True
         return self._begin_rebalance(thread, topics)
 
-    def commit(self, offsets: Offsets, deadline: Deadline) -> None:
-        self.committer()(self._cluster, offsets, deadline)
+    def commit(
+        self, offsets: Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
+    ) -> None:
+        self.committer(topic_ids)(self._cluster, offsets, deadline)
 
-    def committer(self) -> Commit:
+    def committer(self, topic_ids: TopicIds | None = None) -> Commit:
         """As the base class; the coordinator refuses a commit after the next rebalance."""
         thread = self._thread
         if thread is None:
@@ -575,7 +578,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
 
         def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
             try:
-                commit_as_member(cluster, lambda: identity, offsets, deadline)
+                commit_as_member(cluster, lambda: identity, offsets, topic_ids or {}, deadline)
             except CommitFailedError as error:
                 if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
                     thread.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")

@@ -18,7 +18,8 @@ from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
     INSTANCE_ID_VERSION,
     CommitOffsets,
-    coordinator_of,
+    ToCoordinatorOfReader,
+    TopicIds,
 )
 from sparkkafka.client.group.membership import MEMBER_HINTS, Commit, GroupMetadata, Offsets
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
@@ -95,9 +96,10 @@ class _CommitAsMember(CommitOffsets):
         identity: Callable[[], GroupMetadata],
         offsets: Offsets,
         cluster: Cluster,
+        topic_ids: TopicIds,
         min_version: int,
     ) -> None:
-        super().__init__(identity().group_id, offsets, cluster)
+        super().__init__(identity().group_id, offsets, cluster, topic_ids)
         self._identity = identity
         self._min_version = min_version
 
@@ -131,19 +133,22 @@ def commit_as_member(
     cluster: Cluster,
     identity: Callable[[], GroupMetadata],
     offsets: Offsets,
+    topic_ids: TopicIds,
     deadline: Deadline,
     *,
     min_version: int = 0,
 ) -> None:
     """Commit as the member that `identity` returns, which is called for each request.
 
-    Raises CommitFailedError if the coordinator does not have that member or its group rebalances,
-    BrokerError (naming group and partitions) for other refusals, KafkaTimeoutError with the last
-    failure. Some of the offsets may have been committed.
+    `topic_ids` has the ids of the topics that were read, as far as they are known. Raises
+    CommitFailedError if the coordinator does not have that member or its group rebalances,
+    UnknownTopicError for a topic that does not exist or was recreated, BrokerError (naming group
+    and partitions) for other refusals, KafkaTimeoutError with the last failure. Some of the offsets
+    may have been committed.
     """
-    handler = _CommitAsMember(identity, offsets, cluster, min_version)
+    handler = _CommitAsMember(identity, offsets, cluster, topic_ids, min_version)
     group_id = handler.group_id
-    lookup = coordinator_of(cluster, group_id)
+    lookup = ToCoordinatorOfReader(cluster, group_id, topic_ids)
     what = f"committing offsets of group {group_id!r}"
     try:
         call_all(cluster, offsets, handler, lookup, deadline, what)

@@ -6,9 +6,10 @@ Kafka keeps offsets for any group name. Any client may commit offsets of a group
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sparkkafka.client.arguments import (
     checked_flag,
@@ -22,6 +23,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
     ApiHandler,
+    Nodes,
     Outcome,
     Outcomes,
     ToCoordinator,
@@ -37,7 +39,13 @@ from sparkkafka.client.values import (
     by_topic,
     some_partitions,
 )
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, is_retriable
+from sparkkafka.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaError,
+    UnknownTopicError,
+    is_retriable,
+)
 from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID, NO_OFFSET
 from sparkkafka.protocol.messages import (
     OffsetCommitRequest,
@@ -55,6 +63,8 @@ from sparkkafka.protocol.wire.primitives import NULL_UUID
 
 T = TypeVar("T")
 
+TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
+"""The ids of the topics to which offsets belong, as far as they are known."""
 
 REQUIRE_STABLE_VERSION = 7
 """From this version on OffsetFetch has require_stable."""
@@ -64,6 +74,12 @@ GROUPS_VERSION = 8
 
 INSTANCE_ID_VERSION = 7
 """From this version on OffsetCommit has a group.instance.id."""
+
+TOPIC_ID_VERSION = 10
+"""From this version on OffsetCommit has topic ids in place of names."""
+
+MAX_ID_AGE_S = 1.0
+"""The age up to which metadata shows that a commit by name is one to the topic that was read."""
 
 MAX_COMMIT_BYTES = 512_000
 """A broker writes the offsets of one request as one batch, and refuses a batch above its
@@ -93,6 +109,7 @@ _HINTS: Mapping[int, str] = {
     ),
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
 }
+_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 _NO_GROUP = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
 """Kafka answers that a group that does not exist (or is a share group) has no offsets; franz-go's
 kfake answers with this error."""
@@ -242,8 +259,9 @@ def _read_offset(row: Any) -> OffsetAndMetadata | None:
 class CommitOffsets(OffsetsHandler):
     """Commits offsets of a group without members; `commits` has the subclass for members.
 
-    If the ids of all topics are in the metadata of `cluster`, they stand for the names where the
-    broker has that (Kafka 4.2): it refuses offsets of a topic that was recreated.
+    `topic_ids` has the ids of the topics that were read. An offset without one gets the id in the
+    metadata of `cluster`. If all offsets have ids, these stand for the names where the broker has
+    that (Kafka 4.2): it refuses offsets of a topic that was recreated.
     """
 
     request_type = OffsetCommitRequest
@@ -253,13 +271,19 @@ class CommitOffsets(OffsetsHandler):
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         cluster: Cluster | None = None,
+        topic_ids: TopicIds | None = None,
     ) -> None:
         super().__init__(group_id)
         self._offsets = offsets
-        topics = {tp.topic for tp in offsets}
-        self._topic_ids: dict[str, uuid.UUID] = {}
-        if cluster is not None and all(cluster.topic_id(name) for name in topics):
-            self._topic_ids = {name: cluster.topic_uuid(name) for name in topics}
+        known = topic_ids or {}
+        ids = {
+            tp: known.get(tp) or (None if cluster is None else cluster.topic_id(tp.topic))
+            for tp in offsets
+        }
+        self._topic_ids = {
+            tp: uuid.UUID(bytes=topic_id) for tp, topic_id in ids.items() if topic_id is not None
+        }
+        if len(self._topic_ids) == len(offsets):
             self.highest_version = OffsetCommitRequest.MAX_VERSION
 
     def split(
@@ -272,7 +296,9 @@ class CommitOffsets(OffsetsHandler):
             OffsetCommitRequestTopic, OffsetCommitRequestPartition, self._offsets, items
         )
         for topic in topics:
-            topic.topic_id = self._topic_ids.get(topic.name, NULL_UUID)
+            # One for all partitions: the lookup lets no others pass.
+            first = TopicPartition(topic.name, topic.partitions[0].partition_index)
+            topic.topic_id = self._topic_ids.get(first, NULL_UUID)
         return OffsetCommitRequest(
             group_id=self.group_id,
             generation_id_or_member_epoch=NO_GENERATION,
@@ -281,7 +307,7 @@ class CommitOffsets(OffsetsHandler):
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        names = {topic_id: name for name, topic_id in self._topic_ids.items()}
+        names = {topic_id: tp.topic for tp, topic_id in self._topic_ids.items()}
         for topic in response.topics:
             topic.name = topic.name or names.get(topic.topic_id, "")
         return partition_outcomes(response)
@@ -342,6 +368,62 @@ def split_commit(
 def coordinator_of(cluster: Cluster, group_id: str) -> ToCoordinator:
     """Return the lookup for requests about partitions of one group."""
     return ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
+
+
+class ToCoordinatorOfReader(ToCoordinator):
+    """The coordinator of a group, for the offsets of topics that are still the ones that were read.
+
+    A topic that was deleted and recreated keeps its name, but the offset of a record in the old
+    topic is one of another record in the new one: a reader that starts from it would skip what is
+    before it. Brokers before Kafka 4.2 know only the name, and a retry may come after the new topic
+    was created. So before each attempt the id that was read is compared with that in the metadata,
+    which is requested if it is missing, stale, or different, or for a commit by name if it is old.
+    """
+
+    def __init__(self, cluster: Cluster, group_id: str, topic_ids: TopicIds) -> None:
+        super().__init__(cluster, FOR_GROUP, lambda _: group_id)
+        self._group_id = group_id
+        self._topic_ids = topic_ids
+
+    def find(self, items: Iterable[TopicPartition], deadline: Deadline) -> Nodes:
+        nodes = super().find(items, deadline)
+        ids = {
+            tp: self._topic_ids[tp]
+            for tp, node_id in nodes.items()
+            if tp in self._topic_ids and isinstance(node_id, int)
+        }
+        by_name = any(
+            self._cluster.connection(node_id, deadline).choose_version(
+                OffsetCommitRequest, OffsetCommitRequest.MAX_VERSION
+            )
+            < TOPIC_ID_VERSION
+            for node_id in {nodes[tp] for tp in ids}
+            if isinstance(node_id, int)
+        )
+        unsure = {
+            tp.topic for tp, topic_id in ids.items() if self._is_unsure(tp.topic, topic_id, by_name)
+        }
+        failed = self._cluster.request_metadata(sorted(unsure), deadline) if unsure else {}
+        for tp, topic_id in ids.items():
+            where = f"OffsetCommit of {tp} of group {self._group_id!r}"
+            if tp.topic in failed:
+                nodes[tp] = BrokerError(failed[tp.topic], where)
+            elif self._cluster.topic_id(tp.topic) != topic_id:
+                why = "the topic was deleted and recreated, the offset is of the old one"
+                nodes[tp] = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_ID, where, why)
+        return nodes
+
+    def _is_unsure(self, topic: str, topic_id: bytes, by_name: bool) -> bool:
+        """Whether the metadata must be requested to know the present id of a topic."""
+        known = self._cluster.known_topic(topic)
+        if known is None or known.topic_id != topic_id or self._cluster.is_stale(topic):
+            return True
+        return by_name and time.monotonic() - known.refreshed_s > MAX_ID_AGE_S
+
+    def on_failure(self, item: TopicPartition, error: KafkaError) -> None:
+        super().on_failure(item, error)
+        if isinstance(error, BrokerError) and error.code in _UNKNOWN:
+            self._cluster.mark_stale(item.topic)
 
 
 def fetch_all_committed(
@@ -410,15 +492,18 @@ def commit_group_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     *,
     deadline: Deadline | None = None,
+    topic_ids: TopicIds | None = None,
 ) -> None:
     """Commit offsets (the next ones to read) of a group that has no members at the moment.
 
-    Raises BrokerError, naming group and partitions, if the group has members or the broker
-    refuses for another reason; KafkaTimeoutError (with the last failure). In both cases a part
-    may have been committed.
+    `topic_ids` has the ids of the topics that were read. Raises UnknownTopicError for a topic that
+    does not exist or was recreated; BrokerError, naming group and partitions, if the group has
+    members or the broker refuses for another reason; KafkaTimeoutError (with the last failure). In
+    these cases a part may have been committed.
     """
     what = f"committing offsets of group {group_id!r}"
-    handler, lookup = CommitOffsets(group_id, offsets, cluster), coordinator_of(cluster, group_id)
+    handler = CommitOffsets(group_id, offsets, cluster, topic_ids)
+    lookup = ToCoordinatorOfReader(cluster, group_id, topic_ids or {})
     call_all(cluster, offsets, handler, lookup, deadline, what)
 
 

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import EPOCH_VERSION, commit_as_member, commit_failed
+from sparkkafka.client.group.committed_offsets import TopicIds
 from sparkkafka.client.group.membership import (
     Commit,
     GroupMember,
@@ -395,10 +396,12 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
             return False
         return True
 
-    def commit(self, offsets: Offsets, deadline: Deadline) -> None:
-        self._commit(self._cluster, self._identity, offsets, deadline)
+    def commit(
+        self, offsets: Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
+    ) -> None:
+        self._commit(self._cluster, self._identity, offsets, topic_ids or {}, deadline)
 
-    def committer(self) -> Commit:
+    def committer(self, topic_ids: TopicIds | None = None) -> Commit:
         old_identity, loss_count = self._identity(), self._loss_count
 
         def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
@@ -412,7 +415,7 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
                     raise commit_failed(ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
                 return now
 
-            self._commit(cluster, identity, offsets, deadline)
+            self._commit(cluster, identity, offsets, topic_ids or {}, deadline)
 
         return commit
 
@@ -421,11 +424,14 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         cluster: Cluster,
         identity: Callable[[], GroupMetadata],
         offsets: Offsets,
+        topic_ids: TopicIds,
         deadline: Deadline,
     ) -> None:
         """Commit; after a refusal send a heartbeat, whose answer says what has changed."""
         try:
-            commit_as_member(cluster, identity, offsets, deadline, min_version=EPOCH_VERSION)
+            commit_as_member(
+                cluster, identity, offsets, topic_ids, deadline, min_version=EPOCH_VERSION
+            )
         except CommitFailedError:
             thread = self._thread
             if thread is not None:

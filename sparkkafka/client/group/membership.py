@@ -24,6 +24,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
+from sparkkafka.client.group.committed_offsets import TopicIds
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
@@ -500,16 +501,19 @@ class GroupMember(ABC, Generic[ThreadT]):
         was due."""
 
     @abstractmethod
-    def commit(self, offsets: Offsets, deadline: Deadline) -> None:
-        """Commit offsets as this member.
+    def commit(
+        self, offsets: Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
+    ) -> None:
+        """Commit offsets as this member. `topic_ids` has the ids of the topics that were read.
 
         Raises CommitFailedError if the group has removed the member or began a rebalance,
-        BrokerError for other refusals, KafkaTimeoutError with the last failure. In the last two
-        cases some of the offsets may be committed.
+        UnknownTopicError for a topic that does not exist or was recreated, BrokerError for other
+        refusals, KafkaTimeoutError with the last failure. In the last three cases some of the
+        offsets may be committed.
         """
 
     @abstractmethod
-    def committer(self) -> Commit:
+    def committer(self, topic_ids: TopicIds | None = None) -> Commit:
         """Return a function that commits, later and in another thread, as the member that this is
         now. It refuses partitions that the member has lost by then. Raises CommitFailedError if it
         is no member."""

@@ -284,7 +284,7 @@ class FakeCluster(TransactionControls, GroupControls):
 
     def delete_topic(self, name: str) -> None:
         with self._changed:
-            del self.state.topics[name]
+            self.state.delete_topic(name)
             self._changed.notify_all()
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> None:
@@ -294,7 +294,7 @@ class FakeCluster(TransactionControls, GroupControls):
         """
         with self._changed:
             old = self._topic(name)
-            del self.state.topics[name]
+            self.state.delete_topic(name)
             self.state.create_topic(
                 name,
                 partitions or len(old.partitions),

@@ -355,7 +355,7 @@ def delete_topics(call: Call) -> DeleteTopicsResponse:
             )
         if topic is not None and (not result.error_code or (answer and answer.applied)):
             result.name, result.topic_id = topic.name, topic.topic_id
-            call.state.topics.pop(topic.name, None)
+            call.state.delete_topic(topic.name)
         rows.append(result)
     call.changed.notify_all()
     return DeleteTopicsResponse(responses=rows)

@@ -271,6 +271,11 @@ class ClusterState:
             self.topics[name] = topic
         return topic
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and what groups have committed of it."""
+        del self.topics[name]
+        self.groups.delete_offsets_of(name)
+
     def _replicas(
         self, partitions: int, factor: int, assignments: Mapping[int, Sequence[int]] | None
     ) -> list[tuple[int, ...]]:

@@ -15,6 +15,7 @@ from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.consumer import consumer_coordinator
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group.committed_offsets import TopicIds
 from sparkkafka.client.group.membership import (
     Commit,
     GroupMetadata,
@@ -59,14 +60,17 @@ class StubMember:
             self.rebalances.pop(0)()
 
     def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline: Deadline
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline: Deadline,
+        topic_ids: TopicIds | None = None,
     ) -> None:
         if self.refuses:
             raise CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "OffsetCommit of group 'g'")
         self.commits.append({tp: row.offset for tp, row in offsets.items()})
         self.events.append("commit")
 
-    def committer(self) -> Commit:
+    def committer(self, topic_ids: TopicIds | None = None) -> Commit:
         if self.refuses:
             raise CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "OffsetCommit of group 'g'")
         return lambda cluster, offsets, deadline: self.commit(offsets, deadline)

@@ -11,6 +11,7 @@ from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group import committed_offsets
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
@@ -67,7 +68,8 @@ def test_changes_in_the_group_wake_a_poll_that_waits(fake, protocol, monkeypatch
         assert consumer.poll(WAIT_S)
 
 
-def test_one_bootstrap_and_no_request_twice(fake, protocol):
+def test_one_bootstrap_and_no_request_twice(fake, protocol, monkeypatch):
+    monkeypatch.setattr(committed_offsets, "MAX_ID_AGE_S", WAIT_S)
     write(fake, "t", 30, partitions=3)
     fake.clear_requests()
     with member(fake, protocol) as consumer:

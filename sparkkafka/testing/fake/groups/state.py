@@ -115,6 +115,13 @@ class Groups:
     def delete(self, group_id: str) -> None:
         self._by_id.pop(group_id, None)
 
+    def delete_offsets_of(self, topic: str) -> None:
+        """Delete all groups' offsets of a topic that is deleted, as coordinators do."""
+        for group in self._by_id.values():
+            for rows in (group.offsets, *group.pending.values()):
+                for partition in [partition for partition in rows if partition[0] == topic]:
+                    del rows[partition]
+
     def next_serial(self) -> int:
         self._serial += 1
         return self._serial
