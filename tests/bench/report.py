@@ -316,7 +316,10 @@ def update_front_page(text: str, bundles: Sequence[Bundle]) -> str:
     """The text of docs/index.md with its three figures made current."""
     lines = ['<div class="figures" markdown>']
     for published, row in published_rows(bundles, FRONT_PAGE_ROWS):
-        lines += ["<div markdown>", f"**{row.ratio:.1f} times** the {row.rival}: {published.text}"]
+        lines += [
+            "<div markdown>",
+            f"**{row.ratio:.1f} times** as fast as the {row.rival}: {published.text}",
+        ]
         lines.append("</div>")
     about = bundles[0].about
     lines += [
