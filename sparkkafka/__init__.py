@@ -54,11 +54,11 @@ _LATE = {
     "progress": "sparkkafka.spark.stream.progress",
     "resolve_offsets": "sparkkafka.spark.read.batch_offsets",
 }
-_PLOT = "plot"  # a subpackage, which is imported when it is first used as `sparkkafka.plot`
+_PACKAGES = ("cdc", "plot")  # imported when they are first used, as `sparkkafka.plot`
 
 
 def __getattr__(name: str) -> Any:
-    if name == _PLOT:
+    if name in _PACKAGES:
         return import_module(f"sparkkafka.{name}")
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """For completion: also the names that have not been used yet."""
-    return sorted({*globals(), *__all__, _PLOT})
+    return sorted({*globals(), *__all__, *_PACKAGES})
 
 
 apply_levels()

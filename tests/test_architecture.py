@@ -46,6 +46,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         }
     ),
     "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
+    "cdc": frozenset({"errors"}),
     "plot": frozenset({"errors", "extras", "config", "protocol", "client", "spark"}),
     "monitoring": frozenset({"errors", "extras", "config", "client", "spark"}),
     "checkpoints": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
@@ -156,6 +157,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "listener",
         "lineage",
     ),
+    "cdc": ("net_changes", "merge_sql", "databases", "tables"),
     "checkpoints": (
         "storage",
         "logs",

@@ -1,0 +1,184 @@
+"""The SQL of a merge of changes into a table, for Spark's tables and for databases.
+
+Both write the same conditions with other quotes. The changes are the relation `s`, the table is
+`t`, and `d` are the deletes that the table remembers: a row that is no longer there cannot tell
+that an older change must not insert it again. In `d` a truncate is a row without a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkkafka.cdc.net_changes import (
+    DELETED,
+    POSITION,
+    STARTED,
+    TRUNCATED,
+    UNAVAILABLE,
+    newer,
+)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """One merge. `target` and `changes` are names of tables in SQL, `columns` those of the row."""
+
+    target: str
+    changes: str
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    toasted: frozenset[str]
+    quote: str
+    collate: str = ""
+    """Makes a database compare positions by their bytes, as Spark does."""
+
+    @property
+    def deletes(self) -> str:
+        """The table of deletes, beside the target."""
+        return deletes_table(self.target)
+
+    def name(self, column: str) -> str:
+        return self.quote + column.replace(self.quote, self.quote * 2) + self.quote
+
+    def names(self, *columns: str, of: str = "") -> str:
+        return ", ".join(f"{of}{self.name(column)}" for column in columns)
+
+    def match(self, left: str, right: str) -> str:
+        return " AND ".join(
+            f"{left}.{self.name(key)} = {right}.{self.name(key)}" for key in self.keys
+        )
+
+    def newer(self, sequence: str, other: str) -> str:
+        return newer(f"{sequence}{self.collate}", other)
+
+    @property
+    def after_target(self) -> str:
+        return self.newer(f"s.{POSITION}", f"t.{POSITION}")
+
+    @property
+    def after_deletes(self) -> str:
+        """Whether a change of `s` is after the known deletes of its key and all truncates."""
+        after_delete = self.newer(f"s.{POSITION}", f"d.{POSITION}")
+        return (
+            f"NOT EXISTS (SELECT 1 FROM {self.deletes} d"
+            f" WHERE {self.match('d', 's')} AND NOT {after_delete})"
+            f" AND {self.newer(f's.{POSITION}', self.last_truncate)}"
+        )
+
+    @property
+    def last_truncate(self) -> str:
+        first = self.name(self.keys[0])
+        return f"(SELECT max({POSITION}) FROM {self.deletes} WHERE {first} IS NULL)"
+
+    @property
+    def remember_deletes(self) -> str:
+        """Adds the deletes of `s` to `d`, unless `d` has them or newer ones."""
+        columns = self.names(*self.keys, POSITION)
+        same = " AND ".join(
+            f"(d.{key} = s.{key} OR s.{key} IS NULL AND d.{key} IS NULL)"
+            for key in map(self.name, self.keys)
+        )
+        known = f"d.{POSITION}{self.collate} >= s.{POSITION}"
+        return (
+            f"INSERT INTO {self.deletes} ({columns})"
+            f" SELECT {self.names(*self.keys, POSITION, of='s.')} FROM {self.changes} s"
+            f" WHERE (s.{DELETED} OR s.{TRUNCATED})"
+            f" AND NOT EXISTS (SELECT 1 FROM {self.deletes} d WHERE {same} AND {known})"
+        )
+
+    def lacks(self, column: str) -> str:
+        """Whether a change does not have the column's value."""
+        text = column.replace("'", "''")
+        return f"replace(s.{UNAVAILABLE}, ',{text},', '') <> s.{UNAVAILABLE}"
+
+    def value(self, column: str) -> str:
+        """The column's new value: the table keeps what a change does not have."""
+        name = self.name(column)
+        if column not in self.toasted:
+            return f"s.{name}"
+        return f"CASE WHEN {self.lacks(column)} THEN t.{name} ELSE s.{name} END"
+
+    # Spark
+
+    def spark_merge(self, truncate: str | None) -> str:
+        """One MERGE, which is one commit of a Delta or Iceberg table."""
+        columns = (*self.columns, POSITION)
+        unknown = f"s.{UNAVAILABLE} <> ''"
+        values = {column: self.value(column) for column in self.columns}
+        values[POSITION] = self._or_error(f"{unknown} AND s.{STARTED}")
+        sets = ", ".join(f"t.{self.name(column)} = {values[column]}" for column in columns)
+        inserted = ", ".join([self.names(*self.columns, of="s."), self._or_error(unknown)])
+        text = (
+            f"MERGE INTO {self.target} t USING {self.changes} s ON {self.match('s', 't')}"
+            f" WHEN MATCHED AND s.{DELETED} AND {self.after_target} THEN DELETE"
+            f" WHEN MATCHED AND {self.after_target} THEN UPDATE SET {sets}"
+            f" WHEN NOT MATCHED AND NOT s.{DELETED}"
+            f" THEN INSERT ({self.names(*columns)}) VALUES ({inserted})"
+        )
+        if truncate is not None:
+            old = f"NOT {self.newer(f't.{POSITION}', repr(truncate))}"
+            text += f" WHEN NOT MATCHED BY SOURCE AND (t.{POSITION} IS NULL OR {old}) THEN DELETE"
+        return text
+
+    def _or_error(self, unknown: str) -> str:
+        key = ", ' ', ".join(f"s.{self.name(key)}" for key in self.keys)
+        message = f"concat({_text(UNKNOWN_VALUE)}, s.{UNAVAILABLE}, ' key ', {key})"
+        return f"CASE WHEN {unknown} THEN raise_error({message}) ELSE s.{POSITION} END"
+
+    # Databases
+
+    @property
+    def unknown_values(self) -> str:
+        """The rows that would be inserted without a value."""
+        return (
+            f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, of='s.')} FROM {self.changes} s"
+            f" LEFT JOIN {self.target} t ON {self.match('s', 't')}"
+            f" WHERE s.{UNAVAILABLE} <> '' AND NOT s.{DELETED}"
+            f" AND (s.{STARTED} OR t.{self.name(self.keys[0])} IS NULL)"
+            f" AND {self.after_target} AND {self.after_deletes} LIMIT 1"
+        )
+
+    @property
+    def delete_truncated(self) -> str:
+        after = self.newer(f"t.{POSITION}", self.last_truncate)
+        return f"DELETE FROM {self.target} AS t WHERE t.{POSITION} IS NULL OR NOT {after}"
+
+    @property
+    def delete_rows(self) -> str:
+        return (
+            f"DELETE FROM {self.target} AS t WHERE EXISTS (SELECT 1 FROM {self.changes} s"
+            f" WHERE s.{DELETED} AND {self.match('s', 't')} AND {self.after_target}"
+            f" AND {self.after_deletes})"
+        )
+
+    @property
+    def upsert_rows(self) -> str:
+        columns = (*self.columns, POSITION)
+        values = ", ".join([*map(self.value, self.columns), f"s.{POSITION}"])
+        changed = [column for column in columns if column not in self.keys]
+        sets = ", ".join(f"{self.name(name)} = excluded.{self.name(name)}" for name in changed)
+        return (
+            f"INSERT INTO {self.target} ({self.names(*columns)})"
+            f" SELECT {values} FROM {self.changes} s"
+            f" LEFT JOIN {self.target} t ON {self.match('s', 't')}"
+            f" WHERE NOT s.{DELETED} AND NOT s.{TRUNCATED}"
+            f" AND {self.after_target} AND {self.after_deletes}"
+            f" ON CONFLICT ({self.names(*self.keys)}) DO UPDATE SET {sets}"
+        )
+
+
+UNKNOWN_VALUE = (
+    "No change has the value of a column that the source did not send, and the table has no such "
+    "row. Let the source send all values (Postgres: ALTER TABLE … REPLICA IDENTITY FULL) and take "
+    "a new snapshot. Columns: "
+)
+
+
+def deletes_table(target: str) -> str:
+    """Return the name of the table beside `target` that has the deletes."""
+    end = "__deletes"
+    return f"{target[:-1]}{end}{target[-1]}" if target[-1] in '`"' else f"{target}{end}"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,266 @@
+"""The net effect of many changes: one row per key, by the order of the source.
+
+The order of a change is a text, `sequence`: the position in the source's log, then the partition
+and the offset in Kafka, which break ties (a connector that restarts sends changes again, with the
+same position). A tombstone has no position. It follows the delete of its key, so it gets the
+position of the record before it, of the same key in the same partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from sparkkafka.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+CHANGE = "change"
+POSITION = "_position"
+DELETED = "_deleted"
+TRUNCATED = "_truncated"
+UNAVAILABLE = "_unavailable"
+"""The columns whose value nobody knows, as ",a,b,"; empty if there are none."""
+STARTED = "_started"
+"""Whether these changes insert or delete the row, so that a table's own values are out of date."""
+
+ROW, TOMBSTONE, TRUNCATE = "row", "tombstone", "truncate"
+DROP, KEEP = "drop", "keep"
+
+_FIXED_SIZE = (
+    BooleanType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    TimestampNTZType,
+    TimestampType,
+)
+"""Databases store values of these types in the row, so that a change always has them."""
+
+
+def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP) -> DataFrame:
+    """Return one row per key: its last change in the order of the source.
+
+    `keys` are the columns of the key, by default the fields of `change.key`. With deletes="drop"
+    the result is the table; with "keep" a deleted key is a row with `change.op` d or a tombstone,
+    and the last truncate is a row without a key.
+
+    A value that the last change does not have (`change.unavailable`) is that of an earlier change
+    of the row. If there is none, the column is null and stays in `change.unavailable`.
+
+    Raises OptionError immediately for a DataFrame without `change` or without keys; the query fails
+    at a row without a key.
+    """
+    if deletes not in (DROP, KEEP):
+        raise OptionError(f"deletes={deletes!r} is unknown. Use {DROP!r} or {KEEP!r}.")
+    changes = Changes.of(df, keys)
+    # This reads the changes a second time, for the truncates, of which there are few or none.
+    cut = changes.truncates().agg(F.max(POSITION).alias("_cut"))
+    rows = changes.net().crossJoin(F.broadcast(cut)).where(newer(POSITION, "_cut"))
+    if deletes == DROP:
+        rows = rows.where(f"NOT {DELETED} AND NOT {TRUNCATED}")
+    return rows.select(*map(_column, df.columns))
+
+
+def newer(sequence: str, other: str) -> str:
+    """Return the SQL condition that a change is not older than another. `other` may be null.
+
+    Without a position the offset decides, or for records of two partitions their timestamp.
+    """
+    partition, offset, time = (
+        f"substr({other}, length({other}) - {end}, {digits})"
+        for end, digits in ((43, 10), (32, 19), (12, 13))
+    )
+    return (
+        f"({other} IS NULL OR CASE WHEN {sequence} NOT LIKE ' %' THEN {sequence} >= {other}"
+        f" WHEN substr({sequence}, 2, 10) = {partition} THEN substr({sequence}, 13, 19) >= {offset}"
+        f" ELSE substr({sequence}, 33) >= {time} END)"
+    )
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A DataFrame of changes, and what its schema says."""
+
+    df: DataFrame
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    """The columns of the row that are no keys."""
+
+    @classmethod
+    def of(cls, df: DataFrame, keys: Sequence[str] | None) -> Changes:
+        if df.isStreaming:
+            raise OptionError("A stream has no last change. Call this function in foreachBatch.")
+        if CHANGE not in df.columns:
+            raise OptionError(
+                f"The DataFrame has no column {CHANGE!r}, only {', '.join(df.columns)}. Read the "
+                "topic with an option envelope, as envelope=debezium."
+            )
+        if isinstance(keys, str):
+            raise OptionError(f"keys={keys!r} is a text. Pass a list of columns: [{keys!r}].")
+        chosen = tuple(keys or _fields(df, "key"))
+        if not chosen:
+            raise OptionError("The changes have no change.key. Name the table's key: keys=[…].")
+        rows = [name for name in df.columns if name != CHANGE]
+        missing = [name for name in chosen if name not in rows]
+        if missing:
+            raise OptionError(
+                f"The key column {missing[0]!r} is not in the row's columns {', '.join(rows)}. "
+                "Choose others with keys=[…]."
+            )
+        kinds = F.col("change.kind").isin(ROW, TOMBSTONE, TRUNCATE)
+        return cls(df.where(kinds), chosen, tuple(name for name in rows if name not in chosen))
+
+    def type(self, name: str) -> DataType:
+        return self.df.schema[name].dataType
+
+    def toasted(self) -> list[str]:
+        """Return the columns whose values may be missing in an update."""
+        return [name for name in self.values if not isinstance(self.type(name), _FIXED_SIZE)]
+
+    def net(self, *, with_change: bool = True) -> DataFrame:
+        """Return one row per key, deleted ones too, and one without a key for the last truncate."""
+        toasted = self.toasted()
+        whole = (CHANGE,) if with_change else ()
+        last = F.struct(
+            *map(_column, self.values), "change.unavailable", "change.kind", *whole, DELETED
+        )
+        alone = F.col(DELETED) & F.col(POSITION).startswith(" ")
+        aggregates = {
+            "_last": F.max_by(last, POSITION),
+            POSITION: F.max(POSITION),
+            "_delete": F.max(F.when(F.col(DELETED), F.col(POSITION))),
+            STARTED: F.max(F.col(DELETED) | F.col("change.op").isin("c", "r")),
+            "_alone": F.max_by(F.struct(POSITION, *whole), F.when(alone, F.col(POSITION))),
+        }
+        for name in toasted:
+            lacks = F.coalesce(F.array_contains("change.unavailable", name), F.lit(False))
+            has = F.when(~F.col(DELETED) & ~lacks, F.col(POSITION))
+            aggregates[_VALUE + name] = F.max_by(F.struct(POSITION, _column(name)), has)
+        keys = [_column(key) for key in self.keys]
+        net = self._ordered().groupBy(*keys).agg(*(v.alias(n) for n, v in aggregates.items()))
+
+        # A tombstone without a position may still be after the last change that has one.
+        buried = F.expr(f"_alone IS NOT NULL AND {newer(f'_alone.{POSITION}', POSITION)}")
+
+        unavailable = F.coalesce("_last.unavailable", F.array().cast("array<string>"))
+        columns, found = {}, []
+        for name in self.values:
+            column = _column("_last", name)
+            if name in toasted:
+                # A value of a row that was deleted since is not that of the row inserted later.
+                earlier = _column(_VALUE + name, POSITION) > F.coalesce("_delete", F.lit(""))
+                known = F.array_contains(unavailable, name) & F.coalesce(earlier, F.lit(False))
+                column = F.when(known, _column(_VALUE + name, name)).otherwise(column)
+                found.append(F.when(known, F.lit(name)))
+            columns[name] = F.when(~buried, column)
+        missing = F.array_except(unavailable, F.array(*found)) if found else unavailable
+        if with_change:
+            change = F.when(buried, F.col("_alone.change")).otherwise(F.col("_last.change"))
+            columns[CHANGE] = change.withField("unavailable", missing)
+        text = F.concat(F.lit(","), F.concat_ws(",", missing), F.lit(","))
+        return net.select(
+            *keys,
+            *(value.alias(name) for name, value in columns.items()),
+            F.when(buried, F.col(f"_alone.{POSITION}")).otherwise(F.col(POSITION)).alias(POSITION),
+            (buried | F.col(f"_last.{DELETED}")).alias(DELETED),
+            (F.col("_last.kind") == TRUNCATE).alias(TRUNCATED),
+            F.when(F.size(missing) > 0, text).otherwise("").alias(UNAVAILABLE),
+            STARTED,
+        )
+
+    def truncates(self) -> DataFrame:
+        """Return the sequence of each truncate, as the column `_position`."""
+        found = self.df.where(F.col("change.kind") == TRUNCATE)
+        return found.select(_sequence("change.position").alias(POSITION))
+
+    def _ordered(self) -> DataFrame:
+        """Return the changes with their key, sequence, and whether they delete the row."""
+        before = Window.partitionBy(*map(_column, self.keys)).orderBy(
+            "change.partition", "change.offset"
+        )
+        where = F.struct("change.partition", "change.position")
+        previous = F.last(F.when(F.col("change.position").isNotNull(), where), ignorenulls=True)
+        tombstone = F.col("change.kind") == TOMBSTONE
+        same = tombstone & (F.col("_previous.partition") == F.col("change.partition"))
+        position = F.coalesce("change.position", F.when(same, F.col("_previous.position")))
+        deletes = (F.col("change.kind") == ROW) & (F.col("change.op") == "d")
+        return (
+            self._keyed()
+            .withColumn("_previous", previous.over(before))
+            .withColumn(POSITION, _sequence(position))
+            .withColumn(DELETED, tombstone | deletes)
+        )
+
+    def _keyed(self) -> DataFrame:
+        """Fill the key's columns, also those of tombstones, and split a record that changes the key
+        into the delete of the old key and the insert of the new one."""
+        df, change, kind = self.df, F.col(CHANGE), F.col("change.kind")
+        if set(self.keys) <= set(_fields(df, "old_key")):
+            moves = (kind == ROW) & F.col("change.old_key").isNotNull()
+            delete = change.withField("op", F.lit("d")).withField("key", F.col("change.old_key"))
+            parts = F.when(moves, F.array(delete, change)).otherwise(F.array(change))
+            df = df.withColumn(CHANGE, F.explode(parts))
+        of_key = _fields(df, "key")
+        no_key = F.raise_error(
+            F.format_string(
+                "The change in partition %d at offset %d has no value for the key "
+                + ", ".join(self.keys).replace("%", "%%"),
+                "change.partition",
+                "change.offset",
+            )
+        )
+        columns = {}
+        for name in self.keys:
+            value = _column(name)
+            if name in of_key:
+                value = F.coalesce(_column(CHANGE, "key", name).cast(self.type(name)), value)
+            row = F.when(kind == ROW, F.coalesce(value, no_key))
+            columns[name] = row.when(kind == TOMBSTONE, value)
+        # A tombstone whose key lacks these columns follows a delete that has them.
+        unknown = (kind == TOMBSTONE) & _column(self.keys[0]).isNull()
+        return df.withColumns(columns).where(~unknown)
+
+
+_VALUE = "_value_"
+
+
+def _sequence(position: Column | str) -> Column:
+    """Return the text that sorts as the changes are to be applied."""
+    numbers = (
+        (F.col("change.partition"), 10),
+        (F.col("change.offset"), 19),
+        (F.coalesce(F.unix_millis("change.timestamp"), F.lit(0)), 13),
+    )
+    known = F.coalesce(position, F.lit(""))
+    return F.concat_ws(" ", known, *(F.lpad(n.cast("string"), size, "0") for n, size in numbers))
+
+
+def _column(*path: str) -> Column:
+    return F.col(".".join(f"`{name.replace('`', '``')}`" for name in path))
+
+
+def _fields(df: DataFrame, name: str) -> list[str]:
+    """Return the names of the fields of `change.key` or `change.old_key`; none if it is absent."""
+    change = df.schema[CHANGE].dataType
+    if not isinstance(change, StructType) or name not in change.names:
+        return []
+    fields = change[name].dataType
+    return fields.names if isinstance(fields, StructType) else []

@@ -1,0 +1,185 @@
+"""`cdc.apply`: a table has the source's rows, whatever is applied again, late or twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparkkafka import cdc
+from sparkkafka.errors import OptionError, SchemaError
+from tests.cdc.source_table import SourceTable
+from tests.cdc.test_latest import frame, record
+from tests.support.postgres_server import find_postgres, postgres_server
+
+pytestmark = pytest.mark.spark
+
+Connect = Callable[[], Any]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    programs = find_postgres()
+    if programs is None:
+        pytest.skip("no Postgres was found: `apt-get install postgresql`")
+    with postgres_server(programs) as database:
+        yield database
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
+    if request.param == "sqlite":
+        return lambda: sqlite3.connect(tmp_path / "shop.db")
+    import psycopg  # here: each process of the tests imports all test modules
+
+    database = request.getfixturevalue("postgres")
+    with closing(psycopg.connect(database, autocommit=True)) as connection:
+        connection.execute("DROP SCHEMA public CASCADE")
+        connection.execute("CREATE SCHEMA public")
+    return lambda: psycopg.connect(database)
+
+
+def rows(connect: Connect, columns: str = "*", table: str = "orders") -> list[tuple[Any, ...]]:
+    with closing(connect()) as connection:
+        cursor = connection.cursor()
+        cursor.execute(f"SELECT {columns} FROM {table} ORDER BY 1, 2")
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+def table(connect: Connect) -> dict[Any, Any]:
+    return {
+        (id, part): (
+            note,
+            None if amount is None else str(amount),
+            json.loads(tags) if isinstance(tags, str) else tags,
+        )
+        for id, part, note, amount, tags in rows(connect, "id, part, note, amount, tags")
+    }
+
+
+def test_a_table_has_the_source_s_rows_after_any_batches(spark: Any, connect: Connect) -> None:
+    """The batches of a topic that was given a partition come in any order, some twice."""
+    source = SourceTable(1, one_record=True)
+    source.change(90)
+    source.partitions = 3
+    source.change(90)
+    batches = source.batches(90)
+    order = [*batches, source.random.choice(batches)]
+    source.random.shuffle(order)
+    for batch in order:
+        cdc.apply(frame(spark, batch), "orders", connect=connect)
+    assert len(source.rows) > 3
+    assert table(connect) == source.rows
+
+
+def test_values_that_are_not_sent_stay_when_old_batches_come_again(
+    spark: Any, connect: Connect
+) -> None:
+    source = SourceTable(24, toast=True)
+    source.change(150)
+    for number, batch in enumerate(batches := source.batches(70)):
+        cdc.apply(frame(spark, batch), "orders", connect=connect)
+        if number % 3 == 1:
+            cdc.apply(frame(spark, batches[number - 1]), "orders", connect=connect)
+    assert len(source.rows) > 3
+    assert table(connect) == source.rows
+
+
+class KilledError(Exception):
+    pass
+
+
+class Killed:
+    """A connection of a driver that dies at a statement."""
+
+    def __init__(self, connection: Any, at: str) -> None:
+        self.connection, self.at = connection, at
+
+    def cursor(self) -> Any:
+        cursor = self.connection.cursor()
+        test = self
+
+        class Cursor:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(cursor, name)
+
+            def execute(self, statement: str) -> None:
+                if statement.startswith(test.at):
+                    raise KilledError
+                cursor.execute(statement)
+
+        return Cursor()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.connection, name)
+
+
+def test_a_killed_driver_leaves_nothing_half_done(
+    spark: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SourceTable(4)
+    source.change(60)
+    cdc.apply(frame(spark, source.records), "orders", connect=connect)
+    before = rows(connect), rows(connect, table="orders__deletes")
+    source.records.clear()
+    source.change(60)
+    second = frame(spark, source.records)
+    dialect_of = cdc.databases._dialect_of
+    monkeypatch.setattr(cdc.databases, "_dialect_of", lambda made: dialect_of(made.connection))
+    for statement in ("DELETE FROM orders", "INSERT INTO orders "):
+        with pytest.raises(KilledError):
+            cdc.apply(second, "orders", connect=lambda at=statement: Killed(connect(), at))
+        assert (rows(connect), rows(connect, table="orders__deletes")) == before
+    monkeypatch.undo()
+    cdc.apply(second, "orders", connect=connect)
+    assert table(connect) == source.rows
+
+
+def test_new_columns_are_an_error_or_added(spark: Any, connect: Connect) -> None:
+    batch = frame(spark, [record(0, "c", "1", "first")])
+    cdc.apply(batch.drop("tags"), "orders", connect=connect)
+    with pytest.raises(OptionError, match=r"table orders has no column tags\. .*new_columns='add'"):
+        cdc.apply(batch, "orders", connect=connect)
+    cdc.apply(batch, "orders", connect=connect, new_columns="add")
+    assert rows(connect, "id, note, tags") == [(1, "first", None)]
+    # An older reader does not know the column, and leaves it as it is.
+    later = frame(spark, [record(1, "u", "2", "second")]).drop("tags")
+    cdc.apply(later, "orders", connect=connect)
+    assert rows(connect, "id, note") == [(1, "second")]
+
+
+def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) -> None:
+    with closing(connect()) as connection:
+        cursor = connection.cursor()
+        cursor.execute(
+            "CREATE TABLE orders (id integer, part varchar(9), note text, seen text DEFAULT 'no',"
+            " PRIMARY KEY (id, part))"
+        )
+        cursor.execute("INSERT INTO orders VALUES (1, 'a', 'before', 'yes')")
+        connection.commit()
+    batch = frame(spark, [record(0, "u", "1", "after"), record(1, "c", "2", key=(2, "b"))])
+    cdc.apply(batch.drop("amount", "tags"), "orders", connect=connect, new_columns="add")
+    assert rows(connect, "id, note, seen") == [(1, "after", "yes"), (2, None, "no")]
+
+
+def test_an_unknown_value_is_an_error(spark: Any, connect: Connect) -> None:
+    batch = frame(spark, [record(0, "u", "1", unavailable=["note"])])
+    with pytest.raises(SchemaError, match=r"REPLICA IDENTITY FULL.*Columns: note; table orders"):
+        cdc.apply(batch, "orders", connect=connect)
+    assert rows(connect) == []
+
+
+def test_other_connections_and_tables_are_refused(spark: Any) -> None:
+    batch = frame(spark, [])
+    with pytest.raises(OptionError, match=r"connection of posix\. Return one of sqlite3"):
+        cdc.apply(batch, "orders", connect=lambda: os.scandir("."))
+    with pytest.raises(OptionError, match=r"CREATE TABLE no_table \(`id` int, .*USING delta"):
+        cdc.apply(batch, "no_table")
+    with pytest.raises(OptionError, match="new_columns='no' is unknown"):
+        cdc.apply(batch, "orders", new_columns="no")

@@ -1,0 +1,133 @@
+"""`cdc.latest`: the last change of each key, in the order of the source."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.errors import SparkRuntimeException
+
+from sparkkafka import cdc
+from sparkkafka.errors import OptionError
+from tests.cdc.source_table import SCHEMA, SourceTable
+
+pytestmark = pytest.mark.spark
+
+
+def frame(spark: Any, records: list[tuple[Any, ...]]) -> Any:
+    rows = [
+        (*row[:3], None if row[3] is None else Decimal(row[3]), row[4], change)
+        for *row, change in records
+    ]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def table(rows: list[Any]) -> dict[Any, Any]:
+    return {
+        (row.id, row.part): (row.note, None if row.amount is None else str(row.amount), row.tags)
+        for row in rows
+    }
+
+
+@pytest.mark.parametrize(
+    ("toast", "one_record", "flat"),
+    [(True, False, False), (False, True, False), (True, False, True)],
+)
+def test_latest_of_a_whole_topic_is_the_table(
+    spark: Any, toast: bool, one_record: bool, flat: bool
+) -> None:
+    source = SourceTable(1, toast=toast, one_record=one_record, flat=flat)
+    source.change(150)
+    source.partitions = 3  # keys move: from here on the offsets do not say what is newer
+    source.change(150)
+    assert len(source.rows) > 3
+    rows = cdc.latest(frame(spark, source.records)).collect()
+    assert table(rows) == source.rows
+    assert all(not row.change.unavailable for row in rows)
+
+
+def test_latest_of_a_compacted_topic_is_the_table(spark: Any) -> None:
+    source = SourceTable(3)
+    source.change(200)
+    last = {}
+    for record in source.records:
+        if record[-1][7] is not None:
+            last[record[-1][7]] = record
+    assert any(record[-1][1] == "tombstone" for record in last.values())
+    truncates = [record for record in source.records if record[-1][1] == "truncate"]
+    rows = cdc.latest(frame(spark, [*last.values(), *truncates])).collect()
+    assert table(rows) == source.rows
+
+
+def record(
+    offset: int,
+    op: str | None,
+    position: str | None,
+    note: str | None = None,
+    kind: str = "row",
+    unavailable: list[str] | None = None,
+    partition: int = 0,
+    key: tuple[int, str] | None = (1, "a"),
+) -> tuple[Any, ...]:
+    row = (*key, note, None, None) if kind == "row" and key else (None,) * 5
+    kafka = ("topic", partition, offset, None)
+    return (*row, (op, kind, 1, None, position, None, None, key, None, unavailable, *kafka))
+
+
+def test_deletes_are_kept_if_asked(spark: Any) -> None:
+    changes = frame(
+        spark,
+        [
+            record(0, "c", "1", "old"),
+            record(1, "d", "2"),
+            record(2, None, None, kind="tombstone"),
+            record(3, "t", "3", kind="truncate", key=None),
+        ],
+    )
+    rows = cdc.latest(changes, deletes="keep").collect()
+    assert [(row.id, row.change.kind) for row in rows] == [(None, "truncate")]
+    assert cdc.latest(changes).collect() == []
+    (row,) = cdc.latest(changes.where("change.offset < 3"), deletes="keep").collect()
+    assert (row.id, row.part, row.note, row.change.kind) == (1, "a", None, "tombstone")
+
+
+def test_a_value_that_is_not_sent_comes_from_the_same_row(spark: Any) -> None:
+    changes = [
+        record(0, "c", "1", "of the deleted row"),
+        record(1, "d", "2"),
+        record(2, "c", "3", None, unavailable=["note"]),  # the key of another row, changed
+    ]
+    (row,) = cdc.latest(frame(spark, changes)).collect()
+    assert (row.note, row.change.unavailable) == (None, ["note"])
+    changes += [record(3, "u", "4", "known"), record(4, "u", "5", None, unavailable=["note"])]
+    (row,) = cdc.latest(frame(spark, changes)).collect()
+    assert (row.note, row.change.unavailable) == ("known", [])
+
+
+def test_positions_decide_and_offsets_break_ties(spark: Any) -> None:
+    moved = [record(9, "c", "1", "older", partition=0), record(0, "u", "2", "newer", partition=1)]
+    (row,) = cdc.latest(frame(spark, moved)).collect()
+    assert row.note == "newer"
+    without = [record(9, "u", None, "later"), record(8, "u", None, "earlier")]
+    (row,) = cdc.latest(frame(spark, without)).collect()
+    assert row.note == "later"
+
+
+def test_errors_say_what_to_do(spark: Any) -> None:
+    changes = frame(spark, [record(7, "c", "1", key=None)])
+    for call, message in (
+        (lambda: cdc.latest(spark.range(1)), "no column 'change', only id.*envelope=debezium"),
+        (lambda: cdc.latest(changes, "id"), r"keys='id' is a text.*\['id'\]"),
+        (lambda: cdc.latest(changes, ["no"]), "'no' is not in the row's columns id, part, note"),
+        (lambda: cdc.latest(changes, deletes="no"), "deletes='no' is unknown"),
+        (lambda: cdc.latest(changes.drop("id"), None), "'id' is not in the row's columns"),
+        (
+            lambda: cdc.latest(changes.withColumn("change", changes.change.dropFields("key"))),
+            r"no change.key. Name the table's key: keys=",
+        ),
+    ):
+        with pytest.raises(OptionError, match=message):
+            call()
+    with pytest.raises(SparkRuntimeException, match="partition 0 at offset 7 has no value for the"):
+        cdc.latest(changes).collect()
