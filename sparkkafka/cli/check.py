@@ -530,7 +530,7 @@ def topic_findings(admin: BoundedAdmin, topic: str, job: Job) -> Iterator[Findin
     described = results[topic]
     yield _operations_finding(about, described, job.needed_operations(topic))
     yield _partitions_finding(about, described)
-    settings = _topic_settings(admin, topic)
+    settings = topic_settings(admin, topic)
     if isinstance(settings, KafkaError):
         yield unknown(f"{about} settings", settings)
         return
@@ -586,7 +586,7 @@ def _replica_count(topic: TopicDescription) -> int:
     return min((len(row.replicas) for row in topic.partitions), default=0)
 
 
-def _topic_settings(admin: BoundedAdmin, topic: str) -> dict[str, str] | KafkaError:
+def topic_settings(admin: BoundedAdmin, topic: str) -> dict[str, str] | KafkaError:
     """Look up the settings of a topic that matter to a job. Return the error if that fails."""
     resource = ConfigResource("topic", topic)
     keys = (
@@ -674,7 +674,7 @@ def internal_findings(admin: BoundedAdmin, broker_count: int) -> Iterator[Findin
             )
         else:
             yield _partitions_finding(about, described)
-        settings = _topic_settings(admin, topic)
+        settings = topic_settings(admin, topic)
         if isinstance(settings, KafkaError):
             yield unknown(f"{about} settings", settings)
         elif "compact" not in settings.get("cleanup.policy", ""):

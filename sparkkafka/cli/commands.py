@@ -42,6 +42,7 @@ VERBS: Final = {
     "users": "SCRAM users: list, create, delete.",
     "read": "Show a topic's records, or write them to a file.",
     "write": "Write lines, JSON or a file's rows to a topic.",
+    "cdc": "Change data capture: check.",
     "copy": "Copy the records of a topic into another topic.",
     "bench": "Measure the throughput and latency of a cluster.",
     "checkpoint": "A streaming query's checkpoint: show, diff, lag, verify, reset.",

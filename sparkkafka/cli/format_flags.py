@@ -29,6 +29,7 @@ _FLAGS: Final[Mapping[str, str]] = {
     "keySchema": "--key-schema",
     _URL: "--schema-registry",
     "onBadRecord": "--on-bad",
+    "envelope": "--envelope",
 }
 _ROWS: Final = {row.key: row for row in (*FORMATS, *REGISTRY)}
 
@@ -115,6 +116,8 @@ def _parse_others(side: Side, texts: Iterable[str]) -> dict[str, str]:
             raise OptionError(
                 f"--option {row.name} is for Spark: here --on-bad says what becomes of bad records"
             )
+        if row.key == "envelope.columns":
+            raise OptionError(f"--option {row.name} is for Spark: --envelope shows changes")
         if not row.side.covers(side):
             verb = "write" if side is Side.READ else "read"
             raise OptionError(f"--option {row.name} is for `{verb}`: remove it")

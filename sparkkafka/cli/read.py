@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, Literal, Self
@@ -60,6 +60,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import check_servers
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.client_settings import parse_consumer_settings
+from sparkkafka.config.kinds import DEBEZIUM
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.config.source import TIERED_OFFSETS
@@ -84,6 +85,7 @@ HELP: Final = """Show a topic's records from the earliest on, until Ctrl-C or an
   sparkkafka -b localhost:9092 read orders -f '%t %p %o: %k=%s\\n' -c 5
   sparkkafka -b localhost:9092 read orders --output orders.parquet
   sparkkafka -b localhost:9092 read orders --value-format avro --schema-registry http://localhost:8081
+  sparkkafka -b localhost:9092 read shop.public.orders --envelope debezium
 
 --timeout limits each wait for the cluster, not the whole read.
 """
@@ -178,6 +180,14 @@ def read(
         ),
     ] = None,
     formats: FormatFlags,
+    envelope: Annotated[
+        str | None,
+        typer.Option(
+            "--envelope",
+            metavar=DEBEZIUM,
+            help="Show changes of a table: operation, key, and the columns that have changed.",
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
@@ -230,6 +240,16 @@ def read(
         raise OptionError("-D and -K are of text and hex: remove them, or -f or -J")
     if null and is_json:
         raise OptionError("--null is not for JSON, which has a null of its own")
+    if envelope is not None:
+        if envelope.lower() != DEBEZIUM:
+            raise OptionError(f"--envelope is {DEBEZIUM}, got {envelope!r}")
+        if shapes_text or output is not None or format != TEXT:
+            raise OptionError(
+                "--envelope has lines of its own: remove --output, --format, --json (-J), -f, -D, "
+                "-K and --null"
+            )
+        if formats.key_format == TEXT:
+            formats = replace(formats, key_format=formats.value_format)
     options = formats.options(Side.READ, session, option or ())
     if on_bad == "skip" and not options:
         raise OptionError("--on-bad skip is for --value-format and --key-format: give one")
@@ -262,6 +282,7 @@ def read(
             else parse_escapes(key_delimiter, "--key-delimiter"),
             nulls=Nulls(os.fsencode(null)),
             file=output,
+            is_changes=envelope is not None,
         ),
         group=group,
         format_options=options,
@@ -273,7 +294,8 @@ def read(
 class Output:
     """Where records are written to, and in which form: to a `file`, or to stdout.
 
-    `format` is text, hex or json; with `template`, kcat's -f, it does not count.
+    `format` is text, hex or json; with `template`, kcat's -f, it does not count. `is_changes`:
+    records are shown as the changes of a table.
     """
 
     format: str = TEXT
@@ -282,6 +304,7 @@ class Output:
     key_delimiter: bytes | None = None
     nulls: Nulls = field(default_factory=Nulls)
     file: Path | None = None
+    is_changes: bool = False
 
     def formatter(self, leaders: dict[int, int], json_columns: frozenset[str]) -> Format:
         """Return the format in which batches are written. `leaders` has the broker that leads each
@@ -327,6 +350,10 @@ def read_topic(
         if output.file is not None:
             sink = stack.enter_context(FileSink(output.file, decoding.types if decoding else {}))
             write: Any = sink.write
+        elif output.is_changes:
+            from sparkkafka.cli.changes import ChangeLines
+
+            write = ChangeLines().write
         else:
             json_columns = decoding.json_columns if decoding else frozenset()
             text = output.formatter(reader.leaders, json_columns)

@@ -45,6 +45,7 @@ ANY = [
     "acls list",
     "acls create --principal User:a --topic t --operation read",
     "acls delete --topic t --yes",
+    "cdc check t",
     "users list",
     "users create u --yes",
     "users delete u --yes",

@@ -64,6 +64,7 @@ def cluster(tmp_path, monkeypatch) -> Iterator[FakeCluster]:
         (tmp_path / "client.properties").write_text(setting.replace('"', ""))
         for topic in ("orders", "orders-test", "results"):
             fake.create_topic(topic, partitions=2)
+        fake.create_topic("shop.public.orders", configs={"cleanup.policy": "compact"})
         settings = {"bootstrap.servers": fake.bootstrap_servers}
         with Producer(settings) as producer:
             for partition in (0, 1):

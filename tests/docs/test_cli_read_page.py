@@ -27,6 +27,20 @@ ORDER = {
 }
 
 
+def change(op: str, before: object, after: object) -> str:
+    source = {"connector": "postgresql", "name": "shop", "schema": "public", "table": "customers"}
+    return json.dumps({"op": op, "before": before, "after": after, "source": source, "ts_ms": 1})
+
+
+BONN, KIEL, ULM = {"id": 1, "city": "Bonn"}, {"id": 1, "city": "Kiel"}, {"id": 2, "city": "Ulm"}
+CHANGES = f"""{{"id": 1}}|{change("c", None, BONN)}
+{{"id": 2}}|{change("c", None, ULM)}
+{{"id": 1}}|{change("u", BONN, KIEL)}
+{{"id": 2}}|{change("d", ULM, None)}
+{{"id": 2}}|
+"""
+
+
 @pytest.mark.real
 def test_the_page_shows_what_the_command_prints(
     kafka_cluster_factory, capsysbinary, monkeypatch, tmp_path
@@ -39,6 +53,7 @@ def test_the_page_shows_what_the_command_prints(
         f'default = "local"\n[profiles.local]\nbootstrap.servers = "{servers}"\n'
     )
     (tmp_path / "order.avsc").write_text(json.dumps(ORDER))
+    (tmp_path / "changes.txt").write_text(CHANGES)
     for language, text in blocks(PART):
         if language != "console":
             continue
@@ -53,7 +68,7 @@ def test_the_page_shows_what_the_command_prints(
                 monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
                 code = main(arguments)
                 piped, err = capsysbinary.readouterr()
-                fails = any(line.startswith("sparkkafka: ") for line in shown)
+                fails = any(line.startswith(("sparkkafka: ", "!!")) for line in shown)
                 assert code == int(fails), f"{command}: {err.decode()}"
                 said += err.decode()
             printed = [line.rstrip() for line in (piped.decode() + said).splitlines()]

@@ -41,7 +41,7 @@ TRANSACTION_TYPE: Final = pa.struct(
 )
 _UNAVAILABLE_TYPE: Final = pa.list_(pa.field("element", pa.string()))
 
-_KIND_OF_OP: Final = {"c": ROW, "u": ROW, "d": ROW, "r": ROW, "t": TRUNCATE, "m": MESSAGE}
+KIND_OF_OP: Final = {"c": ROW, "u": ROW, "d": ROW, "r": ROW, "t": TRUNCATE, "m": MESSAGE}
 
 _OTHER_FIELDS: Final = ("status", "ddl", "databaseName")
 """Fields that tell the other records of Debezium from envelopes, where no schema does."""
@@ -265,14 +265,14 @@ def _kinds(
     none = np.zeros(count, np.bool_)
     if op is None:
         return _texts({kind or "": present}, count), none, none
-    flags = {letter: flags_of(pc.equal(op, scalar(letter))) for letter in _KIND_OF_OP}
+    flags = {letter: flags_of(pc.equal(op, scalar(letter))) for letter in KIND_OF_OP}
     by_kind: dict[str, Flags] = {}
-    for letter, name in _KIND_OF_OP.items():
+    for letter, name in KIND_OF_OP.items():
         by_kind[name] = by_kind.get(name, none) | flags[letter]
     unknown = is_valid(op) & ~(by_kind[ROW] | by_kind[TRUNCATE] | by_kind[MESSAGE])
     if unknown.any():
         for index in np.flatnonzero(unknown).tolist():
-            text = f"field op: {str(op[index])[:20]!r} is none of {', '.join(_KIND_OF_OP)}"
+            text = f"field op: {str(op[index])[:20]!r} is none of {', '.join(KIND_OF_OP)}"
             place.faults.reasons.setdefault(int(place.rows[index]), text)
     others = present & ~is_valid(op)
     if others.any():

@@ -1,0 +1,414 @@
+"""`cdc check`: what the records of a connector are like, and what of it will hurt.
+
+It reads the last records of each partition, and looks at the topic's settings. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Annotated, Any, Final, NamedTuple
+
+import pyarrow as pa
+import typer
+
+from sparkkafka.cli.bounded_admin import BoundedAdmin
+from sparkkafka.cli.changes import Change, parse_change, table_of_source
+from sparkkafka.cli.check import PROBLEM, Finding, ok, problem, topic_settings, unknown
+from sparkkafka.cli.commands import AsJson, Topic, number_option, session_of, with_option_groups
+from sparkkafka.cli.format_flags import TEXT, FormatFlags
+from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
+from sparkkafka.cli.session import Session
+from sparkkafka.cli.tables import duration_text, print_json
+from sparkkafka.config.kinds import AVRO, CANAL, JSON, MAXWELL, OGG, PROTOBUF
+from sparkkafka.config.option_table import Side
+from sparkkafka.errors import BadRecordError, KafkaError, counted, some
+from sparkkafka.schemas.envelopes.debezium import HEARTBEAT, ROW, TOMBSTONE
+
+app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Change data capture.")
+
+_FLAT: Final = {"__op", "__deleted", "__lsn", "__source_ts_ms"}
+"""Fields that ExtractNewRecordState adds."""
+_OTHER_ENVELOPES: Final = {
+    CANAL: {"database", "table", "type", "data", "isDdl"},
+    MAXWELL: {"database", "table", "type", "data"},
+    OGG: {"table", "op_type", "op_ts", "pos"},
+}
+_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+_VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
+_VARIABLE_FIELDS: Final = {"scale", "value"}
+_MAX_DIGITS: Final = 38
+"""Of Spark's decimals."""
+
+
+@app.callback()
+def group() -> None:
+    """Change data capture: check."""
+
+
+@app.command("check")
+@with_option_groups
+def check(
+    context: typer.Context,
+    topic: Topic,
+    *,
+    count: Annotated[
+        int,
+        number_option(
+            "-c",
+            "--count",
+            minimum=1,
+            maximum=1_000_000,
+            help="The number of records that are read, from the end of each partition.",
+        ),
+    ] = 1_000,
+    formats: FormatFlags,
+    as_json: AsJson = False,
+) -> None:
+    """Check a topic of changes: its envelope, keys, deletes, order, types, and heartbeats.
+
+    Each line begins with ok, with !! (what will hurt, and what to do), or with ?? (it could not be
+    checked). Values in Avro need --schema-registry. The requests change nothing. The exit code is 1
+    if a line begins with !!.
+
+    \b
+      sparkkafka -b localhost:9092 cdc check shop.public.orders
+    """
+    session = session_of(context)
+    sample = read_sample(session, topic, count, formats)
+    findings = []
+    with session.admin() as admin:
+        for finding in chain(sample_findings(sample), topic_findings(admin, topic, sample)):
+            findings.append(finding)
+            if not as_json:
+                finding.print()
+    if as_json:
+        print_json([{"mark": row.mark, "about": row.about, "words": row.text} for row in findings])
+    if any(finding.mark == PROBLEM for finding in findings):
+        raise typer.Exit(1)
+
+
+_FORMS: Final = {TEXT: "JSON", JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf"}
+
+
+@dataclass
+class Sample:
+    """The records that were read. `form`: how their values are written; `decimals`: the digits of
+    each decimal column of an Avro schema; `bad`: why records are no changes."""
+
+    form: str = ""
+    records: list[Record] = field(default_factory=list)
+    decimals: dict[str, int] = field(default_factory=dict)
+    value_bytes: int = 0
+    bad: list[str] = field(default_factory=list)
+    others: list[Mapping[str, Any]] = field(default_factory=list)
+    """Values that are objects, but no envelopes of Debezium."""
+
+    def rows(self, *ops: str) -> list[Record]:
+        """Return the changes of rows, with one of these operations if any are given."""
+        rows = [record for record in self.records if record.change.kind == ROW]
+        return [record for record in rows if record.change.op in ops] if ops else rows
+
+
+class Record(NamedTuple):
+    """A record of the sample; `key` as it is in Kafka."""
+
+    partition: int
+    key: bytes | None
+    change: Change
+
+
+def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) -> Sample:
+    """Read the last `count` records of each partition. Raises KafkaError, OptionError."""
+    plan = ReadPlan(topic, start=Bound("tail", count), until=Bound("latest"))
+    sample = Sample()
+    with ExitStack() as stack:
+        reader = stack.enter_context(
+            TopicReader(session.settings("consumer"), plan, session.timeout_s)
+        )
+        reader.look_up_bounds()
+        batches = list(reader.batches())
+        formats = _formats_of(batches, formats)
+        decode = None
+        if options := formats.options(Side.READ, session, ()):
+            from sparkkafka.cli.typed_records import Decoding, read_formats
+
+            decoding = Decoding(read_formats(topic, options), topic, as_text=False, skips_bad=True)
+            decode = stack.enter_context(decoding).decode
+            sample.decimals = _decimals_of_type(decoding.types["value"])
+        sample.form = _FORMS.get(formats.value_format.lower(), formats.value_format)
+        for batch in batches:
+            sample.value_bytes += sum(map(len, filter(None, batch.column("value").to_pylist())))
+            offsets, keys = (batch.column(name).to_pylist() for name in ("offset", "key"))
+            raw = dict(zip(offsets, keys, strict=True))
+            for piece in [batch] if decode is None else decode(batch):
+                _add_records(sample, piece, raw)
+    return sample
+
+
+def _formats_of(batches: Iterable[pa.RecordBatch], flags: FormatFlags) -> FormatFlags:
+    """Return the flags, with Avro for values and keys that begin as those of a registry, unless
+    flags name their format."""
+
+    def format_of(column: str, flag: str) -> str:
+        values = (value for batch in batches for value in batch.column(column).to_pylist())
+        first: bytes = next(filter(None, values), b"")
+        return AVRO if flag == TEXT and first[:1] == b"\0" else flag
+
+    return dataclasses.replace(
+        flags,
+        value_format=format_of("value", flags.value_format),
+        key_format=format_of("key", flags.key_format),
+    )
+
+
+def _add_records(sample: Sample, batch: pa.RecordBatch, keys: Mapping[int, bytes | None]) -> None:
+    """Add the records of a decoded batch. `keys`: the bytes of each key by offset."""
+    columns = (batch.column(name) for name in ("partition", "offset", "key", "value"))
+    for partition, offset, key, value in zip(*(c.to_pylist() for c in columns), strict=True):
+        try:
+            change = parse_change(key, value)
+        except BadRecordError as error:
+            sample.bad.append(f"partition {partition} offset {offset}: {error}")
+            with contextlib.suppress(ValueError):
+                value = json.loads(value) if isinstance(value, bytes) else value
+            if isinstance(value, Mapping):
+                sample.others.append(value.get("payload", value))
+        else:
+            sample.records.append(Record(partition, keys[offset], change))
+
+
+# --- findings ------------------------------------------------------------------------------------
+
+
+def sample_findings(sample: Sample) -> Iterator[Finding]:
+    """Check the records themselves: without changes in them, only what they are."""
+    if not sample.records and not sample.bad:
+        yield unknown("records", "the topic has none: check it again once the connector has run")
+        return
+    kinds = Counter(record.change.kind for record in sample.records)
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+    if sample.bad:
+        yield _other_envelope(sample)
+        if not sample.rows():
+            return
+    ops = Counter(record.change.op for record in sample.rows())
+    letters = ", ".join(f"{op} {count:,}" for op, count in ops.most_common())
+    yield ok("records", f"{counts}{f' ({letters})' if letters else ''}")
+    if not ops:
+        yield unknown("rows", "there are none in the records that were read: give a larger --count")
+        return
+    yield _envelope(sample)
+    yield from _keys(sample)
+    yield _tombstones(sample)
+    yield from _before(sample)
+    yield from _types(sample)
+
+
+def _other_envelope(sample: Sample) -> Finding:
+    about = "envelope"
+    names = set(sample.others[0]) if sample.others else set()
+    if names & _FLAT:
+        return problem(
+            about,
+            "the records are flattened (ExtractNewRecordState): truncates and the rows before a "
+            "change are not in them. Read them with envelope=debezium-flat, or remove the "
+            "transform",
+        )
+    for name, fields in _OTHER_ENVELOPES.items():
+        if fields <= names:
+            return unknown(
+                about, f"read these records with envelope={name}; only Debezium's are checked"
+            )
+    return problem(
+        about,
+        f"{counted(len(sample.bad), 'record')} of {len(sample.bad) + len(sample.records)} are not "
+        f"Debezium's. The first is {sample.bad[0]}",
+    )
+
+
+def _envelope(sample: Sample) -> Finding:
+    source = sample.rows()[0].change.source
+    tables = sorted({table_of_source(record.change.source) for record in sample.rows()})
+    made_by = f"{source.get('connector', 'unknown')} {source.get('version', '')}".strip()
+    text = f"Debezium ({made_by}), {sample.form}, of {some(tables)}"
+    if len(tables) > 1:
+        return problem(
+            "envelope",
+            f"{text}: keys of several tables may be equal. Read them apart with a filter of "
+            "change.source.table, or let the connector write a topic for each",
+        )
+    return ok("envelope", text)
+
+
+def _keys(sample: Sample) -> Iterator[Finding]:
+    rows = sample.rows()
+    without = [record for record in rows if record.key is None]
+    if without:
+        yield problem(
+            "keys",
+            f"{len(without):,} of {counted(len(rows), 'row')} have none: the table has no primary "
+            "key, so its changes are in any partition. Set message.key.columns of the connector, "
+            "or give sparkkafka.cdc keys=[…]",
+        )
+        return
+    fields = list(rows[0].change.key or {})
+    partitions: dict[bytes | None, set[int]] = {}
+    for record in rows:
+        partitions.setdefault(record.key, set()).add(record.partition)
+    spread = sum(len(found) > 1 for found in partitions.values())
+    if spread:
+        yield problem(
+            "keys",
+            f"{some(fields)}; changes of {counted(spread, 'key')} are in several partitions, as "
+            "after a change of the partition count: order them by change.position",
+        )
+        return
+    yield ok("keys", f"{some(fields)}; all changes of a key are in one partition")
+
+
+def _tombstones(sample: Sample) -> Finding:
+    """Check that deletes have a tombstone after them, as far as they are followed by anything."""
+    open_deletes: set[tuple[int, bytes | None]] = set()
+    buried = 0
+    deletes = sample.rows("d")
+    for record in sample.records:
+        place = (record.partition, record.key)
+        if record.change.op == "d":
+            open_deletes.add(place)
+        elif record.change.kind == TOMBSTONE and place in open_deletes:
+            open_deletes.discard(place)
+            buried += 1
+    if not deletes:
+        return unknown("tombstones", "no deletes were read: give a larger --count")
+    if not buried:
+        return problem(
+            "tombstones",
+            f"none after {counted(len(deletes), 'delete')} (tombstones.on.delete=false): in a "
+            "compacted topic the last change of a deleted row stays for good",
+        )
+    return ok("tombstones", f"after {buried:,} of {counted(len(deletes), 'delete')}")
+
+
+def _before(sample: Sample) -> Iterator[Finding]:
+    """Check what updates say of the row before, and of large values that they do not change."""
+    updates = sample.rows("u")
+    if not updates:
+        yield unknown("updates", "none were read: give a larger --count")
+        return
+    have = sum(record.change.before is not None for record in updates)
+    text = f"{have:,} of {counted(len(updates), 'update')} have the row before the change"
+    missing = Counter(name for r in sample.rows() for name in r.change.unavailable)
+    if missing:
+        columns = some(f"{name} ({count:,})" for name, count in missing.most_common())
+        yield problem(
+            "updates",
+            f"{text}; large values that did not change were not sent: {columns}. A merge must keep "
+            "the table's own. ALTER TABLE … REPLICA IDENTITY FULL sends them",
+        )
+        return
+    if not have:
+        text += ": deletes have only the key (REPLICA IDENTITY FULL sends the whole row)"
+    yield ok("updates", text)
+
+
+def _types(sample: Sample) -> Iterator[Finding]:
+    """Check what the values of columns mean, above all decimals."""
+    first = sample.rows()[0].change
+    decimals = dict(sample.decimals)
+    if sample.form == _FORMS[TEXT] and first.schema is None:
+        yield problem(
+            "types",
+            "the JSON has no schema: dates are numbers, and decimals are Base64 unless "
+            "decimal.handling.mode is string or double. Let the converter write it "
+            "(value.converter.schemas.enable=true), use Avro, or name the types: .schema(…)",
+        )
+        return
+    if first.schema is not None:
+        decimals = _decimals_of_schema(first.schema)
+        schemas = sum(len(json.dumps(r.change.schema)) for r in sample.records if r.change.schema)
+        share = min(99, 100 * schemas // max(1, sample.value_bytes))
+        yield ok("types", f"each value has its schema, {share} % of its bytes: Avro has it once")
+    else:
+        yield ok("types", "of the schema")
+    wide = sorted(name for name, digits in decimals.items() if digits > _MAX_DIGITS)
+    free = sorted(name for name, digits in decimals.items() if not digits)
+    if wide or free:
+        yield problem(
+            "decimals",
+            f"{some([*wide, *free])}: more digits than Spark's {_MAX_DIGITS}, or any number of "
+            "them, so the column is text. Give it a type: .schema(…)",
+        )
+    elif decimals:
+        yield ok("decimals", f"exact: {some(sorted(decimals))}")
+
+
+def _decimals_of_type(envelope: pa.DataType) -> dict[str, int]:
+    """Return the digits of each decimal column of an Avro schema; 0 if they differ by row."""
+    found = {}
+    index = envelope.get_field_index("after") if pa.types.is_struct(envelope) else -1
+    row = envelope.field(index).type if index >= 0 else pa.struct([])
+    for column in row if pa.types.is_struct(row) else ():
+        if pa.types.is_decimal(column.type):
+            found[column.name] = column.type.precision
+        elif pa.types.is_struct(column.type) and {c.name for c in column.type} == _VARIABLE_FIELDS:
+            found[column.name] = 0
+    return found
+
+
+def _decimals_of_schema(envelope: Mapping[str, Any]) -> dict[str, int]:
+    """The same of the schema beside a JSON value."""
+    found = {}
+    fields = {child.get("field"): child for child in envelope.get("fields", ())}
+    for column in fields.get("after", {}).get("fields", ()):
+        if column.get("name") == _DECIMAL:
+            precision = column.get("parameters", {}).get("connect.decimal.precision")
+            found[column["field"]] = int(precision or _MAX_DIGITS)
+        elif column.get("name") == _VARIABLE_DECIMAL:
+            found[column["field"]] = 0
+    return found
+
+
+def topic_findings(admin: BoundedAdmin, topic: str, sample: Sample) -> Iterator[Finding]:
+    """Check the topic's settings, and the connector's other topics."""
+    settings = topic_settings(admin, topic)
+    if isinstance(settings, KafkaError):
+        yield unknown("retention", settings)
+    else:
+        yield _retention(settings)
+    rows = sample.rows()
+    prefix = str(rows[0].change.source.get("name", "")) if rows else ""
+    if not prefix:
+        return
+    names = set(admin.list_topics())
+    beats = [name for name in names if name == f"__debezium-heartbeat.{prefix}"]
+    if beats or any(record.change.kind == HEARTBEAT for record in sample.records):
+        yield ok("heartbeats", some(beats or [topic]))
+    else:
+        yield problem(
+            "heartbeats",
+            "none: while only other tables change, the database keeps its log for the connector. "
+            "Set heartbeat.interval.ms of the connector",
+        )
+    if f"{prefix}.transaction" in names:
+        yield ok("transactions", f"{prefix}.transaction has where each begins and ends")
+
+
+def _retention(settings: Mapping[str, str]) -> Finding:
+    policy = settings.get("cleanup.policy", "")
+    if "compact" in policy and "delete" not in policy:
+        return ok("retention", f"cleanup.policy={policy}: the last change of each key stays")
+    milliseconds = int(settings.get("retention.ms") or -1)
+    if milliseconds < 0:
+        return ok("retention", "unlimited: all changes stay")
+    return problem(
+        "retention",
+        f"changes are deleted after {duration_text(milliseconds / 1000)}, also the last one of a "
+        "row: a table that is built later lacks rows. Set cleanup.policy=compact, or keep a table",
+    )

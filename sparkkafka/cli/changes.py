@@ -1,0 +1,212 @@
+"""Records of change data capture as lines, for `read --envelope`, and as facts, for `cdc check`.
+
+Keys and values come as JSON texts, which Avro and Protobuf are decoded to. Envelopes are told from
+the other records of a connector by their fields.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import typer
+
+from sparkkafka.cli.tables import printable
+from sparkkafka.errors import BadRecordError
+from sparkkafka.schemas.envelopes.debezium import (
+    HEARTBEAT,
+    KIND_OF_OP,
+    ROW,
+    SCHEMA_CHANGE,
+    TOMBSTONE,
+    TRANSACTION,
+    TRUNCATE,
+)
+
+_TEXT: Final = "__debezium_unavailable_value"
+_PLACEHOLDERS: Final = (
+    _TEXT,
+    _TEXT.encode(),
+    base64.b64encode(_TEXT.encode()).decode(),
+    "b68a35a7-17ad-35b3-af2a-ae46edb4545a",  # the name-based UUID of the text
+    f'{{"{_TEXT}":"{_TEXT}"}}',  # hstore as JSON
+)
+
+_COLOURS: Final = {
+    "c": typer.colors.GREEN,
+    "r": typer.colors.BLUE,
+    "u": typer.colors.YELLOW,
+    "d": typer.colors.RED,
+    "t": typer.colors.MAGENTA,
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A record of a Debezium connector. `key`, `before` and `after` are the fields by their names,
+    None if the record has none. `value` is the whole envelope, `schema` the schema that
+    JsonConverter put beside it."""
+
+    kind: str
+    op: str = ""
+    key: Mapping[str, Any] | None = None
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    value: Mapping[str, Any] | None = None
+    schema: Mapping[str, Any] | None = None
+
+    @property
+    def source(self) -> Mapping[str, Any]:
+        """What the envelope says of the source; empty if it says nothing."""
+        found = (self.value or {}).get("source")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def unavailable(self) -> list[str]:
+        """The columns whose value the database has not sent."""
+        return [name for name, value in (self.after or {}).items() if is_unavailable(value)]
+
+
+def is_unavailable(value: Any) -> bool:
+    """Whether a value of a column is what Debezium sends if the database has not sent the value: a
+    text, as bytes too, or an array or map of it; an array of its character codes, or of a UUID."""
+    if isinstance(value, list):
+        return value == list(_TEXT.encode()) or (len(value) == 1 and is_unavailable(value[0]))
+    if isinstance(value, Mapping):
+        return _TEXT in value
+    return value in _PLACEHOLDERS
+
+
+def parse_change(key: Any, value: Any) -> Change:
+    """Return the change of a record. Key and value are JSON texts, or values that are decoded
+    already. Raises BadRecordError if it is no record of Debezium, without its location."""
+    key, _ = _payload(key, "key")
+    if key is not None and not isinstance(key, Mapping):
+        key = {"key": key}
+    value, schema = _payload(value, "value")
+    if value is None:
+        return Change(TOMBSTONE, key=key)
+    if not isinstance(value, Mapping):
+        raise BadRecordError("the value is no JSON object, and so no envelope")
+    op = value.get("op")
+    if op in KIND_OF_OP:
+        parts = (_row(value, "before"), _row(value, "after"))
+        return Change(KIND_OF_OP[op], op, key, *parts, value, schema)
+    if "status" in value and "id" in value:
+        return Change(TRANSACTION, key=key, value=value, schema=schema)
+    if value.keys() & {"ddl", "tableChanges"}:
+        return Change(SCHEMA_CHANGE, key=key, value=value, schema=schema)
+    if value.keys() == {"ts_ms"}:
+        return Change(HEARTBEAT, key=key, value=value, schema=schema)
+    names = ", ".join(map(str, value)) or "none"
+    raise BadRecordError(f"the value has no op, so it is no envelope of Debezium: it has {names}")
+
+
+def _payload(text: Any, column: str) -> tuple[Any, Mapping[str, Any] | None]:
+    """Return a key or value without its schema, and the schema. Raises BadRecordError."""
+    if isinstance(text, bytes | str):  # in a text are MongoDB's documents
+        try:
+            text = json.loads(text)
+        except ValueError as error:
+            raise BadRecordError(f"the {column} is no JSON: {error}") from None
+    if isinstance(text, Mapping) and text.keys() == {"schema", "payload"}:
+        return text["payload"], text["schema"]
+    return text, None
+
+
+def _row(value: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    row, _ = _payload(value.get(name), name)
+    return row if isinstance(row, Mapping) else None
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+class ChangeLines:
+    """Writes a line per record to stdout: partition/offset, operation, key, and the columns that
+    have changed. In colour on a terminal."""
+
+    def __init__(self) -> None:
+        self._has_colours = sys.stdout.isatty()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write the lines of a batch, whose keys and values are JSON texts. Raises BadRecordError
+        with the location of a record that is no change."""
+        for line in self._lines(batch):
+            sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    def _lines(self, batch: pa.RecordBatch) -> Iterator[str]:
+        columns = (batch.column(name) for name in ("topic", "partition", "offset", "key", "value"))
+        for topic, partition, offset, key, value in zip(*map(_python, columns), strict=True):
+            try:
+                change = parse_change(key, value)
+            except BadRecordError as error:
+                raise BadRecordError(
+                    f"topic {topic} partition {partition} offset {offset}: {error}"
+                ) from None
+            yield "  ".join(self._parts(f"{partition}/{offset}", change))
+
+    def _parts(self, location: str, change: Change) -> Iterator[str]:
+        yield self._style(location, dim=True)
+        name = change.op if change.kind == ROW else change.kind
+        yield self._style(name, fg=_COLOURS.get(change.op, typer.colors.CYAN), bold=True)
+        if change.key:
+            fields = " ".join(f"{name}={value_text(v)}" for name, v in change.key.items())
+            yield self._style(fields, bold=True)
+        if change.kind == ROW:
+            yield from self._fields(change)
+        elif change.kind == TRUNCATE:
+            yield table_of_source(change.source)
+        elif change.kind != TOMBSTONE and change.value is not None:
+            value = change.value.get("message", change.value)
+            yield " ".join(
+                f"{name}={value_text(v)}"
+                for name, v in value.items()
+                if v is not None and name not in (change.key or {})
+            )
+
+    def _fields(self, change: Change) -> Iterator[str]:
+        """Yield the columns of a row but the key's: of an update only those that differ, if the
+        row before it is known."""
+        before, after = change.before, change.after
+        row = (before if change.op == "d" else after) or {}
+        for name, value in row.items():
+            if name in (change.key or {}):
+                continue
+            if change.op == "u" and before is not None:
+                if is_unavailable(value) or before.get(name) == value:
+                    continue
+                old = self._style(value_text(before.get(name)), fg=typer.colors.RED)
+                new = self._style(value_text(value), fg=typer.colors.GREEN)
+                yield f"{printable(name)}: {old} → {new}"
+            elif is_unavailable(value):
+                yield self._style(f"{printable(name)}=(not sent)", dim=True)
+            elif value is not None:
+                yield f"{printable(name)}={value_text(value)}"
+
+    def _style(self, text: str, **styles: Any) -> str:
+        text = printable(text)
+        return typer.style(text, **styles) if self._has_colours else text
+
+
+def _python(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def value_text(value: Any) -> str:
+    """Format a column's value on one line, at most 60 characters long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return printable(text if len(text) <= 60 else f"{text[:59]}…")
+
+
+def table_of_source(source: Mapping[str, Any]) -> str:
+    """Return the name of the table that an envelope's source names."""
+    names = (source.get("schema") or source.get("db"), source.get("table"))
+    return ".".join(str(name) for name in names if name)

@@ -1,0 +1,219 @@
+"""`read --envelope` and `cdc check`, on records as Debezium's connectors write them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from sparkkafka.cli.changes import ChangeLines, parse_change
+from sparkkafka.client import Producer
+from sparkkafka.errors import BadRecordError
+
+TOPIC = "shop.public.orders"
+SOURCE = {"version": "3.6.1.Final", "connector": "postgresql", "name": "shop", "lsn": 7}
+PLACEHOLDER = "__debezium_unavailable_value"
+
+
+def envelope(op: str, before: Any = None, after: Any = None, **source: Any) -> dict[str, Any]:
+    found = SOURCE | {"schema": "public", "table": "orders"} | source
+    return {"op": op, "before": before, "after": after, "source": found, "ts_ms": 1}
+
+
+def send(fake: Any, *records: tuple[Any, Any], topic: str = TOPIC, **configs: str) -> None:
+    """Write (key, value) with None as null and other values as JSON; partitions by the key."""
+    fake.create_topic(topic, partitions=1, configs=configs)
+    with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+        for key, value in records:
+            texts = (None if part is None else json.dumps(part) for part in (value, key))
+            producer.send(topic, *texts)
+
+
+def lines(command: Any, topic: str = TOPIC) -> list[str]:
+    out: str = command("read", topic, "-e", "--envelope", "debezium").out
+    return out.splitlines()
+
+
+def findings(command: Any, topic: str = TOPIC, *options: str) -> dict[str, tuple[str, str]]:
+    run = command("cdc", "check", topic, "--json", *options, code=None)
+    found = {row["about"]: (row["mark"], row["words"]) for row in run.json}
+    assert run.code == int(any(mark == "!!" for mark, _ in found.values()))
+    return found
+
+
+def test_each_kind_of_record_has_a_line(fake, command):
+    row = {"id": 1, "city": "Bonn", "note": None}
+    send(
+        fake,
+        ({"id": 1}, envelope("r", None, row)),
+        ({"id": 1}, envelope("u", row, row | {"city": "Kiel\x1b[2J"})),
+        ({"id": 1}, envelope("u", None, row | {"note": PLACEHOLDER})),
+        ({"id": 1}, envelope("u", row, row | {"note": PLACEHOLDER})),
+        ({"id": 1}, envelope("d", row)),
+        ({"id": 1}, None),
+        (None, envelope("t")),
+        ({"prefix": "p"}, {"op": "m", "source": SOURCE, "message": {"prefix": "p", "content": ""}}),
+        ({"id": "9:1"}, {"status": "BEGIN", "id": "9:1", "event_count": None}),
+        ({"serverName": "shop"}, {"ts_ms": 5}),
+        ({"databaseName": "shop"}, {"databaseName": "shop", "ddl": "CREATE TABLE t"}),
+    )
+    assert lines(command) == [
+        '0/0  r  id=1  city="Bonn"',
+        '0/1  u  id=1  city: "Bonn" → "Kiel\\u001b[2J"',
+        '0/2  u  id=1  city="Bonn"  note=(not sent)',
+        "0/3  u  id=1",
+        '0/4  d  id=1  city="Bonn"',
+        "0/5  tombstone  id=1",
+        "0/6  truncate  public.orders",
+        '0/7  message  prefix="p"  content=""',
+        '0/8  transaction  id="9:1"  status="BEGIN"',
+        '0/9  heartbeat  serverName="shop"  ts_ms=5',
+        '0/10  schema_change  databaseName="shop"  ddl="CREATE TABLE t"',
+    ]
+
+
+def test_the_schema_beside_a_value_is_not_shown(fake, command):
+    value = {"schema": {"type": "struct"}, "payload": envelope("c", None, {"id": 1, "n": 2})}
+    send(fake, ({"schema": {}, "payload": {"id": 1}}, value))
+    assert lines(command) == ["0/0  c  id=1  n=2"]
+
+
+def test_a_terminal_gets_colours(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    writer = ChangeLines()
+    before, after = {"id": 1, "n": 2}, {"id": 1, "n": 3}
+    change = parse_change(b'{"id": 1}', json.dumps(envelope("u", before, after)).encode())
+    (line,) = ["  ".join(writer._parts("0/0", change))]
+    assert "\x1b[33m\x1b[1mu\x1b[0m" in line
+    assert "n: \x1b[31m2\x1b[0m → \x1b[32m3\x1b[0m" in line
+
+
+def test_a_record_that_is_no_change_is_an_error_with_its_location(fake, command):
+    send(fake, (None, {"id": 1}))
+    run = command("read", TOPIC, "-e", "--envelope", "debezium", code=1)
+    assert f"topic {TOPIC} partition 0 offset 0: the value has no op" in run.error
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        (b"a", b"{}", "the key is no JSON"),
+        (None, b"[]", "no JSON object"),
+        (None, b"\0", "no JSON"),
+    ],
+)
+def test_what_is_no_change(key, value, reason):
+    with pytest.raises(BadRecordError, match=reason):
+        parse_change(key, value)
+
+
+@pytest.mark.parametrize("option", ["--json", "-K:", "--output=f.csv"])
+def test_other_shapes_are_refused_with_the_envelope(command, option):
+    run = command("read", "t", "--envelope", "debezium", option, code=2)
+    assert "--envelope has lines of its own" in run.error
+
+
+def test_an_unknown_envelope_is_refused(command):
+    assert "--envelope is debezium" in command("read", "t", "--envelope", "x", code=2).error
+
+
+# --- cdc check -----------------------------------------------------------------------------------
+
+
+def test_nothing_hurts(fake, command):
+    field = {
+        "field": "price",
+        "name": "org.apache.kafka.connect.data.Decimal",
+        "parameters": {"scale": "2", "connect.decimal.precision": "10"},
+    }
+    schema = {"type": "struct", "fields": [{"field": "after", "fields": [field]}]}
+
+    def typed(*parts: Any) -> dict[str, Any]:
+        return {"schema": schema, "payload": envelope(*parts)}
+
+    row = {"id": 1, "price": "AA=="}
+    send(
+        fake,
+        ({"id": 1}, typed("c", None, row)),
+        ({"id": 1}, typed("u", row, row)),
+        ({"id": 1}, typed("d", row)),
+        ({"id": 1}, None),
+        **{"cleanup.policy": "compact"},
+    )
+    fake.create_topic("__debezium-heartbeat.shop")
+    fake.create_topic("shop.transaction")
+    found = findings(command)
+    assert {mark for mark, _ in found.values()} == {"ok"}
+    assert found["records"][1] == "3 row, 1 tombstone (c 1, u 1, d 1)"
+    assert found["envelope"][1] == "Debezium (postgresql 3.6.1.Final), JSON, of public.orders"
+    assert found["keys"][1].startswith("id; ")
+    assert found["tombstones"][1] == "after 1 of 1 delete"
+    assert found["decimals"][1] == "exact: price"
+    assert found["heartbeats"][1] == "__debezium-heartbeat.shop"
+
+
+def test_what_hurts(fake, command):
+    row = {"id": 1, "note": "a"}
+    send(
+        fake,
+        (None, envelope("c", None, row)),
+        (None, envelope("u", None, row | {"note": PLACEHOLDER}, table="others")),
+        (None, envelope("d", {"id": 1, "note": None})),
+    )
+    found = findings(command)
+    hurts = {about: text for about, (mark, text) in found.items() if mark == "!!"}
+    assert "public.orders, public.others" in hurts["envelope"]
+    assert hurts["keys"].startswith("3 of 3 rows have none")
+    assert hurts["tombstones"].startswith("none after 1 delete")
+    assert "note (1)" in hurts["updates"]
+    assert "the JSON has no schema" in hurts["types"]
+    assert "also the last one of a row" in hurts["retention"]
+    assert "heartbeat.interval.ms" in hurts["heartbeats"]
+
+
+def test_keys_in_several_partitions_hurt(fake, command):
+    fake.create_topic(TOPIC, partitions=2)
+    with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+        for partition in (0, 1):
+            value = json.dumps(envelope("c", None, {"id": 1}))
+            producer.send(TOPIC, value, b'{"id": 1}', partition=partition)
+    assert "changes of 1 key are in several partitions" in findings(command)["keys"][1]
+
+
+@pytest.mark.parametrize(
+    ("value", "mark", "text"),
+    [
+        ({"id": 1, "__deleted": "false"}, "!!", "ExtractNewRecordState"),
+        ({"database": "d", "table": "t", "type": "insert", "data": {}}, "??", "envelope=maxwell"),
+        (
+            {"database": "d", "table": "t", "type": "INSERT", "data": [], "isDdl": False},
+            "??",
+            "envelope=canal",
+        ),
+        ({"id": 1}, "!!", "1 record of 1 are not Debezium's. The first is partition 0 offset 0"),
+    ],
+)
+def test_another_envelope_is_named(fake, command, value, mark, text):
+    send(fake, (None, value))
+    found, words = findings(command)["envelope"]
+    assert found == mark
+    assert text in words
+
+
+def test_an_empty_topic_cannot_be_checked(fake, command):
+    send(fake)
+    assert findings(command)["records"][0] == "??"
+
+
+def test_placeholders_of_each_type():
+    base64_text = base64.b64encode(PLACEHOLDER.encode()).decode()
+    codes, uuids = list(PLACEHOLDER.encode()), ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"]
+    hstore = json.dumps({PLACEHOLDER: PLACEHOLDER}, separators=(",", ":"))
+    texts = [PLACEHOLDER, [PLACEHOLDER], {PLACEHOLDER: ""}, PLACEHOLDER.encode(), base64_text]
+    for value in [*texts, [base64_text], codes, uuids, hstore]:
+        change = parse_change(None, envelope("u", None, {"note": value}))
+        assert change.unavailable == ["note"], value
+    for value in ("x", None, [], [95], {}, 7):
+        assert parse_change(None, envelope("u", None, {"note": value})).unavailable == []
