@@ -33,6 +33,9 @@ _LEAVES: Final = {
 
 _MAX_LEVELS: Final = 64
 
+MAX_DIGITS: Final = 38
+"""Of decimals in Arrow and Spark."""
+
 
 @dataclass(frozen=True)
 class ConnectType:
@@ -151,6 +154,40 @@ def type_of_schema(schema: Schema, arrow_type: pa.DataType) -> ConnectType:
     if schema.format == JSON:
         return _of_json_schema(json.loads(schema.text), arrow_type)
     return type_of_arrow(arrow_type)
+
+
+def without_long_decimals(schema: Schema) -> Schema:
+    """Return an Avro schema whose decimals of more digits than a column can have are bytes:
+    Confluent's AvroConverter writes a precision of 64 where Connect does not know it."""
+
+    def rewritten(node: Any) -> Any:
+        if isinstance(node, list):
+            return [rewritten(below) for below in node]
+        if not isinstance(node, dict):
+            return node
+        made = {name: rewritten(below) for name, below in node.items()}
+        precision = node.get("precision")
+        if (
+            node.get("logicalType") == "decimal"
+            and isinstance(precision, int)
+            and precision > MAX_DIGITS
+            and node.get("type") == "bytes"
+        ):
+            del made["logicalType"]
+        return made
+
+    if schema.format != AVRO or '"decimal"' not in schema.text:
+        return schema
+    return replace(schema, text=json.dumps(rewritten(json.loads(schema.text))))
+
+
+def with_text_floats(node: ConnectType) -> ConnectType:
+    """Return the type with text for floating-point numbers."""
+    if node.leaf is not None:
+        is_float = pa.types.is_floating(node.leaf)
+        return replace(node, leaf=pa.string()) if is_float else node
+    children = {name: with_text_floats(child) for name, child in node.children.items()}
+    return replace(node, children=children)
 
 
 def _with_children(node: ConnectType, children: Mapping[str, ConnectType]) -> ConnectType:

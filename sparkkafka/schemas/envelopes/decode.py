@@ -30,6 +30,8 @@ from sparkkafka.schemas.envelopes.connect_types import (
     type_of_arrow,
     type_of_connect_schema,
     type_of_schema,
+    with_text_floats,
+    without_long_decimals,
 )
 from sparkkafka.schemas.envelopes.semantic_types import (
     DATE,
@@ -76,6 +78,7 @@ def _type_of(envelope: Envelope, node: ConnectType) -> pa.DataType:
 def _node_of(
     format_module: Any, schema: Schema, message: tuple[int, ...], depth: int | None = None
 ) -> ConnectType:
+    schema = without_long_decimals(schema)
     arrow_type = format_module.arrow_type(schema, message=message, depth=depth)
     return type_of_schema(schema, arrow_type)
 
@@ -148,8 +151,10 @@ def decoder(
             node = _node_of(format_module, reader or writer, message)
             _plan(envelope, node, target, lenient=False)
         return _JsonDecoder(format_module, envelope, target, node)
+    writer = without_long_decimals(writer)
     written = _node_of(format_module, writer, message)
     if reader is not None:
+        reader = without_long_decimals(reader)
         read = _node_of(format_module, reader, message)
         is_row = not envelope.unwraps or envelope.form != DEBEZIUM or "op" in written.children
         if written.means_same(read) and is_row:
@@ -188,19 +193,33 @@ def _make(
     lenient: bool = True,
 ) -> _EnvelopeDecoder:
     try:
-        is_debezium = envelope.unwraps and envelope.form == DEBEZIUM
-        kind = debezium.kind_of(node) if is_debezium else None
+        kind = None
+        if envelope.unwraps and envelope.form == DEBEZIUM:
+            kind = debezium.kind_of(node)
+        elif envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
+            kind = forms.flat_kind(node)
         node = _plan(envelope, node, target, lenient=lenient)
     except OptionError as error:
         if not lenient:
             raise
         raise SchemaError(str(error)) from None
     inner = format_module.decoder(writer, reader, node.wire, message=message)
-    return _EnvelopeDecoder(inner, envelope, node, target, kind)
+    made = _EnvelopeDecoder(inner, envelope, node, target, kind)
+    if writer.format == JSON:
+        # Connect writes NaN as text in a field of numbers. Rows that cannot be read as they are
+        # are read again, with text for such numbers.
+        texts = with_text_floats(node)
+        if texts != node:
+            inner = format_module.decoder(writer, None, texts.wire)
+            made.second = _EnvelopeDecoder(inner, envelope, texts, target, kind)
+    return made
 
 
 class _EnvelopeDecoder:
-    """Decodes payloads of one schema. `node`: what the inner decoder gives."""
+    """Decodes payloads of one schema. `node`: what the inner decoder gives; `second`: decodes the
+    rows that this cannot."""
+
+    second: _EnvelopeDecoder | None = None
 
     def __init__(
         self,
@@ -228,6 +247,13 @@ class _EnvelopeDecoder:
             good = np.ones(len(values), np.bool_)
             good[list(reasons)] = False
             values = null_outside(values, good)
+        if reasons and self.second is not None:
+            rows = np.array(sorted(reasons), np.int64)
+            again = self.second.decode(payloads.take(from_numpy(rows)), budget)
+            reasons = dict(zip(rows[again.bad_rows].tolist(), again.reasons, strict=True))
+            index = np.arange(len(values))
+            index[rows] = len(values) + np.arange(len(rows))
+            values = pa.concat_arrays([values, again.values]).take(from_numpy(index))
         return Decoded.of(values, reasons)
 
     def _unwrap(self, values: pa.Array, faults: Faults) -> pa.Array:
@@ -235,7 +261,7 @@ class _EnvelopeDecoder:
         node, target, form = self._node, self.type, forms.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
             wanted = forms.flat_node(node)
-            return debezium.unwrap(forms.flat(values, wanted), wanted, target, None, faults)
+            return debezium.unwrap(forms.flat(values, wanted), wanted, target, self._kind, faults)
         if form is None:
             return debezium.unwrap(values, node, target, self._kind, faults)
         if not form.has_lists:

@@ -241,6 +241,19 @@ def flat_node(node: ConnectType) -> ConnectType:
     )
 
 
+def flat_kind(node: ConnectType) -> str | None:
+    """Return the kind of records that ExtractNewRecordState passes on as they are; None for
+    rows."""
+    names = node.children.keys()
+    if any(name.startswith("__") for name in names):
+        return None
+    if names == {"ts_ms"}:
+        return debezium.HEARTBEAT
+    if {"status", "id", "event_count"} <= names:
+        return debezium.TRANSACTION
+    return debezium.MESSAGE if {"op", "source", "message"} <= names else None
+
+
 _FLAT_FIELDS: Final = ("__op", "__deleted", "__ts_ms", "__ts_us", "__ts_ns")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_n
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, scalar
-from sparkkafka.schemas.envelopes.connect_types import ConnectType
+from sparkkafka.schemas.envelopes.connect_types import MAX_DIGITS, ConnectType
 from sparkkafka.schemas.field_names import child_path, label, names_hint
 from sparkkafka.schemas.values import type_name
 
@@ -37,7 +38,6 @@ _VARIABLE_SCALE: Final = f"{_DATA}VariableScaleDecimal"
 
 _INSTANT = pa.timestamp("us", "UTC")
 _LOCAL = pa.timestamp("us")
-MAX_DIGITS: Final = 38
 
 _TIMES_OF_DAY: Final = {
     f"{_TIME}Time": 3,
@@ -257,12 +257,7 @@ def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
     counts = np.diff(offsets) * is_valid(maps)
     starts = np.repeat(offsets[:-1], counts)
     index = from_numpy(starts + np.arange(len(starts)) - np.repeat(offsets_of(counts)[:-1], counts))
-    keys, items = maps.keys, maps.items
-    first = int(offsets[0])
-    if len(keys) != offsets[-1] - first or first == 0:
-        first = 0
-    shifted = index if not first else pc.subtract(index, scalar(first))
-    return keys.take(shifted), items.take(shifted)
+    return maps.keys.take(index), maps.items.take(index)
 
 
 def _cast(values: pa.Array, target: pa.DataType, place: Place) -> pa.Array:
@@ -332,10 +327,11 @@ def _without_base64(values: pa.Array, node: ConnectType, place: Place) -> pa.Arr
     codes = _BASE64[data]
     pads = np.zeros(len(texts), np.int64)
     if len(ends):
-        last = data[ends - 1] == ord("=")
-        pads[sizes > 0] = last + (last & (data[ends - 2] == ord("=")))
-        codes[ends[last] - 1] = 0
-        codes[ends[last & (data[ends - 2] == ord("="))] - 2] = 0
+        one = data[ends - 1] == ord("=")
+        two = one & (data[ends - 2] == ord("="))
+        pads[sizes > 0] = one.astype(np.int64) + two
+        codes[ends[one] - 1] = 0
+        codes[ends[two] - 2] = 0
     invalid = np.flatnonzero(codes == 255)
     if len(invalid):
         odd = np.zeros(len(texts), np.bool_)
@@ -394,9 +390,10 @@ def _decimal_texts(values: pa.Array, scale: int | list[int | None]) -> pa.Array:
 
 def _digits(number: int, scale: int) -> bytes:
     """Return a decimal's text, as Java's BigDecimal.toPlainString."""
+    # `str` of an int refuses many digits.
     if scale <= 0:
-        return str(number * 10**-scale).encode()
-    text = str(abs(number)).rjust(scale + 1, "0")
+        return str(Decimal(number * 10**-scale)).encode()
+    text = str(Decimal(abs(number))).rjust(scale + 1, "0")
     return f"{'-' if number < 0 else ''}{text[:-scale]}.{text[-scale:]}".encode()
 
 
@@ -486,8 +483,26 @@ def _zoned(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
         return values
     try:
         return values.cast(_INSTANT)
-    except pa.ArrowException:  # perhaps nanoseconds
-        return _cast(_without_nanoseconds(values), _INSTANT, place)
+    except pa.ArrowException:  # perhaps nanoseconds, or Postgres's infinity
+        times = _cast(_without_infinity(_without_nanoseconds(values)), _INSTANT, place)
+    for text, time_us in _INFINITY.items():
+        is_infinite = flags_of(pc.equal(values, scalar(text)))
+        if is_infinite.any():
+            infinite = scalar(time_us).cast(_INSTANT)
+            times = pc.if_else(from_numpy(is_infinite), infinite, times)
+    return times
+
+
+_INFINITY: Final = {
+    "infinity": 9_223_372_036_825_200_000,
+    "-infinity": -9_223_372_036_832_400_000,
+}
+"""The microseconds that Debezium sends for Postgres's infinity where a timestamp has no zone."""
+
+
+def _without_infinity(values: pa.Array) -> pa.Array:
+    is_infinite = flags_of(pc.match_substring_regex(values, "^-?infinity$"))
+    return without(values, is_infinite) if is_infinite.any() else values
 
 
 def _without_nanoseconds(values: pa.Array) -> pa.Array:
@@ -558,6 +573,9 @@ def unavailable(values: pa.Array, node: ConnectType) -> Flags | None:
     kind = values.type
     if pa.types.is_string(kind):
         text = _IN_BASE64 if node.is_base64 else PLACEHOLDER.decode()
+        if node.name == f"{_DATA}Json":  # an hstore
+            as_map = pc.equal(values, scalar(f'{{"{text}":"{text}"}}'))
+            return _any(pc.or_(pc.equal(values, scalar(text)), as_map))
         return _any(pc.equal(values, scalar(text)))
     if pa.types.is_binary(kind):
         return _any(pc.equal(values, scalar(PLACEHOLDER)))
@@ -570,8 +588,7 @@ def unavailable(values: pa.Array, node: ConnectType) -> Flags | None:
     if not len(rows):
         return None
     found = np.zeros(len(values), np.bool_)
-    base = int(blob_offsets(values)[0]) if pa.types.is_map(kind) and values.offset else 0
-    starts = blob_offsets(values)[:-1][rows] - base
+    starts = blob_offsets(values)[:-1][rows]
     if is_numbers:
         numbers = items.cast(pa.int64())
         first = numbers.take(from_numpy(starts.astype(np.int64)))

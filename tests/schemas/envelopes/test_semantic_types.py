@@ -1,0 +1,245 @@
+"""Debezium's and Connect's semantic types as types of Spark, and values that were not sent."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from sparkkafka.errors import OptionError
+from sparkkafka.schemas.avro import format as avro
+from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_connect_schema
+from sparkkafka.schemas.envelopes.decode import Envelope, decoder, sample_type
+from sparkkafka.schemas.envelopes.semantic_types import (
+    PLACEHOLDER,
+    Faults,
+    Place,
+    check_target,
+    convert,
+    unavailable,
+    value_type,
+)
+from sparkkafka.schemas.json import format as json_format
+from sparkkafka.schemas.values import Schema
+from tests.schemas.envelopes.debezium_records import (
+    avro_envelope,
+    connect_envelope,
+    connect_field,
+    payload,
+    with_schema,
+)
+from tests.spark.typed_support import framed
+
+TIME, DATA = "io.debezium.time.", "io.debezium.data."
+CONNECT = "org.apache.kafka.connect.data."
+ENVELOPE = Envelope("debezium", unwraps=True)
+
+
+def converted(
+    values: Any, node: ConnectType, target: pa.DataType | None = None
+) -> tuple[list[Any], dict[int, str]]:
+    array = pa.array(values, node.wire)
+    faults = Faults()
+    place = Place(faults, np.arange(len(array)), "x")
+    result = convert(array, node, target or value_type(node), place)
+    result.validate(full=True)
+    return result.to_pylist(), faults.reasons
+
+
+def of(kind: str, semantic: str = "", **parameters: str) -> ConnectType:
+    return type_of_connect_schema(connect_field("x", kind, semantic, **parameters))
+
+
+def text_of(number: int) -> str:
+    size = (number.bit_length() + 8) // 8
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+UTC = datetime.UTC
+MOMENT = datetime.datetime(2024, 2, 29, 12, 34, 56, 789_012)
+EARLY = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)
+
+
+@pytest.mark.parametrize(
+    ("kind", "semantic", "value", "expected"),
+    [
+        ("int32", f"{TIME}Date", -1, datetime.date(1969, 12, 31)),
+        ("int32", f"{CONNECT}Date", 19782, datetime.date(2024, 2, 29)),
+        ("string", f"{TIME}IsoDate", "2024-02-29Z", datetime.date(2024, 2, 29)),
+        ("int32", f"{TIME}Time", 45_296_789, "12:34:56.789"),
+        ("int64", f"{TIME}MicroTime", 86_400_000_000, "24:00:00.000000"),
+        ("int64", f"{TIME}MicroTime", -3_000_000_001, "-00:50:00.000001"),
+        ("int64", f"{TIME}NanoTime", 1, "00:00:00.000000001"),
+        ("int64", f"{TIME}Timestamp", 1_709_210_096_789, MOMENT.replace(microsecond=789_000)),
+        ("int64", f"{TIME}MicroTimestamp", 1_709_210_096_789_012, MOMENT),
+        ("int64", f"{TIME}NanoTimestamp", -1, EARLY),
+        ("string", f"{TIME}IsoTimestamp", "2024-02-29T12:34:56.789012Z", MOMENT),
+        ("string", f"{TIME}ZonedTimestamp", "2024-02-29T14:34:56.789012345+02:00", MOMENT),
+        ("int64", f"{CONNECT}Timestamp", 1_709_210_096_789, MOMENT.replace(microsecond=789_000)),
+        ("int64", f"{TIME}MicroDuration", -1, datetime.timedelta(microseconds=-1)),
+        ("int64", f"{TIME}NanoDuration", 1_500, datetime.timedelta(microseconds=1)),
+        ("int32", f"{TIME}Year", 2024, 2024),
+        ("string", f"{TIME}Interval", "P1Y2M", "P1Y2M"),
+        ("string", f"{TIME}ZonedTime", "10:34:56Z", "10:34:56Z"),
+        ("string", f"{DATA}Json", '{"a": 1}', '{"a": 1}'),
+        ("string", f"{DATA}Uuid", "a0ee", "a0ee"),
+        ("string", f"{DATA}EnumSet", "a,b", "a,b"),
+        ("bytes", f"{DATA}Bits", "AQo=", b"\x01\x0a"),
+    ],
+)
+def test_a_semantic_type(kind: str, semantic: str, value: Any, expected: Any) -> None:
+    values, faults = converted([value, None], of(kind, semantic))
+    assert not faults
+    found = values[0]
+    if isinstance(found, datetime.datetime) and found.tzinfo is not None:
+        assert semantic.endswith(("ZonedTimestamp", f"{CONNECT}Timestamp"))
+        found = found.astimezone(UTC).replace(tzinfo=None)
+    assert [found, values[1]] == [expected, None]
+
+
+def test_bytes_of_all_lengths_in_base64() -> None:
+    values = [bytes(range(size)) for size in range(20)] + [None, b""]
+    texts = [None if value is None else base64.b64encode(value).decode() for value in values]
+    assert converted(texts, of("bytes")) == (values, {})
+
+
+@pytest.mark.parametrize("text", ["!!!!", "AAA", "A===", "AA=A", "é==="])
+def test_a_text_that_is_no_base64(text: str) -> None:
+    values, faults = converted(["QQ==", text, "QUI="], of("bytes"))
+    assert faults == {1: "field x: the text is no base64"}
+    assert [values[0], values[2]] == [b"A", b"AB"]
+
+
+def test_decimals() -> None:
+    node = of("bytes", f"{CONNECT}Decimal", scale="2", **{"connect.decimal.precision": "20"})
+    numbers = [0, -1, 127, 128, 255, -256, 2**63, -(2**64), 10**20 - 1, -(10**20) + 1]
+    values, faults = converted([text_of(number) for number in [*numbers, 10**20]], node)
+    assert values[:-1] == [Decimal(number).scaleb(-2) for number in numbers]
+    assert faults == {10: "field x: a number of more than 20 digits"}
+    assert converted([text_of(12345)], node, pa.float64())[0] == [123.45]
+    long = of("bytes", f"{CONNECT}Decimal", scale="1", **{"connect.decimal.precision": "50"})
+    assert converted([text_of(-(10**49)), text_of(5)], long)[0] == [f"-1{'0' * 48}.0", "0.5"]
+
+
+def test_decimals_with_a_scale_of_their_own() -> None:
+    fields = [connect_field("scale", "int32"), connect_field("value", "bytes")]
+    schema = {"type": "struct", "name": f"{DATA}VariableScaleDecimal", "fields": fields}
+    node = type_of_connect_schema(schema)
+    huge = 10**9_000 + 7
+    numbers = [(2, 12345), (0, -7), (3, 1), (10, 1), (-2, 5), (1, huge)]
+    rows = [{"scale": scale, "value": text_of(number)} for scale, number in numbers]
+    values, faults = converted([*rows[:3], None], node)
+    assert (values, faults) == (["123.45", "-7", "0.001", None], {})
+    values, _ = converted(rows, node)
+    assert values[:5] == ["123.45", "-7", "0.001", "0.0000000001", "500"]
+    assert values[5] == f"1{'0' * 8_999}.7"
+    assert converted(rows[:1], node, pa.decimal128(10, 3))[0] == [Decimal("123.450")]
+
+
+def test_infinity_of_postgres() -> None:
+    node = of("string", f"{TIME}ZonedTimestamp")
+    array = pa.array(["infinity", "-infinity", "2024-02-29T12:34:56Z", None, "soon"])
+    faults = Faults()
+    result = convert(array, node, value_type(node), Place(faults, np.arange(5), "x"))
+    assert result.view(pa.int64()).to_pylist()[:2] == [
+        9_223_372_036_825_200_000,
+        -9_223_372_036_832_400_000,
+    ]
+    assert faults.reasons == {4: "field x: 'soon' is no timestamp"}
+
+
+def test_lists_and_maps_with_semantic_types() -> None:
+    dates = {"type": "array", "items": connect_field("x", "int32", f"{TIME}Date")}
+    node = type_of_connect_schema(dates)
+    assert converted([[0, None], None, [1]], node)[0] == [
+        [datetime.date(1970, 1, 1), None],
+        None,
+        [datetime.date(1970, 1, 2)],
+    ]
+    raw = type_of_connect_schema({"type": "map", "values": connect_field("x", "bytes")})
+    values, faults = converted([[("a", "QQ==")], None, [("b", None), ("c", "?")]], raw)
+    assert values == [[("a", b"A")], None, [("b", None), ("c", None)]]
+    assert list(faults) == [2]
+
+
+def test_another_type_of_the_user() -> None:
+    values, faults = converted(["1.50", "x", None], of("string"), pa.decimal128(10, 2))
+    assert values == [Decimal("1.50"), None, None]
+    assert faults == {1: "field x: 'x' is no decimal(10,2)"}
+    with pytest.raises(OptionError, match=r"field x is .*Date, which cannot become boolean"):
+        check_target(of("int32", f"{TIME}Date"), pa.bool_(), "x", lenient=False)
+
+
+CODES = list(PLACEHOLDER)
+TEXT = PLACEHOLDER.decode()
+
+
+@pytest.mark.parametrize(
+    ("values", "node"),
+    [
+        (["a", TEXT, None], of("string")),
+        ([b"a", PLACEHOLDER, None], ConnectType(pa.binary())),
+        (["QQ==", base64.b64encode(PLACEHOLDER).decode(), None], of("bytes")),
+        (["{}", f'{{"{TEXT}":"{TEXT}"}}', None], of("string", f"{DATA}Json")),
+        ([["a", "b"], [TEXT], ["a"], None], pa.list_(pa.string())),
+        ([[1] * 28, CODES, [], None], pa.list_(pa.int32())),
+        ([[1], CODES, CODES[1:], None], pa.list_(pa.int64())),
+        ([["a"], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], [], None], pa.list_(pa.string())),
+        ([[("a", "b")], [(TEXT, TEXT)], [], None], pa.map_(pa.string(), pa.string())),
+    ],
+)
+def test_values_that_were_not_sent(values: list[Any], node: Any) -> None:
+    if isinstance(node, pa.DataType):
+        is_map = pa.types.is_map(node)
+        item = ConnectType(node.item_type if is_map else node.value_type)
+        node = ConnectType(children={"": item}, is_list=not is_map, is_map=is_map)
+    array = pa.array(values, node.wire)
+    flags = unavailable(array, node)
+    assert flags is not None
+    assert flags.tolist() == [number == 1 for number in range(len(values))]
+    flags = unavailable(array.slice(1), node)
+    assert flags is not None
+    assert flags.tolist() == [number == 0 for number in range(len(values) - 1)]
+    assert unavailable(array.slice(2), node) is None
+
+
+def test_numbers_that_json_has_as_text() -> None:
+    """Connect writes NaN and infinity of doubles as texts."""
+    schema = connect_envelope([connect_field("id", "int64"), connect_field("d", "double")])
+    numbers = [1.5, "NaN", "-Infinity", None, "x"]
+    texts = [with_schema(schema, payload("c", None, {"id": 1, "d": value})) for value in numbers]
+    target = sample_type(json_format, ENVELOPE, texts, [], infers=False)
+    assert target is not None
+    decoded = decoder(json_format, ENVELOPE, Schema("json", ""), None, target).decode(
+        pa.array(texts, pa.binary())
+    )
+    rows = [row and row["row"]["d"] for row in decoded.values.to_pylist()]
+    assert repr(rows) == "[1.5, nan, -inf, None, None]"
+    assert decoded.reasons == ("field d: 'x' is no double",)
+
+
+def test_avro_decimals_of_unknown_precision() -> None:
+    """Confluent's converter writes a precision of 64 if Connect does not know it."""
+    cash = ("bytes", f"{CONNECT}Decimal", {"scale": 2, "precision": 64, "logicalType": "decimal"})
+    text = avro_envelope([("id", "long"), ("cash", (*cash[:2], {**cash[2]}))])
+    parameters = {"connect.parameters": {"scale": "2"}}
+    text["fields"][0]["type"][1]["fields"][1]["type"][1].update(parameters)
+    schema = Schema("avro", json.dumps(text))
+    target = pa.struct(
+        [
+            ("row", pa.struct([("cash", pa.decimal128(38, 2))])),
+            ("change", pa.struct([("op", pa.string())])),
+        ]
+    )
+    plain = json.loads(json.dumps(text).replace('"logicalType": "decimal"', '"doc": "none"'))
+    record = payload("c", None, {"id": 1, "cash": (12345).to_bytes(2, "big")})
+    made = decoder(avro, ENVELOPE, schema, None, target)
+    decoded = made.decode(pa.array([framed(1, plain, record)[5:]], pa.binary()))
+    assert decoded.reasons == ()
+    assert decoded.values[0].as_py() == {"row": {"cash": Decimal("123.45")}, "change": {"op": "c"}}
