@@ -19,9 +19,11 @@ from pyspark.sql.types import (
     DoubleType,
     FloatType,
     IntegerType,
+    IntegralType,
     LongType,
     MapType,
     ShortType,
+    StringType,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -34,6 +36,8 @@ from sparkkafka.errors import OptionError, SchemaError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_TAKEN = (BinaryType, BooleanType, DoubleType, FloatType, IntegralType, StringType)
+"""What the drivers of both databases take; other values are passed as text."""
 _FLAGS = (POSITION, DELETED, TRUNCATED, UNAVAILABLE, STARTED)
 _STAGED = "sparkkafka_changes"
 
@@ -202,9 +206,9 @@ def _portable(df: DataFrame, name: str, arrays: bool) -> Column:
         return column
     if isinstance(type, MapType | StructType | ArrayType):
         return F.to_json(column)
-    if isinstance(type, DateType | TimestampNTZType | DecimalType):
-        return column.cast("string")
-    return column
+    if isinstance(type, _TAKEN):
+        return column
+    return column.cast("string")
 
 
 def _is_plain_array(type: DataType) -> bool:

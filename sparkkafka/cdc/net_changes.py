@@ -113,6 +113,12 @@ class Changes:
                 f"The DataFrame has no column {CHANGE!r}, only {', '.join(df.columns)}. Read the "
                 "topic with an option envelope, as envelope=debezium."
             )
+        lacking = [name for name in _FIELDS if name not in _fields(df)]
+        if lacking:
+            raise OptionError(
+                f"The struct change has no field {', '.join(lacking)}. Name all of these in "
+                f".schema(…), or none: {', '.join(_FIELDS)}."
+            )
         if isinstance(keys, str):
             raise OptionError(f"keys={keys!r} is a text. Pass a list of columns: [{keys!r}].")
         chosen = tuple(keys or _fields(df, "key"))
@@ -240,6 +246,15 @@ class Changes:
 
 
 _VALUE = "_value_"
+_FIELDS = (
+    "op",
+    "kind",
+    "position",
+    "unavailable",
+    "partition",
+    "offset",
+    "timestamp",
+)
 
 
 def _sequence(position: Column | str) -> Column:
@@ -257,10 +272,11 @@ def _column(*path: str) -> Column:
     return F.col(".".join(f"`{name.replace('`', '``')}`" for name in path))
 
 
-def _fields(df: DataFrame, name: str) -> list[str]:
-    """Return the names of the fields of `change.key` or `change.old_key`; none if it is absent."""
-    change = df.schema[CHANGE].dataType
-    if not isinstance(change, StructType) or name not in change.names:
-        return []
-    fields = change[name].dataType
-    return fields.names if isinstance(fields, StructType) else []
+def _fields(df: DataFrame, *path: str) -> list[str]:
+    """Return the names of the fields of `change`, or of a struct in it; none if it is absent."""
+    type: DataType = df.schema[CHANGE].dataType
+    for name in path:
+        if not isinstance(type, StructType) or name not in type.names:
+            return []
+        type = type[name].dataType
+    return type.names if isinstance(type, StructType) else []

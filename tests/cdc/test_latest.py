@@ -123,6 +123,10 @@ def test_errors_say_what_to_do(spark: Any) -> None:
         (lambda: cdc.latest(changes, deletes="no"), "deletes='no' is unknown"),
         (lambda: cdc.latest(changes.drop("id"), None), "'id' is not in the row's columns"),
         (
+            lambda: cdc.latest(changes.withColumn("change", changes.change.dropFields("kind"))),
+            r"change has no field kind\. Name all of these in .schema",
+        ),
+        (
             lambda: cdc.latest(changes.withColumn("change", changes.change.dropFields("key"))),
             r"no change.key. Name the table's key: keys=",
         ),
