@@ -10,6 +10,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
+from sparkkafka.client import Admin, NewTopic
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.record import Record as OurRecord
@@ -205,6 +206,42 @@ def test_asynchronous_commits_are_in_order_and_told(kafka_cluster, new_topic, pr
         committed = source.committed([tp])[tp]
         assert committed is not None
         assert committed.offset == 8
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_recreated_topic_does_not_get_the_offset_of_the_old_one(
+    kafka_cluster, new_topic, protocol
+):
+    topic, group = new_topic(), uuid.uuid4().hex
+    write(kafka_cluster, topic, 20)
+    servers = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": group}
+    settings = servers | {"group.protocol": protocol, "auto.offset.reset": "earliest"}
+
+    def read(source: Consumer, count: int) -> list[int]:
+        found: list[int] = []
+        until_s = time.monotonic() + WAIT_S
+        while len(found) < count:
+            assert time.monotonic() < until_s
+            found += [record.offset for record in source.poll(0.2)]
+        return found
+
+    with (
+        Consumer(settings | {"enable.auto.commit": False}) as source,
+        Admin({"bootstrap.servers": kafka_cluster.bootstrap_servers}) as admin,
+    ):
+        source.subscribe([topic])
+        read(source, 20)
+        source.commit()
+        admin.delete_topics([topic]).all()
+        with pytest.raises(UnknownTopicError, match=topic):
+            source.commit()
+        admin.create_topics([NewTopic(topic, 1, 1)]).all()
+        write(kafka_cluster, topic, 40)
+        with pytest.raises(UnknownTopicError, match="deleted and recreated"):
+            source.commit()
+    with Consumer(settings) as source:
+        source.subscribe([topic])
+        assert read(source, 40) == list(range(40))
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
