@@ -154,7 +154,7 @@ def test_codecs_that_it_takes(event_hubs: FakeCluster, codec: str) -> None:
 
 @pytest.mark.parametrize("codec", ["snappy", "lz4", "zstd"])
 def test_the_error_of_another_codec_names_the_option(event_hubs: FakeCluster, codec: str) -> None:
-    with pytest.raises(ProduceError, match=f"may not take compression.type={codec}; set another"):
+    with pytest.raises(ProduceError, match=f"does not take compression.type={codec}: set another"):
         write(event_hubs, "t", 100, compression_type=codec)
     assert len(event_hubs.requests_of("Produce")) == 1
 
@@ -165,7 +165,7 @@ def test_the_error_of_another_codec_names_the_option(event_hubs: FakeCluster, co
 def test_so_do_the_codes_of_other_brokers(fake_cluster: FakeCluster, code: ErrorCode) -> None:
     fake_cluster.create_topic("t")
     fake_cluster.fault(code, api="Produce", times=None)
-    with pytest.raises(ProduceError, match=r"may not take compression\.type=lz4"):
+    with pytest.raises(ProduceError, match=r"compression\.type(=| than )lz4"):
         write(fake_cluster, "t", 10, compression_type="lz4")
     with pytest.raises(ProduceError) as raised:
         write(fake_cluster, "t", 10)

@@ -56,16 +56,6 @@ class Verdict(NamedTuple):
 # The batch was refused as a whole; smaller ones may be taken.
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
-# What brokers say of a codec that they do not take: Kafka, Azure Event Hubs
-# (learn.microsoft.com/azure/event-hubs/apache-kafka-troubleshooting-guide), and others.
-CODEC_REFUSED = frozenset(
-    {
-        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        ErrorCode.INVALID_REQUEST,
-    }
-)
-
 # A leader that loses its role, or its disk, while acks=all waits, answers so about records that it
 # has appended; NETWORK_EXCEPTION means that a broker lost the leader in a request for us;
 # UNKNOWN_SERVER_ERROR may come after the append.
@@ -186,17 +176,35 @@ def refusal_text(
         )
     elif is_retriable(error.code):
         text += f" ({counted(batch.attempts, 'attempt')}, {prefix}retries={options.retries})"
-    elif error.code in CODEC_REFUSED and options.compression_type != "none":
-        text += (
-            f": the records are compressed, and the broker may not take {prefix}compression.type="
-            f"{options.compression_type}; set another codec (Azure Event Hubs takes gzip and none)"
-        )
     elif error.code == ErrorCode.POLICY_VIOLATION:
         text += (
             ": Azure Event Hubs says so of a write that it throttles for longer than "
             f"{prefix}request.timeout.ms; raise that, or its throughput units"
         )
     return text + facts
+
+
+def with_codec_reason(error: BrokerError, codec: str, prefix: str) -> BrokerError:
+    """Return the error of a batch, with its codec as the reason if that is why it was refused."""
+    setting = f"{prefix}compression.type"
+    reason = f"the broker does not take {setting}={codec}: set another codec"
+    if error.code == ErrorCode.INVALID_REQUEST:
+        reason = (
+            "the broker does not say what is wrong with the batch. Some brokers say so of a codec "
+            f"that they do not take: set another {setting} than {codec}. If that does not help, "
+            "the broker's log has the reason"
+        )
+    elif error.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT and codec != "gzip":
+        # learn.microsoft.com/azure/event-hubs/apache-kafka-troubleshooting-guide. Kafka before 4.0
+        # says so of a topic with an old message format, whatever the codec is.
+        reason += " (Azure Event Hubs takes gzip and none)"
+    elif error.code != ErrorCode.UNSUPPORTED_COMPRESSION_TYPE:
+        return error
+    if codec == "none":
+        return error
+    if error.broker_message:
+        reason = f"{error.broker_message}: {reason}"
+    return BrokerError(error.code, error.where, reason)
 
 
 def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, code: int) -> str:

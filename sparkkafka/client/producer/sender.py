@@ -36,6 +36,7 @@ from sparkkafka.client.producer.produce_errors import (
     produce_error,
     refusal_facts,
     refusal_text,
+    with_codec_reason,
 )
 from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.producer.transactions import SenderTransaction
@@ -873,6 +874,7 @@ class Sender:
         record_messages: Mapping[int, str | None],
     ) -> None:
         """Carry out the verdict on a batch that a broker did not take."""
+        error = with_codec_reason(error, self._options.compression_type, self._prefix)
         queue.last_error = error
         if verdict.action is Action.FAIL:
             # Not in flight any more; the verdict says whether it may be written.

@@ -124,6 +124,29 @@ def test_final_errors_name_the_partition_and_the_brokers_words(fake_cluster, cod
     assert log_values(fake_cluster, "t") == []
 
 
+REASONS = {"format is too old", "does not take", "a bug in this client", "Some brokers"}
+
+
+@pytest.mark.parametrize(
+    ("code", "codec", "reason"),
+    [
+        (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd", "does not take"),
+        (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "lz4", "does not take"),
+        (ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "gzip", "format is too old"),
+        (ErrorCode.INVALID_REQUEST, "gzip", "Some brokers"),
+        (ErrorCode.INVALID_REQUEST, "none", "a bug in this client"),
+    ],
+)
+def test_a_refused_codec_is_the_only_reason_in_the_message(fake_cluster, code, codec, reason):
+    fake_cluster.create_topic("t")
+    fake_cluster.fault(Answer(code), api="Produce", times=None)
+    with pytest.raises(ProduceError, match=code.name) as raised:
+        write(fake_cluster, "t", 10, compression_type=codec)
+    assert {text for text in REASONS if text in str(raised.value)} == {reason}
+    if "codec" in str(raised.value):
+        assert f"compression.type={codec}" in str(raised.value) or code.name == "INVALID_REQUEST"
+
+
 def test_an_error_code_that_nobody_knows_keeps_its_number(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(Answer(9999), api="Produce", times=None)
