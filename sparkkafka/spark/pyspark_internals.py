@@ -11,7 +11,8 @@ of them changes which rows are read or written:
   rest (Nagle's algorithm). Two options of pyspark's socket end both waits; pyspark does not expose
   that socket, so it is searched for.
 - After each task, pyspark's worker runs `gc.collect`, which visits all objects of the process,
-  nearly all of them loaded modules: 10 ms of a core, and 75 to 120 ms while other work needs it.
+  nearly all of them loaded modules: 10 ms of a core, and 75 to 120 ms while other work needs it. A
+  new process spends 50 ms on collections while it imports the modules that plan.
 
 `SPARKKAFKA_PYSPARK_INTERNALS=false` turns all of them off. The variable is read where Spark creates
 a reader or writer, in a Python process of the driver, and the value is pickled to tasks. The docs'
@@ -72,6 +73,9 @@ class PickledToTasks:
 
     def __init__(self) -> None:
         self.uses_internals = internals_enabled()
+        if self.uses_internals:
+            # Planning imports modules, during which the collector would visit those of pyspark.
+            freeze_loaded_objects()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -159,6 +159,7 @@ def test_the_driver_reads_the_switch_and_refuses_other_values(
     create: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ):
     assert create().uses_internals
+    assert gc.get_freeze_count() > 0
     monkeypatch.setenv(pyspark_internals.VARIABLE, " TRUE ")
     assert create().uses_internals
     gc.unfreeze()
