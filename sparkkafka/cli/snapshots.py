@@ -153,13 +153,15 @@ class History:
         self._curves: dict[tuple[str, str], array[float]] = {}
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add a point to each curve, unless the last one is too recent. The curve of a topic or
-        group that is not there any more is kept until all of its points are old."""
-        last_ms = self._times_ms[-1] if self._times_ms else -HISTORY_S * 1000
+        """Add a point to each curve, in place of the last one if that is too close to the one
+        before. The curve of a topic or group that is not there any more is kept until all of its
+        points are old."""
         # A tenth less than a snapshot's time, because threads do not wake up to the millisecond.
-        if snapshot.time_ms - last_ms >= 0.9 * HISTORY_S * 1000 / MAX_POINTS:
-            with self._lock:
-                self._add(snapshot)
+        distance_ms = 0.9 * HISTORY_S * 1000 / MAX_POINTS
+        with self._lock:
+            if len(self._times_ms) > 1 and self._times_ms[-1] - self._times_ms[-2] < distance_ms:
+                self._pop(-1)
+            self._add(snapshot)
 
     def _add(self, snapshot: Snapshot) -> None:
         count = len(self._times_ms)
@@ -186,9 +188,12 @@ class History:
             curve.append(nan if value is None else value)
         oldest_ms = snapshot.time_ms - HISTORY_S * 1000
         while len(self._times_ms) > MAX_POINTS or self._times_ms[0] < oldest_ms:
-            self._times_ms.pop(0)
-            for curve in self._curves.values():
-                curve.pop(0)
+            self._pop(0)
+
+    def _pop(self, index: int) -> None:
+        self._times_ms.pop(index)
+        for curve in self._curves.values():
+            curve.pop(index)
 
     def curves(self, names: Mapping[str, Iterable[str]]) -> dict[str, Any]:
         """Return the curves of these names, by kind, for JSON: {"times_ms": […], "lag": [{"name":

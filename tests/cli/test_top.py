@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -218,6 +219,8 @@ def test_curves_are_bounded_in_points_and_time_and_end_with_their_topic():
     times_ms = history.curves({})["times_ms"]
     assert len(times_ms) <= MAX_POINTS
     assert times_ms[-1] - times_ms[0] <= HISTORY_S * 1000
+    assert times_ms[-1] == second * 1000, "the last snapshot is in the curves"
+    assert {after - before for before, after in pairwise(times_ms[:-1])} == {5_000}
     assert points(history, "a") == [1.0] * len(times_ms)
     assert points(history, "b") == [None] * len(times_ms)
     assert {name for _, name in history._curves} == {"", "a"}
