@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.config.formats import FormatOptions, formats_from
-from sparkkafka.config.kinds import AVRO, DEPTH_OPTION, FAIL, JSON, NULL, PROTOBUF
+from sparkkafka.config.kinds import AVRO, DEBEZIUM, DEPTH_OPTION, FAIL, JSON, NULL, PROTOBUF
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.errors import BadRecordError, OptionError, SchemaError
@@ -33,7 +33,14 @@ if TYPE_CHECKING:
     from sparkkafka.schemas.column import ColumnDecoder, ColumnEncoder, ColumnPlan, EncodePlan
     from sparkkafka.schemas.registry.client import RegistryClient
 
-__all__ = ["from_avro", "from_json_registry", "from_protobuf", "to_avro", "to_protobuf"]
+__all__ = [
+    "from_avro",
+    "from_json_registry",
+    "from_protobuf",
+    "to_avro",
+    "to_protobuf",
+    "unwrap_debezium",
+]
 
 _MAX_VALUE_BYTES = 1 << 30
 """Maximum bytes of a batch's values beyond those of its payloads. A small payload may have large
@@ -87,6 +94,56 @@ def from_json_registry(
     """Decode JSON text (binary), with or without the registry's framing, to a typed column, like
     `from_avro`: by a JSON Schema, or only by `type`."""
     return _decode_column(JSON, data, options, subject, schema, type)
+
+
+def unwrap_debezium(
+    data: Column | str,
+    format: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    subject: str | None = None,
+    schema: str | None = None,
+    message: str | None = None,
+    type: DataType | str | None = None,
+) -> Column:
+    """Decode Debezium's envelopes (`format`: avro, json or protobuf) to a struct of the table's
+    columns and `change`, as a read with the option envelope=debezium has them, without the record's
+    key and place in Kafka. A tombstone (null) has the kind tombstone.
+
+    The table's columns come from `schema`, or from the subject; or from `type`, which JSON without
+    a JSON Schema needs: "id bigint, born date, change struct<op string, kind string>".
+
+    Raises OptionError, SchemaError, RegistryError immediately; BadRecordError in the query for a
+    bad envelope, unless the option onBadRecord is null.
+    """
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from sparkkafka.schemas.registry.client import connect, open_registry
+    from sparkkafka.spark.read.change_columns import split_columns, unwrapped_type
+    from sparkkafka.spark.read.typed_columns import column_plan
+
+    options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
+    formats = _parse_options(format, {**options, "envelope": DEBEZIUM}, subject, schema, Side.READ)
+    chosen = _spark_type(type)
+    split = None
+    if chosen is not None:
+        if not isinstance(chosen, StructType):
+            raise OptionError("type must have the columns of the table: 'id bigint, name string'")
+        split = split_columns(chosen, (), keys_from_rows=False, has_lists=False)
+        if split.key is not None:
+            raise OptionError("a function has no key: remove change.key and change.old_key of type")
+    with open_registry(formats.registry) as registry:
+        plan = column_plan(
+            formats,
+            registry,
+            None if split is None else split.spark_value,
+            () if split is None else split.names,
+        )
+    task_registry = None if formats.registry is None else connect(formats.registry.for_tasks())
+    returned = unwrapped_type(plan.type)
+    decode = _UnwrapFunction(plan, task_registry, formats.on_bad_record == NULL)
+    return _make_udf(decode, returned, pa.binary())(data)
 
 
 def to_avro(
@@ -143,7 +200,8 @@ def _parse_options(
                 raise OptionError(f"the argument and the option {name} are both given: remove one")
             set_options[name] = value
     for name in set_options:
-        if name.lower() in ("valueformat", "rescuedcolumn") or name.lower().startswith("key"):
+        not_of_column = ("valueformat", "rescuedcolumn", "envelope.columns")
+        if name.lower() in not_of_column or name.lower().startswith("key"):
             raise OptionError(f"option {name} has no meaning for a function of one column")
     formats = formats_from(ParsedOptions({**set_options, "valueFormat": format}, side))
     if formats is None:
@@ -317,6 +375,15 @@ class _DecodeFunction:
                         "spark.sql.execution.arrow.maxRecordsPerBatch to fewer"
                     )
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+class _UnwrapFunction(_DecodeFunction):
+    """A function that decodes envelopes to structs of the table's columns and change."""
+
+    def __call__(self, payloads: pa.Array) -> pa.Array:
+        from sparkkafka.spark.read.change_columns import unwrapped_values
+
+        return unwrapped_values(super().__call__(payloads), payloads)
 
 
 class _EncodeFunction:

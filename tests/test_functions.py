@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import datetime
+import json
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructType
 
 from sparkkafka import functions
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import BadRecordError, EncodeError, OptionError, SchemaError
-from sparkkafka.functions import from_avro, from_protobuf, to_avro, to_protobuf
+from sparkkafka.functions import (
+    from_avro,
+    from_protobuf,
+    to_avro,
+    to_protobuf,
+    unwrap_debezium,
+)
 from sparkkafka.spark.read.typed_columns import column_plan
+from tests.schemas.envelopes.debezium_records import avro_envelope, payload
 from tests.schemas.small_registry import (
     SmallRegistry,
     open_registry_clients,
@@ -100,3 +110,40 @@ def test_clients_of_the_registry_are_closed(
     from_avro("v", options, subject="s")
     # The plan contains one: tasks look up the schemas of the payloads' ids.
     assert len(open_clients) == 1
+
+
+def test_unwrapped_envelopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The struct has the columns of a read with envelope=debezium, and a tombstone its kind."""
+    kinds: list[str] = []
+
+    def apply(function: Any, kind: Any, given: pa.DataType) -> Any:
+        kinds.append(kind.simpleString())
+        return lambda _: pickle.loads(pickle.dumps(function))
+
+    monkeypatch.setattr(functions, "_make_udf", apply)
+    change = StructType().add("op", "string").add("kind", "string").add("position", "string")
+    columns = StructType().add("id", "long").add("born", "date").add("change", change)
+    unwrap = unwrap_debezium("value", "json", {"onBadRecord": "null"}, type=columns)
+    assert kinds == [
+        "struct<id:bigint,born:date,change:struct<op:string,kind:string,position:string>>"
+    ]
+    records = [payload("c", None, {"id": 1, "born": 1}, lsn=7), payload("x", None, None)]
+    payloads = [json.dumps(record).encode() for record in records]
+    rows = unwrap(pa.array([*payloads, None], pa.binary())).to_pylist()
+    born = datetime.date(1970, 1, 2)
+    nothing = {"id": None, "born": None}
+    assert rows == [
+        {"id": 1, "born": born, "change": {"op": "c", "kind": "row", "position": f"{7:020}"}},
+        {**nothing, "change": {"op": None, "kind": None, "position": None}},
+        {**nothing, "change": {"op": None, "kind": "tombstone", "position": None}},
+    ]
+    text = json.dumps(avro_envelope([("id", "long")]))
+    unwrap_debezium("value", "avro", {"valueFraming": "none"}, schema=text)
+    assert kinds[1].startswith("struct<id:bigint,change:struct<op:string,kind:string,ts_ms:bigint,")
+    with pytest.raises(BadRecordError, match="'x' is none of c, u, d, r, t, m"):
+        unwrap_debezium("value", "json", type=columns)(pa.array(payloads, pa.binary()))
+    keys = StructType().add("id", "long").add("change", StructType().add("key", columns))
+    with pytest.raises(OptionError, match="a function has no key"):
+        unwrap_debezium("value", "json", type=keys)
+    with pytest.raises(OptionError, match="json without a schema needs the type"):
+        unwrap_debezium("value", "json")

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -36,9 +37,9 @@ from sparkkafka.protocol.records.arrow import (
 )
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import scalar
-from sparkkafka.schemas.envelopes.debezium import TOMBSTONE, change_type
+from sparkkafka.schemas.envelopes.debezium import TOMBSTONE, change_type, fields_of
 from sparkkafka.schemas.envelopes.semantic_types import struct_of
-from sparkkafka.spark.arrow_types import to_arrow_type
+from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 from sparkkafka.spark.schema import ReadColumn
 
 CHANGE: Final = "change"
@@ -86,6 +87,25 @@ def changes_schema(
     return StructType([*row.fields, StructField(CHANGE, StructType(fields), True, metadata)])
 
 
+def unwrapped_type(value: pa.DataType) -> StructType:
+    """Return the type of `unwrapped_values`, as a type of Spark."""
+    row, change = cast(StructType, from_arrow_type(value)).fields
+    return StructType([*cast(StructType, row.dataType).fields, change])
+
+
+def unwrapped_values(values: pa.Array, payloads: pa.Array) -> pa.Array:
+    """Return struct<row, change> as structs of the table's columns and change. Payloads that are
+    null are tombstones."""
+    row, change = fields_of(values)
+    parts = fields_of(change)
+    if (index := change.type.get_field_index("kind")) >= 0:
+        is_tombstone = from_numpy(~is_valid(payloads))
+        parts[index] = pc.if_else(is_tombstone, scalar(TOMBSTONE), parts[index])
+    own = struct_of(change.type, len(change), None, parts)
+    columns = [*row.type, pa.field(CHANGE, own.type)]
+    return struct_of(pa.struct(columns), len(values), None, [*fields_of(row), own])
+
+
 class ChangeColumns(NamedTuple):
     """The columns that the schema of a read names. `value`: the type of the value, struct<row,
     change>; `key`: that of the key, None if it is not read; `names`: the semantic types that the
@@ -95,6 +115,11 @@ class ChangeColumns(NamedTuple):
     value: pa.DataType
     key: pa.DataType | None
     names: tuple[tuple[str, str], ...]
+
+    @property
+    def spark_value(self) -> DataType:
+        """`value` as a type of Spark."""
+        return from_arrow_type(self.value)
 
 
 def split_columns(

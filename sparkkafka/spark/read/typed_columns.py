@@ -580,11 +580,14 @@ def _plans_by_topic(
 
 
 def column_plan(
-    formats: FormatOptions, registry: RegistryClient | None, result_type: DataType | None
+    formats: FormatOptions,
+    registry: RegistryClient | None,
+    result_type: DataType | None,
+    names: tuple[tuple[str, str], ...] = (),
 ) -> ColumnPlan:
     """Return how a function decodes a column, with the schema of the options or of the subject.
-    `result_type`: the type of the result, None for the schema's own. Raises OptionError,
-    SchemaError, RegistryError."""
+    `result_type`: the type of the result, None for the schema's own; `names`: those of `Envelope`.
+    Raises OptionError, SchemaError, RegistryError."""
     column, depth = formats.value, formats.recursive_fields_max_depth
     if column.schema is None and registry is None:
         chosen = ChosenSchema(Schema(column.format, ""))
@@ -605,6 +608,7 @@ def column_plan(
         rescues=False,
         depth=depth,
         is_from_schema=result_type is None,
+        names=names,
     )
 
 

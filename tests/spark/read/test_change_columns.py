@@ -229,6 +229,31 @@ def test_avro_without_keys_has_no_key(topics: Topics) -> None:
     assert "key" not in row["change"]
 
 
+def test_protobuf(topics: Topics) -> None:
+    text = """
+        syntax = "proto3";
+        message Envelope {
+          Value before = 1; Value after = 2; Source source = 3; string op = 4; int64 ts_ms = 5;
+          message Value { int64 id = 1; string city = 2; }
+          message Source { int64 lsn = 1; string table = 2; }
+        }
+    """
+    number = topics.registry.add(f"{TOPIC}-value", text, "PROTOBUF")
+    frame = b"\0" + number.to_bytes(4, "big") + b"\0"
+    row, source = b"\x08\x07\x12\x04Bonn", b"\x08\x09\x12\x01t"
+    end = b"\x1a\x05" + source + b"\x22\x01"
+    create = frame + b"\x12\x08" + row + end + b"c"
+    delete = frame + b"\x0a\x08" + row + end + b"d"
+    topics.put(TOPIC, [create, delete, None, frame + end + b"u"])
+    options = topics.options(TOPIC, valueFormat="protobuf", envelope="debezium", onBadRecord="null")
+    rows = topics.read(options)
+    assert [(row["id"], row["city"]) for row in rows] == [(7, "Bonn")] * 2 + [(None, None)] * 2
+    kinds = [(row["change"]["op"], row["change"]["kind"]) for row in rows]
+    assert kinds == [("c", "row"), ("d", "row"), (None, "tombstone"), (None, None)]
+    assert rows[0]["change"]["position"] == f"{9:020}"
+    assert rows[0]["change"]["source"] == {"lsn": 9, "table": "t"}
+
+
 def put_bad(topics: Topics) -> None:
     schema = connect_envelope(COLUMNS)
     topics.put(

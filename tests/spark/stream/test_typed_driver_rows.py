@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -28,6 +29,7 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.stream import reader as stream_reader
 from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.schemas.envelopes.debezium_records import payload
 from tests.spark.stream.stream_support import opened, plan, stop_readers  # noqa: F401
 from tests.spark.stream.test_driver_read import take
 from tests.spark.typed_support import struct
@@ -162,3 +164,19 @@ def test_the_rows_are_those_of_a_task(cluster: FakeCluster, spark: Any, tmp_path
     assert of_tasks[0].value.s.y.w == [1]
     assert rows(smooth, 10_000) == of_tasks[: len(SMOOTH)]
     assert rows(both, 10_000) == of_tasks
+
+
+def test_changes_come_with_the_plan_and_are_those_of_a_task(cluster: FakeCluster) -> None:
+    records = [payload("c", None, {"id": number, "city": None}) for number in range(5)]
+    options = {**put(cluster, "changes", [*records, None, {"ts_ms": 1}]), "envelope": "debezium"}
+    change = struct(op=StringType(), kind=StringType(), offset=LongType(), topic=StringType())
+    source = KafkaDataSource(options).streamReader(struct(id=LongType(), change=change))
+    opened.append(source)
+    (task,) = plan(source)
+    rows = take(source)
+    assert rows is not None
+    by_driver = pa.Table.from_batches(rows)
+    assert by_driver.equals(pa.Table.from_batches(source.read(task)))
+    assert by_driver["id"].to_pylist() == [*range(5), None, None]
+    kinds = [row["kind"] for row in by_driver["change"].to_pylist()]
+    assert kinds == [*["row"] * 5, "tombstone", "heartbeat"]
