@@ -29,8 +29,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sparkkafka.cdc.merge_sql import UNKNOWN_VALUE, Merge, deletes_table
-from sparkkafka.cdc.net_changes import DELETED, POSITION, STARTED, TRUNCATED, UNAVAILABLE, Changes
+from sparkkafka.cdc.merge_sql import UNKNOWN_VALUE, HistoryMerge, Merge
+from sparkkafka.cdc.net_changes import (
+    DELETED,
+    IS_CURRENT,
+    POSITION,
+    STARTED,
+    TRUNCATED,
+    UNAVAILABLE,
+    VALID_FROM,
+    VALID_TO,
+    Changes,
+)
 from sparkkafka.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -104,35 +114,41 @@ _DIALECTS = {
 
 
 def apply_to_database(
-    changes: Changes, target: str, connect: Callable[[], Any], add_columns: bool
+    changes: Changes, target: str, connect: Callable[[], Any], add_columns: bool, scd: int
 ) -> None:
     """Merge the changes in one transaction. The driver writes the rows."""
     with closing(connect()) as connection:
         dialect = _dialect_of(connection)
         cursor = connection.cursor()
-        merge = Merge(
+        columns = (*changes.keys, *changes.values)
+        merge = (Merge if scd == 1 else HistoryMerge)(
             target=target,
             changes=_STAGED,
             keys=changes.keys,
-            columns=(*changes.keys, *changes.values),
+            columns=columns if scd == 1 else (*columns, VALID_FROM),
             toasted=frozenset(changes.toasted()),
             quote='"',
             collate=dialect.collate,
         )
-        _prepare(connection, dialect, merge, changes, add_columns)
-        truncated = _stage(cursor, dialect, merge, changes)
+        rows = changes.net(with_change=False) if scd == 1 else changes.history()
+        _prepare(connection, dialect, merge, rows, add_columns)
+        truncated = _stage(cursor, dialect, merge, rows)
         connection.commit()
         cursor.execute(dialect.begin.format(target=target))
         cursor.execute(merge.remember_deletes)
-        if truncated:
+        if truncated and scd == 1:
             cursor.execute(merge.delete_truncated)
         cursor.execute(merge.unknown_values)
         unknown = cursor.fetchone()
         if unknown is not None:
-            columns, *key = unknown
-            raise SchemaError(f"{UNKNOWN_VALUE}{columns.strip(',')}; table {target}, key {key}")
-        cursor.execute(merge.delete_rows)
-        cursor.execute(merge.upsert_rows)
+            names, *key = unknown
+            raise SchemaError(f"{UNKNOWN_VALUE}{names.strip(',')}; table {target}, key {key}")
+        if isinstance(merge, HistoryMerge):
+            cursor.execute(merge.insert_versions)
+            cursor.execute(merge.end_versions(of_all=truncated))
+        else:
+            cursor.execute(merge.delete_rows)
+            cursor.execute(merge.upsert_rows)
         connection.commit()
 
 
@@ -146,33 +162,34 @@ def _dialect_of(connection: Any) -> Dialect:
 
 
 def _prepare(
-    connection: Any, dialect: Dialect, merge: Merge, changes: Changes, add_columns: bool
+    connection: Any, dialect: Dialect, merge: Merge, rows: DataFrame, add_columns: bool
 ) -> None:
     """Create the tables unless they exist, and add the columns that the target lacks."""
     cursor = connection.cursor()
-    position = f"{POSITION} text{dialect.collate}"
-    types = {name: dialect.type_of(changes.df.schema[name].dataType) for name in merge.columns}
-    columns = [f"{merge.name(name)} {types[name]}" for name in merge.columns]
-    keys = merge.names(*merge.keys)
+    types = {field.name: dialect.type_of(field.dataType) for field in rows.schema}
+    types |= {POSITION: f"text{dialect.collate}"}
+    names, keys = merge.all_columns, merge.keys
+    if isinstance(merge, HistoryMerge):
+        types |= {VALID_TO: types[VALID_FROM], IS_CURRENT: dialect.types[BooleanType]}
+        keys = (*keys, POSITION)
+    columns = {name: f"{merge.name(name)} {types[name]}" for name in names}
     cursor.execute(
         f"CREATE TABLE IF NOT EXISTS {merge.target}"
-        f" ({', '.join(columns)}, {position}, PRIMARY KEY ({keys}))"
+        f" ({', '.join(columns.values())}, PRIMARY KEY ({merge.names(*keys)}))"
     )
     cursor.execute(f"SELECT * FROM {merge.target} WHERE 1 = 0")
     found = {column[0].lower() for column in cursor.description}
-    missing = [name for name in (*merge.columns, POSITION) if name.lower() not in found]
+    missing = [name for name in names if name.lower() not in found]
     if missing and not add_columns:
         raise missing_columns(merge.target, missing)
     for name in missing:
-        column = position if name == POSITION else f"{merge.name(name)} {types[name]}"
-        cursor.execute(f"ALTER TABLE {merge.target} ADD COLUMN {column}")
-    of_keys = ", ".join(f"{merge.name(key)} {types[key]}" for key in merge.keys)
-    deletes = deletes_table(merge.target)
-    cursor.execute(f"CREATE TABLE IF NOT EXISTS {deletes} ({of_keys}, {position})")
+        cursor.execute(f"ALTER TABLE {merge.target} ADD COLUMN {columns[name]}")
+    of_delete = ", ".join(columns[name] for name in (*merge.keys, *merge.of_delete, POSITION))
+    cursor.execute(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({of_delete})")
     connection.commit()
 
 
-def _stage(cursor: Any, dialect: Dialect, merge: Merge, changes: Changes) -> bool:
+def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> bool:
     """Write the changes to a temporary table. Return whether there is a truncate among them."""
     names = (*merge.columns, *_FLAGS)
     cursor.execute(
@@ -180,15 +197,13 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, changes: Changes) -> boo
         f" 1 = 1 AS {DELETED}, 1 = 1 AS {TRUNCATED}, '' AS {UNAVAILABLE}, 1 = 1 AS {STARTED}"
         f" FROM {merge.target} WHERE 1 = 0"
     )
-    net = changes.net(with_change=False)
-    rows = net.select(
-        *(_portable(net, name, dialect.arrays).alias(name) for name in merge.columns), *_FLAGS
-    )
+    portable = [_portable(rows, name, dialect.arrays).alias(name) for name in merge.columns]
+    staged = rows.select(*portable, *_FLAGS)
     truncated = False
 
     def values() -> Iterator[tuple[Any, ...]]:
         nonlocal truncated
-        for row in rows.toLocalIterator():
+        for row in staged.toLocalIterator():
             truncated = truncated or row[TRUNCATED]
             yield tuple(row)
 

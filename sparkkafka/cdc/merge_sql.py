@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from sparkkafka.cdc.net_changes import (
     DELETED,
+    IS_CURRENT,
     POSITION,
     STARTED,
     TRUNCATED,
     UNAVAILABLE,
+    VALID_FROM,
+    VALID_TO,
     newer,
 )
 
@@ -31,6 +34,9 @@ class Merge:
     quote: str
     collate: str = ""
     """Makes a database compare positions by their bytes, as Spark does."""
+
+    known: str = ">="
+    """How a delete that is known compares with one that need not be remembered."""
 
     @property
     def deletes(self) -> str:
@@ -73,18 +79,28 @@ class Merge:
     @property
     def remember_deletes(self) -> str:
         """Adds the deletes of `s` to `d`, unless `d` has them or newer ones."""
-        columns = self.names(*self.keys, POSITION)
+        of_delete = (*self.keys, *self.of_delete, POSITION)
         same = " AND ".join(
             f"(d.{key} = s.{key} OR s.{key} IS NULL AND d.{key} IS NULL)"
             for key in map(self.name, self.keys)
         )
-        known = f"d.{POSITION}{self.collate} >= s.{POSITION}"
+        known = f"d.{POSITION}{self.collate} {self.known} s.{POSITION}"
         return (
-            f"INSERT INTO {self.deletes} ({columns})"
-            f" SELECT {self.names(*self.keys, POSITION, of='s.')} FROM {self.changes} s"
+            f"INSERT INTO {self.deletes} ({self.names(*of_delete)})"
+            f" SELECT {self.names(*of_delete, of='s.')} FROM {self.changes} s"
             f" WHERE (s.{DELETED} OR s.{TRUNCATED})"
             f" AND NOT EXISTS (SELECT 1 FROM {self.deletes} d WHERE {same} AND {known})"
         )
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """The columns that the target has."""
+        return (*self.columns, POSITION)
+
+    @property
+    def of_delete(self) -> tuple[str, ...]:
+        """The columns of a delete besides key and position."""
+        return ()
 
     def lacks(self, column: str) -> str:
         """Whether a change does not have the column's value."""
@@ -164,6 +180,92 @@ class Merge:
             f" WHERE NOT s.{DELETED} AND NOT s.{TRUNCATED}"
             f" AND {self.after_target} AND {self.after_deletes}"
             f" ON CONFLICT ({self.names(*self.keys)}) DO UPDATE SET {sets}"
+        )
+
+
+@dataclass(frozen=True)
+class HistoryMerge(Merge):
+    """The merge of all changes into a table with each row's history (SCD 2).
+
+    `columns` includes `valid_from`. The end of a version is the start of the next, or its delete.
+    """
+
+    known: str = "="
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        return (*self.columns, POSITION, VALID_TO, IS_CURRENT)
+
+    @property
+    def of_delete(self) -> tuple[str, ...]:
+        return (VALID_FROM,)
+
+    def spark_merge(self, truncate: str | None) -> str:
+        """One MERGE of versions that have their end."""
+        columns = self.all_columns
+        same = f"{self.match('s', 't')} AND s.{POSITION} = t.{POSITION}"
+        return (
+            f"MERGE INTO {self.target} t USING {self.changes} s ON {same}"
+            f" WHEN MATCHED AND NOT (t.{VALID_TO} <=> s.{VALID_TO}"
+            f" AND t.{IS_CURRENT} <=> s.{IS_CURRENT}) THEN UPDATE SET"
+            f" t.{VALID_TO} = s.{VALID_TO}, t.{IS_CURRENT} = s.{IS_CURRENT}"
+            f" WHEN NOT MATCHED THEN INSERT ({self.names(*columns)})"
+            f" VALUES ({self.names(*columns, of='s.')})"
+        )
+
+    @property
+    def _is_new(self) -> str:
+        return (
+            f"NOT s.{DELETED} AND NOT s.{TRUNCATED} AND NOT EXISTS (SELECT 1 FROM {self.target} t"
+            f" WHERE {self.match('s', 't')} AND t.{POSITION} = s.{POSITION})"
+        )
+
+    def _previous(self, column: str) -> str:
+        """The column's value in the version before a change."""
+        return (
+            f"(SELECT p.{self.name(column)} FROM {self.target} p WHERE {self.match('p', 's')}"
+            f" AND p.{POSITION}{self.collate} < s.{POSITION} ORDER BY p.{POSITION} DESC LIMIT 1)"
+        )
+
+    def value(self, column: str) -> str:
+        name = self.name(column)
+        if column not in self.toasted:
+            return f"s.{name}"
+        return f"CASE WHEN {self.lacks(column)} THEN {self._previous(column)} ELSE s.{name} END"
+
+    @property
+    def unknown_values(self) -> str:
+        return (
+            f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, of='s.')} FROM {self.changes} s"
+            f" WHERE s.{UNAVAILABLE} <> '' AND {self._is_new}"
+            f" AND (s.{STARTED} OR {self._previous(POSITION)} IS NULL) LIMIT 1"
+        )
+
+    @property
+    def insert_versions(self) -> str:
+        columns = (*self.columns, POSITION)
+        values = ", ".join([*map(self.value, self.columns), f"s.{POSITION}"])
+        return (
+            f"INSERT INTO {self.target} ({self.names(*columns)})"
+            f" SELECT {values} FROM {self.changes} s WHERE {self._is_new}"
+        )
+
+    def end_versions(self, *, of_all: bool) -> str:
+        """Sets the end of the versions of changed keys, or of all keys."""
+        first = self.name(self.keys[0])
+        columns = self.names(*self.keys, POSITION, VALID_FROM)
+        after = f"e.{POSITION}{self.collate} > t.{POSITION}"
+        following = (
+            f"FROM (SELECT {columns} FROM {self.target}"
+            f" UNION ALL SELECT {columns} FROM {self.deletes}) e"
+            f" WHERE (({self.match('e', 't')}) OR e.{first} IS NULL) AND {after}"
+        )
+        changed = f"EXISTS (SELECT 1 FROM {self.changes} s WHERE {self.match('s', 't')})"
+        return (
+            f"UPDATE {self.target} AS t SET {VALID_TO} ="
+            f" (SELECT e.{VALID_FROM} {following} ORDER BY e.{POSITION} LIMIT 1),"
+            f" {IS_CURRENT} = NOT EXISTS (SELECT 1 {following})"
+            f" WHERE {'1 = 1' if of_all else changed}"
         )
 
 

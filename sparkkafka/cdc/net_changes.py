@@ -37,6 +37,7 @@ DELETED = "_deleted"
 TRUNCATED = "_truncated"
 UNAVAILABLE = "_unavailable"
 """The columns whose value nobody knows, as ",a,b,"; empty if there are none."""
+VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 STARTED = "_started"
 """Whether these changes insert or delete the row, so that a table's own values are out of date."""
 
@@ -181,14 +182,66 @@ class Changes:
         if with_change:
             change = F.when(buried, F.col("_alone.change")).otherwise(F.col("_last.change"))
             columns[CHANGE] = change.withField("unavailable", missing)
-        text = F.concat(F.lit(","), F.concat_ws(",", missing), F.lit(","))
         return net.select(
             *keys,
             *(value.alias(name) for name, value in columns.items()),
             F.when(buried, F.col(f"_alone.{POSITION}")).otherwise(F.col(POSITION)).alias(POSITION),
             (buried | F.col(f"_last.{DELETED}")).alias(DELETED),
             (F.col("_last.kind") == TRUNCATE).alias(TRUNCATED),
-            F.when(F.size(missing) > 0, text).otherwise("").alias(UNAVAILABLE),
+            _as_text(missing).alias(UNAVAILABLE),
+            STARTED,
+        )
+
+    def history(self) -> DataFrame:
+        """Return one row per change of a row, also deletes, and one without a key per truncate.
+
+        `_position` does not contain the offset, so that a change that was sent again is the same.
+        """
+        keys = [_column(key) for key in self.keys]
+        position = F.coalesce("change.position", _sequence(F.lit("")))
+        row = F.col("change.kind") == ROW
+        times = [
+            F.timestamp_millis(_column(CHANGE, *path, "ts_ms"))
+            for path in (("source",), ())
+            if "ts_ms" in _fields(self.df, *path)
+        ]
+        events = (
+            self._keyed()
+            .where(F.col("change.kind") != TOMBSTONE)
+            .withColumn(POSITION, position)
+            .withColumn(DELETED, row & (F.col("change.op") == "d"))
+            .withColumn(VALID_FROM, F.coalesce(*times, "change.timestamp"))
+            .dropDuplicates([*self.keys, POSITION, DELETED])
+        )
+        order = Window.partitionBy(*keys).orderBy(POSITION)
+        unavailable = F.coalesce("change.unavailable", F.array().cast("array<string>"))
+        ended = F.max(F.when(F.col(DELETED), F.col(POSITION))).over(order)
+        events = events.withColumns(
+            {
+                "_ended": F.coalesce(ended, F.lit("")),
+                UNAVAILABLE: unavailable,
+                STARTED: F.max(F.col(DELETED) | F.col("change.op").isin("c", "r")).over(order),
+            }
+        )
+        columns, found = {}, []
+        for name in self.values:
+            columns[name] = _column(name)
+            if name in self.toasted():
+                lacks = F.array_contains(UNAVAILABLE, name)
+                has = F.when(~lacks & ~F.col(DELETED), F.struct(POSITION, _column(name)))
+                earlier = F.last(has, ignorenulls=True).over(order)
+                known = lacks & F.coalesce(earlier[POSITION] > F.col("_ended"), F.lit(False))
+                columns[name] = F.when(known, earlier[name]).otherwise(columns[name])
+                found.append(F.when(known, F.lit(name)))
+        missing = F.array_except(UNAVAILABLE, F.array(*found)) if found else F.col(UNAVAILABLE)
+        return events.select(
+            *keys,
+            *(value.alias(name) for name, value in columns.items()),
+            VALID_FROM,
+            POSITION,
+            DELETED,
+            (F.col("change.kind") == TRUNCATE).alias(TRUNCATED),
+            _as_text(missing).alias(UNAVAILABLE),
             STARTED,
         )
 
@@ -266,6 +319,11 @@ def _sequence(position: Column | str) -> Column:
     )
     known = F.coalesce(position, F.lit(""))
     return F.concat_ws(" ", known, *(F.lpad(n.cast("string"), size, "0") for n, size in numbers))
+
+
+def _as_text(names: Column) -> Column:
+    text = F.concat(F.lit(","), F.concat_ws(",", names), F.lit(","))
+    return F.when(F.size(names) > 0, text).otherwise("")
 
 
 def _column(*path: str) -> Column:

@@ -36,6 +36,9 @@ class SourceTable:
         self.random = random.Random(seed)
         self.toast, self.one_record, self.flat = toast, one_record, flat
         self.rows: dict[Key, tuple[Any, ...]] = {}
+        self.ended: list[tuple[Any, ...]] = []
+        """The earlier versions of rows: key, values, and the log's numbers of start and end."""
+        self.started: dict[Key, int] = {}
         self.partitions = 2
         self.records: list[tuple[Any, ...]] = []
         self.offsets = [0] * 3
@@ -49,7 +52,8 @@ class SourceTable:
             kind = self.random.random()
             if kind < 0.02:
                 self.send(None, "t", kind="truncate")
-                self.rows.clear()
+                for key in [*self.rows]:
+                    self.set(key, None)
             elif kind < 0.06:
                 self.crash()
             elif kind < 0.10:
@@ -72,8 +76,18 @@ class SourceTable:
         amount = None if self.random.random() < 0.1 else f"{self.random.randrange(10**4) / 100:.2f}"
         return (f"note {self.lsn}", amount, [f"tag {self.lsn}"])
 
+    def set(self, key: Key, values: tuple[Any, ...] | None) -> None:
+        if key in self.rows:
+            self.ended.append((key, self.rows.pop(key), self.started[key], self.lsn))
+        if values is not None:
+            self.rows[key], self.started[key] = values, self.lsn
+
+    def versions(self) -> list[tuple[Any, ...]]:
+        current = [(key, row, self.started[key], None) for key, row in self.rows.items()]
+        return sorted([*self.ended, *current], key=lambda version: (version[0], version[2]))
+
     def insert(self, key: Key) -> None:
-        self.rows[key] = self.new_values()
+        self.set(key, self.new_values())
         self.send(key, "c", self.rows[key])
 
     def update(self, key: Key) -> None:
@@ -84,7 +98,7 @@ class SourceTable:
             old = self.rows[key]
             note = old[0] if "note" in unavailable else note
             tags = old[2] if "tags" in unavailable else tags
-        self.rows[key] = (note, amount, tags)
+        self.set(key, (note, amount, tags))
         sent = (
             None if "note" in unavailable else note,
             amount,
@@ -93,15 +107,15 @@ class SourceTable:
         self.send(key, "u", sent, unavailable=unavailable)
 
     def delete(self, key: Key) -> None:
-        del self.rows[key]
+        self.set(key, None)
         if not self.flat:
             self.send(key, "d", (None, None, None))
         self.send(key, None, kind="tombstone", has_position=False)
 
     def move(self, key: Key, new: Key) -> None:
         if self.one_record:
-            del self.rows[key]
-            self.rows[new] = self.new_values()
+            self.set(key, None)
+            self.set(new, self.new_values())
             self.send(new, "u", self.rows[new], old_key=key)
         else:
             self.delete(key)
@@ -124,7 +138,7 @@ class SourceTable:
     ) -> None:
         position = f"{self.lsn:020}" if has_position else None
         row = (None,) * 5 if values is None else (*(key or ()), *values)
-        self.sent.append((row, op, kind, position, key, old_key, unavailable or None))
+        self.sent.append((row, op, kind, self.lsn, position, key, old_key, unavailable or None))
         self.append(*self.sent[-1])
 
     def append(
@@ -132,6 +146,7 @@ class SourceTable:
         row: tuple[Any, ...],
         op: str | None,
         kind: str,
+        lsn: int,
         position: str | None,
         key: Key | None,
         old_key: Key | None,
@@ -143,7 +158,7 @@ class SourceTable:
         offset = self.offsets[partition]
         self.offsets[partition] += 1
         kafka = ("topic", partition, offset, time)
-        change = (op, kind, 1, None, position, None, None, key, old_key, unavailable, *kafka)
+        change = (op, kind, lsn, None, position, None, None, key, old_key, unavailable, *kafka)
         self.records.append((*row, change))
 
     def batches(self, size: int) -> list[list[tuple[Any, ...]]]:

@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def test_a_table_has_the_source_s_rows_after_any_batches(spark: Any, connect: Co
     assert table(connect) == source.rows
 
 
+@pytest.mark.parametrize("connect", ["postgres"], indirect=True)
 def test_values_that_are_not_sent_stay_when_old_batches_come_again(
     spark: Any, connect: Connect
 ) -> None:
@@ -89,6 +91,48 @@ def test_values_that_are_not_sent_stay_when_old_batches_come_again(
             cdc.apply(frame(spark, batches[number - 1]), "orders", connect=connect)
     assert len(source.rows) > 3
     assert table(connect) == source.rows
+
+
+def history(connect: Connect) -> list[tuple[Any, ...]]:
+    found = []
+    columns = "id, part, note, amount, tags, valid_from, valid_to, is_current"
+    for id, part, note, amount, tags, start, end, current in rows(connect, columns):
+        assert bool(current) == (end is None)
+        amount = None if amount is None else str(amount)
+        tags = json.loads(tags) if isinstance(tags, str) else tags
+        times = [
+            None if time is None else round(datetime.fromisoformat(str(time)).timestamp() * 1000)
+            for time in (start, end)
+        ]
+        found.append(((id, part), (note, amount, tags), *times))
+    return sorted(found, key=lambda version: (version[0], version[2]))
+
+
+def test_a_history_has_all_versions_after_any_batches(spark: Any, connect: Connect) -> None:
+    source = SourceTable(2, one_record=True)
+    source.change(60)
+    source.partitions = 3
+    source.change(60)
+    batches = source.batches(60)
+    order = [*batches, batches[0]]
+    source.random.shuffle(order)
+    for batch in order:
+        cdc.apply(frame(spark, batch), "orders", connect=connect, scd=2)
+    assert len(source.ended) > 30
+    assert history(connect) == source.versions()
+
+
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
+def test_a_history_fills_values_that_are_not_sent(spark: Any, connect: Connect) -> None:
+    source = SourceTable(24, toast=True)
+    source.change(120)
+    batches = source.batches(60)
+    for batch in (*batches, batches[1]):
+        cdc.apply(frame(spark, batch), "orders", connect=connect, scd=2)
+    assert history(connect) == source.versions()
+    unknown = frame(spark, [record(9, "u", "9", unavailable=["note"], key=(999, "a"))])
+    with pytest.raises(SchemaError, match="Columns: note; table orders"):
+        cdc.apply(unknown, "orders", connect=connect, scd=2)
 
 
 class KilledError(Exception):
@@ -120,6 +164,7 @@ class Killed:
         return getattr(self.connection, name)
 
 
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
 def test_a_killed_driver_leaves_nothing_half_done(
     spark: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +199,7 @@ def test_new_columns_are_an_error_or_added(spark: Any, connect: Connect) -> None
     assert rows(connect, "id, note") == [(1, "second")]
 
 
+@pytest.mark.parametrize("connect", ["postgres"], indirect=True)
 def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) -> None:
     with closing(connect()) as connection:
         cursor = connection.cursor()
@@ -168,6 +214,7 @@ def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) ->
     assert rows(connect, "id, note, seen") == [(1, "after", "yes"), (2, None, "no")]
 
 
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
 def test_an_unknown_value_is_an_error(spark: Any, connect: Connect) -> None:
     batch = frame(spark, [record(0, "u", "1", unavailable=["note"])])
     with pytest.raises(SchemaError, match=r"REPLICA IDENTITY FULL.*Columns: note; table orders"):
@@ -183,3 +230,5 @@ def test_other_connections_and_tables_are_refused(spark: Any) -> None:
         cdc.apply(batch, "no_table")
     with pytest.raises(OptionError, match="new_columns='no' is unknown"):
         cdc.apply(batch, "orders", new_columns="no")
+    with pytest.raises(OptionError, match="scd=3 is unknown"):
+        cdc.apply(batch, "orders", scd=3)
