@@ -33,6 +33,7 @@ CHAINS: Mapping[str, Sequence[str]] = {
         "docs/client-producer.md",
         "docs/client-consumer.md",
         "docs/client-admin.md",
+        "docs/client-asyncio.md",
     ),
     "schemas": ("docs/schemas.md", "docs/schema-types.md", "docs/bad-records.md", "docs/cdc.md"),
     "low-level": ("docs/low-level.md",),

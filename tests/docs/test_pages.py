@@ -37,8 +37,9 @@ def test_readme_has_what_a_reader_looks_for() -> None:
         "readStream",
     ):
         assert words in text
-    (client,) = (text for _, text in blocks(text) if "sparkkafka.client" in text)
-    assert len([line for line in client.splitlines() if line.strip()]) <= 8
+    threads, aio = (text for _, text in blocks(text) if "sparkkafka.client" in text)
+    for client in (threads, aio):
+        assert len([line for line in client.splitlines() if line.strip()]) <= 8
     limits = text.partition("## Limits\n")[2].partition("\n## ")[0]
     assert 1 <= limits.count("\n- ") <= 5
 

@@ -59,6 +59,7 @@ def test_readme(
     assert re.search(r"\|\s*3\|\s*0\.75\|", printed)  # of the typed ones
     assert "once: 3" in printed
     assert "read without Spark: 0 b" in printed
+    assert "acknowledged: RecordMetadata(topic='orders'" in printed
     assert spark.read.parquet(f"{names['folder']}/rows").count() == 3
     shown = re.findall(r"^    .venv/bin/sparkkafka (.*)$", page("README.md"), re.MULTILINE)
     outputs = []
@@ -68,7 +69,7 @@ def test_readme(
     topics, records = outputs
     assert "orders-once" in topics
     values = sorted(json.loads(line)["payload"] for line in records.splitlines())
-    assert values == ["four", "one", "three", "two"]
+    assert values == ["five", "four", "one", "three", "two"]
 
 
 @pytest.mark.real

@@ -7,6 +7,6 @@ docs/client-asyncio.md shows how to use them.
 
 from sparkkafka.client.aio.admin import AsyncAdmin
 from sparkkafka.client.aio.consumer import AsyncConsumer, AsyncShareConsumer
-from sparkkafka.client.aio.producer import AsyncProducer
+from sparkkafka.client.aio.producer import AsyncDelivery, AsyncProducer
 
-__all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncProducer", "AsyncShareConsumer"]
+__all__ = ["AsyncAdmin", "AsyncConsumer", "AsyncDelivery", "AsyncProducer", "AsyncShareConsumer"]

@@ -1,22 +1,21 @@
 """The Producer for asyncio: `send` returns when the record is written, and many tasks may send.
 
-A record takes the path of `Producer.send`. Its asyncio future is among the `waiters` of its
-`TopicRecords`; the I/O thread passes each batch's outcome to the loop, which wakes up once for all.
+A record takes the path of `Producer.send`. If something waits for it, its asyncio future is among
+the `waiters` of its `TopicRecords`: the I/O thread passes each batch's outcome to the loop, which
+wakes up once for all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+import contextvars
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any
 
-from sparkkafka.client.aio.worker import TURN_S, AsyncClient, LoopQueue, awaited, call_soon
+from sparkkafka.client.aio.worker import AsyncClient, LoopQueue, awaited, call_soon
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.producer.futures import (
-    MAX_FAILURES_KEPT,
     Indexes,
     RecordFutures,
     RecordMetadata,
@@ -27,6 +26,8 @@ from sparkkafka.client.producer.producer import Headers, Producer
 from sparkkafka.client.producer.topic_records import ArrowStream
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
+
+DRAINS_PER_TURN = 256
 
 Bytes = bytes | bytearray | memoryview | str | None
 
@@ -39,12 +40,98 @@ class _NoRoomError(KafkaTimeoutError):
         self.size_bytes = size_bytes
 
 
-class _LoopProducer(Producer):
-    """A Producer whose `send`, on a loop, returns an asyncio future, and never waits."""
+class AsyncDelivery:
+    """A record that was sent: `await` it. Made by `AsyncProducer.send_nowait`.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config)
-        self._loop: asyncio.AbstractEventLoop | None = None
+    It has the methods of an asyncio future, and asyncio's functions take it as one (`gather`,
+    `wait`, `shield`). The loop has work with it only if something waits for it.
+    """
+
+    __slots__ = ("_future", "_index", "_records")
+
+    _asyncio_future_blocking = False  # marks a future for asyncio
+
+    def __init__(self, records: RecordFutures, index: int) -> None:
+        self._records = records
+        self._index = index
+        self._future: asyncio.Future[RecordMetadata] | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncDelivery {self._records.outcome_text(self._index)}>"
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        return self._waiter().__await__()
+
+    def _waiter(self) -> asyncio.Future[RecordMetadata]:
+        """Return the asyncio future that gets the outcome."""
+        future = self._future
+        if future is None:
+            future = self._future = self.get_loop().create_future()
+            self._records.waiters[self._index] = future
+        if not future.done() and self._records.is_done(self._index):
+            _set_outcome(self._records, self._index, future)
+        return future
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop of its producer."""
+        loop: asyncio.AbstractEventLoop = self._records.notifier.loop
+        return loop
+
+    def done(self) -> bool:
+        """Whether the record is written or has failed, or this was cancelled."""
+        return self._records.is_done(self._index) or self.cancelled()
+
+    def result(self) -> RecordMetadata:
+        """Where the record was written. Raises its error; asyncio.InvalidStateError if it is
+        pending, CancelledError if this was cancelled."""
+        return self._waiter().result()
+
+    def exception(self) -> BaseException | None:
+        """The record's error, None if it is written. Raises as `result` otherwise."""
+        return self._waiter().exception()
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Wait for the outcome no longer; the record is still sent. False if it is done."""
+        return self._waiter().cancel(msg)
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` came before the outcome."""
+        return self._future is not None and self._future.cancelled()
+
+    def add_done_callback(
+        self,
+        callback: Callable[[asyncio.Future[RecordMetadata]], object],
+        *,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        """Call `callback` on the loop with an asyncio future that has the outcome."""
+        self._waiter().add_done_callback(callback, context=context)
+
+    def remove_done_callback(
+        self, callback: Callable[[asyncio.Future[RecordMetadata]], object]
+    ) -> int:
+        """Undo `add_done_callback`; return how many callbacks were removed."""
+        return self._waiter().remove_done_callback(callback)
+
+
+def _set_outcome(
+    records: RecordFutures, index: int, future: asyncio.Future[RecordMetadata]
+) -> None:
+    """Give a record's outcome to the future that waits for it."""
+    records.waiters.pop(index, None)
+    if future.done():  # cancelled: the user has not seen an error
+        return
+    error = records.error_of(index)
+    if error is None:
+        future.set_result(records.metadata_of(index))
+    else:
+        future.set_exception(error)
+
+
+class _LoopProducer(Producer):
+    """A Producer whose `send` returns an AsyncDelivery, and never waits on a loop."""
+
+    _handle = AsyncDelivery
 
     def bind(
         self,
@@ -52,17 +139,10 @@ class _LoopProducer(Producer):
         on_outcome: Callable[[RecordFutures, Indexes], None],
         on_freed: Callable[[], None],
     ) -> None:
-        self._loop = loop
+        """Report outcomes, and memory that is freed, of a producer of this loop."""
+        self._notifier.loop = loop
         self._notifier.on_outcome = on_outcome
         self._buffer.on_freed = on_freed
-
-    def _handle(self, records: Any, index: int) -> Any:
-        waiters = records.waiters
-        if len(waiters) != index:  # Ctrl-C came between a record and its future
-            waiters.extend([None] * (index - len(waiters)))
-        future = self._loop.create_future()  # type: ignore[union-attr]
-        waiters.append(future)
-        return future
 
     def _wait_for_memory(self, size_bytes: int) -> None:
         if asyncio._get_running_loop() is None:  # send_table, in the worker's thread
@@ -94,9 +174,9 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         self._outcomes: LoopQueue[tuple[RecordFutures, Indexes] | asyncio.Future[None]]
         self._freed = asyncio.Event()
         self._memory_turn = asyncio.Lock()
-        self._turn_s = 0.0
-        self._unread: deque[asyncio.Future[RecordMetadata]] = deque(maxlen=MAX_FAILURES_KEPT)
-        """Futures of records that failed."""
+        self._buffer = self._client._buffer
+        self._half_bytes = self._buffer.limit_bytes // 2
+        self._drain_count = 0
 
     def _bind(self) -> None:
         """Bind to the loop of the first call. Raises KafkaError on another one."""
@@ -155,33 +235,31 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> asyncio.Future[RecordMetadata]:
-        """Queue a record, and return an asyncio future of where it is written. Never waits.
+    ) -> AsyncDelivery:
+        """Queue a record, and return a future of where it is written. Never waits.
 
         Arguments and errors as of `Producer.send`; KafkaTimeoutError immediately, with nothing
-        queued, while buffer.memory is full: `await drain()` between calls prevents that. A
-        cancelled future does not stop the record.
+        queued, while buffer.memory is full: `await drain()` between calls prevents that. To cancel
+        the future does not stop the record.
         """
         if asyncio._get_running_loop() is not self._loop or self._loop is None:
             self._bind()
-        future: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
-        return future  # type: ignore[no-any-return]
+        found: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
+        return found  # type: ignore[no-any-return]
 
     async def drain(self) -> None:
-        """Wait until half of buffer.memory is free, at most max.block.ms; also gives other tasks a
-        turn every few milliseconds. For loops of `send_nowait`.
+        """Wait until half of buffer.memory is free, at most max.block.ms; also gives other tasks
+        turns. For loops of `send_nowait`.
 
-        Raises KafkaTimeoutError, KafkaError after close.
+        Raises KafkaTimeoutError.
         """
-        self._bind()
-        buffer = self._client._buffer
-        half_bytes = buffer.limit_bytes // 2
-        if buffer.used_bytes + buffer.io_bytes > half_bytes:
-            await self._once_free(partial(self._check_room, half_bytes))
-        now_s = self._loop.time()  # type: ignore[union-attr]
-        if now_s - self._turn_s > TURN_S:
+        if self._buffer.used_bytes + self._buffer.io_bytes > self._half_bytes:
+            self._bind()
+            await self._once_free(partial(self._check_room, self._half_bytes))
+        self._drain_count += 1
+        if self._drain_count >= DRAINS_PER_TURN:
+            self._drain_count = 0
             await asyncio.sleep(0)
-            self._turn_s = self._loop.time()  # type: ignore[union-attr]
 
     def _check_room(self, size_bytes: int) -> None:
         """Raises _NoRoomError if there is no room for `size_bytes`."""
@@ -191,7 +269,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
     async def _once_free(self, action: Callable[[], Any]) -> Any:
         """Return what `action` returns once it does not raise _NoRoomError; callers take turns.
         Raises KafkaTimeoutError after max.block.ms."""
-        buffer, size_bytes = self._client._buffer, 0
+        buffer, size_bytes = self._buffer, 0
         max_block_ms = self._client._settings.producer.max_block_ms
         try:
             async with asyncio.timeout(max_block_ms / 1000), self._memory_turn:
@@ -224,23 +302,15 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             return
         records, indexes = item
         waiters = records.waiters
-        if not waiters:  # of a table or series
-            return
-        futures = (
-            waiters[indexes.start : indexes.stop]
-            if isinstance(indexes, range)
-            else [waiters[index] for index in indexes.tolist()]
-        )
         rows = records.each_metadata(indexes)
-        if rows is not None:
-            for future, row in zip(futures, rows, strict=False):
-                if future is not None and not future.done():
-                    future.set_result(row)
+        if rows is None:
+            for index in [index for index in indexes if index in waiters]:
+                _set_outcome(records, int(index), waiters[index])
             return
-        for index, future in zip(indexes, futures, strict=False):
+        for index, row in zip(indexes, rows, strict=False):
+            future = waiters.pop(index, None)
             if future is not None and not future.done():
-                future.set_exception(records.error_of(int(index)))
-                self._unread.append(future)
+                future.set_result(row)
 
     async def send_many(
         self,
@@ -277,24 +347,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         written: dict[TopicPartition, WrittenRange] = delivery.result()
         return written
 
-    async def flush(self, timeout_s: float | None = None) -> None:
-        """Send all queued records without lingering, and wait until each is delivered or failed.
-
-        Raises as `Producer.flush`; a record's error only if its future was not read.
-        """
-        await self._run(partial(self._client.flush, timeout_s))
-        await self._raise_unread()
-
-    async def _raise_unread(self) -> None:
-        """Raise the error of a record that failed whose future was not read; asyncio logs those of
-        others."""
-        while self._loop is not None and self._outcomes:
-            await asyncio.sleep(0)
-        unread, self._unread = self._unread, deque(maxlen=MAX_FAILURES_KEPT)
-        for future in unread:
-            if future._log_traceback:  # it was not read
-                future.result()
-
+    flush = awaited(Producer.flush)
     partitions_for = awaited(Producer.partitions_for)
 
     def metrics(self) -> Metrics:
@@ -312,20 +365,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
     # --- the end ----------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """As `Producer.close`, also if the task is cancelled meanwhile; a record's error is raised
-        only if its future was not read."""
+        """As `Producer.close`, also if the task is cancelled meanwhile."""
         await self._end(partial(self._client.close, timeout_s))
-        await self._raise_unread()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await super().__aexit__(kind, error, traceback)
-        if kind is None:
-            await self._raise_unread()
 
 
 def _set_on_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

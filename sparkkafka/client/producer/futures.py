@@ -118,8 +118,11 @@ class OutcomeNotifier:
         self.has_outcomes = False
         """Whether records got an outcome since the last `notify`."""
         self.io_thread: threading.Thread | None = None
-        self.on_outcome: Callable[[RecordFutures, Indexes], None] | None = None
-        """Called in the I/O thread with records that got an outcome, a batch at a time."""
+        self.loop: Any = None
+        """The event loop of an AsyncProducer."""
+        self.on_outcome: Callable[[RecordFutures, Indexes], None] = lambda records, indexes: None
+        """Called in the I/O thread with records that got an outcome, a batch at a time, if one of
+        them has `waiters`."""
         self._callbacks: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._queued_count = 0
         self._ran_count = 0
@@ -246,8 +249,8 @@ class RecordFutures:
         self._partitions: NDArray[np.int32]
         self._failures: list[Failure] = []
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
-        self.waiters: list[Any] = []
-        """Of an AsyncProducer: the asyncio future of each record, None for one without."""
+        self.waiters: dict[int, Any] = {}
+        """Of an AsyncProducer: asyncio futures by the index of the record that they wait for."""
 
     def begin(self, times_ms: NDArray[np.int64]) -> None:
         """Fix the number of records: these are their timestamps. No record is added any more."""
@@ -332,7 +335,8 @@ class RecordFutures:
                         self.notifier.add_callbacks(self._callbacks.pop(index))
             # Last: when all is done, the callbacks are queued.
             self.pending_count = pending_count
-        if self.notifier.on_outcome is not None:
+        # After the outcome: who waits looks for it after it has become a waiter.
+        if self.waiters:
             self.notifier.on_outcome(self, indexes)
 
     def _mark_seen(self, index: int) -> None:

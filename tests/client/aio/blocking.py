@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from functools import cache
 from typing import Any, Self, TypeVar
 
+from sparkkafka.client.aio import AsyncDelivery
 from sparkkafka.errors import KafkaTimeoutError
 
 T = TypeVar("T")
@@ -27,26 +28,28 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class BlockingDelivery:
-    """`Delivery` of the future of `send_nowait`."""
+    """`Delivery` of what `send_nowait` returns."""
 
-    def __init__(self, future: asyncio.Future[Any]) -> None:
-        self._future = future
-        self._is_done = threading.Event()
-        future.add_done_callback(lambda _: self._is_done.set())
+    def __init__(self, delivery: AsyncDelivery) -> None:
+        self._delivery = delivery
 
     def done(self) -> bool:
-        return self._is_done.is_set()
+        return self._delivery.done()
 
     def result(self, timeout_s: float | None = None) -> Any:
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        return self._future.result()
+        return self._delivery.result()
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        if not self._is_done.wait(timeout_s):
-            raise KafkaTimeoutError(f"not acknowledged after {timeout_s} s")
-        return self._future.exception()
+        async def wait() -> BaseException | None:
+            done, _ = await asyncio.wait([self._delivery], timeout=timeout_s)  # type: ignore[type-var]
+            if not done:
+                raise KafkaTimeoutError(f"not acknowledged after {timeout_s} s")
+            return self._delivery.exception()
+
+        return run(wait())
 
 
 class Blocking:

@@ -247,6 +247,48 @@ def test_a_transaction_with_a_consumers_offsets(fake: FakeCluster) -> None:
         assert [record.value for record in consumer.poll(WAIT_S)] == [b"committed"] * 3
 
 
+def test_a_delivery_is_a_future(fake: FakeCluster) -> None:
+    hold = Hold()
+    fake.fault(hold, api="Produce", nth=1)
+
+    async def main() -> None:
+        async with producer(fake) as opened:
+            delivery = opened.send_nowait("t", b"1")
+            await asyncio.to_thread(fake.wait_for_requests, "Produce")
+            assert asyncio.isfuture(delivery)
+            assert delivery.get_loop() is asyncio.get_running_loop()
+            assert repr(delivery) == "<AsyncDelivery pending>"
+            assert not delivery.done()
+            with pytest.raises(asyncio.InvalidStateError):
+                delivery.result()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(delivery), 0.01)
+            other = opened.send_nowait("t", b"2")
+            assert other.cancel()
+            assert (other.done(), other.cancelled(), other.cancel()) == (True, True, False)
+            with pytest.raises(asyncio.CancelledError):
+                await other
+            called: list[int] = []
+            delivery.add_done_callback(lambda future: called.append(future.result().offset))
+            delivery.add_done_callback(print)
+            assert delivery.remove_done_callback(print) == 1
+            hold.release()
+            assert (await asyncio.shield(delivery)).offset == 0
+            assert (await delivery).offset == delivery.result().offset == 0
+            assert delivery.exception() is None
+            assert not delivery.cancel()
+            assert called == [0]
+            third = opened.send_nowait("t", b"3")
+            done, pending = await asyncio.wait({third, delivery})
+            assert (done, pending) == ({third, delivery}, set())
+            await opened.flush()
+            assert third.result().offset == 2
+            assert opened.send_nowait("t", b"4").done() is False
+
+    asyncio.run(main())
+    assert log_values(fake, "t") == [b"1", b"2", b"3", b"4"]
+
+
 def test_each_loop_needs_its_own(fake: FakeCluster) -> None:
     opened = producer(fake)
     with pytest.raises(KafkaError, match="outside of a running event loop"):
