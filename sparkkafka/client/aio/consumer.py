@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -22,6 +23,10 @@ from sparkkafka.errors import WakeupError
 T = TypeVar("T")
 P = ParamSpec("P")
 
+FAST_RECORDS, FAST_S = 2048, 0.1
+"""If an iteration takes less time than this for the records of a poll, the next poll may return as
+many: a thread's turn costs as much as some hundred records. A slow one gets max.poll.records, so
+that it polls within max.poll.interval.ms."""
 SLICE_S = 1.0
 """The longest poll of the thread: after it, it notices that its loop is closed."""
 UNLIMITED_S = 1e8
@@ -92,9 +97,7 @@ def _moving(
 
     @wraps(method)
     async def after_return(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        rest = self._take_rest()
-        if rest:
-            await self._worker.run(partial(self._seek_back, rest.first_offsets))
+        await self._return_rest()
         return await call(self, *args, **kwargs)
 
     return after_return
@@ -122,6 +125,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         self._records = Records()  # of the iteration; those up to `_last` are returned
         self._iterator: Iterator[Record] = iter(())
         self._last: Record | None = None
+        self._polled_s = 0.0
         self._next_poll = asyncio.Lock()
 
     # --- reading ----------------------------------------------------------------------------------
@@ -134,9 +138,17 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                 yield record
             async with self._next_poll:
                 if not self._rest:  # else another task has polled
+                    is_fast = time.monotonic() - self._polled_s < FAST_S
                     self._take_rest()
-                    self._records = await self._poll(self._client.poll, UNLIMITED_S)
+                    poll = partial(self._poll_many, FAST_RECORDS if is_fast else 0)
+                    self._records = await self._poll(poll, UNLIMITED_S)
                     self._iterator = iter(self._records)
+                    self._polled_s = time.monotonic()
+
+    def _poll_many(self, max_records: int, timeout_s: float) -> Records:
+        """As `Consumer.poll`, with up to `max_records` if that is more."""
+        with self._client._guard:
+            return self._client._loop.poll_records(timeout_s, max_records)
 
     @property
     def _rest(self) -> Records:
@@ -148,6 +160,12 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         rest = self._rest
         self._records, self._iterator, self._last = Records(), iter(()), None
         return rest
+
+    async def _return_rest(self) -> None:
+        """Let the next poll return the rest."""
+        rest = self._take_rest()
+        if rest:
+            await self._worker.run(partial(self._seek_back, rest.first_offsets))
 
     def _seek_back(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Let the next poll return the records from these offsets on."""
@@ -168,13 +186,15 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
 
     async def poll(self, timeout_s: float) -> Records:
         """As `Consumer.poll`. If it is cancelled, the next poll returns its records."""
-        return self._take_rest() or await self._poll(self._client.poll, timeout_s)
+        rest = self._rest
+        if rest and len(rest) <= self._client._options.max_poll_records:
+            return self._take_rest()
+        await self._return_rest()
+        return await self._poll(self._client.poll, timeout_s)
 
     async def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
         """As `Consumer.poll_arrow`. If it is cancelled, the next poll returns its records."""
-        rest = self._take_rest()
-        if rest:
-            await self._worker.run(partial(self._seek_back, rest.first_offsets))
+        await self._return_rest()
         poll = partial(self._client.poll_arrow, max_records=max_records)
         return await self._poll(poll, timeout_s)
 

@@ -69,9 +69,10 @@ class PollLoop:
         self._old_positions: list[tuple[PartitionState, int | None]] = []
         """Of the partitions of which the last poll took records: their positions before it."""
 
-    def poll_records(self, timeout_s: float) -> Records:
-        """As `Consumer.poll`."""
-        return self._poll(timeout_s, self._collect_records) or Records()
+    def poll_records(self, timeout_s: float, max_records: int = 0) -> Records:
+        """As `Consumer.poll`. `max_records` may be more than max.poll.records."""
+        count = max(max_records, self._options.max_poll_records)
+        return self._poll(timeout_s, lambda end: self._collect_records(count, end)) or Records()
 
     def poll_table(self, timeout_s: float, max_records: int | None) -> pa.Table:
         """As `Consumer.poll_arrow`."""
@@ -190,10 +191,9 @@ class PollLoop:
 
     # --- buffered records -------------------------------------------------------------------
 
-    def _collect_records(self, deadline: Deadline) -> Records | None:
-        """Take buffered records, at most max.poll.records; return None if there are none."""
+    def _collect_records(self, max_records: int, deadline: Deadline) -> Records | None:
+        """Take buffered records, at most `max_records`; return None if there are none."""
         taken: list[TakenRows] = []
-        max_records = self._options.max_poll_records
 
         def take(state: PartitionState, max_rows: int | None) -> int:
             rows = state.take_rows(max_records if max_rows is None else max_rows, deadline)

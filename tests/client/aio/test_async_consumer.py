@@ -55,10 +55,12 @@ def test_an_iteration_goes_on_after_a_break(filled: FakeCluster) -> None:
         async with consumer(filled) as source:
             await source.subscribe(["t"])
             assert offsets(await take(source, 30)) == list(range(30))
-            assert offsets(await take(source, 100)) == list(range(30, 130))
             rest = await source.poll(WAIT_S)  # what the iteration has left
-            assert offsets(list(rest)) == list(range(130, 200))
-            assert offsets(await take(source, 100)) == list(range(200, 300))
+            assert offsets(list(rest)) == list(range(30, 100))
+            assert offsets(await take(source, 20)) == list(range(100, 120))
+            rest = await source.poll(WAIT_S)  # more than max.poll.records are left
+            assert offsets(list(rest)) == list(range(120, 220))
+            assert offsets(await take(source, 80)) == list(range(220, 300))
             assert not await source.poll(0)
 
     asyncio.run(main())
