@@ -18,7 +18,8 @@ from sparkkafka.schemas.registry.glue import boto3_client
 
 class CloudRegistry:
     """`schemas` has (name, text, format) by GUID, in the order of registration. `requests` are the
-    actions that were asked for. `answers`: what Glue answers next, (status, error code)."""
+    actions that were asked for. `answers`: what Glue answers next, (status, error code). `headers`
+    are those of all answers of the others."""
 
     def __init__(self) -> None:
         self.schemas: dict[str, tuple[str, str, str]] = {}
@@ -27,6 +28,7 @@ class CloudRegistry:
         self.pending = 0
         self.status = "AVAILABLE"
         self.url = ""
+        self.headers: dict[str, str] = {}
 
     def add(self, name: str, text: str, kind: str = "AVRO") -> str:
         for guid, found in self.schemas.items():
@@ -110,7 +112,9 @@ class CloudRegistry:
 
         missing = 404, '{"status": 404, "title": "No such artifact", "name": "NotFound"}'
         if found := re.fullmatch(r"/ids/(globalIds|contentIds)/(\d+)", path):
-            assert query == "references=DEREFERENCE"
+            is_global = found[1] == "globalIds"
+            more = "&returnArtifactType=true" if is_global else ""
+            assert query == f"references=DEREFERENCE{more}"
             number = int(found[2]) - (100 if found[1] == "contentIds" else 0)
             return (200, self.schemas[guids[number - 1]][1]) if number <= len(guids) else missing
         if path == "/search/versions":
@@ -174,6 +178,7 @@ def cloud_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudRegistry]:
             text = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
             target = self.headers.get("x-amz-target", "")
             schema_id = ""
+            headers = dict(registry.headers)
             if target:
                 action = target.removeprefix("AWSGlue.")
                 registry.requests.append(action)
@@ -182,13 +187,19 @@ def cloud_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudRegistry]:
             elif self.path.startswith("/apis/"):
                 status, answer_text = registry.apicurio(self.command, self.path, text)
                 body = answer_text.encode()
+                if "returnArtifactType=true" in self.path and status == 200:
+                    number = int(re.findall(r"\d+", self.path)[-1])
+                    *_, kind = list(registry.schemas.values())[number - 1]
+                    headers["X-Registry-ArtifactType"] = kind
             else:
                 registry.requests.append(f"{self.command} {self.path}")
                 status, answer_text, schema_id = registry.azure(self.command, self.path, text)
                 body = answer_text.encode()
             self.send_response(status)
             if schema_id:
-                self.send_header("Schema-Id", schema_id)
+                headers = {"Schema-Id": schema_id, **headers}
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if status != 204:

@@ -14,7 +14,7 @@ import pytest
 
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.config.registry import RegistryOptions
-from sparkkafka.errors import RegistryError
+from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas import framings
 from sparkkafka.schemas.avro.fingerprint import fingerprint
@@ -334,6 +334,57 @@ def test_azure(clouds: CloudRegistry) -> None:
         client.latest("None")
     with pytest.raises(Exception, match="is not in http"):
         client.by_guid(bytes(16))
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "reason"),
+    [
+        ({"Schema-Id": "f" * 32}, '"long"', "with another one"),
+        ({"Schema-Id": ""}, '"long"', "without the header Schema-Id"),
+        ({"Content-Type": "text/html"}, '"long"', "with 'text/html', not with JSON"),
+        ({"Content-Type": "application/json; serialization=Json"}, "{}", "is json, not avro"),
+        ({}, "", "with nothing, not JSON"),
+        ({}, "[" * 100_000, "not JSON"),
+    ],
+)
+def test_wrong_answers_of_azure(
+    clouds: CloudRegistry, headers: dict[str, str], body: str, reason: str
+) -> None:
+    client = connect(RegistryOptions(url=f"{clouds.url}/$schemaGroups/shop", max_retries=0))
+    guid = uuid.UUID(clouds.add("Order", ORDER.text)).bytes
+    clouds.schemas[str(uuid.UUID(bytes=guid))] = "Order", body, "AVRO"
+    clouds.headers = headers
+    with pytest.raises((RegistryError, SchemaError), match=reason):
+        client.by_guid(guid, AVRO)
+    clouds.headers = {}
+    clouds.schemas[str(uuid.UUID(bytes=guid))] = "Order", ORDER.text, "AVRO"
+    if reason != "is json, not avro":  # an answer that is none is not kept
+        assert client.by_guid(guid, AVRO) == ORDER
+
+
+@pytest.mark.parametrize("body", ["7", "{}", '{"Value": 7}', '{"Value": [true]}'])
+def test_versions_of_azure_are_a_list_of_numbers(
+    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    client = connect(RegistryOptions(url=f"{clouds.url}/$schemaGroups/shop"))
+    monkeypatch.setattr(clouds, "azure", lambda *_: (200, body, ""))
+    for request in (lambda: client.versions("Order"), lambda: client.latest("Order")):
+        with pytest.raises(RegistryError, match="without a list"):
+            request()
+
+
+def test_the_type_of_an_artifact_of_apicurio_is_checked(clouds: CloudRegistry) -> None:
+    client = connect(RegistryOptions(url=f"{clouds.url}/apis/registry/v3/groups/shop"))
+    clouds.add("orders", '{"openapi": "3.0.2"}', "OPENAPI")
+    clouds.add("order", '{"type": "object"}', "JSON")
+    for number, format, reason in (
+        (1, AVRO, "is OPENAPI, not avro"),
+        (2, AVRO, "is json, not avro: set valueFormat"),
+        (1, JSON, "is OPENAPI, not json"),
+    ):
+        with pytest.raises(SchemaError, match=f"global id {number} .*{reason}"):
+            client.by_id(number, None, format)
+    assert client.by_id(2, None, JSON).format == JSON
 
 
 def test_apicurios_third_version(clouds: CloudRegistry) -> None:

@@ -79,7 +79,8 @@ class Answer(NamedTuple):
         host = parts.netloc.rpartition("@")[2]
         # If a password contains a slash, `netloc` ends there.
         is_cut = location.rfind("@") > location.find(parts.netloc) + len(parts.netloc)
-        return f"{parts.scheme}://{host}" if host and not is_cut else ""
+        scheme = f"{parts.scheme}://" if parts.scheme else ""
+        return f"{scheme}{host}" if host and not is_cut else ""
 
 
 def exchange(

@@ -129,15 +129,22 @@ class Client(ForeignClient):
         return f"/groups/{quote(self._group, safe='')}/artifacts/{quote(subject, safe='')}"
 
     def _by(self, kind: str, number: int, what: str, format: str | None) -> Schema:
-        """Return the schema with this id, cached. `kind`: in the path."""
+        """Return the schema with this id, cached. `kind`: in the path. Only version 3 says of which
+        type an artifact is, and only for a global id: content has no type of its own."""
         inline = "references=DEREFERENCE" if self._is_v3 else "dereference=true"
         path = f"/ids/{kind}/{number}?{inline}"
+        if self._is_v3 and kind == "globalIds":
+            path += "&returnArtifactType=true"
 
         def fetch(deadline: Deadline) -> Schema:
-            text = self._rest.request(what, "GET", path, deadline, headers=_TEXT, returns="")
-            return Schema(format or AVRO, text)
+            text, headers = self._rest.request(
+                what, "GET", path, deadline, headers=_TEXT, returns=""
+            )
+            found = headers.get("X-Registry-ArtifactType")
+            return Schema(format or AVRO if found is None else _FORMATS.get(found, found), text)
 
-        return self._cached((kind, str(number), format or AVRO), what, fetch)
+        schema = self._cached((kind, str(number), format or AVRO), what, fetch)
+        return self._with_format(what, schema, format)
 
     def _version_at(self, subject: str, path: str, format: str | None) -> RegisteredSchema:
         """Return the version of an artifact whose metadata is at this path."""

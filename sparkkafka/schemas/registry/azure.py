@@ -35,7 +35,7 @@ class Client(ForeignClient):
         what = f"the schema with id {guid.hex()}"
         path = f"/$schemaGroups/$schemas/{guid.hex()}{_QUERY}"
         schema = self._cached(
-            ("guid", guid.hex()), what, lambda limit: self._text(what, path, limit)
+            ("guid", guid.hex()), what, lambda limit: self._schema(guid, what, path, limit)
         )
         return self._with_format(what, schema, format)
 
@@ -71,8 +71,11 @@ class Client(ForeignClient):
         except RegistryError as error:
             raise (self._no_subject(subject, error) if error.status == 404 else error) from None
         fields = found if isinstance(found, dict) else {}
-        values = fields.get("Value") or fields.get("value") or []
-        return tuple(sorted(value for value in values if isinstance(value, int)))
+        values = fields.get("Value", fields.get("value"))
+        # A bool is an int, too.
+        if not isinstance(values, list) or not all(type(value) is int for value in values):
+            raise RegistryError(f"{self.address} answers the request for {what} without a list")
+        return tuple(sorted(values))
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -98,11 +101,21 @@ class Client(ForeignClient):
         group = quote(self._rest.settings.group, safe="")
         return f"/$schemaGroups/{group}/schemas/{quote(subject, safe='')}"
 
-    def _text(self, what: str, path: str, limit: Deadline) -> Schema:
-        text = self._rest.request(
+    def _schema(self, guid: bytes, what: str, path: str, limit: Deadline) -> Schema:
+        """Return the schema with this id. The headers of the answer say which schema it is, and in
+        which format."""
+        text, headers = self._rest.request(
             what, "GET", path, limit, headers={**_HEADERS, "Accept": "*/*"}, returns=""
         )
-        return Schema(AVRO, text)
+        if self._guid(headers.get("Schema-Id", ""), what) != guid:
+            raise RegistryError(f"{self.address} answers the request for {what} with another one")
+        kind = headers.get("Content-Type", "")
+        found = re.search("serialization=([a-z]+)", kind, re.IGNORECASE)
+        if found is None and kind and "json" not in kind.lower():
+            raise RegistryError(
+                f"{self.address} answers the request for {what} with {kind[:64]!r}, not with JSON"
+            )
+        return Schema(AVRO if found is None else found[1].lower(), text)
 
     def _send(self, subject: str, schema: Schema, method: str, action: str) -> RegisteredSchema:
         """Send the schema, and return it with the id in the answer."""

@@ -107,7 +107,8 @@ class RestService:
         """Return the JSON of the answer. `what` is the subject of messages: "subject 'a-value'".
 
         `body` is sent as JSON, a text as it is. `headers` replace those of Confluent's API.
-        `returns` is the name of the answer's header that is returned, "" for the text of its JSON.
+        `returns` is the name of the answer's header that is returned; "" returns the text of its
+        JSON and its headers.
 
         Raises RegistryError if the registry refuses or its answer is invalid, KafkaConnectionError
         or KafkaTimeoutError if no server answers, AuthenticationError, OptionError.
@@ -253,7 +254,9 @@ class RestService:
         if 200 <= status < 300:
             try:
                 found = parse_json(body)
-                return found if call.returns is None else body.reveal().decode("utf-8-sig")
+                if call.returns is None:
+                    return found
+                return body.reveal().decode("utf-8-sig"), answer.headers
             except ValueError:
                 raise RegistryError(
                     f"{here} answers the request for {what} with {describe_body(body)}, not JSON: "
