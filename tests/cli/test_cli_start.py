@@ -46,6 +46,19 @@ def test_without_the_extra_one_line_says_what_to_install():
     assert "pip install 'sparkkafka[cli]'" in line
 
 
+@pytest.mark.parametrize(("call", "is_process"), [("main()", True), ("main(['--version'])", False)])
+def test_only_the_end_of_the_process_does_without_a_search_for_cycles(call, is_process):
+    code = (
+        "import gc, sys\n"
+        "from sparkkafka.cli.app import main\n"
+        f"{call}\n"
+        "print('searched:', len(gc.get_objects()) > 1000)\n"
+    )
+    run = run_python(code, "--version")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.endswith(f"searched: {not is_process}\n")
+
+
 def test_python_m_is_the_command():
     run = subprocess.run(
         [sys.executable, "-m", "sparkkafka", "--version"], capture_output=True, timeout=120
