@@ -25,6 +25,7 @@ from sparkkafka.config.kinds import (
     CANAL,
     CONFLUENT,
     DEAD_LETTER,
+    DEBEZIUM,
     DEPTH_OPTION,
     FAIL,
     GLUE,
@@ -93,9 +94,10 @@ class FormatOptions:
     """Formats of both columns, and the options that both share.
 
     `registry` is None if none is needed. Only reads have `on_bad_record`, `dead_letter_topic` (set
-    if that is "deadLetter"), `rescued_column` and `envelope`; only writes have
-    `auto_register_schemas` and the fields after it. `recursive_fields_max_depth` is the number of
-    levels of a recursive type that are structs; None: such a type is an error.
+    if that is "deadLetter"), `rescued_column` and `envelope_columns`; only writes have
+    `envelope_schemas`, `auto_register_schemas` and the fields after it.
+    `recursive_fields_max_depth` is the number of levels of a recursive type that are structs; None:
+    such a type is an error.
     """
 
     GROUP = "format"
@@ -108,6 +110,7 @@ class FormatOptions:
     rescued_column: bool = False
     envelope: str = ""
     envelope_columns: str = ROW_COLUMNS
+    envelope_schemas: bool = True
     recursive_fields_max_depth: int | None = None
     auto_register_schemas: bool = False
     use_latest_version: bool = False
@@ -134,7 +137,7 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
         return None
     key, value = _column_format("key", parsed), _column_format("value", parsed)
     fields = parsed.group("format")
-    if {"envelope", "envelope_columns"} & fields.keys():
+    if {"envelope", "envelope_columns", "envelope_schemas"} & fields.keys():
         key, value = _with_envelope(key, value, parsed)
     columns = [column for column in (value, key) if column.format != BINARY]
     if not columns:
@@ -243,8 +246,9 @@ def _with_envelope(
     fields = parsed.group("format")
     envelope = fields.get("envelope")
     if envelope is None:
+        name = next(parsed.names[f"format.{field}"] for field in fields if "envelope" in field)
         raise OptionError(
-            "option envelope.columns has no effect without envelope: set envelope, or remove it"
+            f"option {name} has no effect without envelope: set envelope, or remove it"
         )
     if not value.has_schema:
         raise OptionError(
@@ -255,6 +259,8 @@ def _with_envelope(
         raise OptionError(
             f"option envelope={envelope} is for valueFormat={JSON}, not {value.format}"
         )
+    if parsed.side is Side.WRITE:
+        return key, _written_envelope(key, value, parsed)
     unwraps = fields.get("envelope_columns", ROW_COLUMNS) == ROW_COLUMNS
     for name, field in (("rescuedColumn", "rescued_column"), (DEPTH_OPTION, None)):
         if fields.get(field or "recursive_fields_max_depth"):
@@ -270,6 +276,37 @@ def _with_envelope(
         dataclasses.replace(key, envelope=envelope if key.has_schema else ""),
         dataclasses.replace(value, envelope=envelope, unwraps=unwraps),
     )
+
+
+def _written_envelope(
+    key: ColumnFormat, value: ColumnFormat, parsed: ParsedOptions
+) -> ColumnFormat:
+    """Return the format of the values of a write of changes. Raises OptionError if other options
+    exclude it."""
+    fields = parsed.group("format")
+    if fields["envelope"] != DEBEZIUM or value.format not in (JSON, AVRO):
+        raise OptionError(
+            f"option envelope={fields['envelope']} with valueFormat={value.format} is for reads: "
+            f"writes have envelope={DEBEZIUM} with {JSON} and {AVRO}"
+        )
+    if "format" in parsed.group("key") or value.schema is not None:
+        name = "keyFormat" if "format" in parsed.group("key") else "valueSchema"
+        raise OptionError(
+            f"option {name} and envelope={DEBEZIUM} exclude each other in a write: keys have the "
+            "format of values, and schemas are made from the rows"
+        )
+    if value.format == AVRO:
+        if "envelope_schemas" in fields:
+            raise OptionError(
+                f"option envelope.schemas has no effect with valueFormat={AVRO}: it is for {JSON}"
+            )
+        return dataclasses.replace(value, envelope=DEBEZIUM)
+    if parsed.group("registry").get("url") is not None:
+        raise OptionError(
+            f"option {REGISTRY_PREFIX}url has no effect: a write with envelope={DEBEZIUM} and "
+            f"valueFormat={JSON} has the schemas beside the payloads; remove it"
+        )
+    return dataclasses.replace(value, envelope=DEBEZIUM, framing=NO_FRAMING)
 
 
 def _with_schema(column: ColumnFormat, text: str, side: Side) -> ColumnFormat:

@@ -582,8 +582,9 @@ FORMATS: tuple[Option, ...] = (
     *_column_rows("value"),
     *_column_rows("key"),
     used(
-        "envelope", _READ, "format.envelope", kinds.envelope,
-        "The records are changes of a table, in the envelope of this tool. debezium-flat: as "
+        "envelope", _BOTH, "format.envelope", kinds.envelope,
+        "The records are changes of a table, in the envelope of this tool (writes: debezium, with "
+        "valueFormat=json or avro). debezium-flat: as "
         "Debezium's ExtractNewRecordState leaves them. valueFormat says how the envelope is "
         "encoded (json for maxwell, canal and ogg), and keyFormat is the same unless it is set.",
         default_text="none: values are what they are",
@@ -593,6 +594,11 @@ FORMATS: tuple[Option, ...] = (
         "The columns of a read with envelope. row: those of the table, as they are after the "
         "change (before it, if it is a delete), and a column change. envelope: those of Kafka, and "
         "value is the envelope.",
+    ),
+    used(
+        "envelope.schemas", _WRITE, "format.envelope_schemas", boolean,
+        "envelope=debezium and valueFormat=json: put the schema beside each payload, as Kafka "
+        "Connect's JsonConverter does with schemas.enable=true.",
     ),
     used(
         "onBadRecord", _READ, "format.on_bad_record", kinds.bad_record_action,

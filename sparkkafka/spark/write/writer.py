@@ -16,6 +16,7 @@ import logging
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from sparkkafka.schemas.column import EncodePlan
     from sparkkafka.spark.exactly_once.decision_text import Outcome
     from sparkkafka.spark.exactly_once.task import TaskAttempt
+    from sparkkafka.spark.write.change_records import ChangeRecords
 
     class _ArrowSink(DataSourceStreamWriter):
         pass
@@ -89,7 +91,15 @@ class _KafkaWriter(PickledToTasks):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__()
+        self.changes: ChangeRecords | None = None  # of a write with an envelope
+        if options.formats is not None and options.formats.envelope:
+            from sparkkafka.spark.write.change_records import ChangeRecords
+
+            self.changes = ChangeRecords.of(schema, options)
+            options = replace(options, formats=self.changes.formats)
+            schema = self.changes.schema
         self.options = options
+        self.schema = schema
         self.columns = input_columns(schema, options.topic, options.formats)
         self.plans: tuple[EncodePlan, ...] = ()  # of the columns with a schema
         self.plan_error: KafkaError | None = None  # tasks raise it
@@ -117,6 +127,8 @@ class _KafkaWriter(PickledToTasks):
         if self.plan_error is not None:
             raise self.plan_error
         attempt = self._task_attempt() if self.is_exactly_once else None
+        if self.changes is not None:
+            iterator = self.changes.records(iterator)
         return write_rows(iterator, self.columns, self.options, attempt, self.plans)
 
     def _report_commit(
@@ -140,7 +152,7 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self.plans = encode_plans(options, schema, self.columns)
+        self.plans = encode_plans(self.options, self.schema, self.columns)
 
     def _task_attempt(self) -> TaskAttempt:
         from sparkkafka.spark.exactly_once.task import TaskAttempt
@@ -189,7 +201,7 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         try:
-            self.plans = encode_plans(options, schema, self.columns)
+            self.plans = encode_plans(self.options, self.schema, self.columns)
         except (KafkaConnectionError, KafkaTimeoutError) as error:
             self.plan_error = error
         except RegistryError as error:

@@ -1,0 +1,276 @@
+"""Debezium's envelopes out of rows and changes: their schemas, and the values to be encoded.
+
+Semantic types are those of Debezium's connectors: date is io.debezium.time.Date, a timestamp
+ZonedTimestamp, one without a zone MicroTimestamp, a decimal Connect's Decimal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparkkafka.errors import OptionError
+from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.records.varint_columns import Flags
+from sparkkafka.schemas.arrays import flags_of, scalar
+from sparkkafka.schemas.envelopes.debezium import ROW, TOMBSTONE, TRUNCATE, fields_of
+from sparkkafka.schemas.envelopes.semantic_types import PLACEHOLDER, struct_of
+from sparkkafka.schemas.field_names import child_path, label
+from sparkkafka.schemas.values import ValueRowError, type_name
+
+_TIME: Final = "io.debezium.time."
+_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+
+_NUMBERS: Final = {
+    pa.int8(): ("int8", "int"),
+    pa.int16(): ("int16", "int"),
+    pa.int32(): ("int32", "int"),
+    pa.int64(): ("int64", "long"),
+    pa.float32(): ("float", "float"),
+    pa.float64(): ("double", "double"),
+}
+_JSON_NUMBERS: Final = {"float": "float32", "double": "float64"}
+
+
+@dataclass(frozen=True)
+class EncodedType:
+    """How values of a type are written: the type of the values that are encoded (`wire`), and their
+    schema in Kafka Connect's JSON, as a JSON Schema and in Avro."""
+
+    wire: pa.DataType
+    connect: dict[str, Any]
+    json: dict[str, Any]
+    avro: Any
+
+
+def encoded_type(kind: pa.DataType, name: str, path: str = "") -> EncodedType:
+    """Return how values of a type are written. `name`: the full name of a struct. Raises
+    OptionError for a type that Debezium has nothing for."""
+    types = pa.types
+    if types.is_struct(kind):
+        parts = {
+            field.name: encoded_type(
+                field.type, f"{name}.{field.name}", child_path(path, field.name)
+            )
+            for field in kind
+        }
+        return EncodedType(
+            pa.struct([(field, part.wire) for field, part in parts.items()]),
+            {
+                "type": "struct",
+                "fields": [{**part.connect, "field": field} for field, part in parts.items()],
+                "optional": True,
+                "name": name,
+            },
+            {"type": "object", "properties": {field: part.json for field, part in parts.items()}},
+            {
+                "type": "record",
+                "name": name.rpartition(".")[2],
+                "namespace": name.rpartition(".")[0],
+                "fields": [
+                    {"name": field, "type": ["null", part.avro], "default": None}
+                    for field, part in parts.items()
+                ],
+                "connect.name": name,
+            },
+        )
+    if types.is_list(kind):
+        item = encoded_type(kind.value_type, f"{name}.item", f"{path}[]")
+        return EncodedType(
+            pa.list_(pa.field("element", item.wire)),
+            {"type": "array", "items": item.connect, "optional": True},
+            {"type": "array", "items": item.json},
+            {"type": "array", "items": ["null", item.avro]},
+        )
+    if types.is_map(kind) and types.is_string(kind.key_type):
+        item = encoded_type(kind.item_type, f"{name}.value", f"{path}{{}}")
+        keys = {"type": "string", "optional": False}
+        return EncodedType(
+            pa.map_(pa.string(), pa.field("value", item.wire)),
+            {"type": "map", "keys": keys, "values": item.connect, "optional": True},
+            {"type": "object", "additionalProperties": item.json},
+            {"type": "map", "values": ["null", item.avro]},
+        )
+    if kind in _NUMBERS:
+        connect, avro = _NUMBERS[kind]
+        is_float = connect in _JSON_NUMBERS
+        wire = kind if is_float or kind.bit_width > 32 else pa.int32()
+        json = {
+            "type": "number" if is_float else "integer",
+            "connect.type": _JSON_NUMBERS.get(connect, f"int{wire.bit_width}"),
+        }
+        return EncodedType(wire, {"type": connect, "optional": True}, json, avro)
+    if types.is_decimal128(kind) and kind.scale >= 0:
+        return _encoded_decimal(kind)
+    for matches, wire, connect, semantic in (
+        (types.is_boolean, pa.bool_(), "boolean", ""),
+        (types.is_string, pa.string(), "string", ""),
+        (types.is_binary, pa.binary(), "bytes", ""),
+        (types.is_date32, pa.int32(), "int32", f"{_TIME}Date"),
+        (_is_instant, pa.string(), "string", f"{_TIME}ZonedTimestamp"),
+        (types.is_timestamp, pa.int64(), "int64", f"{_TIME}MicroTimestamp"),
+        (types.is_duration, pa.int64(), "int64", f"{_TIME}MicroDuration"),
+    ):
+        if matches(kind):
+            return _encoded_leaf(wire, connect, semantic)
+    raise OptionError(f"{label(path)}: Debezium's envelopes have no {type_name(kind)}: cast it")
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
+
+
+def _encoded_leaf(wire: pa.DataType, connect: str, semantic: str) -> EncodedType:
+    json = {"boolean": "boolean", "string": "string", "bytes": "string"}.get(connect, "integer")
+    avro: Any = {"int32": "int", "int64": "long"}.get(connect, connect)
+    names: dict[str, Any] = {"name": semantic, "version": 1} if semantic else {}
+    if semantic:
+        avro = {"type": avro, "connect.version": 1, "connect.name": semantic}
+    return EncodedType(
+        wire,
+        {"type": connect, "optional": True, **names},
+        {"type": json, "connect.type": connect},
+        avro,
+    )
+
+
+def _encoded_decimal(kind: pa.DataType) -> EncodedType:
+    parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+    connect = {"type": "bytes", "optional": True, "name": _DECIMAL, "version": 1}
+    names = {"connect.version": 1, "connect.parameters": parameters}
+    return EncodedType(
+        kind,
+        {**connect, "parameters": parameters},
+        {"type": "string", "title": _DECIMAL, "connect.type": "bytes", **names},
+        {
+            "type": "bytes",
+            "logicalType": "decimal",
+            "scale": kind.scale,
+            "precision": kind.precision,
+            "connect.name": _DECIMAL,
+            **names,
+        },
+    )
+
+
+def wire_values(values: pa.Array, wire: pa.DataType) -> pa.Array:
+    """Return values as the type that `encoded_type` names."""
+    kind = values.type
+    if kind == wire:
+        return values
+    if pa.types.is_struct(kind):
+        children = [
+            wire_values(child, field.type)
+            for child, field in zip(fields_of(values), wire, strict=True)
+        ]
+        return struct_of(wire, len(values), is_valid(values), children)
+    if pa.types.is_list(kind):
+        offsets, bitmap = values.buffers()[1], values.buffers()[0]
+        items = wire_values(values.values, wire.value_type)
+        return pa.Array.from_buffers(
+            wire, len(values), [bitmap, offsets], offset=values.offset, children=[items]
+        )
+    if pa.types.is_map(kind):
+        items = wire_values(values.items, wire.item_type)
+        entry = pa.struct([wire.key_field, wire.item_field])
+        pairs = struct_of(entry, len(items), None, [values.keys, items])
+        return pa.Array.from_buffers(
+            wire, len(values), values.buffers()[:2], offset=values.offset, children=[pairs]
+        )
+    if _is_instant(kind):
+        text = values.view(pa.timestamp("us")).cast(pa.string())
+        text = pc.replace_substring(text, " ", "T")
+        return pc.binary_join_element_wise(text, scalar("Z"), scalar(""))
+    if pa.types.is_integer(kind):
+        return values.cast(wire)
+    return values.view(wire)
+
+
+# --- envelopes ----------------------------------------------------------------------------------
+
+
+def envelope_type(row: pa.DataType, change: pa.DataType) -> pa.DataType:
+    """Return the type of the envelopes of rows and changes: with `source` and `transaction` if the
+    changes have them."""
+    optional = [field for field in change if field.name in ("source", "transaction")]
+    return pa.struct(
+        [
+            ("before", row),
+            ("after", row),
+            *((field.name, field.type) for field in optional),
+            ("op", pa.string()),
+            ("ts_ms", pa.int64()),
+        ]
+    )
+
+
+def envelopes(row: pa.Array, change: pa.Array, kind: pa.DataType, now_ms: int) -> pa.Array:
+    """Return the envelopes, of `envelope_type`, of rows and changes; null for tombstones.
+
+    Raises ValueRowError for a change that no envelope can have.
+    """
+    count = len(row)
+    names = {field.name: child for field, child in zip(change.type, fields_of(change), strict=True)}
+    op = names["op"]
+    kinds = names.get("kind")
+    is_tombstone = (
+        np.zeros(count, np.bool_) if kinds is None else flags_of(pc.equal(kinds, scalar(TOMBSTONE)))
+    )
+    ops = {letter: flags_of(pc.equal(op, scalar(letter))) for letter in "crudt"}
+    known = np.logical_or.reduce([*ops.values(), is_tombstone])
+    if not known.all():
+        index = int(np.argmin(known))
+        shown = None if kinds is None else kinds[index].as_py()
+        raise ValueRowError(
+            index,
+            f"change.op is {op[index].as_py()!r} and change.kind {shown!r}: only {ROW} (op c, u, "
+            f"d, r), {TRUNCATE} (t) and {TOMBSTONE} can be written. Filter the others",
+        )
+    row = _with_placeholders(row, names.get("unavailable"))
+    is_delete = ops["d"]
+    is_after = ~is_delete & ~ops["t"]
+    ts_ms = names.get("ts_ms")
+    now = scalar(now_ms)
+    parts = {
+        **names,
+        "before": _rows_where(row, is_delete),
+        "after": _rows_where(row, is_after),
+        "ts_ms": pc.if_else(from_numpy(np.ones(count, np.bool_)), now, now)
+        if ts_ms is None
+        else pc.coalesce(ts_ms, now),
+    }
+    return struct_of(kind, count, ~is_tombstone, [parts[field.name] for field in kind])
+
+
+def _rows_where(row: pa.Array, flags: Flags) -> pa.Array:
+    """Return the rows, null where the flags are false."""
+    return struct_of(row.type, len(row), flags & is_valid(row), fields_of(row))
+
+
+def _with_placeholders(row: pa.Array, unavailable: pa.Array | None) -> pa.Array:
+    """Return the rows with Debezium's placeholder for values that the source did not send. Raises
+    ValueRowError for a column whose type has none."""
+    if unavailable is None or not len(names := unavailable.flatten()):
+        return row
+    parents = pc.list_parent_indices(unavailable)
+    children = fields_of(row)
+    for number, field in enumerate(row.type):
+        found = parents.filter(pc.equal(names, scalar(field.name)))
+        if not len(found):
+            continue
+        flags = np.zeros(len(row), np.bool_)
+        flags[found.to_pylist()] = True
+        is_text, is_bytes = pa.types.is_string(field.type), pa.types.is_binary(field.type)
+        if not is_text and not is_bytes:
+            raise ValueRowError(
+                int(np.argmax(flags)),
+                f"change.unavailable names {field.name}, and Debezium's envelopes have no "
+                f"placeholder for {type_name(field.type)}: take its value from the table first",
+            )
+        placeholder = scalar(PLACEHOLDER.decode() if is_text else PLACEHOLDER)
+        children[number] = pc.if_else(from_numpy(flags), placeholder, children[number])
+    return struct_of(row.type, len(row), is_valid(row), children)
