@@ -1,0 +1,42 @@
+"""The SQL for Delta and Iceberg. Neither runs on this Spark, but it parses the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
+
+pytestmark = pytest.mark.spark
+
+NAMES = {
+    "target": "shop.orders",
+    "changes": "v",
+    "keys": ("id", "ta`x"),
+    "columns": ("id", "ta`x", "it's"),
+    "toasted": frozenset({"it's"}),
+    "quote": "`",
+}
+
+
+@pytest.mark.parametrize("truncate", [None, "00000000000000000012 0000000000"])
+@pytest.mark.parametrize("kind", [Merge, HistoryMerge])
+def test_spark_parses_the_statements(spark: Any, kind: type[Merge], truncate: str | None) -> None:
+    merge = kind(**NAMES)  # type: ignore[arg-type]
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    plan = parser.parsePlan(merge.spark_merge(truncate)).toString()
+    assert "MergeIntoTable" in plan
+    by_source = "WHEN NOT MATCHED BY SOURCE" in merge.spark_merge(truncate)
+    assert by_source == (truncate is not None and kind is Merge)
+    assert "InsertIntoStatement" in parser.parsePlan(merge.remember_deletes).toString()
+    parser.parsePlan(f"SELECT * FROM v s WHERE {merge.after_deletes}")
+
+
+def test_the_table_of_deletes_is_beside_the_target() -> None:
+    for target, deletes in (
+        ("orders", "orders__deletes"),
+        ("a.b.`or ders`", "a.b.`or ders__deletes`"),
+        ('shop."Orders"', 'shop."Orders__deletes"'),
+    ):
+        assert Merge(**{**NAMES, "target": target}).deletes == deletes  # type: ignore[arg-type]
