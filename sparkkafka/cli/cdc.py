@@ -19,7 +19,13 @@ import pyarrow as pa
 import typer
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.changes import Change, parse_change, table_of_source
+from sparkkafka.cli.changes import (
+    ENVELOPE_OPTIONS,
+    Change,
+    parse_change,
+    python_values,
+    table_of_source,
+)
 from sparkkafka.cli.check import PROBLEM, Finding, ok, problem, topic_settings, unknown
 from sparkkafka.cli.commands import AsJson, Topic, number_option, session_of, with_option_groups
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
@@ -42,7 +48,6 @@ _OTHER_ENVELOPES: Final = {
 }
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
-_VARIABLE_FIELDS: Final = {"scale", "value"}
 _MAX_DIGITS: Final = 38
 """Of Spark's decimals."""
 
@@ -139,9 +144,12 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         if options := formats.options(Side.READ, session, ()):
             from sparkkafka.cli.typed_records import Decoding, read_formats
 
-            decoding = Decoding(read_formats(topic, options), topic, as_text=False, skips_bad=True)
+            parsed = read_formats(topic, options | ENVELOPE_OPTIONS)
+            decoding = Decoding(parsed, topic, as_text=False, skips_bad=True)
             decode = stack.enter_context(decoding).decode
-            sample.decimals = _decimals_of_type(decoding.types["value"])
+            schema = decoding.schemas.get("value")
+            if schema is not None and schema.format == AVRO:
+                sample.decimals = _decimals_of_avro(json.loads(schema.text))
         sample.form = _FORMS.get(formats.value_format.lower(), formats.value_format)
         for batch in batches:
             sample.value_bytes += sum(map(len, filter(None, batch.column("value").to_pylist())))
@@ -171,7 +179,7 @@ def _formats_of(batches: Iterable[pa.RecordBatch], flags: FormatFlags) -> Format
 def _add_records(sample: Sample, batch: pa.RecordBatch, keys: Mapping[int, bytes | None]) -> None:
     """Add the records of a decoded batch. `keys`: the bytes of each key by offset."""
     columns = (batch.column(name) for name in ("partition", "offset", "key", "value"))
-    for partition, offset, key, value in zip(*(c.to_pylist() for c in columns), strict=True):
+    for partition, offset, key, value in zip(*map(python_values, columns), strict=True):
         try:
             change = parse_change(key, value)
         except BadRecordError as error:
@@ -349,17 +357,29 @@ def _types(sample: Sample) -> Iterator[Finding]:
         yield ok("decimals", f"exact: {some(sorted(decimals))}")
 
 
-def _decimals_of_type(envelope: pa.DataType) -> dict[str, int]:
+def _decimals_of_avro(envelope: Any) -> dict[str, int]:
     """Return the digits of each decimal column of an Avro schema; 0 if they differ by row."""
     found = {}
-    index = envelope.get_field_index("after") if pa.types.is_struct(envelope) else -1
-    row = envelope.field(index).type if index >= 0 else pa.struct([])
-    for column in row if pa.types.is_struct(row) else ():
-        if pa.types.is_decimal(column.type):
-            found[column.name] = column.type.precision
-        elif pa.types.is_struct(column.type) and {c.name for c in column.type} == _VARIABLE_FIELDS:
-            found[column.name] = 0
+    for name, kind in _avro_fields(_avro_fields(envelope).get("before")).items():
+        if not isinstance(kind, Mapping):
+            continue
+        if kind.get("logicalType") == "decimal":
+            found[name] = int(kind.get("precision", _MAX_DIGITS))
+        elif kind.get("connect.name") == _VARIABLE_DECIMAL:
+            found[name] = 0
     return found
+
+
+def _avro_fields(record: Any) -> dict[str, Any]:
+    """Return the types of a record's fields, without null."""
+    fields = record.get("fields", ()) if isinstance(record, Mapping) else ()
+    types = {}
+    for child in fields:
+        kind = child["type"]
+        if isinstance(kind, list):
+            kind = next((branch for branch in kind if branch != "null"), None)
+        types[child["name"]] = kind
+    return types
 
 
 def _decimals_of_schema(envelope: Mapping[str, Any]) -> dict[str, int]:

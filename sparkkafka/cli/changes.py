@@ -1,7 +1,7 @@
 """Records of change data capture as lines, for `read --envelope`, and as facts, for `cdc check`.
 
-Keys and values come as JSON texts, which Avro and Protobuf are decoded to. Envelopes are told from
-the other records of a connector by their fields.
+Keys and values come as JSON texts, or decoded, from Avro and Protobuf. Envelopes are told from the
+other records of a connector by their fields.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow as pa
 import typer
 
 from sparkkafka.cli.tables import printable
+from sparkkafka.config.kinds import DEBEZIUM, ENVELOPE_COLUMN
 from sparkkafka.errors import BadRecordError
 from sparkkafka.schemas.envelopes.debezium import (
     HEARTBEAT,
@@ -27,6 +28,9 @@ from sparkkafka.schemas.envelopes.debezium import (
     TRANSACTION,
     TRUNCATE,
 )
+
+ENVELOPE_OPTIONS: Final = {"envelope": DEBEZIUM, "envelope.columns": ENVELOPE_COLUMN}
+"""Options of a read of envelopes, whose values get Debezium's semantic types."""
 
 _TEXT: Final = "__debezium_unavailable_value"
 _PLACEHOLDERS: Final = (
@@ -110,6 +114,11 @@ def parse_change(key: Any, value: Any) -> Change:
 def _payload(text: Any, column: str) -> tuple[Any, Mapping[str, Any] | None]:
     """Return a key or value without its schema, and the schema. Raises BadRecordError."""
     if isinstance(text, bytes | str):  # in a text are MongoDB's documents
+        if text[:1] == b"\0":
+            raise BadRecordError(
+                f"the {column} begins as one with a schema of a registry: give --value-format avro "
+                "and --schema-registry"
+            )
         try:
             text = json.loads(text)
         except ValueError as error:
@@ -135,15 +144,15 @@ class ChangeLines:
         self._has_colours = sys.stdout.isatty()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write the lines of a batch, whose keys and values are JSON texts. Raises BadRecordError
-        with the location of a record that is no change."""
+        """Write the lines of a batch. Raises BadRecordError with the location of a record that is
+        no change."""
         for line in self._lines(batch):
             sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     def _lines(self, batch: pa.RecordBatch) -> Iterator[str]:
         columns = (batch.column(name) for name in ("topic", "partition", "offset", "key", "value"))
-        for topic, partition, offset, key, value in zip(*map(_python, columns), strict=True):
+        for topic, partition, offset, key, value in zip(*map(python_values, columns), strict=True):
             try:
                 change = parse_change(key, value)
             except BadRecordError as error:
@@ -195,9 +204,27 @@ class ChangeLines:
         return typer.style(text, **styles) if self._has_colours else text
 
 
-def _python(column: pa.Array) -> list[Any]:
-    values: list[Any] = column.to_pylist()
+def python_values(column: pa.Array) -> list[Any]:
+    """Return the values of a column. A value with a date or time that Python does not have, as
+    infinity, has numbers for its dates and times."""
+    values: list[Any] = []
+    for row in range(len(column)):
+        try:
+            values.append(column[row].as_py())
+        except (OverflowError, ValueError):
+            values += column.slice(row, 1).cast(_without_times(column.type)).to_pylist()
     return values
+
+
+def _without_times(type: pa.DataType) -> pa.DataType:
+    """Return the type with numbers for dates and times."""
+    if pa.types.is_struct(type):
+        return pa.struct([child.with_type(_without_times(child.type)) for child in type])
+    if pa.types.is_list(type):
+        return pa.list_(type.value_field.with_type(_without_times(type.value_type)))
+    if pa.types.is_date32(type):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(type) else type
 
 
 def value_text(value: Any) -> str:

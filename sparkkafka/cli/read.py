@@ -251,6 +251,10 @@ def read(
         if formats.key_format == TEXT:
             formats = replace(formats, key_format=formats.value_format)
     options = formats.options(Side.READ, session, option or ())
+    if envelope is not None and options:
+        from sparkkafka.cli.changes import ENVELOPE_OPTIONS
+
+        options |= ENVELOPE_OPTIONS
     if on_bad == "skip" and not options:
         raise OptionError("--on-bad skip is for --value-format and --key-format: give one")
     if start is not None:
@@ -306,6 +310,11 @@ class Output:
     file: Path | None = None
     is_changes: bool = False
 
+    @property
+    def is_text(self) -> bool:
+        """Whether values are shown as they are, or as JSON."""
+        return self.file is None and not self.is_changes
+
     def formatter(self, leaders: dict[int, int], json_columns: frozenset[str]) -> Format:
         """Return the format in which batches are written. `leaders` has the broker that leads each
         partition; `json_columns` are keys or values that are JSON already."""
@@ -343,7 +352,7 @@ def read_topic(
 
             formats = read_formats(plan.topic, format_options)
             decoding = stack.enter_context(
-                Decoding(formats, plan.topic, as_text=output.file is None, skips_bad=skips_bad)
+                Decoding(formats, plan.topic, as_text=output.is_text, skips_bad=skips_bad)
             )
         reader = stack.enter_context(TopicReader(settings, plan, session.timeout_s))
         reader.look_up_bounds()

@@ -30,6 +30,7 @@ from sparkkafka.schemas.column import (
     format_module,
     in_pieces,
 )
+from sparkkafka.schemas.envelopes.decode import Envelope, full_type
 from sparkkafka.schemas.foreign_framing import name_framings
 from sparkkafka.schemas.framings import IN_HEADERS, unframe_column
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
@@ -79,6 +80,12 @@ class Decoding(ExitStack):
         return frozenset(self._columns) if self._as_text else frozenset()
 
     @property
+    def schemas(self) -> dict[str, Schema]:
+        """The schemas that the columns are read with, as far as they have one."""
+        columns = self._columns.items()
+        return {name: column.schema for name, column in columns if column.schema is not None}
+
+    @property
     def types(self) -> dict[str, pa.DataType]:
         """The types of the decoded columns."""
         return {name: column.type for name, column in self._columns.items()}
@@ -122,6 +129,7 @@ class _TextDecoder:
     that the rest is JSON."""
 
     type = pa.binary()
+    schema: Schema | None = None
 
     def __init__(self, column: ColumnFormat) -> None:
         self._name = column.column
@@ -169,16 +177,21 @@ class _TypedDecoder:
         depth: int | None,
     ) -> None:
         chosen = reader_schema(column, topic, registry)
-        value_type = format_module(column.format).arrow_type(
-            chosen.schema, message=chosen.message, depth=depth
-        )
+        self.schema: Schema | None = chosen.schema
+        module = format_module(column.format)
+        envelope = Envelope(column.envelope, unwraps=False) if column.envelope else None
+        if envelope is None:
+            value_type = module.arrow_type(chosen.schema, message=chosen.message, depth=depth)
+        else:
+            value_type = full_type(module, envelope, chosen.schema, chosen.message, depth)
         plan = ColumnPlan(
             column=column.column,
             format=column.format,
             framing=column.framing,
             reader=chosen.schema,
             type=value_type,
-            target=None if depth is None else value_type,
+            target=None if depth is None and envelope is None else value_type,
+            envelope=envelope,
             message=chosen.message,
             subject=chosen.subject,
             schema_id=chosen.schema_id,

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import math
+from decimal import Decimal
 from typing import Any
 
+import fastavro
 import pytest
 
 from sparkkafka.cli.changes import ChangeLines, parse_change
 from sparkkafka.client import Producer
 from sparkkafka.errors import BadRecordError
+from tests.support.registry_server import RegistryServer
 
 TOPIC = "shop.public.orders"
 SOURCE = {"version": "3.6.1.Final", "connector": "postgresql", "name": "shop", "lsn": 7}
@@ -101,7 +106,7 @@ def test_a_record_that_is_no_change_is_an_error_with_its_location(fake, command)
     [
         (b"a", b"{}", "the key is no JSON"),
         (None, b"[]", "no JSON object"),
-        (None, b"\0", "no JSON"),
+        (None, b"x", "no JSON"),
     ],
 )
 def test_what_is_no_change(key, value, reason):
@@ -205,6 +210,58 @@ def test_another_envelope_is_named(fake, command, value, mark, text):
 def test_an_empty_topic_cannot_be_checked(fake, command):
     send(fake)
     assert findings(command)["records"][0] == "??"
+
+
+def test_avro_has_the_types_of_the_database(fake, command):
+    """Also what neither Python nor Spark's decimals have: infinity, and money."""
+    decimal = {"type": "bytes", "logicalType": "decimal", "scale": 2}
+    decimal["connect.name"] = "org.apache.kafka.connect.data.Decimal"
+    decimal["connect.parameters"] = {"scale": "2"}
+    columns = {
+        "id": "int",
+        "born": {"type": "int", "connect.name": "io.debezium.time.Date"},
+        "price": {**decimal, "precision": 9},
+        "cash": {**decimal, "precision": 64},
+        "ratio": "double",
+    }
+    fields = [{"name": name, "type": kind} for name, kind in columns.items()]
+    row = {"type": "record", "name": "Value", "fields": fields}
+    parts = {"before": ["null", row], "after": ["null", "Value"], "op": "string"}
+    fields = [{"name": name, "type": kind} for name, kind in parts.items()]
+    schema = {"type": "record", "name": "Envelope", "fields": fields}
+    values = [
+        {"id": 1, "born": days, "price": Decimal("2.00"), "cash": Decimal("3.00"), "ratio": ratio}
+        for days, ratio in ((10957, 0.5), (-2147472692, math.nan))
+    ]
+    parsed = fastavro.parse_schema(schema)
+    with RegistryServer() as registry:
+        schema_id = registry.add(f"{TOPIC}-value", json.dumps(schema))
+        key_id = registry.add(f"{TOPIC}-key", '"int"')
+        fake.create_topic(TOPIC)
+        with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+            for value in values:
+                out = io.BytesIO(b"\0" + schema_id.to_bytes(4, "big"))
+                out.seek(0, io.SEEK_END)
+                fastavro.schemaless_writer(out, parsed, {"after": value, "op": "c"})
+                producer.send(TOPIC, out.getvalue(), b"\0" + key_id.to_bytes(4, "big") + b"\2")
+        flags = ("--schema-registry", registry.url)
+        read = ("read", TOPIC, "-e", "--envelope", "debezium", "--value-format", "avro", *flags)
+        assert command(*read).out.splitlines() == [
+            '0/0  c  key=1  id=1  born="2000-01-01"  price="2.00"  cash="3.00"  ratio=0.5',
+            '0/1  c  key=1  id=1  born=-2147472692  price="2.00"  cash="3.00"  ratio=NaN',
+        ]
+        found = findings(command, TOPIC, *flags)
+    assert found["records"] == ("ok", "2 row (c 2)")
+    assert found["decimals"][0] == "!!"
+    assert found["decimals"][1].startswith("cash: more digits")
+
+
+def test_a_record_of_a_registry_needs_its_format(fake, command):
+    fake.create_topic(TOPIC)
+    with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
+        producer.send(TOPIC, b"\0\0\0\0\1a")
+    run = command("read", TOPIC, "-e", "--envelope", "debezium", code=1)
+    assert "give --value-format avro and --schema-registry" in run.error
 
 
 def test_placeholders_of_each_type():
