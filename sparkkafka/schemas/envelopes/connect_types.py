@@ -31,6 +31,14 @@ _LEAVES: Final = {
 }
 """What the JSON decoder reads for Connect's types; bytes are a text in base64."""
 
+_PROMOTIONS: Final = {
+    (pa.int32(), pa.int64()),
+    (pa.int32(), pa.float64()),
+    (pa.int64(), pa.float64()),
+    (pa.float32(), pa.float64()),
+}
+"""Types of which Avro reads the second from values of the first."""
+
 _MAX_LEVELS: Final = 64
 
 MAX_DIGITS: Final = 38
@@ -86,12 +94,18 @@ class ConnectType:
         return self
 
     def means_same(self, other: ConnectType) -> bool:
-        """Whether the fields that both have mean the same, so that one schema can read the
-        other's values."""
+        """Whether the fields that both have mean the same, and have types of which `other` can be
+        read from this one, so that its schema reads values of this one's."""
         if self.leaf is not None and other.leaf is not None:
             scales = [node.parameters.get("scale") for node in (self, other)]
-            return self.name == other.name and scales[0] == scales[1]
-        return all(
+            is_same_type = self.leaf == other.leaf or (self.leaf, other.leaf) in _PROMOTIONS
+            return is_same_type and self.name == other.name and scales[0] == scales[1]
+        is_same_kind = (self.is_struct, self.is_list, self.is_map) == (
+            other.is_struct,
+            other.is_list,
+            other.is_map,
+        )
+        return is_same_kind and all(
             child.means_same(other.children[name])
             for name, child in self.children.items()
             if name in other.children

@@ -197,8 +197,10 @@ def unwrap(
     kinds, is_row, is_delete = _kinds(values, present, op, kind, place)
     row_type, change = target.field("row").type, target.field("change").type
     before, after = field("before"), field("after")
-    if is_row.any() and after is not None:
-        missing = is_row & ~is_delete & ~is_valid(after)
+    if is_row.any():
+        missing = is_row & ~is_delete
+        if after is not None:
+            missing &= ~is_valid(after)
         if missing.any():
             faults.add(rows, missing, "after", "it is missing, and op is no delete")
     columns: list[pa.Array] = []

@@ -220,6 +220,29 @@ def test_avro_evolves_to_the_latest_schema(topics: Topics, columns: str) -> None
         assert rows[0]["key"] == {"id": 1}
 
 
+def test_a_column_gets_another_type(topics: Topics) -> None:
+    """Values of older schemas become the latest type, where they fit it."""
+    texts = [avro_envelope([("id", "long"), ("zip", kind)]) for kind in ("string", "int", "long")]
+    ids = [topics.registry.add(f"{TOPIC}-value", json.dumps(text)) for text in texts]
+    values = ["24103", 24103, 24103]
+    records = [
+        framed(number, text, payload("c", None, {"id": 1, "zip": value}))
+        for number, text, value in zip(ids, texts, values, strict=True)
+    ]
+    records.append(framed(ids[0], texts[0], payload("c", None, {"id": 1, "zip": "D-1"})))
+    topics.put(TOPIC, records)
+    rows = topics.read(topics.options(TOPIC, envelope="debezium", onBadRecord="column"))
+    assert [row["zip"] for row in rows] == [24103, 24103, 24103, None]
+    assert "field zip: 'D-1' is no bigint" in rows[3]["bad_record"]["error"]
+
+
+def test_a_schema_loses_all_columns_that_are_read(topics: Topics) -> None:
+    schema = connect_envelope([connect_field("other", "int64")])
+    topics.put(TOPIC, [with_schema(schema, payload("c", None, {"other": 1}))])
+    rows = topics.read(json_options(topics), struct(id=LongType()))
+    assert rows == [{"id": None}]
+
+
 def test_avro_without_keys_has_no_key(topics: Topics) -> None:
     text = avro_envelope([("id", "long")])
     number = topics.registry.add(f"{TOPIC}-value", json.dumps(text))
