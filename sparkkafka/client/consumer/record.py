@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain, islice, repeat
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -62,10 +62,6 @@ class Record(NamedTuple):
     """(name, value) pairs in the producer's order; a name may come several times."""
     next_offset: int
     """The next offset to read, and the offset to commit once this record is processed."""
-
-
-# Record(*row) without its __new__, which is Python code and takes most of a record's time.
-_new_record = partial(tuple.__new__, Record)
 
 
 class RecordBlock:
@@ -124,7 +120,8 @@ class RecordBlock:
             self._offsets[start + 1 : stop + 1],
             strict=False,
         )
-        return map(_new_record, rows)
+        # Record(*row) without its __new__, which is Python code and takes most of a record's time.
+        return map(tuple.__new__, repeat(Record), rows)
 
 
 class _Constant(NamedTuple):
