@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -52,10 +51,6 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp_ms: int
-
-
-# RecordMetadata(*row) without its __new__, which is Python code.
-_new_metadata = partial(tuple.__new__, RecordMetadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,8 +381,9 @@ class RecordFutures:
         if self._offsets is None or self._failure_of(int(indexes[0])) is not None:
             return None
         selector = _as_selector(indexes)
-        return map(
-            _new_metadata,
+        return map(  # RecordMetadata(*row) without its __new__, which is Python code
+            tuple.__new__,
+            repeat(RecordMetadata),
             zip(
                 repeat(self.topic),
                 self._partitions[selector].tolist(),
