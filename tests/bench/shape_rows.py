@@ -19,7 +19,9 @@ from typing import Any
 import pyarrow as pa
 
 from sparkkafka.schemas.column import format_module
-from sparkkafka.schemas.values import Schema
+from sparkkafka.schemas.envelopes import decode as envelopes
+from sparkkafka.schemas.envelopes.decode import Envelope
+from sparkkafka.schemas.values import FIRST_MESSAGE, Schema
 from tests.bench.checks import compare
 from tests.bench.library_rows import one_core
 from tests.bench.results import WRITTEN, Row
@@ -30,6 +32,9 @@ TITLES = {AVRO: "Avro", PROTOBUF: "Protobuf", JSON: "JSON"}
 #: Least ratios wanted, by the rival's first word: of the fastest library for a format.
 DECODE_TARGETS = {"pyruhvro": 0.5, "ptars": 0.7, "orjson": 1.0}
 ENCODE_TARGETS = {"pyruhvro": 0.5}
+#: Of envelope=debezium beside our decoder of the same records without it.
+ENVELOPE_FORMATS = (AVRO, JSON)
+UNWRAP_TARGETS = {"without": 0.7}
 
 _RUN_SECONDS = 0.02  # of ours: a run repeats its work that long
 
@@ -51,7 +56,11 @@ def shape_rows(
         for form in (AVRO, PROTOBUF, JSON):
             for shape in SHAPES:
                 bench = _Shape(shape, form, pairs, say)
-                for group, rows in (("decode", bench.decode), ("encode", bench.encode)):
+                for group, rows in (
+                    ("decode", bench.decode),
+                    ("encode", bench.encode),
+                    ("unwrap", bench.unwrap),
+                ):
                     if wanted(f"{group} {TITLES[form]}: {shape.name}"):
                         yield from rows()
 
@@ -105,6 +114,27 @@ class _Shape:
                 rival: self._rows_of(_joined(encode())),
             }
             yield self._measured(row, found, lambda: self._encoder.encode(self._values), encode)
+
+    def unwrap(self) -> Iterator[Row]:
+        """Rows and changes out of envelopes, if the shape is one."""
+        if self._type.get_field_index("before") < 0 or self._form not in ENVELOPE_FORMATS:
+            return
+        schema, module = (
+            Schema(self._form, self._shape.texts[self._form]),
+            format_module(self._form),
+        )
+        envelope = Envelope("debezium", unwraps=True)
+        target = envelopes.full_type(module, envelope, schema, FIRST_MESSAGE, None)
+        decoder = envelopes.decoder(module, envelope, schema, None, target)
+        rival = "without envelope"
+        ours = decoder.decode(self._column)
+        found = {
+            WRITTEN: [row["after"] for row in self._shape.rows],
+            "pykafka": ours.values.field("row").to_pylist(),
+            rival: self._values.field("after").to_pylist(),
+        }
+        row = self._row("unwrap", rival, UNWRAP_TARGETS, "")
+        yield self._measured(row, found, lambda: decoder.decode(self._column), self._decode)
 
     def _rows_of(self, payloads: list[bytes]) -> Rows:
         decoded = self._decoder.decode(pa.array(payloads, pa.binary()))
