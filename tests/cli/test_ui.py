@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -355,6 +356,19 @@ def test_slow_clients_are_limited(fake, monkeypatch):
                 {"error": "there are too many clients"},
             )
         wait_until(lambda: page.request("/api/state").status == 200)
+
+
+def test_clients_that_send_byte_by_byte_are_cut(fake, monkeypatch):
+    monkeypatch.setattr("sparkkafka.cli.ui.server.MAX_CONNECTIONS", 1)
+    monkeypatch.setattr("sparkkafka.cli.ui.server.IDLE_S", 0.3)
+    with serving(fake) as page, socket.create_connection(("127.0.0.1", page.server.port)) as slow:
+
+        def is_served() -> bool:
+            with contextlib.suppress(OSError):
+                slow.send(b"a")
+            return page.request("/api/state").status == 200
+
+        wait_until(is_served)
 
 
 def test_a_slow_checkpoint_does_not_hold_up_dead_letters(fake, monkeypatch):

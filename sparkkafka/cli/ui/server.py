@@ -14,6 +14,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -39,7 +40,7 @@ CSP: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 IDLE_S: Final = 10.0
-"""How long a connection may send or take nothing."""
+"""How long a connection may send or take nothing, and take to send a whole request."""
 MAX_CONNECTIONS: Final = 32
 """The most connections, each with a thread. A browser opens six."""
 MAX_URL: Final = 4_096
@@ -67,6 +68,8 @@ class PageServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._host = host
         self._free = threading.Semaphore(MAX_CONNECTIONS)
+        self.reading: dict[socket.socket, float] = {}
+        """The connections whose request is not complete, and since when (monotonic)."""
         handler = partial(_Handler, documents=documents)
         try:
             super().__init__((host, port), handler)
@@ -94,17 +97,29 @@ class PageServer(ThreadingHTTPServer):
                 request.send(BUSY)  # one packet, which does not wait
             self.shutdown_request(request)
             return
+        self.reading[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:  # there is no thread
-            self._free.release()
+            self._end(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        self.reading.pop(request, None)
+        self._free.release()
+
+    def service_actions(self) -> None:
+        """Cut connections that send their request byte by byte, as `timeout` does not see these."""
+        for connection, since_s in list(self.reading.items()):
+            if time.monotonic() - since_s > IDLE_S:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # A browser closes connections when a page is left; other errors were answered.
@@ -150,6 +165,11 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         self._documents = documents
         super().__init__(*arguments, **values)
+
+    def parse_request(self) -> bool:
+        is_valid = super().parse_request()
+        self.server.reading.pop(self.connection, None)
+        return is_valid
 
     def do_GET(self) -> None:
         if not self.server.is_own_host(self.headers.get("Host")):
