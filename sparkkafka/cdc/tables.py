@@ -92,6 +92,7 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         has_deletes = spark.catalog.tableExists(merge.deletes)
         if isinstance(merge, HistoryMerge):
             merged = _versions(spark, merge, rows, has_deletes, of_all=truncate is not None)
+            merged = merged.localCheckpoint()  # Iceberg cannot merge what reads the target itself
         elif has_deletes:
             merged = spark.sql(
                 f"SELECT * FROM {view} s WHERE NOT {TRUNCATED} AND {merge.after_deletes}"

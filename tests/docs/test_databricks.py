@@ -35,7 +35,7 @@ def servers(kafka_cluster: Any) -> str:
 @pytest.fixture(autouse=True)
 def no_topics_left(request: pytest.FixtureRequest) -> Any:
     yield
-    if "kafka_cluster" in request.fixturenames:
+    if "servers" in request.fixturenames:
         from sparkkafka.client import Admin
 
         cluster = request.getfixturevalue("kafka_cluster")
@@ -68,29 +68,45 @@ def test_the_cells_that_ran(servers: str, spark: Any, tmp_path: Path, capsys: An
     assert capsys.readouterr().out.splitlines()[0] == "3 orders"
 
 
-@pytest.mark.real
-@pytest.mark.spark
-@pytest.mark.soak
-def test_the_pipeline(servers: str, tmp_path: Path, connect_port: None) -> None:
-    shutil.copytree(FOLDER / "transformations", tmp_path / "transformations")
-    text = (FOLDER / "spark-pipeline.yml").read_text()
+def run_pipeline(
+    folder: Path, command: str, servers: str, tmp_path: Path
+) -> subprocess.CompletedProcess[str]:
+    shutil.copytree(folder / "transformations", tmp_path / "transformations")
+    text = (folder / "spark-pipeline.yml").read_text()
     spec = tmp_path / "spark-pipeline.yml"
     storage = (tmp_path / "storage").as_uri()
     spec.write_text(
         text.replace("localhost:9092", servers).replace("storage: storage", f"storage: {storage}")
     )
     home = Path(_find_spark_home())
-    done = subprocess.run(
-        [str(home / "bin" / "spark-pipelines"), "run", "--spec", str(spec)],
+    return subprocess.run(
+        [str(home / "bin" / "spark-pipelines"), command, "--spec", str(spec)],
         cwd=tmp_path,
         env={**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=300,
     )
+
+
+@pytest.mark.real
+@pytest.mark.spark
+@pytest.mark.soak
+def test_the_pipeline(servers: str, tmp_path: Path, connect_port: None) -> None:
+    done = run_pipeline(FOLDER, "run", servers, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Run is COMPLETED" in done.stdout + done.stderr
     assert shouted(servers) == [value.upper() for value in VALUES]
+
+
+@pytest.mark.real
+@pytest.mark.spark
+@pytest.mark.soak
+def test_the_pipeline_of_changes(kafka_cluster: Any, tmp_path: Path, connect_port: None) -> None:
+    servers = kafka_cluster.bootstrap_servers
+    done = run_pipeline(FOLDER / "changes", "dry-run", servers, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Run is COMPLETED" in done.stdout + done.stderr
 
 
 def test_the_bundle_deploys_these_files() -> None:
@@ -100,6 +116,11 @@ def test_the_bundle_deploys_these_files() -> None:
     spec = yaml.safe_load((FOLDER / "spark-pipeline.yml").read_text())
     assert pipeline["libraries"] == spec["libraries"]
     assert pipeline["configuration"].keys() == spec["configuration"].keys()
+    changes = yaml.safe_load((FOLDER / "changes" / "spark-pipeline.yml").read_text())
+    of_changes = bundle["resources"]["pipelines"]["customers"]
+    assert of_changes["configuration"].keys() == changes["configuration"].keys()
+    (glob,) = (library["glob"]["include"] for library in of_changes["libraries"])
+    assert [*FOLDER.glob(glob)]
     (task,) = bundle["resources"]["jobs"]["stream"]["tasks"]
     assert (FOLDER / task["notebook_task"]["notebook_path"]).is_file()
     used = set(re.findall(r"\$\{var\.(\w+)\}", (FOLDER / "databricks.yml").read_text()))
