@@ -56,8 +56,9 @@ class KafkaDataSource(DataSource):
     bigint, timestamp timestamp, timestampType int; with includeHeaders=true also headers
     array<struct<key: string, value: binary>>. `.schema("value string, offset bigint")` chooses
     among them, key and value also as strings. With valueFormat (keyFormat) avro, protobuf or json
-    the column has the type of its schema, of which `.schema(…)` can name some fields. Columns of a
-    write: value (required), key, headers, topic, partition, timestamp.
+    the column has the type of its schema, of which `.schema(…)` can name some fields. With envelope
+    (debezium, maxwell …) the columns are those of the table whose changes the records are, and
+    change. Columns of a write: value (required), key, headers, topic, partition, timestamp.
     """
 
     options: Mapping[str, str]  # type: ignore[assignment]  # read-only: nothing may change them

@@ -214,6 +214,25 @@ def test_flattened_debezium(topics: Topics, format: str) -> None:
     assert changes[0]["ts_ms"] == 5
 
 
+@pytest.mark.parametrize("envelope", ["maxwell", "canal", "ogg", "debezium-flat"])
+def test_the_columns_of_kafka(topics: Topics, envelope: str) -> None:
+    """envelope.columns=envelope: the value as the tool wrote it."""
+    records = {
+        "maxwell": maxwell("insert", {"id": 1}),
+        "canal": canal("INSERT", [{"id": "1"}]),
+        "ogg": ogg("I", None, {"id": 1}, 1),
+        "debezium-flat": {"id": 1, "__op": "c"},
+    }
+    more = {"envelope.columns": "envelope", "valueSchema": "infer"}
+    [row, _] = read(topics, envelope, [records[envelope], None], **more)
+    assert row["offset"] == 0
+    assert row["key"] is None
+    value = row["value"]
+    for step in {"maxwell": ["data"], "canal": ["data", 0], "ogg": ["after"]}.get(envelope, []):
+        value = value[step]
+    assert int(value["id"]) == 1
+
+
 def test_only_json_has_these_envelopes(topics: Topics) -> None:
     with pytest.raises(OptionError, match="envelope=canal is for valueFormat=json, not avro"):
         KafkaDataSource(topics.options(TOPIC, envelope="canal")).schema()
