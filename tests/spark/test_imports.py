@@ -31,8 +31,14 @@ def loaded_by(code: str, data: bytes = b"") -> set[str]:
     [
         "import sparkkafka",
         "from sparkkafka.spark.datasource import KafkaDataSource as K; K({}).schema()",
-        # Planning a read talks to brokers, so the client is loaded, but no codec of records.
-        "import sparkkafka.spark.read.reader",
+        # Planning a read talks to brokers, so the client is loaded, but no codec of records, and no
+        # messages of groups.
+        """
+import sparkkafka.spark.read.reader
+import sparkkafka.spark.stream.planner
+import sys
+assert "sparkkafka.protocol.messages.groups" not in sys.modules
+""",
         # Planning and committing a write need neither codec nor client, but for one connection.
         """
 from pyspark.sql.types import StructType

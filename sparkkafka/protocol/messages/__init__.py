@@ -73,7 +73,7 @@ _NAMES: Mapping[str, str] = {
         TopicProduceResponse
     """,
     "groups": """
-        Coordinator FindCoordinatorRequest FindCoordinatorResponse OffsetCommitRequest
+        OffsetCommitRequest
         OffsetCommitRequestPartition OffsetCommitRequestTopic OffsetCommitResponse
         OffsetCommitResponsePartition OffsetCommitResponseTopic OffsetFetchRequest
         OffsetFetchRequestGroup OffsetFetchRequestTopic OffsetFetchRequestTopics
@@ -93,7 +93,7 @@ _NAMES: Mapping[str, str] = {
     """,
     "metadata": """
         NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
-        QuorumListener QuorumNode
+        Coordinator FindCoordinatorRequest FindCoordinatorResponse QuorumListener QuorumNode
         DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse DescribeQuorumRequest
         DescribeQuorumResponse QuorumPartition QuorumPartitionState QuorumReplicaState QuorumTopic
         QuorumTopicState FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse

@@ -1,6 +1,6 @@
-"""Consumer groups: their coordinators, offsets and members.
+"""Consumer groups: their offsets and members.
 
-FindCoordinator, OffsetCommit, OffsetFetch; JoinGroup, SyncGroup, Heartbeat and LeaveGroup of the
+OffsetCommit, OffsetFetch; JoinGroup, SyncGroup, Heartbeat and LeaveGroup of the
 classic protocol; ConsumerGroupHeartbeat of KIP-848. For Admin: ListGroups, DescribeGroups,
 ConsumerGroupDescribe, DeleteGroups and OffsetDelete.
 """
@@ -32,44 +32,6 @@ from sparkkafka.protocol.wire.schema import (
     struct,
     uuid,
 )
-
-
-@request(api_key=10, versions=(1, 6), flexible=3, kafka="2.1:2 2.4:3 3.0:4 3.8:5 3.9:6")
-class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    """Requests the coordinator of a group (`key_type` 0), a transactional id (1) or a
-    partition of a share group (2).
-
-    `key` until version 3, `coordinator_keys` from version 4 on.
-    """
-
-    key: str = string(until=3)
-    key_type: int = int8(since=1)
-    coordinator_keys: list[str] = array(STRING, since=4)
-
-
-@struct
-class Coordinator:
-    """The coordinator of one key."""
-
-    key: str = string()
-    node_id: int = int32()
-    host: str = string()
-    port: int = int32()
-    error_code: int = int16()
-    error_message: str | None = nullable_string(ignorable=True)
-
-
-@response(FindCoordinatorRequest)
-class FindCoordinatorResponse(Response):
-    """One coordinator until version 3, `coordinators` from version 4 on."""
-
-    throttle_time_ms: int = int32(since=1, ignorable=True)
-    error_code: int = int16(until=3)
-    error_message: str | None = nullable_string(since=1, until=3, ignorable=True)
-    node_id: int = int32(until=3)
-    host: str = string(until=3)
-    port: int = int32(until=3)
-    coordinators: list[Coordinator] = array(Coordinator, since=4)
 
 
 @struct

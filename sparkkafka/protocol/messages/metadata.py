@@ -1,5 +1,5 @@
-"""The brokers and controllers of a cluster, their APIs, and the metadata of topics: ApiVersions,
-Metadata, DescribeCluster, DescribeQuorum."""
+"""The brokers and controllers of a cluster, their APIs, coordinators, and the metadata of topics:
+ApiVersions, Metadata, FindCoordinator, DescribeCluster, DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import uuid as uuid_module
 
 from sparkkafka.protocol.wire.schema import (
     INT32,
+    STRING,
     Request,
     Response,
     array,
@@ -150,6 +151,44 @@ class MetadataResponse(Response):
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
     cluster_authorized_operations: int = int32(NO_AUTHORIZED_OPERATIONS, since=8, until=10)
     error_code: int = int16(since=13, ignorable=True)
+
+
+@request(api_key=10, versions=(1, 6), flexible=3, kafka="2.1:2 2.4:3 3.0:4 3.8:5 3.9:6")
+class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
+    """Requests the coordinator of a group (`key_type` 0), a transactional id (1) or a
+    partition of a share group (2).
+
+    `key` until version 3, `coordinator_keys` from version 4 on.
+    """
+
+    key: str = string(until=3)
+    key_type: int = int8(since=1)
+    coordinator_keys: list[str] = array(STRING, since=4)
+
+
+@struct
+class Coordinator:
+    """The coordinator of one key."""
+
+    key: str = string()
+    node_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    error_code: int = int16()
+    error_message: str | None = nullable_string(ignorable=True)
+
+
+@response(FindCoordinatorRequest)
+class FindCoordinatorResponse(Response):
+    """One coordinator until version 3, `coordinators` from version 4 on."""
+
+    throttle_time_ms: int = int32(since=1, ignorable=True)
+    error_code: int = int16(until=3)
+    error_message: str | None = nullable_string(since=1, until=3, ignorable=True)
+    node_id: int = int32(until=3)
+    host: str = string(until=3)
+    port: int = int32(until=3)
+    coordinators: list[Coordinator] = array(Coordinator, since=4)
 
 
 @request(api_key=60, versions=(0, 2), flexible=0, kafka="2.8:0 3.7:1 4.0:2")
