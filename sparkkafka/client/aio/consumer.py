@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
 
-from sparkkafka.client.aio.worker import AsyncClient, SyncClient, awaited
+from sparkkafka.client.aio.worker import AsyncClient, SyncClient, Worker, awaited
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
 from sparkkafka.client.consumer.record import Record, Records
 from sparkkafka.client.deadline import Deadline, seconds_of
@@ -175,14 +175,14 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
             if tp in subscription:
                 subscription.state(tp).seek(offset)
 
-    async def _run(self, call: Callable[[], T]) -> T:
+    async def _run(self, call: Callable[[], T], worker: Worker | None = None) -> T:
         offsets = self._rest.first_offsets
 
         def run() -> T:
             self._client._subscription.unread = offsets
             return call()
 
-        return await super()._run(run)
+        return await super()._run(run, worker)
 
     async def poll(self, timeout_s: float) -> Records:
         """As `Consumer.poll`. If it is cancelled, the next poll returns its records."""

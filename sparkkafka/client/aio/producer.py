@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from sparkkafka.client.aio.worker import AsyncClient, LoopQueue, awaited, call_soon
+from sparkkafka.client.aio.worker import AsyncClient, LoopQueue, Worker, awaited, call_soon
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.producer.futures import (
     Indexes,
@@ -170,6 +170,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(_LoopProducer(config))
+        self._closer = Worker(type(self).__name__)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outcomes: LoopQueue[tuple[RecordFutures, Indexes] | asyncio.Future[None]]
         self._freed = asyncio.Event()
@@ -191,9 +192,9 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             )
             self._loop = loop
 
-    async def _run(self, call: Callable[[], Any]) -> Any:
+    async def _run(self, call: Callable[[], Any], worker: Worker | None = None) -> Any:
         self._bind()
-        return await super()._run(call)
+        return await super()._run(call, worker)
 
     # --- records ----------------------------------------------------------------------------------
 

@@ -198,7 +198,9 @@ class Worker:
         self._running = call
         if self._thread is None:
             name = f"sparkkafka-{self._what}"
-            self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            # The thread must not keep an unused client alive.
+            arguments = self._inbox, weakref.ref(self)
+            self._thread = threading.Thread(target=_serve, args=arguments, name=name, daemon=True)
             self._thread.start()
         self._inbox.put(call)
 
@@ -224,12 +226,6 @@ class Worker:
             self._start_next()
 
     # --- the thread -------------------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        while (call := self._inbox.get()) is not None:
-            if isinstance(call, _Call):
-                self._run_call(call)
-            del call  # what it holds must not live until the next one
 
     def _run_call(self, call: _Call) -> None:
         result, error = None, None
@@ -282,6 +278,17 @@ class Worker:
         return outcome[0].result()
 
 
+def _serve(
+    inbox: queue.SimpleQueue[_Call | _Callback | None], reference: weakref.ref[Worker]
+) -> None:
+    """Run the calls of a worker until it is closed, or nobody has it any more."""
+    while (call := inbox.get()) is not None:
+        worker = reference()
+        if isinstance(call, _Call) and worker is not None:
+            worker._run_call(call)
+        del call, worker  # what they hold must not live until the next call
+
+
 async def _awaited_result(callback: Callable[..., object], args: tuple[Any, ...]) -> object:
     result = callback(*args)
     return await result if inspect.isawaitable(result) else result
@@ -314,6 +321,8 @@ class AsyncClient(NotPickled, Generic[C]):
     def __init__(self, client: C) -> None:
         self._client = client
         self._worker = worker = Worker(type(self).__name__)
+        self._closer = worker
+        """Runs `close`, which in a client for several threads ends calls that still run."""
         weakref.finalize(self, worker.stop_function()).atexit = False
 
     def __repr__(self) -> str:
@@ -333,13 +342,14 @@ class AsyncClient(NotPickled, Generic[C]):
 
     async def _end(self, close: Callable[[], None]) -> None:
         """Close the client, also if the task is cancelled meanwhile, and end the thread."""
-        closing = asyncio.ensure_future(self._run(close))
-        closing.add_done_callback(lambda _: self._worker.close())
+        closing = asyncio.ensure_future(self._run(close, self._closer))
+        for worker in (self._worker, self._closer):
+            closing.add_done_callback(lambda _, worker=worker: worker.close())  # type: ignore[misc]
         await asyncio.shield(closing)
 
-    async def _run(self, call: Callable[[], T]) -> T:
+    async def _run(self, call: Callable[[], T], worker: Worker | None = None) -> T:
         """Run a call of a method of the client."""
-        return await self._worker.run(call)
+        return await (worker or self._worker).run(call)
 
 
 def awaited(

@@ -349,6 +349,23 @@ def test_leaving_a_cancelled_task_delivers_what_it_can(fake: FakeCluster) -> Non
     assert log_values(fake, "t") == [b"queued"]
 
 
+def test_leaving_does_not_wait_for_a_flush_that_was_cancelled(
+    fake: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold = Hold()
+    fake.fault(hold, api="Produce", times=None)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with producer(fake) as opened, asyncio.timeout(0.05):
+                opened.send_nowait("t", b"v")
+                await opened.flush()
+
+    asyncio.run(main())
+    assert "1 record not delivered" in caplog.text
+    hold.release()
+
+
 def test_a_close_whose_task_is_cancelled_ends(fake: FakeCluster) -> None:
     hold = Hold()
     fake.fault(hold, api="Produce", times=None)
