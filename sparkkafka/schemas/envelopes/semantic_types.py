@@ -406,16 +406,24 @@ def _variable_scale(values: pa.Array, node: ConnectType, place: Place) -> pa.Arr
     below = node.children.get("value", ConnectType(pa.binary()))
     numbers = _without_base64(numbers, below, place)
     words, bad = _words(numbers, 10**MAX_DIGITS - 1)
-    known = pc.unique(scales.drop_null()).to_pylist()
-    if bad.any() or any(not 0 <= scale <= 6 for scale in known):
-        return _decimal_texts(numbers, scales.to_pylist())  # Arrow writes others with exponents
     valid = is_valid(numbers) & is_valid(scales)
     texts = pa.nulls(len(values), pa.string())
-    for scale in known:
-        is_scale = from_numpy(flags_of(pc.equal(scales, scalar(scale).cast(scales.type))))
-        found = _decimal_array(words, valid, MAX_DIGITS, scale).cast(pa.string())
-        texts = pc.if_else(is_scale, found, texts)
-    return texts
+    for scale in pc.unique(scales.drop_null()).to_pylist():
+        is_scale = flags_of(pc.equal(scales, scalar(scale).cast(scales.type)))
+        if 0 <= scale <= MAX_DIGITS:
+            found = _decimal_array(words, valid & ~bad, MAX_DIGITS, scale).cast(pa.string())
+            texts = pc.if_else(from_numpy(is_scale), found, texts)
+        else:
+            bad |= is_scale & valid
+    bad |= flags_of(pc.match_substring(texts, "E"))  # Arrow writes small numbers with exponents
+    if not bad.any():
+        return texts
+    rows = np.flatnonzero(bad)
+    index = from_numpy(rows)
+    own = _decimal_texts(numbers.take(index), scales.take(index).to_pylist())
+    positions = np.arange(len(texts))
+    positions[rows] = len(texts) + np.arange(len(rows))
+    return pa.concat_arrays([texts, own]).take(from_numpy(positions))
 
 
 # --- dates and times --------------------------------------------------------------------------

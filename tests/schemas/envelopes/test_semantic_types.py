@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-from decimal import Decimal
+import random
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,15 @@ def test_decimals_with_a_scale_of_their_own() -> None:
     assert values[:5] == ["123.45", "-7", "0.001", "0.0000000001", "500"]
     assert values[5] == f"1{'0' * 8_999}.7"
     assert converted(rows[:1], node, pa.decimal128(10, 3))[0] == [Decimal("123.450")]
+    chance = random.Random(7)
+    numbers = [
+        (chance.randrange(40), chance.randrange(-(10 ** chance.randrange(1, 45)), 10**9))
+        for _ in range(300)
+    ]
+    rows = [{"scale": scale, "value": text_of(number)} for scale, number in numbers]
+    values, _ = converted(rows, node)
+    for value, (scale, number) in zip(values, numbers, strict=True):
+        assert value == format(Decimal(number).scaleb(-scale, Context(prec=60)), "f")
 
 
 def test_infinity_of_postgres() -> None:
