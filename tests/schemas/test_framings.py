@@ -14,7 +14,7 @@ import pytest
 
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.config.registry import RegistryOptions
-from sparkkafka.errors import RegistryError, SchemaError
+from sparkkafka.errors import KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas import framings
 from sparkkafka.schemas.avro.fingerprint import fingerprint
@@ -319,6 +319,34 @@ def test_wrong_answers_of_glue(
     for request in (lambda: registry.by_guid(GUID), lambda: registry.latest("Order")):
         with pytest.raises(RegistryError, match=f"^glue://eu-west-1/shop answers .*{reason}"):
             request()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"Schemas": [], "NextToken": "again"}, "without an end, within 0.3 s"),
+        ({"Schemas": [{}]}, "without numbers"),
+        ({"Schemas": [{"VersionNumber": True}]}, "without numbers"),
+    ],
+)
+def test_wrong_lists_of_glue(
+    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, answer: Any, reason: str
+) -> None:
+    pytest.importorskip("boto3")
+    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, answer))
+    registry = connect(RegistryOptions(url="glue://eu-west-1/shop", api_timeout_ms=300))
+    with pytest.raises(KafkaError, match=f"^glue://eu-west-1/shop lists .* 'Order' {reason}"):
+        registry.versions("Order")
+
+
+def test_glue_answers_with_another_schema(
+    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("boto3")
+    other = clouds.add("orders", ORDER.text)
+    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, clouds._version(other)))
+    with pytest.raises(RegistryError, match="with another one"):
+        connect(RegistryOptions(url="glue://eu-west-1/shop")).by_guid(GUID)
 
 
 def test_azure(clouds: CloudRegistry) -> None:

@@ -21,6 +21,7 @@ from sparkkafka.errors import (
     AuthenticationError,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     OptionError,
     RegistryError,
 )
@@ -72,7 +73,12 @@ class Client(ForeignClient):
 
         def fetch(deadline: Deadline) -> Schema:
             found = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
-            return self._registered("", found, what).schema
+            registered = self._registered("", found, what)
+            if registered.guid != guid:
+                raise RegistryError(
+                    f"{self.address} answers the request for {what} with another one"
+                )
+            return registered.schema
 
         return self._with_format(what, self._cached(("guid", name), what, fetch), format)
 
@@ -87,15 +93,21 @@ class Client(ForeignClient):
     def versions(self, subject: str) -> tuple[int, ...]:
         """Return the schema's versions, ascending."""
         deadline, found, token = self._deadline(), set(), ""
-        while True:
+        while not deadline.expired:
             more = {"NextToken": token} if token else {}
             answer = self._call_subject(
                 subject, "list_schema_versions", deadline, SchemaId=self._id(subject), **more
             )
-            found |= {entry["VersionNumber"] for entry in answer.get("Schemas", ())}
+            numbers = {entry.get("VersionNumber") for entry in answer.get("Schemas") or ()}
+            if not all(type(number) is int for number in numbers):  # a bool is an int, too
+                raise RegistryError(f"{self.address} lists versions of {subject!r} without numbers")
+            found |= numbers
             token = answer.get("NextToken", "")
             if not token:
                 return tuple(sorted(found))
+        raise KafkaTimeoutError(
+            f"{self.address} lists versions of {subject!r} without an end, within {deadline.text}"
+        )
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False
