@@ -69,6 +69,12 @@ def full_type(
     return _type_of(envelope, _node_of(format_module, schema, message, depth))
 
 
+def has_rows(format_module: Any, schema: Schema, message: tuple[int, ...]) -> bool:
+    """Whether a schema is that of a table's changes, and not of Debezium's other records."""
+    children = _node_of(format_module, schema, message).children
+    return "op" in children and ("after" in children or "before" in children)
+
+
 def _type_of(envelope: Envelope, node: ConnectType) -> pa.DataType:
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
         return forms.flat_type(node)
@@ -111,6 +117,8 @@ def sample_type(
         with suppress(SchemaError):  # the record is bad, or a tombstone
             found = type_of_connect_schema(json.loads(parts.schema))
             is_flat = envelope.form == DEBEZIUM_FLAT
+            if found.name.startswith("io.debezium."):  # a heartbeat's, or a transaction's
+                continue
             if not envelope.unwraps or is_flat or "op" in found.children:
                 node = found if node is None else _merge(node, found)
     if node is None:

@@ -24,6 +24,7 @@ from sparkkafka.config.formats import ANY_WITH_SCHEMA, ColumnFormat, FormatOptio
 from sparkkafka.config.kinds import (
     COLUMN,
     CONFLUENT,
+    DEBEZIUM,
     DEPTH_OPTION,
     FAIL,
     NO_FRAMING,
@@ -106,8 +107,9 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
         )
     with open_registry(formats.registry) as registry:
         if formats.unwraps:
-            value = _typed_field(formats.value, options, formats, registry)
-            key = _key_field(options, formats, registry)
+            topics = _table_topics(options, formats, registry)
+            value = _typed_field(formats.value, options, formats, registry, topics)
+            key = _key_field(options, formats, registry, topics)
             schema = changes_schema(value, key, PINS_KEY, list(_added_columns(formats)))
         else:
 
@@ -134,8 +136,32 @@ def _added_columns(formats: FormatOptions) -> dict[str, DataType]:
     return columns
 
 
-def _key_field(
+def _table_topics(
     options: ReadOptions, formats: FormatOptions, registry: RegistryClient | None
+) -> list[str] | None:
+    """Return the topics with changes of a table, if that are not all topics of the read: heartbeats
+    and transactions have topics of their own. None: all topics."""
+    column = formats.value
+    if registry is None or column.schema is not None or column.envelope != DEBEZIUM:
+        return None
+    topics = _topics_of(options, column)
+    if len(topics) < 2:
+        return None
+    module = format_module(column.format)
+    chosen = _choose_schemas(column, topics, options, registry, {})
+    with_rows = [
+        topic
+        for topic, schema in chosen.items()
+        if envelopes.has_rows(module, schema.schema, schema.message)
+    ]
+    return with_rows if 0 < len(with_rows) < len(topics) else None
+
+
+def _key_field(
+    options: ReadOptions,
+    formats: FormatOptions,
+    registry: RegistryClient | None,
+    topics: Sequence[str] | None = None,
 ) -> StructField | None:
     """Return the field of the keys of changes; None if records have none, or their type is not
     known and keyFormat is not set."""
@@ -143,7 +169,7 @@ def _key_field(
     if not column.has_schema or (formats.unwraps and formats.envelope in FORMS):
         return None
     try:
-        return _typed_field(column, options, formats, registry)
+        return _typed_field(column, options, formats, registry, topics)
     except RegistryError as error:
         if not column.is_optional or error.code != SUBJECT_NOT_FOUND:
             raise
@@ -159,8 +185,10 @@ def _typed_field(
     options: ReadOptions,
     formats: FormatOptions,
     registry: RegistryClient | None,
+    topics: Sequence[str] | None = None,
 ) -> StructField:
-    """Return the field of a column with a schema; its metadata has the chosen schemas' ids."""
+    """Return the field of a column with a schema; its metadata has the chosen schemas' ids.
+    `topics`: those whose schemas are chosen, None for all of the read."""
     name = column.column
     if column.envelope and column.schema is None and registry is None:
         return StructField(name, from_arrow_type(_infer_type(options, column)))
@@ -171,7 +199,8 @@ def _typed_field(
             f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
             f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or schema.registry.url"
         )
-    schemas = _choose_schemas(column, _topics_of(options, column), options, registry, {})
+    topics = topics or _topics_of(options, column)
+    schemas = _choose_schemas(column, topics, options, registry, {})
     arrow_type = _common_type(column, schemas, formats.recursive_fields_max_depth)
     pins = {}
     for topic, chosen in schemas.items():
@@ -466,6 +495,7 @@ def _change_columns(
     pins = schema[CHANGE].metadata.get(PINS_KEY, {}) if CHANGE in schema.names else {}
     hidden = []
     with open_registry(formats.registry) as registry:
+        topics = _table_topics(options, formats, registry)
         for column, arrow_type in ((formats.value, split.value), (formats.key, split.key)):
             if arrow_type is None:
                 continue
@@ -478,7 +508,7 @@ def _change_columns(
             metadata = {PINS_KEY: pins[name]} if name in pins else {}
             field = StructField(name, from_arrow_type(arrow_type), True, metadata)
             plans = _plans_by_topic(
-                column, field, arrow_type, options, formats, registry, split.names
+                column, field, arrow_type, options, formats, registry, split.names, topics
             )
             hidden.append(ReadColumn(name, arrow_type=arrow_type, plans=plans, is_hidden=True))
     return (*split.columns, *hidden)
@@ -541,9 +571,11 @@ def _plans_by_topic(
     formats: FormatOptions,
     registry: RegistryClient | None,
     names: tuple[tuple[str, str], ...] = (),
+    topics: Sequence[str] | None = None,
 ) -> tuple[tuple[str, ColumnPlan], ...]:
     """Return how a column of type `arrow_type` is decoded, by topic. `field` has the schemas' ids
-    in its metadata, if it comes from `typed_schema`. `names`: those of `Envelope`."""
+    in its metadata, if it comes from `typed_schema`. `names`: those of `Envelope`; `topics`: those
+    whose schemas are chosen, None for all of the read."""
     pinned_ids: dict[str, int | bytes] = {
         topic: bytes.fromhex(pin["guid"]) if "guid" in pin else int(pin["id"])
         for topic, pin in field.metadata.get(PINS_KEY, {}).items()
@@ -552,7 +584,7 @@ def _plans_by_topic(
         # JSON of the type that the user gave, or that was inferred.
         schemas = {ALL_TOPICS: ChosenSchema(Schema(column.format, ""))}
     else:
-        topics = _topics_of(options, column)
+        topics = topics or _topics_of(options, column)
         if pinned_ids and set(topics) != set(pinned_ids):
             pinned_ids = {}  # the field's metadata comes from a read of other topics
         schemas = _choose_schemas(column, topics, options, registry, pinned_ids)

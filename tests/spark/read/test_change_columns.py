@@ -220,6 +220,43 @@ def test_avro_evolves_to_the_latest_schema(topics: Topics, columns: str) -> None
         assert rows[0]["key"] == {"id": 1}
 
 
+def test_topics_of_heartbeats_beside_a_table(topics: Topics) -> None:
+    beat_topic, text = "__debezium-heartbeat.shop", avro_envelope([("id", "long")])
+    records = {
+        f"{TOPIC}-value": text,
+        f"{TOPIC}-key": {
+            "type": "record",
+            "name": "Key",
+            "fields": [{"name": "id", "type": "long"}],
+        },
+        f"{beat_topic}-value": {
+            "type": "record",
+            "name": "Heartbeat",
+            "fields": [{"name": "ts_ms", "type": "long"}],
+        },
+        f"{beat_topic}-key": {
+            "type": "record",
+            "name": "ServerNameKey",
+            "fields": [{"name": "serverName", "type": "string"}],
+        },
+    }
+    ids = [topics.registry.add(subject, json.dumps(schema)) for subject, schema in records.items()]
+    values = [payload("c", None, {"id": 7}), {"id": 7}, {"ts_ms": 5}, {"serverName": "shop"}]
+    frames = [
+        framed(number, schema, value)
+        for number, schema, value in zip(ids, records.values(), values, strict=True)
+    ]
+    topics.cluster.create_topic(beat_topic)
+    topics.put(TOPIC, frames[:1], keys=frames[1:2])
+    topics.put(beat_topic, frames[2:3], keys=frames[3:])
+    options = topics.options(f"{TOPIC},{beat_topic}", envelope="debezium")
+    chosen = struct(id=LongType(), change=struct(kind=StringType(), key=struct(id=LongType())))
+    for schema in (None, chosen):
+        rows = topics.read(options, schema)
+        found = {row["change"]["kind"]: (row["id"], row["change"]["key"]) for row in rows}
+        assert found == {"row": (7, {"id": 7}), "heartbeat": (None, {"id": None})}
+
+
 def test_a_column_gets_another_type(topics: Topics) -> None:
     """Values of older schemas become the latest type, where they fit it."""
     texts = [avro_envelope([("id", "long"), ("zip", kind)]) for kind in ("string", "int", "long")]
