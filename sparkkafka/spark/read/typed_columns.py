@@ -82,6 +82,7 @@ ALL_TOPICS = "*"
 
 SAMPLE_ROWS = 1_000
 """The maximum number of records in the sample of valueSchema=infer."""
+_SAMPLE_BYTES = 4 << 20
 
 SUBJECT_CHECK_S = 60.0
 """The time between two checks of a running stream for newer versions of its subjects."""
@@ -384,7 +385,7 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
 
 
 def _read_sample(options: ReadOptions, column: ColumnFormat) -> list[bytes]:
-    """Return the payloads of the sample, at most SAMPLE_ROWS and about 4 MiB."""
+    """Return the payloads of the sample, at most SAMPLE_ROWS and about _SAMPLE_BYTES."""
     from sparkkafka.spark.read.read_task import read_ranges
     from sparkkafka.spark.read.reader import KafkaBatchReader
 
@@ -398,16 +399,22 @@ def _read_sample(options: ReadOptions, column: ColumnFormat) -> list[bytes]:
     ]
     payloads: list[bytes] = []
     size_bytes = 0
-    for planned in _range_ends(ranges):
+    ends = list(_range_ends(ranges))
+
+    def payloads_of(planned: KafkaInputPartition) -> Iterator[bytes]:
         for batch in read_ranges(options, columns, (planned,)):
             for group in unframe_column(batch.column(0), None, name, framing, is_text=True).groups:
-                for payload in group.payloads.to_pylist():
-                    if payload is None:
-                        continue
-                    payloads.append(payload)
-                    size_bytes += len(payload)
-                    if len(payloads) >= SAMPLE_ROWS or size_bytes >= 4 * 2**20:
-                        return payloads
+                yield from filter(lambda payload: payload is not None, group.payloads.to_pylist())
+
+    for number, planned in enumerate(ends, 1):
+        for payload in payloads_of(planned):
+            payloads.append(payload)
+            size_bytes += len(payload)
+            if len(payloads) >= SAMPLE_ROWS:
+                return payloads
+            # Each range has its share: the last one has the newest fields.
+            if size_bytes * len(ends) >= _SAMPLE_BYTES * number:
+                break
     return payloads
 
 

@@ -776,6 +776,19 @@ def test_json_of_an_inferred_type(texts: Topics) -> None:
         KafkaDataSource({**options, "subscribe": "empty"}).schema()
 
 
+def test_the_sample_of_large_records_has_the_newest(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its limit in bytes does not leave out the last records, which have the newest fields."""
+    monkeypatch.setattr("sparkkafka.spark.read.typed_columns.SAMPLE_ROWS", 10)
+    monkeypatch.setattr("sparkkafka.spark.read.typed_columns._SAMPLE_BYTES", 1_000)
+    topics.cluster.create_topic("t")
+    old = json.dumps({"old": "o" * 300}).encode()
+    topics.put("t", [old] * 30 + [b'{"new": 1}'] * 5)
+    schema = KafkaDataSource(json_options(topics, valueSchema="infer")).schema()
+    assert schema["value"].dataType.names == ["old", "new"]
+
+
 def test_json_without_a_type(texts: Topics) -> None:
     with pytest.raises(OptionError, match="valueFormat=json needs the type of value"):
         KafkaDataSource(json_options(texts)).schema()
