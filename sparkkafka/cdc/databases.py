@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     ByteType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -102,6 +103,7 @@ _DIALECTS = {
             DateType: "date",
             TimestampType: "timestamptz",
             TimestampNTZType: "timestamp",
+            DayTimeIntervalType: "interval",
             BinaryType: "bytea",
             MapType: "jsonb",
             StructType: "jsonb",
@@ -217,7 +219,7 @@ def _portable(df: DataFrame, name: str, arrays: bool) -> Column:
     column, type = F.col(f"`{name}`"), df.schema[name].dataType
     if isinstance(type, TimestampType):
         return F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
-    if arrays and _is_plain_array(type):
+    if arrays and (_is_plain_array(type) or isinstance(type, DayTimeIntervalType)):
         return column
     if isinstance(type, MapType | StructType | ArrayType):
         return F.to_json(column)

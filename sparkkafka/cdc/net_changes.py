@@ -4,6 +4,10 @@ The order of a change is a text, `sequence`: the position in the source's log, t
 and the offset in Kafka, which break ties (a connector that restarts sends changes again, with the
 same position). A tombstone has no position. It follows the delete of its key, so it gets the
 position of the record before it, of the same key in the same partition.
+
+A transaction that is open while the connector makes its snapshot writes to the source's log before
+the snapshot's position, and its changes come after the snapshot's rows. So a change behind a row of
+a snapshot, of the same key in the same partition, is newer than that row, whatever its position.
 """
 
 from __future__ import annotations
@@ -83,17 +87,30 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
 def newer(sequence: str, other: str) -> str:
     """Return the SQL condition that a change is not older than another. `other` may be null.
 
-    Without a position the offset decides, or for records of two partitions their timestamp.
+    Without a position the offset decides, or for records of two partitions their timestamp. A row
+    of a snapshot is older than changes behind it in its partition.
     """
-    partition, offset, time = (
-        f"substr({other}, length({other}) - {end}, {digits})"
-        for end, digits in ((43, 10), (32, 19), (12, 13))
+    partition, offset, time = _parts(other)
+    own_partition, own_offset, own_time = _parts(sequence)
+    is_behind = f"{time} LIKE '-%' AND {own_partition} = {partition} AND {own_offset} > {offset}"
+    is_before = (
+        f"{own_time} LIKE '-%' AND {own_partition} = {partition} AND {own_offset} < {offset}"
     )
     return (
-        f"({other} IS NULL OR CASE WHEN {sequence} NOT LIKE ' %' THEN {sequence} >= {other}"
+        f"({other} IS NULL OR CASE WHEN {sequence} NOT LIKE ' %'"
+        f" THEN ({sequence} >= {other} OR {is_behind}) AND NOT ({is_before})"
         f" WHEN substr({sequence}, 2, 10) = {partition} THEN substr({sequence}, 13, 19) >= {offset}"
         f" ELSE substr({sequence}, 33) >= {time} END)"
     )
+
+
+def _parts(sequence: str) -> tuple[str, str, str]:
+    """Return SQL of the partition, the offset, and the time of a sequence."""
+    partition, offset, time = (
+        f"substr({sequence}, length({sequence}) - {end}, {digits})"
+        for end, digits in ((43, 10), (32, 19), (12, 13))
+    )
+    return partition, offset, time
 
 
 @dataclass(frozen=True)
@@ -260,10 +277,17 @@ class Changes:
         tombstone = F.col("change.kind") == TOMBSTONE
         same = tombstone & (F.col("_previous.partition") == F.col("change.partition"))
         position = F.coalesce("change.position", F.when(same, F.col("_previous.position")))
+        snapshot = F.last(F.when(_is_of_snapshot(), where), ignorenulls=True)
+        behind = F.col("_snapshot.partition") == F.col("change.partition")
+        position = F.when(
+            position.isNotNull(),
+            F.greatest(position, F.when(behind, F.col("_snapshot.position"))),
+        )
         deletes = (F.col("change.kind") == ROW) & (F.col("change.op") == "d")
         return (
             self._keyed()
             .withColumn("_previous", previous.over(before))
+            .withColumn("_snapshot", snapshot.over(before))
             .withColumn(POSITION, _sequence(position))
             .withColumn(DELETED, tombstone | deletes)
         )
@@ -311,14 +335,19 @@ _FIELDS = (
 
 
 def _sequence(position: Column | str) -> Column:
-    """Return the text that sorts as the changes are to be applied."""
-    numbers = (
-        (F.col("change.partition"), 10),
-        (F.col("change.offset"), 19),
-        (F.coalesce(F.unix_millis("change.timestamp"), F.lit(0)), 13),
-    )
-    known = F.coalesce(position, F.lit(""))
-    return F.concat_ws(" ", known, *(F.lpad(n.cast("string"), size, "0") for n, size in numbers))
+    """Return the text that sorts as the changes are to be applied. The time of a snapshot's row
+    begins with a minus."""
+    time = F.coalesce(F.unix_millis("change.timestamp"), F.lit(0))
+    numbers = ((F.col("change.partition"), 10), (F.col("change.offset"), 19), (time, 13))
+    partition, offset, time = (F.lpad(n.cast("string"), size, "0") for n, size in numbers)
+    marked = F.concat(F.lit("-"), F.substr(time, F.lit(2)))
+    time = F.when(_is_of_snapshot(), marked).otherwise(time)
+    return F.concat_ws(" ", F.coalesce(position, F.lit("")), partition, offset, time)
+
+
+def _is_of_snapshot() -> Column:
+    """Whether a change is a row of a snapshot, and its position is known."""
+    return (F.col("change.op") == "r") & F.col("change.position").isNotNull()
 
 
 def _as_text(names: Column) -> Column:

@@ -91,6 +91,17 @@ def record(
     return (*row, (op, kind, 1, None, position, None, None, key, None, unavailable, *kafka))
 
 
+def test_a_change_behind_a_snapshot_s_row_is_newer(spark: Any) -> None:
+    """Its transaction was open when the snapshot began, so it is earlier in the source's log."""
+    of_snapshot = record(5, "r", "100", "of the snapshot")
+    rows = cdc.latest(frame(spark, [of_snapshot, record(6, "u", "090", "later")])).collect()
+    assert [row.note for row in rows] == ["later"]
+    # But not before it, and not in another partition, where no offset says what is newer.
+    for other in (record(4, "u", "090", "a"), record(6, "u", "090", "a", partition=1)):
+        rows = cdc.latest(frame(spark, [of_snapshot, other])).collect()
+        assert [row.note for row in rows] == ["of the snapshot"]
+
+
 def test_deletes_are_kept_if_asked(spark: Any) -> None:
     changes = frame(
         spark,
