@@ -49,8 +49,9 @@ SCHEMAS = "schemas"
 
 READ_AVRO, READ_FEW = "read Avro, 10 fields, noop", "read Avro, 2 of the 10 fields, noop"
 READ_JSON, WRITE_AVRO = "read JSON, 10 fields, noop", "write Avro, 10 fields"
+READ_CHANGES = "read Debezium's JSON, 10 columns, noop"
 #: Rows of the group `SCHEMAS`.
-SCHEMA_ROWS = (READ_AVRO, READ_FEW, READ_JSON, WRITE_AVRO)
+SCHEMA_ROWS = (READ_AVRO, READ_FEW, READ_JSON, WRITE_AVRO, READ_CHANGES)
 
 #: Rows of the group "latency" about a session's first read and write, and a group of the part
 #: "growth".

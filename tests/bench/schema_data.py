@@ -181,6 +181,22 @@ def _json() -> list[bytes]:
     ]
 
 
+def changes() -> pa.Array:
+    """Inserts of the block's rows as JSON, as Debezium's Postgres connector writes them without a
+    schema."""
+    texts = []
+    for number, row in enumerate(payloads(JSON).to_pylist()):
+        now_ms = 1_795_868_492_880 + number
+        source = {
+            **{"version": "3.6.1.Final", "connector": "postgresql", "name": "shop"},
+            **{"ts_ms": now_ms, "snapshot": "false", "db": "shop", "schema": "public"},
+            **{"table": "orders", "txId": 700 + number, "lsn": 23_000_000 + 100 * number},
+        }
+        rest = json.dumps({"source": source, "op": "c", "ts_ms": now_ms + 9}).encode()
+        texts.append(b'{"before":null,"after":%s,%s' % (row, rest[1:]))
+    return pa.array(texts, pa.binary())
+
+
 def framed(form: str, schema_id: int) -> pa.Array:
     """The block with the id before each payload, as Confluent's serializers put it."""
     head = b"\x00" + schema_id.to_bytes(4, "big") + b"\x00" * (form == PROTOBUF)

@@ -19,6 +19,7 @@ from tests.bench.cases import (
     PARTITIONS,
     PYKAFKA,
     READ_AVRO,
+    READ_CHANGES,
     READ_FEW,
     READ_JSON,
     SCHEMA_ROWS,
@@ -35,6 +36,7 @@ from tests.bench.schema_data import (
     JSON,
     JSON_SCHEMA,
     Filled,
+    changes,
     filled,
     framed,
     order_ids,
@@ -102,6 +104,8 @@ class SchemaBench:
             yield READ_JSON, lambda: iter([self._json_read()])
         if WRITE_AVRO in names:
             yield WRITE_AVRO, lambda: iter([self._avro_write()])
+        if READ_CHANGES in names:
+            yield READ_CHANGES, lambda: iter([self._change_read()])
         for form in (AVRO, JSON):
             group = f"decode {TITLES[form]} in Spark"
             for shape in SHAPES:
@@ -202,6 +206,42 @@ class SchemaBench:
                 lambda: self._theirs(held, value),
             )
 
+    def _change_read(self) -> Row:
+        """Changes as rows, beside from_json and select."""
+        from pyspark.sql.functions import col, from_json
+        from pyspark.sql.types import DataType, StructType
+
+        change = "change: struct<op: string, position: string>"
+        columns = DataType.fromDDL(f"struct<{DDL}, {change}>")
+        row = f"struct<{DDL}>"
+        envelope = f"before: {row}, after: {row}, source: struct<lsn: bigint>, op: string"
+        value = from_json(col("value").cast("string"), f"struct<{envelope}>")
+        settings = {**self._settings(JSON), "envelope": "debezium"}
+        topic = "bench-schemas-changes"
+        with filled(self._servers, topic, changes(), self._rows, order_ids()) as held:
+
+            def ours() -> DataFrame:
+                reader = self._spark.read.format(PYKAFKA).options(**settings)
+                reader = reader.option("kafka.bootstrap.servers", self._servers)
+                assert isinstance(columns, StructType)
+                return reader.option("subscribe", topic).schema(columns).load()
+
+            def theirs() -> DataFrame:
+                found = self._theirs(held, value)
+                return found.select("value.after.*", "value.op", "value.source.lsn")
+
+            found_row = Row(SCHEMAS, READ_CHANGES, "rows/s", JVM, target=JSON_TARGET)
+            found_row.checks = {
+                PYKAFKA: self._check(ours(), held, "id"),
+                JVM: self._check(theirs(), held, "id"),
+                WRITTEN: [held.rows, held.ids],
+            }
+            found_row.settings[PYKAFKA] = settings
+            self._renew_workers(ours)
+            return self._in_turns(
+                found_row, lambda: _noop(ours()), lambda: _noop(theirs()), held.rows
+            )
+
     def _settings(self, form: str) -> dict[str, str]:
         return {"valueFormat": form, "valueFraming": "none" if form == JSON else "confluent"}
 
@@ -244,9 +284,9 @@ class SchemaBench:
         row.settings[PYKAFKA] = self._settings(JSON if name == READ_JSON else AVRO)
         return self._in_turns(row, lambda: _noop(ours()), lambda: _noop(theirs()), held.rows)
 
-    def _check(self, frame: DataFrame, held: Filled) -> list[int | None]:
+    def _check(self, frame: DataFrame, held: Filled, field: str = "value.id") -> list[int | None]:
         """The count and the sum of the field id."""
-        found = frame.selectExpr("count(value.id)", "sum(value.id)").first()
+        found = frame.selectExpr(f"count({field})", f"sum({field})").first()
         if found is None or tuple(found) != (held.rows, held.ids):
             raise WrongResultError(f"{held.name}: {found} instead of {held.rows, held.ids}")
         return list(found)
