@@ -32,9 +32,9 @@ def find_postgres() -> Path | None:
 
 
 @contextmanager
-def postgres_server(programs: Path) -> Iterator[str]:
+def postgres_server(programs: Path, *, port: int | None = None) -> Iterator[str]:
     """Start a server and return psycopg's connection string. It has one user, who needs no
-    password."""
+    password. With a port it listens at 127.0.0.1 too, and has logical decoding."""
     folder = Path(tempfile.mkdtemp(prefix="pg-"))  # pytest's are too long for a Unix socket
     as_user: list[str] = []
     if os.geteuid() == 0:  # Postgres refuses to run as root
@@ -45,10 +45,12 @@ def postgres_server(programs: Path) -> Iterator[str]:
         init = [str(programs / "initdb"), *settings, "-D", str(folder / "data")]
         subprocess.run([*as_user, *init], check=True, capture_output=True, timeout=120, cwd=folder)
         run = [str(programs / "postgres"), "-D", str(folder / "data"), "-k", str(folder)]
-        run += ["-c", "listen_addresses=", "-c", "fsync=off"]
+        run += ["-c", "fsync=off", "-c", f"listen_addresses={'127.0.0.1' if port else ''}"]
+        if port is not None:
+            run += ["-p", str(port), "-c", "wal_level=logical"]
         with (folder / "log").open("wb") as log:
             server = LeashedProcess([*as_user, *run], output=log, working_directory=folder)
-        database = f"host={folder} dbname=postgres user=shop"
+        database = f"host={folder} port={port or 5432} dbname=postgres user=shop"
         try:
             wait_until(lambda: _answers(database) or not server.running, "Postgres answers")
             assert server.running, (folder / "log").read_text()
