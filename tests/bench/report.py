@@ -361,9 +361,10 @@ JVM connector has no row above 64 partitions, because it waits half a second at 
 "Tiny topics" is a batch read of topics of one partition and one row: a task for each.
 
 A run is one `availableNow` query of about 130 MB and lasts about two seconds, most of them the
-start of the query. pykafka's start takes nearly a second longer than the JVM connector's, half of
-which [can be avoided](performance.md#start-of-sessions-and-queries). So records of 1 KB and more,
-of which there are few, are read slower in such a short query. The rows of "Read" are long ones.
+start of the query. pykafka's start takes nearly a second longer than the JVM connector's, a third
+of which [can be avoided](performance.md#start-of-sessions-and-queries). So records of 1 KB and
+more, of which there are few, are read slower in such a short query. The rows of "Read" are long
+ones.
 """
 
 _RUNS_HEAD = """\
