@@ -176,9 +176,10 @@ class ParsedOptions:
         except ValueError as error:
             reason = f": {error}" if str(error) and not row.secret else ""
             # Common mistakes are user:password@host, a key in a URL's query, and a password as the
-            # value of another setting of security.
+            # value of another setting of security, where constants, classes and versions are not.
             hidden = row.secret or "@" in text or re.search("://.*[?#]", text)
-            hidden = hidden or re.search(r"\b(?:security|ssl|sasl|auth)\.", row.name)
+            if re.search(r"\b(?:security|ssl|sasl|auth)\.", row.name):
+                hidden = hidden or not re.fullmatch(r"[A-Z_]+|[\w$]+([.,]+[\w$]+)+", text)
             got = "" if hidden else f", got {shortened(text)}"
             raise OptionError(f"{shown} must be {row.kind.values}{got}{reason}") from None
         name = row.alias_of or row.name
