@@ -177,7 +177,7 @@ class ParsedOptions:
             reason = f": {error}" if str(error) and not row.secret else ""
             # Common mistakes are user:password@host, a key in a URL's query, and a password as the
             # value of another setting of security, where constants, classes and versions are not.
-            hidden = row.secret or "@" in text or re.search("://.*[?#]", text)
+            hidden = row.secret or "@" in text or bool(re.search("://.*[?#]", text))
             if re.search(r"\b(?:security|ssl|sasl|auth)\.", row.name):
                 hidden = hidden or not re.fullmatch(r"[A-Z_]+|[\w$]+([.,]+[\w$]+)+", text)
             got = "" if hidden else f", got {shortened(text)}"
