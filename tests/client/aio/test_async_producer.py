@@ -390,6 +390,25 @@ def test_a_close_whose_task_is_cancelled_ends(fake: FakeCluster) -> None:
     assert log_values(fake, "t") == [b"v"]
 
 
+def test_anyio_on_asyncio_works(fake: FakeCluster) -> None:
+    anyio = pytest.importorskip("anyio")
+    hold = Hold()
+
+    async def main() -> None:
+        async with producer(fake) as opened:
+            async with anyio.create_task_group() as group:
+                for number in range(10):
+                    group.start_soon(opened.send, "t", b"%d" % number)
+            fake.fault(hold, api="Produce", times=None)
+            with anyio.move_on_after(0.02) as scope:
+                await opened.send("t", b"10")
+            assert scope.cancelled_caught
+            hold.release()
+
+    anyio.run(main)
+    assert sorted(log_values(fake, "t")) == sorted(b"%d" % number for number in range(11))
+
+
 @pytest.fixture(params=["asyncio", "uvloop"])
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
     factory = None
