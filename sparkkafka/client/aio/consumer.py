@@ -133,9 +133,12 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
     async def __aiter__(self) -> AsyncIterator[Record]:
         """Iterate over all records, without end. Another iteration continues after a `break`."""
         while True:
-            for record in self._iterator:
+            iterator = self._iterator
+            for record in iterator:
                 self._last = record
                 yield record
+                if self._iterator is not iterator:  # the rest went back, or elsewhere
+                    break
             async with self._next_poll:
                 if not self._rest:  # else another task has polled
                     is_fast = time.monotonic() - self._polled_s < FAST_S
@@ -165,7 +168,8 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         """Let the next poll return the rest."""
         rest = self._take_rest()
         if rest:
-            await self._worker.run(partial(self._seek_back, rest.first_offsets))
+            back = self._worker.run(partial(self._seek_back, rest.first_offsets))
+            await asyncio.shield(back)  # even if it is cancelled before its turn
 
     def _seek_back(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Let the next poll return the records from these offsets on."""

@@ -131,6 +131,26 @@ def test_a_seek_or_pause_gives_back_what_the_iteration_has_left(fake_cluster: Fa
     asyncio.run(main())
 
 
+def test_a_seek_or_poll_inside_of_an_iteration(filled: FakeCluster) -> None:
+    async def main() -> None:
+        async with consumer(filled) as source:
+            await source.assign([TP])
+            found = []
+            async for record in source:
+                found.append(record.offset)
+                if len(found) == 3:
+                    await source.seek(TP, 200)
+                if len(found) == 6:
+                    found += offsets(list(await source.poll(WAIT_S)))[:1]
+                if record.offset == COUNT - 1 or len(found) == 10:
+                    break
+                if len(found) == 7:
+                    await source.seek(TP, 50)
+            assert found == [0, 1, 2, 200, 201, 202, 203, 50, 51, 52]
+
+    asyncio.run(main())
+
+
 def test_batches_are_records_or_arrow_tables(filled: FakeCluster) -> None:
     async def main() -> None:
         async with consumer(filled) as source:
@@ -199,6 +219,29 @@ def test_a_poll_cancelled_while_records_are_on_their_way_keeps_them(filled: Fake
                         await take(source, 1)
             hold.release()
             assert offsets(await take(source, COUNT)) == list(range(COUNT))
+
+    asyncio.run(main())
+
+
+def test_cancelled_before_its_turn_a_poll_keeps_what_the_iteration_has_left(
+    filled: FakeCluster,
+) -> None:
+    hold = Hold()
+    filled.fault(hold, api="OffsetCommit", nth=1)
+
+    async def main() -> None:
+        async with consumer(filled, enable_auto_commit=False) as source:
+            await source.assign([TP])
+            await take(source, 10)
+            commit = asyncio.create_task(source.commit())
+            await asyncio.to_thread(filled.wait_for_requests, "OffsetCommit")
+            polling = asyncio.create_task(source.poll_arrow(WAIT_S))
+            await asyncio.sleep(0)
+            polling.cancel()
+            await asyncio.wait([polling])
+            hold.release()
+            await commit
+            assert offsets(await take(source, 100)) == list(range(10, 110))
 
     asyncio.run(main())
 
