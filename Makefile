@@ -50,7 +50,7 @@ soak: $(STAMP) ## the long forms of tests, an hour: killed drivers and brokers, 
 soak-long: $(STAMP) ## one hour on three brokers under all faults at once (SPARKKAFKA_SOAK_MINUTES=60)
 	@$(PY) -m pytest -m soak_long -s
 
-compat: $(STAMP) ## six Kafkas, kfake (needs Go) and four Sparks, a quarter of an hour; renews docs/compatibility.md
+compat: $(STAMP) ## six Kafkas, kfake (needs Go), Tansu and four Sparks, a quarter of an hour; renews docs/compatibility.md
 	@$(PY) -m tests.tools.compat
 
 kerberos: $(STAMP) ## GSSAPI with a real KDC; needs krb5-kdc, krb5-admin-server, krb5-user, libkrb5-dev and gcc

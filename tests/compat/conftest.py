@@ -23,6 +23,27 @@ from tests.real.old_kafka import JARS, OldKafka
 from tests.real.tansu import TANSU, tansu
 
 KAFKA = os.environ.get("SPARKKAFKA_COMPAT_KAFKA", KAFKA_VERSION)
+LIMITATIONS = {
+    TANSU: {
+        "test_transactions": (
+            "gone",
+            "isolation.level=read_committed returns records of aborted transactions, to librdkafka "
+            "too",
+        ),
+        "test_administration": (
+            "offset=0",
+            "offsets by time are those of a batch's start, and deleting records closes the "
+            "connection",
+        ),
+        "test_exactly_once": (
+            "transaction.max.timeout.ms of broker 111 cannot be read",
+            "OffsetFetch returns no metadata of offsets, which keeps a micro-batch's decision, and "
+            "requests for the broker's transaction.max.timeout.ms close the connection",
+        ),
+    }
+}
+"""What a broker by other hands lacks, by test: a part of the failure, and what the page says."""
+
 _WITH_ZOOKEEPER = {"2.1.1": JARS, "2.8.2": kafka_jars("2.8.2")}
 
 
@@ -71,6 +92,12 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    broker = LIMITATIONS.get(KAFKA, {})
+    known = broker.get(item.originalname) if report.when == "call" else None  # type: ignore[attr-defined]
+    if known is not None and call.excinfo is None:
+        report.outcome, report.longrepr = "failed", f"{KAFKA} can do it: change LIMITATIONS"
+    elif known is not None and known[0] in str(call.excinfo and call.excinfo.value):
+        report.outcome, item.hole = "passed", known[1]  # type: ignore[attr-defined]
     path = os.environ.get("SPARKKAFKA_COMPAT_CELLS")
     if path and (report.when == "call" or report.failed):
         cell = {

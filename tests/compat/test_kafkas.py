@@ -145,11 +145,12 @@ def test_exactly_once(
     stream = spark.readStream.format("pykafka").options(
         **kafka, subscribe=source, startingOffsets="earliest"
     )
+    limits = {"kafka.request.timeout.ms": 10_000, "kafka.delivery.timeout.ms": 20_000}
     query = (
         stream.load()
         .select("value")
         .writeStream.format("pykafka")
-        .options(**kafka, topic=target, deliveryGuarantee="exactly-once")
+        .options(**kafka, **limits, topic=target, deliveryGuarantee="exactly-once")
         .option("checkpointLocation", str(tmp_path))
         .trigger(availableNow=True)
         .start()

@@ -19,13 +19,14 @@ from pathlib import Path
 
 from sparkkafka.testing.kafka.jars import KAFKA_VERSION
 from tests.real.kfake import KFAKE, missing_reason
+from tests.real.tansu import TANSU
 from tests.tools.drift import NEWEST_KAFKA
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "compatibility.md"
 CACHE = ROOT / ".cache" / "compat"
 
-KAFKAS = ("2.1.1", "2.8.2", "3.3.2", "3.9.2", KAFKA_VERSION, NEWEST_KAFKA, KFAKE)
+KAFKAS = ("2.1.1", "2.8.2", "3.3.2", "3.9.2", KAFKA_VERSION, NEWEST_KAFKA, KFAKE, TANSU)
 SPARKS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
 PYTHONS = ("3.11", "3.13")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
