@@ -17,7 +17,6 @@ from sparkkafka.client.deadline import Deadline, seconds_of
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.share.acknowledgements import ShareRecord
 from sparkkafka.client.share.share_consumer import ShareConsumer
-from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import WakeupError
 
 T = TypeVar("T")
@@ -66,13 +65,15 @@ class _AsyncPollingClient(AsyncClient[C]):
     def _poll_step(self, poll: Callable[[float], T], timeout_s: float) -> T | None:
         """Poll in the worker's thread; return None if another call interrupted it. Raises
         WakeupError after `wakeup`."""
-        try:
-            return poll(timeout_s)
-        except WakeupError:
-            if self._has_wakeup:
-                self._has_wakeup = False
-                raise
-            return None
+        # After an interrupt once without a wait: polls get on, however often they are interrupted.
+        for wait_s in (timeout_s, 0.0):
+            try:
+                return poll(wait_s)
+            except WakeupError:
+                if self._has_wakeup:
+                    self._has_wakeup = False
+                    raise
+        return None
 
     def wakeup(self) -> None:
         """Let the `poll` that waits now, else the next one, raise WakeupError."""
@@ -166,27 +167,28 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
 
     async def _return_rest(self) -> None:
         """Let the next poll return the rest."""
-        rest = self._take_rest()
-        if rest:
-            back = self._worker.run(partial(self._seek_back, rest.first_offsets))
+        if self._rest:
+            back = self._worker.run(self._seek_back, prepare=self._begin_return)
             await asyncio.shield(back)  # even if it is cancelled before its turn
 
-    def _seek_back(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Let the next poll return the records from these offsets on."""
+    def _begin_return(self) -> None:
+        self._note_unread()
+        self._take_rest()
+
+    def _seek_back(self) -> None:
+        """Let the next poll return what is unread, in the worker's thread."""
         subscription = self._client._subscription
-        subscription.unread = {}
+        offsets, subscription.unread = subscription.unread, {}
         for tp, offset in offsets.items():
             if tp in subscription:
                 subscription.state(tp).seek(offset)
 
     async def _run(self, call: Callable[[], T], worker: Worker | None = None) -> T:
-        offsets = self._rest.first_offsets
+        return await self._worker.run(call, prepare=self._note_unread)
 
-        def run() -> T:
-            self._client._subscription.unread = offsets
-            return call()
-
-        return await super()._run(run, worker)
+    def _note_unread(self) -> None:
+        """Let commits exclude the rest. The thread runs no call now."""
+        self._client._subscription.unread = self._rest.first_offsets
 
     async def poll(self, timeout_s: float) -> Records:
         """As `Consumer.poll`. If it is cancelled, the next poll returns its records."""

@@ -70,12 +70,13 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call for the worker's thread. `undo` is called if nobody waits for its result any more,
-    `interrupt` ends its wait early."""
+    """A call for the worker's thread. `prepare` is called on the loop when its turn comes, `undo`
+    in the thread if nobody waits for its result any more. `interrupt` ends its wait early."""
 
     function: Callable[[], Any]
     future: asyncio.Future[Any]
     context: contextvars.Context
+    prepare: Callable[[], object] | None = None
     undo: Callable[[], object] | None = None
     interrupt: Callable[[], object] | None = None
     is_nested: bool = False
@@ -134,6 +135,7 @@ class Worker:
         self,
         function: Callable[[], T],
         *,
+        prepare: Callable[[], object] | None = None,
         undo: Callable[[], object] | None = None,
         interrupt: Callable[[], object] | None = None,
     ) -> T:
@@ -146,16 +148,17 @@ class Worker:
         loop = self.bind()
         if self._is_closed and self._thread is None:
             return function()  # which raises that the client is closed
-        call = _Call(function, loop.create_future(), contextvars.copy_context(), undo, interrupt)
+        context = contextvars.copy_context()
+        call = _Call(function, loop.create_future(), context, prepare, undo, interrupt)
         callback = _callback.get()
         if callback is not None and callback.worker is self and callback.is_running:
             call.is_nested = True
-            self._inbox.put(call)
+            self._put(call)
         else:
             self._waiting.append(call)
             if self._running is None:
                 self._start_next()
-            elif self._running.interrupt is not None:
+            elif self._running.interrupt is not None and not self._running.future.done():
                 self._running.interrupt()
         try:
             result: T = await call.future
@@ -189,6 +192,8 @@ class Worker:
             call = self._waiting.popleft()
             if not call.future.done():
                 self._pass(call)
+                if self._waiting and call.interrupt is not None:
+                    call.interrupt()
                 return
         if self._is_closed and self._thread is not None:
             self._thread = None
@@ -202,6 +207,11 @@ class Worker:
             arguments = self._inbox, weakref.ref(self)
             self._thread = threading.Thread(target=_serve, args=arguments, name=name, daemon=True)
             self._thread.start()
+        self._put(call)
+
+    def _put(self, call: _Call) -> None:
+        if call.prepare is not None:
+            call.prepare()
         self._inbox.put(call)
 
     def _finish(self, call: _Call, result: Any, error: BaseException | None) -> None:
@@ -222,8 +232,9 @@ class Worker:
             if not call.is_nested:
                 self._running = undo
             self._inbox.put(undo)
-        elif not call.is_nested:
-            self._start_next()
+        elif not call.is_nested and self.loop is not None:
+            # Once the task has done what it does with the result immediately.
+            self.loop.call_soon(self._start_next)
 
     # --- the thread -------------------------------------------------------------------------------
 

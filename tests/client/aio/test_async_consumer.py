@@ -223,6 +223,25 @@ def test_a_poll_cancelled_while_records_are_on_their_way_keeps_them(filled: Fake
     asyncio.run(main())
 
 
+def test_a_commit_beside_a_poll_excludes_what_the_poll_returns(filled: FakeCluster) -> None:
+    hold = Hold()
+    filled.fault(hold, api="Fetch", nth=1)
+
+    async def main() -> None:
+        async with consumer(filled, enable_auto_commit=False) as source:
+            await source.assign([TP])
+            reading = asyncio.create_task(take(source, 1))
+            await asyncio.to_thread(filled.wait_for_requests, "Fetch")
+            hold.release()
+            while not reading.done():
+                await source.commit()
+                assert filled.committed("g").get(("t", 0), 0) <= 1
+            await source.commit()
+            assert filled.committed("g") == {("t", 0): 1}
+
+    asyncio.run(main())
+
+
 def test_cancelled_before_its_turn_a_poll_keeps_what_the_iteration_has_left(
     filled: FakeCluster,
 ) -> None:
