@@ -185,7 +185,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class HistoryMerge(Merge):
-    """The merge of all changes into a table with each row's history (SCD 2).
+    """The merge of all changes into a table with each row's history (SCD 2), for databases.
 
     `columns` includes `valid_from`. The end of a version is the start of the next, or its delete.
     """
@@ -199,19 +199,6 @@ class HistoryMerge(Merge):
     @property
     def of_delete(self) -> tuple[str, ...]:
         return (VALID_FROM,)
-
-    def spark_merge(self, truncate: str | None) -> str:
-        """One MERGE of versions that have their end."""
-        columns = self.all_columns
-        same = f"{self.match('s', 't')} AND s.{POSITION} = t.{POSITION}"
-        return (
-            f"MERGE INTO {self.target} t USING {self.changes} s ON {same}"
-            f" WHEN MATCHED AND NOT (t.{VALID_TO} <=> s.{VALID_TO}"
-            f" AND t.{IS_CURRENT} <=> s.{IS_CURRENT}) THEN UPDATE SET"
-            f" t.{VALID_TO} = s.{VALID_TO}, t.{IS_CURRENT} = s.{IS_CURRENT}"
-            f" WHEN NOT MATCHED THEN INSERT ({self.names(*columns)})"
-            f" VALUES ({self.names(*columns, of='s.')})"
-        )
 
     @property
     def _is_new(self) -> str:

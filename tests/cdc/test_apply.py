@@ -85,7 +85,7 @@ def test_values_that_are_not_sent_stay_when_old_batches_come_again(
 ) -> None:
     source = SourceTable(24, toast=True)
     source.change(150)
-    for number, batch in enumerate(batches := source.batches(70)):
+    for number, batch in enumerate(batches := source.batches(120)):
         cdc.apply(frame(spark, batch), "orders", connect=connect)
         if number % 3 == 1:
             cdc.apply(frame(spark, batches[number - 1]), "orders", connect=connect)
@@ -241,5 +241,7 @@ def test_other_connections_and_tables_are_refused(spark: Any) -> None:
         cdc.apply(batch, "no_table")
     with pytest.raises(OptionError, match="new_columns='no' is unknown"):
         cdc.apply(batch, "orders", new_columns="no")
+    with pytest.raises(OptionError, match="scd=2 is for tables of SQLite and Postgres"):
+        cdc.apply(batch, "orders", scd=2)
     with pytest.raises(OptionError, match="scd=3 is unknown"):
         cdc.apply(batch, "orders", scd=3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
+from sparkkafka.cdc.merge_sql import Merge
 
 pytestmark = pytest.mark.spark
 
@@ -21,14 +21,13 @@ NAMES = {
 
 
 @pytest.mark.parametrize("truncate", [None, "00000000000000000012 0000000000"])
-@pytest.mark.parametrize("kind", [Merge, HistoryMerge])
-def test_spark_parses_the_statements(spark: Any, kind: type[Merge], truncate: str | None) -> None:
-    merge = kind(**NAMES)  # type: ignore[arg-type]
+def test_spark_parses_the_statements(spark: Any, truncate: str | None) -> None:
+    merge = Merge(**NAMES)  # type: ignore[arg-type]
     parser = spark._jsparkSession.sessionState().sqlParser()
     plan = parser.parsePlan(merge.spark_merge(truncate)).toString()
     assert "MergeIntoTable" in plan
     by_source = "WHEN NOT MATCHED BY SOURCE" in merge.spark_merge(truncate)
-    assert by_source == (truncate is not None and kind is Merge)
+    assert by_source == (truncate is not None)
     assert "InsertIntoStatement" in parser.parsePlan(merge.remember_deletes).toString()
     parser.parsePlan(f"SELECT * FROM v s WHERE {merge.after_deletes}")
 
