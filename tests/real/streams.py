@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,7 +147,8 @@ class Job:
     """A stream of numbers from a topic into parquet files, or into other topics if there are
     `sink_options`. Crosses to a process as JSON.
 
-    `columns` are what is written; `fault_rate` is the share of tasks that `faults` makes fail.
+    `columns` are what is written; `fault_rate` is the share of tasks that `faults` makes fail. With
+    `database`, psycopg's connection string, it is a stream of changes into `table` there.
     """
 
     bootstrap: str
@@ -157,6 +159,8 @@ class Job:
     columns: list[str] = field(default_factory=list)
     fault_rate: float = 0.0
     master: str = "local[2]"
+    database: str = ""
+    table: str = ""
 
     @property
     def checkpoint(self) -> Path:
@@ -176,12 +180,15 @@ class Job:
     def start(self, spark: SparkSession, **trigger: Any) -> StreamingQuery:
         """The query; `trigger` instead of that of the job."""
         given = trigger or self.trigger
-        frame = stream_of(spark, self.bootstrap, self.options)
+        read = _whole_stream if self.database else stream_of
+        frame = read(spark, self.bootstrap, self.options)
         if self.columns:
             frame = frame.selectExpr(*self.columns)
         if self.fault_rate:
             frame = frame.mapInArrow(failing(self.folder, self.fault_rate), frame.schema)
-        if self.sink_options:
+        if self.database:
+            writer = frame.writeStream.foreachBatch(self._apply)
+        elif self.sink_options:
             writer = (
                 frame.writeStream.format("pykafka")
                 .option("kafka.bootstrap.servers", self.bootstrap)
@@ -191,6 +198,13 @@ class Job:
             writer = frame.writeStream.format("parquet").option("path", str(self.sink))
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         return (writer.trigger(**given) if given else writer).start()
+
+    def _apply(self, batch: DataFrame, _batch_id: int) -> None:
+        import psycopg
+
+        from sparkkafka import cdc
+
+        cdc.apply(batch, self.table, connect=partial(psycopg.connect, self.database))
 
     def run_to_end(self, spark: SparkSession, seconds: float = 2 * WAIT_S) -> None:
         """AvailableNow. Raises what the query fails with."""
@@ -218,13 +232,14 @@ def _logged(folder: Path) -> int:
 
 def stream_of(spark: SparkSession, bootstrap: str, options: Mapping[str, str]) -> DataFrame:
     """value as text, partition and offset."""
-    given = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest", **options}
-    return (
-        spark.readStream.format("pykafka")
-        .options(**given)
-        .load()
-        .selectExpr("cast(value as string) as value", "topic", "partition", "offset")
+    return _whole_stream(spark, bootstrap, options).selectExpr(
+        "cast(value as string) as value", "topic", "partition", "offset"
     )
+
+
+def _whole_stream(spark: SparkSession, bootstrap: str, options: Mapping[str, str]) -> DataFrame:
+    given = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest", **options}
+    return spark.readStream.format("pykafka").options(**given).load()
 
 
 class Rows:

@@ -1,17 +1,19 @@
 """Debezium's own Postgres connector: what it writes becomes the database's tables again.
 
 10,000 random changes as JSON and as Avro, of all types of columns, with changes of keys, truncates,
-a column that is added in the middle, and a transaction that is open when the snapshot is made.
+and columns that are added in the middle; then the same with a driver that is killed three times.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkkafka import cdc
 from sparkkafka.client import Admin
 from sparkkafka.testing.kafka.ports import ReservedPorts
+from tests.real.drivers import driver, wait_for_start
 from tests.real.postgres_changes import (
     RandomChanges,
     change_during_snapshots,
@@ -27,6 +30,7 @@ from tests.real.postgres_changes import (
     create_tables,
     differing_rows,
 )
+from tests.real.streams import Job
 from tests.support.debezium_connector import JSON, ConnectWorker, avro, postgres_settings
 from tests.support.postgres_server import find_postgres, postgres_server
 from tests.support.waiting import wait_until
@@ -39,6 +43,7 @@ pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.soak]
 TABLES = ("goods", "notes")
 FORMS = ("json", "avro")
 CHANGES = 10_000
+KILLS = 3
 FOLLOW_S = 300.0
 
 
@@ -145,3 +150,35 @@ def test_the_changes_become_the_database_s_tables(
             # All changes once more: none is newer than what the table has.
             cdc.apply(changes, f"mirror.{table}", connect=connect)
         assert_same_rows(db)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_driver_is_killed(
+    form: str, captured: Captured, spark: SparkSession, tmp_path: Path
+) -> None:
+    luck = random.Random(1)
+    with mirrors(captured) as db:
+        for table in TABLES:
+            folder = tmp_path / table
+            folder.mkdir()
+            job = Job(
+                captured.servers,
+                str(folder),
+                captured.options(form, table) | {"maxOffsetsPerTrigger": "700"},
+                database=captured.database,
+                table=f"mirror.{table}",
+            )
+            for _ in range(KILLS if table == "goods" else 0):
+                _, before = job.batches()
+                with driver(job) as process:
+                    wait_for_start(process, job)
+                    wait_until(partial(_has_finished, job, before), "a batch is finished")
+                    time.sleep(luck.uniform(0, 2))
+                    assert process.poll() is None, "the driver ended by itself"
+            job.run_to_end(spark, seconds=FOLLOW_S)
+            print(f"{table}: {job.batches()} micro-batches planned and finished")
+        assert_same_rows(db)
+
+
+def _has_finished(job: Job, before: int) -> bool:
+    return job.batches()[1] > before
