@@ -187,8 +187,10 @@ class Lineage(StreamingQueryListener):
                 options = leaf.extraOptions().get
                 inputs += _topics(options, leaf.schema()) or _matching(options, leaf, progress)
         outputs = []
-        if query.sink().name() == FORMAT and query.lastExecution() is not None:
-            sink = query.logicalPlan()
+        sink = query.logicalPlan()
+        # Sinks of version 1 raise for their name: that of foreachBatch.
+        is_v2 = _class(sink) == "WriteToMicroBatchDataSource"
+        if is_v2 and query.sink().name() == FORMAT and query.lastExecution() is not None:
             options = dict(self._java(sink.writeOptions()))
             lowered = {name.lower(): value for name, value in options.items()}
             outputs = _topics(lowered.get, sink.query().schema())
@@ -197,7 +199,9 @@ class Lineage(StreamingQueryListener):
     def _leaves(self, plan: Any) -> Iterator[Any]:
         """Yield the leaves of a plan and of its subqueries."""
         for node in (plan, *self._java(plan.subqueriesAll())):
-            yield from self._java(node.collectLeaves())
+            # In a list: a generator that is not exhausted would close Java's iterator, which has no
+            # such method.
+            yield from list(self._java(node.collectLeaves()))
 
     def _java(self, collection: Any) -> Any:
         """Return a collection of Scala as one of Java, which Python can iterate over."""

@@ -147,6 +147,20 @@ def test_streams(
         assert fields(event, "outputs") == ["value"]
 
 
+def test_a_stream_into_foreach_batch(
+    spark: Any, options: dict[str, str], events: Callable[[], list[Event]], tmp_path: Path
+) -> None:
+    stream = spark.readStream.format("pykafka").options(**options, subscribe="a")
+    writer = stream.option("startingOffsets", "earliest").load().writeStream
+    writer = writer.foreachBatch(lambda rows, _: rows.collect()).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    assert query.awaitTermination(120)
+    found = events()
+    assert [event["eventType"] for event in found] == ["START", "COMPLETE"]
+    assert [row["name"] for row in found[1]["inputs"]] == ["a"]
+    assert found[1]["outputs"] == []
+
+
 def test_a_transport_that_fails_is_logged_and_fails_no_job(
     spark: Any,
     cluster: FakeCluster,
