@@ -53,20 +53,19 @@ class _AsyncPollingClient(AsyncClient[C]):
         """Return what `poll(timeout_s)` returns, in steps between which other calls run."""
         deadline = Deadline(seconds_of(timeout_s) * 1000)
         while True:
-            step_s = min(SLICE_S, deadline.remaining_s())
             found = await self._worker.run(
-                partial(self._poll_step, poll, step_s),
+                partial(self._poll_step, poll, deadline),
                 undo=self._undo_poll,
                 interrupt=self._client.wakeup,
             )
             if found is not None and (len(found) or deadline.expired):  # type: ignore[arg-type]
                 return found
 
-    def _poll_step(self, poll: Callable[[float], T], timeout_s: float) -> T | None:
+    def _poll_step(self, poll: Callable[[float], T], deadline: Deadline) -> T | None:
         """Poll in the worker's thread; return None if another call interrupted it. Raises
         WakeupError after `wakeup`."""
         # After an interrupt once without a wait: polls get on, however often they are interrupted.
-        for wait_s in (timeout_s, 0.0):
+        for wait_s in (min(SLICE_S, deadline.remaining_s()), 0.0):
             try:
                 return poll(wait_s)
             except WakeupError:

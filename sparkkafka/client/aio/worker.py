@@ -141,8 +141,8 @@ class Worker:
     ) -> T:
         """Run a call after all earlier ones; return its result, or raise its error.
 
-        A call with `interrupt` waits: the next call interrupts it, and so does the task's
-        cancellation. A cancelled call that has not begun never runs; another one ends in the
+        A call with `interrupt` waits: the next call without it interrupts it, and so does the
+        task's cancellation. A cancelled call that has not begun never runs; another one ends in the
         thread, and `undo` is called if it has a result.
         """
         loop = self.bind()
@@ -158,7 +158,11 @@ class Worker:
             self._waiting.append(call)
             if self._running is None:
                 self._start_next()
-            elif self._running.interrupt is not None and not self._running.future.done():
+            elif (
+                interrupt is None
+                and self._running.interrupt is not None
+                and not self._running.future.done()
+            ):
                 self._running.interrupt()
         try:
             result: T = await call.future
@@ -192,7 +196,9 @@ class Worker:
             call = self._waiting.popleft()
             if not call.future.done():
                 self._pass(call)
-                if self._waiting and call.interrupt is not None:
+                if call.interrupt is not None and any(
+                    later.interrupt is None for later in self._waiting
+                ):
                     call.interrupt()
                 return
         if self._is_closed and self._thread is not None:

@@ -66,6 +66,32 @@ def test_an_iteration_goes_on_after_a_break(filled: FakeCluster) -> None:
     asyncio.run(main())
 
 
+def test_tasks_that_poll_one_consumer_share_its_records(fake_cluster: FakeCluster) -> None:
+    """Polls that wait do not interrupt each other, and step aside for other calls."""
+    fake_cluster.create_topic("t")
+
+    async def main() -> None:
+        async with consumer(fake_cluster) as source, asyncio.timeout(WAIT_S):
+            await source.assign([TP])
+            wakeups: list[None] = []
+            wakeup = source._client.wakeup
+            source._client.wakeup = lambda: wakeups.append(wakeup())  # type: ignore[method-assign]
+            polls = [asyncio.create_task(source.poll(WAIT_S)) for _ in range(3)]
+            await asyncio.sleep(0)  # all of them have begun
+            assert not wakeups
+            assert await source.position(TP) == 0
+            assert wakeups
+            left, found = set(polls), []
+            while left:
+                write(fake_cluster, "t", 1)
+                done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                found += [record.offset for poll in done for record in poll.result()]
+            assert sorted(found) == list(range(len(found)))
+            assert all(poll.result() for poll in polls)
+
+    asyncio.run(main())
+
+
 def test_a_record_counts_as_read_once_the_loop_has_it(filled: FakeCluster) -> None:
     async def main() -> None:
         async with consumer(filled, enable_auto_commit=False) as source:
