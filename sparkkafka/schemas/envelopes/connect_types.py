@@ -152,7 +152,7 @@ def type_of_connect_schema(schema: Any, level: int = 0) -> ConnectType:
     if kind == "map":
         item = type_of_connect_schema(schema.get("values"), level + 1)
         return ConnectType(children={"": item}, is_map=True, **common)
-    if kind not in _LEAVES:
+    if not isinstance(kind, str) or kind not in _LEAVES:
         raise SchemaError(f"the schema beside the payload has the unknown type {kind!r}")
     return ConnectType(_LEAVES[kind], is_base64=kind == "bytes", **common)
 

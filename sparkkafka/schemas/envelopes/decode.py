@@ -373,28 +373,32 @@ class _JsonDecoder:
             if not len(left):
                 break
             left = self._take_group(texts, left, prefix, made, groups)
+        is_candidate = _may_have_schema(texts.take(from_numpy(left)))
+        without.append(left[~is_candidate])
+        left = left[is_candidate]
+        one_by_one: dict[bytes, list[tuple[int, bytes]]] = {}
+        prefix_count = 0
         while len(left):
-            is_candidate = _may_have_schema(texts.take(from_numpy(left)))
-            without.append(left[~is_candidate])
-            left = left[is_candidate]
-            if not len(left):
-                break
             row = int(left[0])
             parts = _split(texts[row].as_py())
             if parts is None:
                 without.append(left[:1])
-                left = left[1:]
+            elif not parts.is_last or prefix_count >= _MAX_SCHEMAS:
+                # The payload comes first, or nearly each text has a schema of its own.
+                one_by_one.setdefault(parts.schema, []).append((row, parts.payload))
+            else:
+                made = self._decoder_of(parts.schema)
+                if len(self._by_prefix) >= _MAX_SCHEMAS:
+                    self._by_prefix.clear()
+                self._by_prefix[parts.prefix] = made
+                prefix_count += 1
+                left = self._take_group(texts, left, parts.prefix, made, groups)
                 continue
-            made = self._decoder_of(parts.schema)
-            if not parts.is_last:  # the payload comes first: such texts are read one by one
-                payload = pa.array([parts.payload], pa.binary())
-                groups.append((left[:1], payload, made))
-                left = left[1:]
-                continue
-            if len(self._by_prefix) >= _MAX_SCHEMAS:
-                self._by_prefix.clear()
-            self._by_prefix[parts.prefix] = made
-            left = self._take_group(texts, left, parts.prefix, made, groups)
+            left = left[1:]
+        for schema, items in one_by_one.items():
+            rows, found = zip(*items, strict=True)
+            payloads = pa.array(found, pa.binary())
+            groups.append((np.array(rows, np.int64), payloads, self._decoder_of(schema)))
         rest = np.sort(np.concatenate(without))
         if groups and len(rest):
             groups.append((rest, texts.take(from_numpy(rest)), self._without_schema()))

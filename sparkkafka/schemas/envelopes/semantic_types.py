@@ -9,6 +9,7 @@ not have.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -35,6 +36,10 @@ _CONNECT: Final = "org.apache.kafka.connect.data."
 DATE: Final = f"{_TIME}Date"
 _DECIMAL: Final = f"{_CONNECT}Decimal"
 _VARIABLE_SCALE: Final = f"{_DATA}VariableScaleDecimal"
+
+_MAX_SCALE: Final = 16_383
+_MAX_TEXT_DIGITS: Final = 131_072 + _MAX_SCALE
+"""Those of Postgres's numeric, the largest numbers of all databases."""
 
 _INSTANT = pa.timestamp("us", "UTC")
 _LOCAL = pa.timestamp("us")
@@ -354,7 +359,7 @@ def _decimal(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
         return values  # Avro's decoder has read it
     digits = _decimal_digits(node)
     if digits is None:
-        return _decimal_texts(values, _number(node.parameters.get("scale"), 0))
+        return _decimal_texts(values, _number(node.parameters.get("scale"), 0), place)
     words, bad = _words(values, 10 ** digits[0] - 1)
     place.fail(bad, f"a number of more than {digits[0]} digits")
     return _decimal_array(words, is_valid(values) & ~bad, *digits)
@@ -377,24 +382,34 @@ def _decimal_array(words: Any, valid: Flags, precision: int, scale: int) -> pa.A
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(words), buffers)
 
 
-def _decimal_texts(values: pa.Array, scale: int | list[int | None]) -> pa.Array:
+def _decimal_texts(values: pa.Array, scale: int | list[int | None], place: Place) -> pa.Array:
     """Return the digits of numbers that no decimal can hold, one by one."""
     scales = scale if isinstance(scale, list) else [scale] * len(values)
-    return binary_array(
-        [
-            None if number is None else _digits(int.from_bytes(number, "big", signed=True), of or 0)
-            for number, of in zip(values.to_pylist(), scales, strict=True)
-        ]
-    ).view(pa.string())
+    texts: list[bytes | None] = []
+    too_long = np.zeros(len(values), np.bool_)
+    for row, (number, of) in enumerate(zip(values.to_pylist(), scales, strict=True)):
+        text = None
+        if number is not None:
+            text = _digits(number, of or 0)
+            too_long[row] = text is None
+        texts.append(text)
+    reason = f"a number of more than {_MAX_TEXT_DIGITS} digits, or a scale beyond {_MAX_SCALE}"
+    place.fail(too_long, reason)
+    return binary_array(texts).view(pa.string())
 
 
-def _digits(number: int, scale: int) -> bytes:
-    """Return a decimal's text, as Java's BigDecimal.toPlainString."""
-    # `str` of an int refuses many digits.
+def _digits(unscaled: bytes, scale: int) -> bytes | None:
+    """Return a decimal's text, as Java's BigDecimal.toPlainString; None if it is too long."""
+    if abs(scale) > _MAX_SCALE or len(unscaled) > _MAX_TEXT_DIGITS * math.log(10, 256) + 1:
+        return None
+    number = int.from_bytes(unscaled, "big", signed=True)
+    text = str(Decimal(abs(number)))  # `str` of an int refuses many digits
     if scale <= 0:
-        return str(Decimal(number * 10**-scale)).encode()
-    text = str(Decimal(abs(number))).rjust(scale + 1, "0")
-    return f"{'-' if number < 0 else ''}{text[:-scale]}.{text[-scale:]}".encode()
+        text += "0" * -scale if number else ""
+    else:
+        text = text.rjust(scale + 1, "0")
+        text = f"{text[:-scale]}.{text[-scale:]}"
+    return f"{'-' if number < 0 else ''}{text}".encode()
 
 
 def _variable_scale(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
@@ -420,7 +435,8 @@ def _variable_scale(values: pa.Array, node: ConnectType, place: Place) -> pa.Arr
         return texts
     rows = np.flatnonzero(bad)
     index = from_numpy(rows)
-    own = _decimal_texts(numbers.take(index), scales.take(index).to_pylist())
+    place = Place(place.faults, place.rows[rows], place.path)
+    own = _decimal_texts(numbers.take(index), scales.take(index).to_pylist(), place)
     positions = np.arange(len(texts))
     positions[rows] = len(texts) + np.arange(len(rows))
     return pa.concat_arrays([texts, own]).take(from_numpy(positions))

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_connect_schema
 from sparkkafka.schemas.envelopes.decode import Envelope, decoder, sample_type
@@ -152,6 +152,20 @@ def test_decimals_with_a_scale_of_their_own() -> None:
         assert value == format(Decimal(number).scaleb(-scale, Context(prec=60)), "f")
 
 
+@pytest.mark.parametrize(("scale", "size"), [(2**31 - 1, 1), (-(2**31), 1), (0, 70_000)])
+def test_a_decimal_of_too_many_digits_is_bad(scale: int, size: int) -> None:
+    """Its digits would take gigabytes of memory, or minutes."""
+    fields = [connect_field("scale", "int32"), connect_field("value", "bytes")]
+    schema = {"type": "struct", "name": f"{DATA}VariableScaleDecimal", "fields": fields}
+    text = base64.b64encode(b"\1" * size).decode()
+    reason = "field x: a number of more than 147455 digits, or a scale beyond 16383"
+    rows = [{"scale": 0, "value": "AQ=="}, {"scale": scale, "value": text}]
+    assert converted(rows, type_of_connect_schema(schema)) == (["1", None], {1: reason})
+    own = of("bytes", f"{CONNECT}Decimal", scale=str(scale), **{"connect.decimal.precision": "50"})
+    values, faults = converted([None, text], own)
+    assert (values, faults) == ([None, None], {1: reason})
+
+
 def test_infinity_of_postgres() -> None:
     node = of("string", f"{TIME}ZonedTimestamp")
     array = pa.array(["infinity", "-infinity", "2024-02-29T12:34:56Z", None, "soon"])
@@ -253,3 +267,45 @@ def test_avro_decimals_of_unknown_precision() -> None:
     decoded = made.decode(pa.array([framed(1, plain, record)[5:]], pa.binary()))
     assert decoded.reasons == ()
     assert decoded.values[0].as_py() == {"row": {"cash": Decimal("123.45")}, "change": {"op": "c"}}
+
+
+def test_texts_are_split_once_in_any_order_of_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers that sort names write the payload first; a decoder costs milliseconds."""
+    columns = [connect_field("id", "int64")]
+    schemas = [connect_envelope(columns), {**connect_envelope(columns), "name": "other"}]
+    texts = [
+        json.dumps({"payload": payload("c", None, {"id": id}), "schema": schemas[id % 2]}).encode()
+        for id in range(40)
+    ]
+    texts[7] = with_schema(schemas[0], payload("c", None, {"id": 7})) + b"\n"
+    texts[8] = b'{"payload": 1, "x": 2}'
+    target = sample_type(json_format, ENVELOPE, texts, [], infers=False)
+    assert target is not None
+    made = decoder(json_format, ENVELOPE, Schema("json", ""), None, target)
+    calls: list[bytes] = []
+    decoder_of = made._decoder_of  # type: ignore[attr-defined]
+    monkeypatch.setattr(made, "_decoder_of", lambda text: calls.append(text) or decoder_of(text))
+    decoded = made.decode(pa.array(texts, pa.binary()))
+    ids = [row and row["row"]["id"] for row in decoded.values.to_pylist()]
+    assert ids == [None if id == 8 else id for id in range(40)]
+    assert decoded.bad_rows.tolist() == [8]
+    assert len(calls) == 3
+
+
+def test_each_record_with_a_schema_of_its_own() -> None:
+    columns = [connect_field("id", "int64")]
+    texts = [
+        with_schema({**connect_envelope(columns), "name": f"v{id}"}, payload("c", None, {"id": id}))
+        for id in range(70)
+    ]
+    target = sample_type(json_format, ENVELOPE, texts[:1], [], infers=False)
+    assert target is not None
+    made = decoder(json_format, ENVELOPE, Schema("json", ""), None, target)
+    decoded = made.decode(pa.array(texts, pa.binary()))
+    assert [row["row"]["id"] for row in decoded.values.to_pylist()] == list(range(70))
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 1])
+def test_a_schema_with_another_type_than_a_text_is_an_error(kind: Any) -> None:
+    with pytest.raises(SchemaError, match="unknown type"):
+        type_of_connect_schema({"type": kind})
