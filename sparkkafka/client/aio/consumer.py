@@ -49,12 +49,18 @@ class _AsyncPollingClient(AsyncClient[C]):
         self._undo_poll = undo_poll
         self._has_wakeup = False
 
-    async def _poll(self, poll: Callable[[float], T], timeout_s: float) -> T:
+    async def _poll(
+        self,
+        poll: Callable[[float], T],
+        timeout_s: float,
+        prepare: Callable[[], object] | None = None,
+    ) -> T:
         """Return what `poll(timeout_s)` returns, in steps between which other calls run."""
         deadline = Deadline(seconds_of(timeout_s) * 1000)
         while True:
             found = await self._worker.run(
                 partial(self._poll_step, poll, deadline),
+                prepare=prepare,
                 undo=self._undo_poll,
                 interrupt=self._client.wakeup,
             )
@@ -194,14 +200,21 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         rest = self._rest
         if rest and len(rest) <= self._client._options.max_poll_records:
             return self._take_rest()
-        await self._return_rest()
-        return await self._poll(self._client.poll, timeout_s)
+        return await self._poll_behind_rest(self._client.poll, timeout_s)
+
+    async def _poll_behind_rest(self, poll: Callable[[float], T], timeout_s: float) -> T:
+        """Let the rest go back in the same turn as the poll: another task may iterate meanwhile."""
+
+        def run(wait_s: float) -> T:
+            self._seek_back()
+            return poll(wait_s)
+
+        return await self._poll(run, timeout_s, self._begin_return)
 
     async def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
         """As `Consumer.poll_arrow`. If it is cancelled, the next poll returns its records."""
-        await self._return_rest()
         poll = partial(self._client.poll_arrow, max_records=max_records)
-        return await self._poll(poll, timeout_s)
+        return await self._poll_behind_rest(poll, timeout_s)
 
     async def batches(self) -> AsyncIterator[Records]:
         """Iterate over the records of one poll after the other, without end."""

@@ -176,7 +176,7 @@ class Worker:
         except BaseException:
             self._leave(call)
             raise
-        self._leave(call)
+        loop.call_soon(self._leave, call)  # once the task has taken the result
         return result
 
     def close(self) -> None:

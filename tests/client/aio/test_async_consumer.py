@@ -92,6 +92,21 @@ def test_tasks_that_poll_one_consumer_share_its_records(fake_cluster: FakeCluste
     asyncio.run(main())
 
 
+def test_a_poll_beside_an_iteration_returns_no_record_twice(filled: FakeCluster) -> None:
+    async def main() -> None:
+        async with consumer(filled) as source, asyncio.timeout(WAIT_S):
+            await source.assign([TP])
+            iteration = asyncio.create_task(take(source, 30))
+            await asyncio.sleep(0)  # its poll is the first
+            table = await source.poll_arrow(WAIT_S, 50)
+            found = offsets(await iteration) + table["offset"].to_pylist()
+            while len(found) < COUNT:
+                found += (await source.poll_arrow(WAIT_S))["offset"].to_pylist()
+            assert sorted(found) == list(range(COUNT))
+
+    asyncio.run(main())
+
+
 def test_a_record_counts_as_read_once_the_loop_has_it(filled: FakeCluster) -> None:
     async def main() -> None:
         async with consumer(filled, enable_auto_commit=False) as source:
