@@ -35,12 +35,14 @@ from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
     POSITION,
+    SEPARATOR,
     STARTED,
     TRUNCATED,
     UNAVAILABLE,
     VALID_FROM,
     VALID_TO,
     Changes,
+    column_at,
 )
 from sparkkafka.errors import OptionError, SchemaError
 
@@ -144,13 +146,22 @@ def apply_to_database(
         unknown = cursor.fetchone()
         if unknown is not None:
             names, *key = unknown
-            raise SchemaError(f"{UNKNOWN_VALUE}{names.strip(',')}; table {target}, key {key}")
+            names = ", ".join(names.strip(SEPARATOR).split(SEPARATOR))
+            raise SchemaError(f"{UNKNOWN_VALUE}{names}; table {target}, key {key}")
         if isinstance(merge, HistoryMerge):
             cursor.execute(merge.insert_versions)
             cursor.execute(merge.end_versions(of_all=truncated))
         else:
             cursor.execute(merge.delete_rows)
-            cursor.execute(merge.upsert_rows)
+            try:
+                cursor.execute(merge.upsert_rows)
+            except Exception as error:
+                if "ON CONFLICT" not in str(error):
+                    raise
+                raise OptionError(
+                    f"The table {target} has no primary key or unique index of the columns "
+                    f"{', '.join(changes.keys)}. Add it, or name the table's key: keys=[…]."
+                ) from error
         connection.commit()
 
 
@@ -216,7 +227,7 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> bool
 
 def _portable(df: DataFrame, name: str, arrays: bool) -> Column:
     """Return the column as a type that the drivers of databases take: others become text."""
-    column, type = F.col(f"`{name}`"), df.schema[name].dataType
+    column, type = column_at(name), df.schema[name].dataType
     if isinstance(type, TimestampType):
         return F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
     if arrays and (_is_plain_array(type) or isinstance(type, DayTimeIntervalType)):

@@ -13,6 +13,7 @@ from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
     POSITION,
+    SEPARATOR,
     STARTED,
     TRUNCATED,
     UNAVAILABLE,
@@ -104,8 +105,8 @@ class Merge:
 
     def lacks(self, column: str) -> str:
         """Whether a change does not have the column's value."""
-        text = column.replace("'", "''")
-        return f"replace(s.{UNAVAILABLE}, ',{text},', '') <> s.{UNAVAILABLE}"
+        text = _text(SEPARATOR + column + SEPARATOR)
+        return f"replace(s.{UNAVAILABLE}, {text}, '') <> s.{UNAVAILABLE}"
 
     def value(self, column: str) -> str:
         """The column's new value: the table keeps what a change does not have."""
@@ -138,7 +139,8 @@ class Merge:
 
     def _or_error(self, unknown: str) -> str:
         key = ", ' ', ".join(f"s.{self.name(key)}" for key in self.keys)
-        message = f"concat({_text(UNKNOWN_VALUE)}, s.{UNAVAILABLE}, ' key ', {key})"
+        names = f"replace(s.{UNAVAILABLE}, '{SEPARATOR}', ' ')"
+        message = f"concat({_text(UNKNOWN_VALUE)}, {names}, ' key ', {key})"
         return f"CASE WHEN {unknown} THEN raise_error({message}) ELSE s.{POSITION} END"
 
     # Databases

@@ -40,7 +40,8 @@ POSITION = "_position"
 DELETED = "_deleted"
 TRUNCATED = "_truncated"
 UNAVAILABLE = "_unavailable"
-"""The columns whose value nobody knows, as ",a,b,"; empty if there are none."""
+"""The columns whose value nobody knows, each between separators; empty if there are none."""
+SEPARATOR = "\x1f"
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 STARTED = "_started"
 """Whether these changes insert or delete the row, so that a table's own values are out of date."""
@@ -81,7 +82,7 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
     rows = changes.net().crossJoin(F.broadcast(cut)).where(newer(POSITION, "_cut"))
     if deletes == DROP:
         rows = rows.where(f"NOT {DELETED} AND NOT {TRUNCATED}")
-    return rows.select(*map(_column, df.columns))
+    return rows.select(*map(column_at, df.columns))
 
 
 def newer(sequence: str, other: str) -> str:
@@ -164,7 +165,7 @@ class Changes:
         toasted = self.toasted()
         whole = (CHANGE,) if with_change else ()
         last = F.struct(
-            *map(_column, self.values), "change.unavailable", "change.kind", *whole, DELETED
+            *map(column_at, self.values), "change.unavailable", "change.kind", *whole, DELETED
         )
         alone = F.col(DELETED) & F.col(POSITION).startswith(" ")
         aggregates = {
@@ -177,8 +178,8 @@ class Changes:
         for name in toasted:
             lacks = F.coalesce(F.array_contains("change.unavailable", name), F.lit(False))
             has = F.when(~F.col(DELETED) & ~lacks, F.col(POSITION))
-            aggregates[_VALUE + name] = F.max_by(F.struct(POSITION, _column(name)), has)
-        keys = [_column(key) for key in self.keys]
+            aggregates[_VALUE + name] = F.max_by(F.struct(POSITION, column_at(name)), has)
+        keys = [column_at(key) for key in self.keys]
         net = self._ordered().groupBy(*keys).agg(*(v.alias(n) for n, v in aggregates.items()))
 
         # A tombstone without a position may still be after the last change that has one.
@@ -187,12 +188,12 @@ class Changes:
         unavailable = F.coalesce("_last.unavailable", F.array().cast("array<string>"))
         columns, found = {}, []
         for name in self.values:
-            column = _column("_last", name)
+            column = column_at("_last", name)
             if name in toasted:
                 # A value of a row that was deleted since is not that of the row inserted later.
-                earlier = _column(_VALUE + name, POSITION) > F.coalesce("_delete", F.lit(""))
+                earlier = column_at(_VALUE + name, POSITION) > F.coalesce("_delete", F.lit(""))
                 known = F.array_contains(unavailable, name) & F.coalesce(earlier, F.lit(False))
-                column = F.when(known, _column(_VALUE + name, name)).otherwise(column)
+                column = F.when(known, column_at(_VALUE + name, name)).otherwise(column)
                 found.append(F.when(known, F.lit(name)))
             columns[name] = F.when(~buried, column)
         missing = F.array_except(unavailable, F.array(*found)) if found else unavailable
@@ -214,11 +215,11 @@ class Changes:
 
         `_position` does not contain the offset, so that a change that was sent again is the same.
         """
-        keys = [_column(key) for key in self.keys]
+        keys = [column_at(key) for key in self.keys]
         position = F.coalesce("change.position", _sequence(F.lit("")))
         row = F.col("change.kind") == ROW
         times = [
-            F.timestamp_millis(_column(CHANGE, *path, "ts_ms"))
+            F.timestamp_millis(column_at(CHANGE, *path, "ts_ms"))
             for path in (("source",), ())
             if "ts_ms" in _fields(self.df, *path)
         ]
@@ -242,10 +243,10 @@ class Changes:
         )
         columns, found = {}, []
         for name in self.values:
-            columns[name] = _column(name)
+            columns[name] = column_at(name)
             if name in self.toasted():
                 lacks = F.array_contains(UNAVAILABLE, name)
-                has = F.when(~lacks & ~F.col(DELETED), F.struct(POSITION, _column(name)))
+                has = F.when(~lacks & ~F.col(DELETED), F.struct(POSITION, column_at(name)))
                 earlier = F.last(has, ignorenulls=True).over(order)
                 known = lacks & F.coalesce(earlier[POSITION] > F.col("_ended"), F.lit(False))
                 columns[name] = F.when(known, earlier[name]).otherwise(columns[name])
@@ -269,7 +270,7 @@ class Changes:
 
     def _ordered(self) -> DataFrame:
         """Return the changes with their key, sequence, and whether they delete the row."""
-        before = Window.partitionBy(*map(_column, self.keys)).orderBy(
+        before = Window.partitionBy(*map(column_at, self.keys)).orderBy(
             "change.partition", "change.offset"
         )
         where = F.struct("change.partition", "change.position")
@@ -304,7 +305,7 @@ class Changes:
         of_key = _fields(df, "key")
         no_key = F.raise_error(
             F.format_string(
-                "The change in partition %d at offset %d has no value for the key "
+                "The change in partition %d at offset %d has no value, or NaN, for the key "
                 + ", ".join(self.keys).replace("%", "%%"),
                 "change.partition",
                 "change.offset",
@@ -312,13 +313,15 @@ class Changes:
         )
         columns = {}
         for name in self.keys:
-            value = _column(name)
+            value = column_at(name)
             if name in of_key:
-                value = F.coalesce(_column(CHANGE, "key", name).cast(self.type(name)), value)
+                value = F.coalesce(column_at(CHANGE, "key", name).cast(self.type(name)), value)
+            if isinstance(self.type(name), DoubleType | FloatType):
+                value = F.when(~F.isnan(value), value)
             row = F.when(kind == ROW, F.coalesce(value, no_key))
             columns[name] = row.when(kind == TOMBSTONE, value)
         # A tombstone whose key lacks these columns follows a delete that has them.
-        unknown = (kind == TOMBSTONE) & _column(self.keys[0]).isNull()
+        unknown = (kind == TOMBSTONE) & column_at(self.keys[0]).isNull()
         return df.withColumns(columns).where(~unknown)
 
 
@@ -351,11 +354,11 @@ def _is_of_snapshot() -> Column:
 
 
 def _as_text(names: Column) -> Column:
-    text = F.concat(F.lit(","), F.concat_ws(",", names), F.lit(","))
+    text = F.concat(F.lit(SEPARATOR), F.concat_ws(SEPARATOR, names), F.lit(SEPARATOR))
     return F.when(F.size(names) > 0, text).otherwise("")
 
 
-def _column(*path: str) -> Column:
+def column_at(*path: str) -> Column:
     return F.col(".".join(f"`{name.replace('`', '``')}`" for name in path))
 
 

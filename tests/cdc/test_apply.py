@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from sparkkafka import cdc
 from sparkkafka.errors import OptionError, SchemaError
@@ -231,6 +232,28 @@ def test_an_unknown_value_is_an_error(spark: Any, connect: Connect) -> None:
     with pytest.raises(SchemaError, match=r"REPLICA IDENTITY FULL.*Columns: note; table orders"):
         cdc.apply(batch, "orders", connect=connect)
     assert rows(connect) == []
+
+
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
+def test_columns_have_any_name(spark: Any, connect: Connect) -> None:
+    name = "x,amount,`\"'b"
+    for text, amount, unavailable in (("first", 1, []), (None, 2, [name])):
+        changes = [
+            record(amount, "u" if unavailable else "c", str(amount), text, "row", unavailable)
+        ]
+        batch = frame(spark, changes).withColumn("amount", F.lit(str(amount)))
+        cdc.apply(batch.withColumnRenamed("note", name), "orders", connect=connect)
+    assert rows(connect, '"x,amount,`""\'b", amount') == [("first", "2")]
+
+
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
+def test_a_table_without_the_key_is_an_error(spark: Any, connect: Connect) -> None:
+    with closing(connect()) as connection:
+        connection.execute("CREATE TABLE orders (id integer, part text)")
+        connection.commit()
+    batch = frame(spark, [record(0, "c", "1")])
+    with pytest.raises(OptionError, match=r"table orders has no primary key .* id, part"):
+        cdc.apply(batch, "orders", connect=connect, new_columns="add")
 
 
 def test_other_connections_and_tables_are_refused(spark: Any) -> None:

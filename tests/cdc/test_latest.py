@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import SparkRuntimeException
+from pyspark.sql import functions as F
 
 from sparkkafka import cdc
 from sparkkafka.errors import OptionError
@@ -160,5 +161,8 @@ def test_errors_say_what_to_do(spark: Any) -> None:
     ):
         with pytest.raises(OptionError, match=message):
             call()
-    with pytest.raises(SparkRuntimeException, match="partition 0 at offset 7 has no value for the"):
+    with pytest.raises(SparkRuntimeException, match="partition 0 at offset 7 has no value"):
         cdc.latest(changes).collect()
+    not_a_number = frame(spark, [record(7, "c", "1")]).withColumn("x", F.lit(float("nan")))
+    with pytest.raises(SparkRuntimeException, match="has no value, or NaN, for the key x"):
+        cdc.latest(not_a_number, ["x"]).collect()

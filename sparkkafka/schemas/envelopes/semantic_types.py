@@ -456,7 +456,10 @@ def _epoch(unit: str, kind: pa.DataType) -> Callable[[pa.Array, ConnectType, Pla
             return _floor(values, 1000).view(kind)
         if unit == "ms":
             limit = (2**63 - 1) // 1000
-            bad = flags_of(pc.greater(pc.abs(values), scalar(limit)))
+            # Without abs(), which has no value for the lowest number.
+            bad = flags_of(
+                pc.or_(pc.greater(values, scalar(limit)), pc.less(values, scalar(-limit)))
+            )
             if bad.any():
                 place.fail(bad, "the time is beyond Spark's range")
                 values = without(values, bad)
