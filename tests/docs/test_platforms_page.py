@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from pyspark.find_spark_home import _find_spark_home
+from pyspark import loose_version
 
 from tests.docs.snippets import blocks, page
 
@@ -19,12 +19,9 @@ MODULE, FILE = "pyspark.loose_version", "pyspark/loose_version.py"
 def test_after_the_commands_python_imports_compiled_modules_from_the_archive(tmp_path: Path):
     archive = tmp_path / "python/lib/pyspark.zip"
     archive.parent.mkdir(parents=True)
-    with (
-        zipfile.ZipFile(Path(_find_spark_home(), "python/lib/pyspark.zip")) as whole,
-        zipfile.ZipFile(archive, "w") as part,
-    ):
+    with zipfile.ZipFile(archive, "w") as part:
         part.writestr("pyspark/__init__.py", "")
-        part.writestr(FILE, whole.read(FILE))
+        part.write(loose_version.__file__, FILE)
     found = blocks(page("docs/platforms.md"))
     (commands,) = (text for language, text in found if language == "bash")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -133,7 +133,9 @@ def test_rows_are_those_that_confluent_kafka_sees(
     filled: Filled, kafka_cluster: Any, read: Callable[..., Any]
 ) -> None:
     bootstrap = kafka_cluster.bootstrap_servers
-    assert codecs_in(bootstrap, filled.topic, PARTITIONS) == {filled.codec}
+    # librdkafka leaves a batch as it is if compression would not make it smaller.
+    codecs = codecs_in(bootstrap, filled.topic, PARTITIONS)
+    assert filled.codec in codecs <= {filled.codec, "none"}
     rows = as_peer_rows(read(subscribe=filled.topic, includeHeaders="true"))
     assert rows == confluent_read(bootstrap, filled.topic, PARTITIONS)
     for partition, records in enumerate(filled.records):
