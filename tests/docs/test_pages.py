@@ -44,6 +44,16 @@ def test_readme_has_what_a_reader_looks_for() -> None:
     assert 1 <= limits.count("\n- ") <= 5
 
 
+def test_the_front_page_names_the_version_and_what_it_supports() -> None:
+    text, supported = page("docs/index.md"), page("docs/compatibility.md")
+    python = re.search(r'^requires-python = ">=(.+)"', page("pyproject.toml"), re.MULTILINE)[1]
+    spark = re.search(r"^(Spark .+?) are supported", supported, re.MULTILINE)[1]
+    kafka = re.search(r"^Brokers from (.+?) are supported", supported, re.MULTILINE)[1]
+    needs = f"Version {sparkkafka.__version__} needs Python {python} or later"
+    for words in (needs, spark, f"Kafka {kafka}"):
+        assert words in text
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_make_targets_that_are_named_exist(name: str) -> None:
     makefile = page("Makefile")
