@@ -31,22 +31,6 @@ def table(rows: list[Any]) -> dict[Any, Any]:
     }
 
 
-def versions(rows: list[Any]) -> list[tuple[Any, ...]]:
-    """The versions of a history, as those of `SourceTable`."""
-    return sorted(
-        (
-            (
-                (row.id, row.part),
-                (row.note, None if row.amount is None else str(row.amount), row.tags),
-                round(row.start * 1000),
-                None if row.end is None else round(row.end * 1000),
-            )
-            for row in rows
-        ),
-        key=lambda version: (version[0], version[2]),
-    )
-
-
 @pytest.mark.parametrize(
     ("toast", "one_record", "flat"),
     [(True, False, False), (False, True, False), (True, False, True)],

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sparkkafka.client.net import connecting
+from tests.schemas.small_registry import SmallRegistry, small_registry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    """A Schema Registry of this process, without schemas."""
+    with small_registry() as one:
+        yield one
 
 
 @pytest.fixture

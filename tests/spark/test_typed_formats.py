@@ -15,7 +15,7 @@ import pytest
 
 from sparkkafka.errors import OptionError
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import SmallRegistry
 from tests.spark.typed_support import ORDER_1, Topics, framed
 
 pytestmark = pytest.mark.spark
@@ -34,12 +34,6 @@ LAMPS = (
     "oneof state { google.protobuf.Empty on = 2; google.protobuf.Empty off = 3; } }"
 )
 LAMP = "struct(id AS a, IF(id % 2 = 0, struct(), NULL) AS on, IF(id = 1, struct(), NULL) AS off) v"
-
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as one:
-        yield one
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,16 +12,10 @@ from sparkkafka.schemas.column import BadRow
 from sparkkafka.schemas.registry import rest_service
 from sparkkafka.schemas.wire_format import WriterId
 from sparkkafka.spark.read.decoding import MAX_REASON, reason_of
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import SmallRegistry
 from tests.spark.typed_support import ORDER_1, Topics, framed
 
 NAMES = {"surrogate": "\ud800" * 900, "long": "n" * 100_000}
-
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as one:
-        yield one
 
 
 @pytest.fixture(params=NAMES.values(), ids=NAMES)

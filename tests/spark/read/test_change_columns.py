@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -29,7 +28,7 @@ from tests.schemas.envelopes.debezium_records import (
     payload,
     with_schema,
 )
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import SmallRegistry
 from tests.spark.typed_support import Topics, framed, struct
 
 TOPIC = "shop.public.customers"
@@ -39,12 +38,6 @@ COLUMNS = [
     connect_field("born", "int32", "io.debezium.time.Date"),
 ]
 KEY = {"type": "struct", "fields": [COLUMNS[0]], "name": "shop.public.customers.Key"}
-
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as one:
-        yield one
 
 
 @pytest.fixture

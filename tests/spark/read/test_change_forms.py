@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -14,16 +13,10 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.datasource import KafkaDataSource
 from tests.schemas.envelopes.debezium_records import avro_type
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import SmallRegistry
 from tests.spark.typed_support import Topics, framed, struct
 
 TOPIC = "shop"
-
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as one:
-        yield one
 
 
 @pytest.fixture

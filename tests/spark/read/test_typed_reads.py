@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -34,14 +33,8 @@ from sparkkafka.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from sparkkafka.spark.datasource import KafkaDataSource
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import SmallRegistry
 from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed, struct
-
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as one:
-        yield one
 
 
 @pytest.fixture

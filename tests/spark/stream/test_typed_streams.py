@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from sparkkafka.spark.stream import reader as stream_reader
 from tests.schemas.small_registry import (
     SmallRegistry,
     open_registry_clients,
-    small_registry,
 )
 from tests.spark.stream.stream_support import opened, plan, stop_readers  # noqa: F401
 from tests.spark.stream.test_driver_read import take
@@ -26,12 +24,6 @@ from tests.spark.typed_support import ORDER_1, ORDER_2, Topics, framed
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_reader, "DRIVER_READ_MS", 30_000)
-
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as one:
-        yield one
 
 
 @pytest.fixture

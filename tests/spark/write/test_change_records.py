@@ -6,7 +6,6 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -31,7 +30,7 @@ from pyspark.sql.types import (
 
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.spark.datasource import KafkaDataSource
-from tests.schemas.small_registry import SmallRegistry, small_registry
+from tests.schemas.small_registry import SmallRegistry
 from tests.spark.schemas import arrow_schema_of
 from tests.spark.typed_support import Topics, struct
 
@@ -87,12 +86,6 @@ def change(op: str | None, kind: str = "row", **more: Any) -> dict[str, Any]:
     source = {"lsn": 9}
     own = {"op": op, "kind": kind, "ts_ms": 5, "source": source, "key": {"id": 1}}
     return {**own, "unavailable": None, **more}
-
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as one:
-        yield one
 
 
 @pytest.fixture

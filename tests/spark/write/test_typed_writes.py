@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import fastavro
@@ -34,7 +33,6 @@ from tests.client.support import QUICK
 from tests.schemas.small_registry import (
     SmallRegistry,
     open_registry_clients,
-    small_registry,
 )
 
 ORDER = StructType().add("id", LongType(), nullable=False).add("who", StringType())
@@ -47,12 +45,6 @@ MADE = {
     "name": "orders_value",
     "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": ["string", "null"]}],
 }
-
-
-@pytest.fixture
-def registry() -> Iterator[SmallRegistry]:
-    with small_registry() as one:
-        yield one
 
 
 class Target:
