@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkkafka.config.kinds import CANAL, MAXWELL, OGG
+from sparkkafka.config.kinds import CANAL, DEBEZIUM_FLAT, MAXWELL, OGG
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.schemas.arrays import flags_of, scalar
 from sparkkafka.schemas.envelopes import debezium
@@ -33,7 +33,8 @@ class Form:
     """An envelope that is not Debezium's.
 
     `row`, `old`: the fields that have the row, and its values before an update. `reshape` returns
-    the fields of Debezium's envelope by name. `has_lists`: one record has several rows.
+    the fields of Debezium's envelope by name. `marks`: fields that each record has, and that no
+    earlier form of `FORMS` has all of. `has_lists`: one record has several rows.
     `numbers_are_text`: a column's value is text in JSON, whatever its type. `tool` names it.
     """
 
@@ -42,6 +43,7 @@ class Form:
     old: str
     fields: Mapping[str, ConnectType]
     reshape: Callable[[pa.Array], dict[str, pa.Array]]
+    marks: frozenset[str]
     has_lists: bool = False
     numbers_are_text: bool = False
 
@@ -111,7 +113,9 @@ def _maxwell(values: pa.Array) -> dict[str, pa.Array]:
     place = _child(values, "position")
     file = pc.replace_substring_regex(place, r"^.*\.(\d+):.*$", r"\1")
     at = pc.replace_substring_regex(place, r"^.*:", "")
-    row = pc.coalesce(_child(values, "xoffset"), scalar(0))
+    # The last row of a transaction has `commit` in the place of `xoffset`.
+    last = pc.if_else(_child(values, "commit"), scalar(9_999_999_999), scalar(0))
+    row = pc.coalesce(_child(values, "xoffset"), last, scalar(0))
     position = pc.binary_join_element_wise(
         pc.utf8_lpad(file, 20, "0"), pc.utf8_lpad(at, 20, "0"), _padded(row, 10), scalar(":")
     )
@@ -135,7 +139,8 @@ def _transaction(ids: pa.Array) -> pa.Array:
 
 # --- Canal --------------------------------------------------------------------------------------
 
-_CANAL_OPS: Final = {"INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
+_CANAL_OPS: Final = {"INIT": "r", "INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
+"""INIT: Alibaba's services that write Canal's messages, of rows that were there before."""
 
 
 def _canal(values: pa.Array) -> dict[str, pa.Array]:
@@ -255,6 +260,7 @@ def flat_kind(node: ConnectType) -> str | None:
 
 
 _FLAT_FIELDS: Final = ("__op", "__deleted", "__ts_ms", "__ts_us", "__ts_ns")
+_FLAT_MARKS: Final = frozenset({*_FLAT_FIELDS, "__lsn", "__source_ts_ms"})
 
 
 def flat_needed(node: ConnectType, wanted: ConnectType) -> ConnectType:
@@ -322,6 +328,16 @@ def flat(values: pa.Array, wanted: ConnectType) -> pa.Array:
 # --- all forms ------------------------------------------------------------------------------------
 
 FORMS: Final[Mapping[str, Form]] = {
+    CANAL: Form(
+        "Canal",
+        "data",
+        "old",
+        {"type": _TEXT, "ts": _LONG, "isDdl": ConnectType(pa.bool_())},
+        _canal,
+        frozenset({"database", "table", "type", "data", "isDdl"}),
+        has_lists=True,
+        numbers_are_text=True,
+    ),
     MAXWELL: Form(
         "Maxwell",
         "data",
@@ -331,18 +347,11 @@ FORMS: Final[Mapping[str, Form]] = {
             "ts": _LONG,
             "xid": _LONG,
             "xoffset": _LONG,
+            "commit": ConnectType(pa.bool_()),
             "position": _TEXT,
         },
         _maxwell,
-    ),
-    CANAL: Form(
-        "Canal",
-        "data",
-        "old",
-        {"type": _TEXT, "ts": _LONG, "isDdl": ConnectType(pa.bool_())},
-        _canal,
-        has_lists=True,
-        numbers_are_text=True,
+        frozenset({"database", "table", "type", "data"}),
     ),
     OGG: Form(
         "GoldenGate",
@@ -350,8 +359,17 @@ FORMS: Final[Mapping[str, Form]] = {
         "before",
         {"op_type": _TEXT, "current_ts": _TEXT, "pos": _TEXT},
         _ogg,
+        frozenset({"table", "op_type", "op_ts", "pos"}),
     ),
 }
+
+
+def form_of(names: Set[str]) -> str | None:
+    """Return the envelope, as the option names it, of records with these fields; None if it is none
+    of this module."""
+    if names & _FLAT_MARKS:
+        return DEBEZIUM_FLAT
+    return next((name for name, form in FORMS.items() if form.marks <= names), None)
 
 
 def reshaped(values: pa.Array, form: Form, node: ConnectType) -> tuple[pa.Array, ConnectType]:

@@ -45,7 +45,7 @@ def row_of(change: dict[str, Any], *names: str) -> list[Any]:
 
 def maxwell(kind: str, data: Any = None, old: Any = None, position: int = 7) -> dict[str, Any]:
     record = {"database": "shop", "table": "goods", "type": kind, "ts": 1_596_684_883, "xid": 71}
-    record |= {"xoffset": 1, "position": f"binlog.000012:{position}", "commit": True}
+    record |= {"xoffset": 1, "position": f"binlog.000012:{position}"}
     return {**record, **({"data": data} if data else {}), **({"old": old} if old else {})}
 
 
