@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import Schema
 
 _LEAVES: Final = {
@@ -41,6 +42,8 @@ _PROMOTIONS: Final = {
 
 _MAX_LEVELS: Final = 64
 
+DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+
 MAX_DIGITS: Final = 38
 """Of decimals in Arrow and Spark."""
 
@@ -61,6 +64,19 @@ class ConnectType:
     is_list: bool = False
     is_map: bool = False
     is_base64: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise SchemaError for a field whose bytes are a decimal of no scale."""
+        for name, child in self.children.items():
+            if child.name != DECIMAL or child.leaf is None or pa.types.is_decimal(child.leaf):
+                continue
+            scale = child.parameters.get("scale")
+            try:
+                int(scale or "")
+            except (TypeError, ValueError):
+                raise SchemaError(
+                    f"{label(name)}: its scale, {scale!r}, is no number, and a {DECIMAL} needs one"
+                ) from None
 
     @property
     def is_struct(self) -> bool:

@@ -17,13 +17,13 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import flags_of, scalar
+from sparkkafka.schemas.envelopes.connect_types import DECIMAL
 from sparkkafka.schemas.envelopes.debezium import ROW, TOMBSTONE, TRUNCATE, fields_of
 from sparkkafka.schemas.envelopes.semantic_types import PLACEHOLDER, struct_of
 from sparkkafka.schemas.field_names import child_path, label
 from sparkkafka.schemas.values import ValueRowError, type_name
 
 _TIME: Final = "io.debezium.time."
-_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 _NUMBERS: Final = {
     pa.int8(): ("int8", "int"),
@@ -140,18 +140,18 @@ def _encoded_leaf(wire: pa.DataType, connect: str, semantic: str) -> EncodedType
 
 def _encoded_decimal(kind: pa.DataType) -> EncodedType:
     parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
-    connect = {"type": "bytes", "optional": True, "name": _DECIMAL, "version": 1}
+    connect = {"type": "bytes", "optional": True, "name": DECIMAL, "version": 1}
     names = {"connect.version": 1, "connect.parameters": parameters}
     return EncodedType(
         kind,
         {**connect, "parameters": parameters},
-        {"type": "string", "title": _DECIMAL, "connect.type": "bytes", **names},
+        {"type": "string", "title": DECIMAL, "connect.type": "bytes", **names},
         {
             "type": "bytes",
             "logicalType": "decimal",
             "scale": kind.scale,
             "precision": kind.precision,
-            "connect.name": _DECIMAL,
+            "connect.name": DECIMAL,
             **names,
         },
     )

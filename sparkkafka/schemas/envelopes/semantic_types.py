@@ -25,7 +25,7 @@ from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_n
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, scalar
-from sparkkafka.schemas.envelopes.connect_types import MAX_DIGITS, ConnectType
+from sparkkafka.schemas.envelopes.connect_types import DECIMAL, MAX_DIGITS, ConnectType
 from sparkkafka.schemas.field_names import child_path, label, names_hint
 from sparkkafka.schemas.values import type_name
 
@@ -34,8 +34,7 @@ _DATA: Final = "io.debezium.data."
 _CONNECT: Final = "org.apache.kafka.connect.data."
 
 DATE: Final = f"{_TIME}Date"
-_DECIMAL: Final = f"{_CONNECT}Decimal"
-_VARIABLE_SCALE: Final = f"{_DATA}VariableScaleDecimal"
+VARIABLE_SCALE: Final = f"{_DATA}VariableScaleDecimal"
 
 _MAX_SCALE: Final = 16_383
 _MAX_TEXT_DIGITS: Final = 131_072 + _MAX_SCALE
@@ -65,14 +64,14 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
     f"{_CONNECT}Timestamp": _INSTANT,
     f"{_TIME}MicroDuration": pa.duration("us"),
     f"{_TIME}NanoDuration": pa.duration("us"),
-    _VARIABLE_SCALE: pa.string(),
+    VARIABLE_SCALE: pa.string(),
 }
 """The types of the semantic types that are not what their values are."""
 
 
 def value_type(node: ConnectType) -> pa.DataType:
     """Return the type that values of a Connect type become."""
-    if node.name == _DECIMAL and node.leaf is not None and not pa.types.is_decimal(node.leaf):
+    if node.name == DECIMAL and node.leaf is not None and not pa.types.is_decimal(node.leaf):
         digits = _decimal_digits(node)
         return pa.decimal128(*digits) if digits else pa.string()
     if node.name in _TYPES:
@@ -90,18 +89,14 @@ def value_type(node: ConnectType) -> pa.DataType:
 
 def _decimal_digits(node: ConnectType) -> tuple[int, int] | None:
     """Return precision and scale of Connect's Decimal; None if no column can have them."""
-    scale = _number(node.parameters.get("scale"), 0)
-    precision = _number(node.parameters.get("connect.decimal.precision"), MAX_DIGITS)
+    scale = int(node.parameters["scale"])
+    try:
+        precision = int(node.parameters["connect.decimal.precision"])
+    except (KeyError, TypeError, ValueError):
+        precision = MAX_DIGITS
     if not 0 <= scale <= precision <= MAX_DIGITS or not precision:
         return None
     return precision, scale
-
-
-def _number(text: Any, otherwise: int) -> int:
-    try:
-        return int(text)
-    except (TypeError, ValueError):
-        return otherwise
 
 
 def check_target(node: ConnectType, target: pa.DataType, path: str, *, lenient: bool) -> None:
@@ -359,7 +354,7 @@ def _decimal(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
         return values  # Avro's decoder has read it
     digits = _decimal_digits(node)
     if digits is None:
-        return _decimal_texts(values, _number(node.parameters.get("scale"), 0), place)
+        return _decimal_texts(values, int(node.parameters["scale"]), place)
     words, bad = _words(values, 10 ** digits[0] - 1)
     place.fail(bad, f"a number of more than {digits[0]} digits")
     return _decimal_array(words, is_valid(values) & ~bad, *digits)
@@ -571,8 +566,8 @@ _CONVERSIONS: Final[Mapping[str, Callable[[pa.Array, ConnectType, Place], pa.Arr
     f"{_CONNECT}Timestamp": _epoch("ms", _INSTANT),
     f"{_TIME}MicroDuration": _duration(1),
     f"{_TIME}NanoDuration": _duration(1000),
-    _DECIMAL: _decimal,
-    _VARIABLE_SCALE: _variable_scale,
+    DECIMAL: _decimal,
+    VARIABLE_SCALE: _variable_scale,
 }
 
 
@@ -592,6 +587,17 @@ def _name_uuid(name: bytes) -> str:
 
 
 _IN_UUID: Final = _name_uuid(PLACEHOLDER)
+
+
+def is_unavailable(value: Any) -> bool:
+    """As `unavailable`, of one value, whatever its type."""
+    text = PLACEHOLDER.decode()
+    if isinstance(value, list):
+        return value == list(PLACEHOLDER) or (len(value) == 1 and is_unavailable(value[0]))
+    if isinstance(value, Mapping):
+        return text in value
+    as_map = f'{{"{text}":"{text}"}}'
+    return value in (text, PLACEHOLDER, _IN_BASE64, _IN_UUID, as_map)
 
 
 def unavailable(values: pa.Array, node: ConnectType) -> Flags | None:

@@ -128,6 +128,13 @@ def test_decimals() -> None:
     assert converted([text_of(-(10**49)), text_of(5)], long)[0] == [f"-1{'0' * 48}.0", "0.5"]
 
 
+@pytest.mark.parametrize("parameters", [{}, {"scale": "two"}, {"scale": None}])
+def test_a_decimal_without_a_readable_scale_names_its_field(parameters: Any) -> None:
+    field = connect_field("price", "bytes", f"{CONNECT}Decimal") | {"parameters": parameters}
+    with pytest.raises(SchemaError, match=r"field price: its scale, .* is no number"):
+        type_of_connect_schema({"type": "struct", "fields": [field]})
+
+
 def test_decimals_with_a_scale_of_their_own() -> None:
     fields = [connect_field("scale", "int32"), connect_field("value", "bytes")]
     schema = {"type": "struct", "name": f"{DATA}VariableScaleDecimal", "fields": fields}
