@@ -32,24 +32,21 @@ from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import duration_text, print_json
-from sparkkafka.config.kinds import AVRO, CANAL, JSON, MAXWELL, OGG, PROTOBUF
+from sparkkafka.config.kinds import AVRO, DEBEZIUM_FLAT, JSON, PROTOBUF
 from sparkkafka.config.option_table import Side
-from sparkkafka.errors import BadRecordError, KafkaError, counted, some
+from sparkkafka.errors import BadRecordError, KafkaError, SchemaError, counted, some
+from sparkkafka.schemas.envelopes.connect_types import (
+    DECIMAL,
+    MAX_DIGITS,
+    ConnectType,
+    type_of_connect_schema,
+)
 from sparkkafka.schemas.envelopes.debezium import HEARTBEAT, ROW, TOMBSTONE
+from sparkkafka.schemas.envelopes.forms import form_of
+from sparkkafka.schemas.envelopes.semantic_types import VARIABLE_SCALE, value_type
+from sparkkafka.schemas.values import FIRST_MESSAGE
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Change data capture.")
-
-_FLAT: Final = {"__op", "__deleted", "__lsn", "__source_ts_ms"}
-"""Fields that ExtractNewRecordState adds."""
-_OTHER_ENVELOPES: Final = {
-    CANAL: {"database", "table", "type", "data", "isDdl"},
-    MAXWELL: {"database", "table", "type", "data"},
-    OGG: {"table", "op_type", "op_ts", "pos"},
-}
-_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
-_VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
-_MAX_DIGITS: Final = 38
-"""Of Spark's decimals."""
 
 
 @app.callback()
@@ -104,12 +101,12 @@ _FORMS: Final = {TEXT: "JSON", JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf"}
 
 @dataclass
 class Sample:
-    """The records that were read. `form`: how their values are written; `decimals`: the digits of
-    each decimal column of an Avro schema; `bad`: why records are no changes."""
+    """The records that were read. `form`: how their values are written; `decimals`: whether each
+    decimal column of an Avro schema is one in Spark; `bad`: why records are no changes."""
 
     form: str = ""
     records: list[Record] = field(default_factory=list)
-    decimals: dict[str, int] = field(default_factory=dict)
+    decimals: dict[str, bool] = field(default_factory=dict)
     value_bytes: int = 0
     bad: list[str] = field(default_factory=list)
     others: list[Mapping[str, Any]] = field(default_factory=list)
@@ -143,13 +140,16 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         decode = None
         if options := formats.options(Side.READ, session, ()):
             from sparkkafka.cli.typed_records import Decoding, read_formats
+            from sparkkafka.schemas.column import format_module
+            from sparkkafka.schemas.envelopes.decode import node_of
 
             parsed = read_formats(topic, options | ENVELOPE_OPTIONS)
             decoding = Decoding(parsed, topic, as_text=False, skips_bad=True)
             decode = stack.enter_context(decoding).decode
             schema = decoding.schemas.get("value")
             if schema is not None and schema.format == AVRO:
-                sample.decimals = _decimals_of_avro(json.loads(schema.text))
+                node = node_of(format_module(AVRO), schema, FIRST_MESSAGE)
+                sample.decimals = _decimals(node)
         sample.form = _FORMS.get(formats.value_format.lower(), formats.value_format)
         for batch in batches:
             sample.value_bytes += sum(map(len, filter(None, batch.column("value").to_pylist())))
@@ -221,19 +221,18 @@ def sample_findings(sample: Sample) -> Iterator[Finding]:
 
 def _other_envelope(sample: Sample) -> Finding:
     about = "envelope"
-    names = set(sample.others[0]) if sample.others else set()
-    if names & _FLAT:
+    form = form_of(sample.others[0].keys()) if sample.others else None
+    if form == DEBEZIUM_FLAT:
         return problem(
             about,
             "the records are flattened (ExtractNewRecordState): truncates and the rows before a "
             "change are not in them. Read them with envelope=debezium-flat, or remove the "
             "transform",
         )
-    for name, fields in _OTHER_ENVELOPES.items():
-        if fields <= names:
-            return unknown(
-                about, f"read these records with envelope={name}; only Debezium's are checked"
-            )
+    if form is not None:
+        return unknown(
+            about, f"read these records with envelope={form}; only Debezium's are checked"
+        )
     return problem(
         about,
         f"{counted(len(sample.bad), 'record')} of {len(sample.bad) + len(sample.records)} are not "
@@ -339,60 +338,36 @@ def _types(sample: Sample) -> Iterator[Finding]:
         )
         return
     if first.schema is not None:
-        decimals = _decimals_of_schema(first.schema)
+        try:
+            decimals = _decimals(type_of_connect_schema(first.schema))
+        except SchemaError as error:
+            yield problem("types", str(error))
+            return
         schemas = sum(len(json.dumps(r.change.schema)) for r in sample.records if r.change.schema)
         share = min(99, 100 * schemas // max(1, sample.value_bytes))
         yield ok("types", f"each value has its schema, {share} % of its bytes: Avro has it once")
     else:
         yield ok("types", "of the schema")
-    wide = sorted(name for name, digits in decimals.items() if digits > _MAX_DIGITS)
-    free = sorted(name for name, digits in decimals.items() if not digits)
-    if wide or free:
+    texts = sorted(name for name, is_exact in decimals.items() if not is_exact)
+    if texts:
         yield problem(
             "decimals",
-            f"{some([*wide, *free])}: more digits than Spark's {_MAX_DIGITS}, or any number of "
-            "them, so the column is text. Give it a type: .schema(…)",
+            f"{some(texts)}: more digits than Spark's {MAX_DIGITS}, or any number of them, so the "
+            "column is text. Give it a type: .schema(…)",
         )
     elif decimals:
         yield ok("decimals", f"exact: {some(sorted(decimals))}")
 
 
-def _decimals_of_avro(envelope: Any) -> dict[str, int]:
-    """Return the digits of each decimal column of an Avro schema; 0 if they differ by row."""
-    found = {}
-    for name, kind in _avro_fields(_avro_fields(envelope).get("before")).items():
-        if not isinstance(kind, Mapping):
-            continue
-        if kind.get("logicalType") == "decimal":
-            found[name] = int(kind.get("precision", _MAX_DIGITS))
-        elif kind.get("connect.name") == _VARIABLE_DECIMAL:
-            found[name] = 0
-    return found
-
-
-def _avro_fields(record: Any) -> dict[str, Any]:
-    """Return the types of a record's fields, without null."""
-    fields = record.get("fields", ()) if isinstance(record, Mapping) else ()
-    types = {}
-    for child in fields:
-        kind = child["type"]
-        if isinstance(kind, list):
-            kind = next((branch for branch in kind if branch != "null"), None)
-        types[child["name"]] = kind
-    return types
-
-
-def _decimals_of_schema(envelope: Mapping[str, Any]) -> dict[str, int]:
-    """The same of the schema beside a JSON value."""
-    found = {}
-    fields = {child.get("field"): child for child in envelope.get("fields", ())}
-    for column in fields.get("after", {}).get("fields", ()):
-        if column.get("name") == _DECIMAL:
-            precision = column.get("parameters", {}).get("connect.decimal.precision")
-            found[column["field"]] = int(precision or _MAX_DIGITS)
-        elif column.get("name") == _VARIABLE_DECIMAL:
-            found[column["field"]] = 0
-    return found
+def _decimals(envelope: ConnectType) -> dict[str, bool]:
+    """Return whether each decimal column of an envelope's rows is a decimal in Spark."""
+    row = envelope.children.get("after", envelope.children.get("before", ConnectType()))
+    types = {name: value_type(child) for name, child in row.children.items()}
+    return {
+        name: pa.types.is_decimal(types[name])
+        for name, child in row.children.items()
+        if child.name in (DECIMAL, VARIABLE_SCALE) or pa.types.is_decimal(types[name])
+    }
 
 
 def topic_findings(admin: BoundedAdmin, topic: str, sample: Sample) -> Iterator[Finding]:

@@ -6,7 +6,6 @@ other records of a connector by their fields.
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,28 +17,12 @@ import typer
 
 from sparkkafka.cli.tables import printable
 from sparkkafka.config.kinds import DEBEZIUM, ENVELOPE_COLUMN
-from sparkkafka.errors import BadRecordError
-from sparkkafka.schemas.envelopes.debezium import (
-    HEARTBEAT,
-    KIND_OF_OP,
-    ROW,
-    SCHEMA_CHANGE,
-    TOMBSTONE,
-    TRANSACTION,
-    TRUNCATE,
-)
+from sparkkafka.errors import BadRecordError, SchemaError
+from sparkkafka.schemas.envelopes.debezium import KIND_OF_OP, ROW, TOMBSTONE, TRUNCATE, kind_of
+from sparkkafka.schemas.envelopes.semantic_types import is_unavailable
 
 ENVELOPE_OPTIONS: Final = {"envelope": DEBEZIUM, "envelope.columns": ENVELOPE_COLUMN}
 """Options of a read of envelopes, whose values get Debezium's semantic types."""
-
-_TEXT: Final = "__debezium_unavailable_value"
-_PLACEHOLDERS: Final = (
-    _TEXT,
-    _TEXT.encode(),
-    base64.b64encode(_TEXT.encode()).decode(),
-    "b68a35a7-17ad-35b3-af2a-ae46edb4545a",  # the name-based UUID of the text
-    f'{{"{_TEXT}":"{_TEXT}"}}',  # hstore as JSON
-)
 
 _COLOURS: Final = {
     "c": typer.colors.GREEN,
@@ -76,16 +59,6 @@ class Change:
         return [name for name, value in (self.after or {}).items() if is_unavailable(value)]
 
 
-def is_unavailable(value: Any) -> bool:
-    """Whether a value of a column is what Debezium sends if the database has not sent the value: a
-    text, as bytes too, or an array or map of it; an array of its character codes, or of a UUID."""
-    if isinstance(value, list):
-        return value == list(_TEXT.encode()) or (len(value) == 1 and is_unavailable(value[0]))
-    if isinstance(value, Mapping):
-        return _TEXT in value
-    return value in _PLACEHOLDERS
-
-
 def parse_change(key: Any, value: Any) -> Change:
     """Return the change of a record. Key and value are JSON texts, or values that are decoded
     already. Raises BadRecordError if it is no record of Debezium, without its location."""
@@ -101,14 +74,11 @@ def parse_change(key: Any, value: Any) -> Change:
     if op in KIND_OF_OP:
         parts = (_row(value, "before"), _row(value, "after"))
         return Change(KIND_OF_OP[op], op, key, *parts, value, schema)
-    if "status" in value and "id" in value:
-        return Change(TRANSACTION, key=key, value=value, schema=schema)
-    if value.keys() & {"ddl", "tableChanges"}:
-        return Change(SCHEMA_CHANGE, key=key, value=value, schema=schema)
-    if value.keys() == {"ts_ms"}:
-        return Change(HEARTBEAT, key=key, value=value, schema=schema)
-    names = ", ".join(map(str, value)) or "none"
-    raise BadRecordError(f"the value has no op, so it is no envelope of Debezium: it has {names}")
+    try:
+        kind = kind_of(value.keys() - {"op"})
+    except SchemaError as error:
+        raise BadRecordError(f"the value: {error}") from None
+    return Change(str(kind), key=key, value=value, schema=schema)
 
 
 def _payload(text: Any, column: str) -> tuple[Any, Mapping[str, Any] | None]:

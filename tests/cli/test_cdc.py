@@ -98,7 +98,7 @@ def test_a_terminal_gets_colours(monkeypatch, capsys):
 def test_a_record_that_is_no_change_is_an_error_with_its_location(fake, command):
     send(fake, (None, {"id": 1}))
     run = command("read", TOPIC, "-e", "--envelope", "debezium", code=1)
-    assert f"topic {TOPIC} partition 0 offset 0: the value has no op" in run.error
+    assert f"topic {TOPIC} partition 0 offset 0: the value: it is no record" in run.error
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,11 @@ def test_an_unknown_envelope_is_refused(command):
 def test_nothing_hurts(fake, command):
     field = {
         "field": "price",
+        "type": "bytes",
         "name": "org.apache.kafka.connect.data.Decimal",
         "parameters": {"scale": "2", "connect.decimal.precision": "10"},
     }
-    schema = {"type": "struct", "fields": [{"field": "after", "fields": [field]}]}
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": [field]}]}
 
     def typed(*parts: Any) -> dict[str, Any]:
         return {"schema": schema, "payload": envelope(*parts)}
@@ -216,12 +217,12 @@ def test_avro_has_the_types_of_the_database(fake, command):
     """Also what neither Python nor Spark's decimals have: infinity, and money."""
     decimal = {"type": "bytes", "logicalType": "decimal", "scale": 2}
     decimal["connect.name"] = "org.apache.kafka.connect.data.Decimal"
-    decimal["connect.parameters"] = {"scale": "2"}
+    digits = {"scale": "2", "connect.decimal.precision": "64"}
     columns = {
         "id": "int",
         "born": {"type": "int", "connect.name": "io.debezium.time.Date"},
         "price": {**decimal, "precision": 9},
-        "cash": {**decimal, "precision": 64},
+        "cash": {**decimal, "precision": 64, "connect.parameters": digits},
         "ratio": "double",
     }
     fields = [{"name": name, "type": kind} for name, kind in columns.items()]

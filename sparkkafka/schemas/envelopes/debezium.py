@@ -6,6 +6,7 @@ knows are added where the rows of a read are made.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Final
 
 import numpy as np
@@ -89,10 +90,9 @@ def full_type(node: ConnectType) -> pa.DataType:
     return pa.struct([("row", value_type(after)), ("change", change_type(source_type))])
 
 
-def kind_of(node: ConnectType) -> str | None:
-    """Return the kind of all records of a schema; None for envelopes, whose kind `op` says. Raises
-    SchemaError for a schema that Debezium does not use."""
-    names = node.children.keys()
+def kind_of(names: Set[str]) -> str | None:
+    """Return the kind of records with these fields; None for envelopes, whose kind `op` says.
+    Raises SchemaError for fields of no record of Debezium."""
     if "op" in names:
         return None
     if {"status", "id"} <= names:

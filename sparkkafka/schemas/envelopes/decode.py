@@ -66,12 +66,12 @@ def full_type(
     depth: int | None,
 ) -> pa.DataType:
     """Return the type of a column of a schema's envelopes. Raises SchemaError, OptionError."""
-    return _type_of(envelope, _node_of(format_module, schema, message, depth))
+    return _type_of(envelope, node_of(format_module, schema, message, depth))
 
 
 def has_rows(format_module: Any, schema: Schema, message: tuple[int, ...]) -> bool:
     """Whether a schema is that of a table's changes, and not of Debezium's other records."""
-    children = _node_of(format_module, schema, message).children
+    children = node_of(format_module, schema, message).children
     return "op" in children and ("after" in children or "before" in children)
 
 
@@ -81,7 +81,7 @@ def _type_of(envelope: Envelope, node: ConnectType) -> pa.DataType:
     return debezium.full_type(node) if envelope.unwraps else value_type(node)
 
 
-def _node_of(
+def node_of(
     format_module: Any, schema: Schema, message: tuple[int, ...], depth: int | None = None
 ) -> ConnectType:
     schema = without_long_decimals(schema)
@@ -156,14 +156,14 @@ def decoder(
     if writer.format == JSON:
         node = None
         if (reader or writer).text.strip():
-            node = _node_of(format_module, reader or writer, message)
+            node = node_of(format_module, reader or writer, message)
             _plan(envelope, node, target, lenient=False)
         return _JsonDecoder(format_module, envelope, target, node)
     writer = without_long_decimals(writer)
-    written = _node_of(format_module, writer, message)
+    written = node_of(format_module, writer, message)
     if reader is not None:
         reader = without_long_decimals(reader)
-        read = _node_of(format_module, reader, message)
+        read = node_of(format_module, reader, message)
         is_row = not envelope.unwraps or envelope.form != DEBEZIUM or "op" in written.children
         if written.means_same(read) and is_row:
             try:
@@ -203,7 +203,7 @@ def _make(
     try:
         kind = None
         if envelope.unwraps and envelope.form == DEBEZIUM:
-            kind = debezium.kind_of(node)
+            kind = debezium.kind_of(node.children.keys())
         elif envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
             kind = forms.flat_kind(node)
         node = _plan(envelope, node, target, lenient=lenient)
