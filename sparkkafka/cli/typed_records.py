@@ -209,10 +209,22 @@ class _TypedDecoder:
     def decode(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the values, and the reason for each bad row."""
         decoded = self._decoder.decode(payloads, headers)
-        values = decoded.values
-        if self._encoder is not None:
-            values = self._encoder.encode(values)
-        return values, {bad.row: f"{bad.reason} ({bad.writer})" for bad in decoded.bad}
+        reasons = {bad.row: f"{bad.reason} ({bad.writer})" for bad in decoded.bad}
+        if self._encoder is None:
+            return decoded.values, reasons
+        try:
+            return self._encoder.encode(decoded.values), reasons
+        except ValueRowError:  # JSON cannot have a value of some rows, such as NaN
+            texts = [self._text(decoded.values, row, reasons) for row in range(len(payloads))]
+            return pa.concat_arrays(texts), reasons
+
+    def _text(self, values: pa.Array, row: int, reasons: dict[int, str]) -> pa.Array:
+        """Return the text of one row; null if there is none, and then add the reason."""
+        try:
+            return self._encoder.encode(values.slice(row, 1))
+        except ValueRowError as error:
+            reasons[row] = error.reason
+            return pa.nulls(1, pa.binary())
 
 
 def _column_decoder(

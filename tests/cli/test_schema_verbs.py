@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import struct
 import sys
 
 import pyarrow as pa
@@ -231,6 +233,17 @@ def test_an_unreadable_record_is_named_or_skipped(command, registry):
     assert command.err.splitlines()[-1] == (
         "sparkkafka: warning: 3 records that no schema reads were left out"
     )
+
+
+def test_a_number_that_json_does_not_have_is_named_or_skipped(command, registry):
+    number = registry.add("orders-value", '"double"')
+    values = (math.nan, 0.5, math.inf)
+    frame = b"\0" + number.to_bytes(4, "big")
+    command.plain(*(frame + struct.pack("<d", value) for value in values))
+    options = ["--value-format", "avro", "--schema-registry", registry.url]
+    command("read", "orders", "-e", *options, code=1)
+    assert "offset 0: column value: the value is nan, which JSON does not have" in command.err
+    assert command("read", "orders", "-e", *options, "--on-bad", "skip") == b"0.5\n"
 
 
 def test_a_record_of_another_serializer_is_named(command, registry):
