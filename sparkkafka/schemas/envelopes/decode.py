@@ -46,6 +46,9 @@ from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, MemoryBud
 _MAX_SCHEMAS: Final = 64
 """How many schemas beside payloads a decoder keeps."""
 
+_MAX_CALL_SCHEMAS: Final = 1_000
+"""How many more one call makes decoders for: they take milliseconds each."""
+
 
 @dataclass(frozen=True)
 class Envelope:
@@ -242,9 +245,10 @@ class _EnvelopeDecoder:
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """See `schemas.values.Decoder`."""
+        budget = budget or MemoryBudget(payloads)
         decoded = self._inner.decode(payloads, budget)
         reasons = dict(zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True))
-        faults = Faults()
+        faults = Faults(budget=budget)
         if self._envelope.unwraps:
             values = self._unwrap(decoded.values, faults)
         else:
@@ -395,10 +399,12 @@ class _JsonDecoder:
                 left = self._take_group(texts, left, parts.prefix, made, groups)
                 continue
             left = left[1:]
-        for schema, items in one_by_one.items():
+        too_many = f"more than {_MAX_CALL_SCHEMAS:,} records in a row have a schema of their own"
+        for number, (schema, items) in enumerate(one_by_one.items()):
             rows, found = zip(*items, strict=True)
             payloads = pa.array(found, pa.binary())
-            groups.append((np.array(rows, np.int64), payloads, self._decoder_of(schema)))
+            made = self._decoder_of(schema) if number < _MAX_CALL_SCHEMAS else too_many
+            groups.append((np.array(rows, np.int64), payloads, made))
         rest = np.sort(np.concatenate(without))
         if groups and len(rest):
             groups.append((rest, texts.take(from_numpy(rest)), self._without_schema()))

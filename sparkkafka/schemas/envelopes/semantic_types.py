@@ -27,7 +27,7 @@ from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, scalar
 from sparkkafka.schemas.envelopes.connect_types import DECIMAL, MAX_DIGITS, ConnectType
 from sparkkafka.schemas.field_names import child_path, label, names_hint
-from sparkkafka.schemas.values import type_name
+from sparkkafka.schemas.values import MemoryBudget, type_name
 
 _TIME: Final = "io.debezium.time."
 _DATA: Final = "io.debezium.data."
@@ -149,9 +149,10 @@ def _can_cast(own: pa.DataType, target: pa.DataType) -> bool:
 
 @dataclass
 class Faults:
-    """Why rows are bad, by row."""
+    """Why rows are bad, by row. `budget`: for values that are much larger than their bytes."""
 
     reasons: dict[int, str] = field(default_factory=dict)
+    budget: MemoryBudget | None = None
 
     def add(self, rows: Ints, flags: Flags, path: str, reason: str) -> None:
         """Add the rows of values for which `flags` is true. `rows`: the row of each value."""
@@ -386,9 +387,15 @@ def _decimal_texts(values: pa.Array, scale: int | list[int | None], place: Place
         text = None
         if number is not None:
             text = _digits(number, of or 0)
+            budget = place.faults.budget
+            if text is not None and budget is not None and not budget.take(len(text)):
+                text = None
             too_long[row] = text is None
         texts.append(text)
-    reason = f"a number of more than {_MAX_TEXT_DIGITS} digits, or a scale beyond {_MAX_SCALE}"
+    reason = (
+        f"a number of more than {_MAX_TEXT_DIGITS} digits, a scale beyond {_MAX_SCALE}, or too "
+        "many such numbers"
+    )
     place.fail(too_long, reason)
     return binary_array(texts).view(pa.string())
 

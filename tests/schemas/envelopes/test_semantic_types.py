@@ -16,7 +16,7 @@ import pytest
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_connect_schema
-from sparkkafka.schemas.envelopes.decode import Envelope, decoder, sample_type
+from sparkkafka.schemas.envelopes.decode import Envelope, decoder, full_type, sample_type
 from sparkkafka.schemas.envelopes.semantic_types import (
     PLACEHOLDER,
     Faults,
@@ -27,7 +27,7 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     value_type,
 )
 from sparkkafka.schemas.json import format as json_format
-from sparkkafka.schemas.values import Schema
+from sparkkafka.schemas.values import Schema, TooManyRowsError
 from tests.schemas.envelopes.debezium_records import (
     avro_envelope,
     connect_envelope,
@@ -165,12 +165,30 @@ def test_a_decimal_of_too_many_digits_is_bad(scale: int, size: int) -> None:
     fields = [connect_field("scale", "int32"), connect_field("value", "bytes")]
     schema = {"type": "struct", "name": f"{DATA}VariableScaleDecimal", "fields": fields}
     text = base64.b64encode(b"\1" * size).decode()
-    reason = "field x: a number of more than 147455 digits, or a scale beyond 16383"
+    reason = (
+        "field x: a number of more than 147455 digits, a scale beyond 16383, or too many such "
+        "numbers"
+    )
     rows = [{"scale": 0, "value": "AQ=="}, {"scale": scale, "value": text}]
     assert converted(rows, type_of_connect_schema(schema)) == (["1", None], {1: reason})
     own = of("bytes", f"{CONNECT}Decimal", scale=str(scale), **{"connect.decimal.precision": "50"})
     values, faults = converted([None, text], own)
     assert (values, faults) == ([None, None], {1: reason})
+
+
+def test_the_memory_of_long_decimals_is_bounded() -> None:
+    """A number of a few bytes has 16,383 digits by its scale."""
+    fields = [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}]
+    name = f"{DATA}VariableScaleDecimal"
+    number = {"type": "record", "name": "Number", "connect.name": name, "fields": fields}
+    schema = avro_envelope([("id", "long"), ("n", number)])
+    change = payload("c", None, {"id": 1, "n": {"scale": -16_383, "value": b"\1"}})
+    written = Schema("avro", json.dumps(schema))
+    made = decoder(avro, ENVELOPE, written, None, full_type(avro, ENVELOPE, written, (0,), None))
+    text = framed(1, schema, change)[5:]
+    with pytest.raises(TooManyRowsError):
+        made.decode(pa.array([text] * 5_000, pa.binary()))
+    assert len(made.decode(pa.array([text] * 50, pa.binary())).bad_rows) == 0
 
 
 def test_infinity_of_postgres() -> None:
@@ -299,7 +317,8 @@ def test_texts_are_split_once_in_any_order_of_their_parts(monkeypatch: pytest.Mo
     assert len(calls) == 3
 
 
-def test_each_record_with_a_schema_of_its_own() -> None:
+def test_each_record_with_a_schema_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparkkafka.schemas.envelopes.decode._MAX_CALL_SCHEMAS", 5)
     columns = [connect_field("id", "int64")]
     texts = [
         with_schema({**connect_envelope(columns), "name": f"v{id}"}, payload("c", None, {"id": id}))
@@ -309,7 +328,9 @@ def test_each_record_with_a_schema_of_its_own() -> None:
     assert target is not None
     made = decoder(json_format, ENVELOPE, Schema("json", ""), None, target)
     decoded = made.decode(pa.array(texts, pa.binary()))
-    assert [row["row"]["id"] for row in decoded.values.to_pylist()] == list(range(70))
+    ids = [row and row["row"]["id"] for row in decoded.values.to_pylist()]
+    assert ids == [*range(69), None]
+    assert "records in a row have a schema of their own" in decoded.reasons[0]
 
 
 @pytest.mark.parametrize("kind", [[], {}, None, 1])
