@@ -41,6 +41,7 @@ from sparkkafka.config.kinds import (
     wire_name,
 )
 from sparkkafka.config.security import java
+from sparkkafka.config.source import topic_ids
 
 
 class Status(enum.Enum):
@@ -770,6 +771,13 @@ CONNECTOR: tuple[Option, ...] = (
         "Offsets at which the read stops; -1 is latest. The record at the ending offset is not "
         "read. Only for batch reads.",
         default_text="latest",
+    ),
+    used(
+        "topicIds", _READ, "read.topic_ids", topic_ids,
+        "The ids of the topics to which the offsets belong, which resolve_offsets returns: "
+        '{"topic":"7wCdKXxUTUGWEtq1EzBqVA"}. If a topic was deleted and recreated since, the read '
+        "reports a data loss, and commit an error. Only for batch reads.",
+        default_text="",
     ),
     used(
         "bindOffsets", _READ, "read.bind_offsets", one_of("task", "plan", fold=str.lower),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparkkafka.config.formats import FormatOptions, formats_from
@@ -143,6 +143,7 @@ class ReadOptions:
     subscription: Subscription
     starting: OffsetBound = FROM_EARLIEST
     ending: OffsetBound = TO_LATEST
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
     fail_on_data_loss: bool = True
     include_headers: bool = False
     poll_timeout_ms: int = 120_000
@@ -248,6 +249,7 @@ def _read_options(parsed: ParsedOptions, stream: StreamOptions | None = None) ->
         ("filterPushdown", parsed.values.get("filterPushdown"), "Spark pushes down no filters"),
         ("limitPushdown", parsed.values.get("limitPushdown"), "Spark pushes down no limits"),
         ("bindOffsets", "bindOffsets" in parsed.values, "the checkpoint has the offsets"),
+        ("topicIds", "topicIds" in parsed.values, "it notices recreated topics itself"),
     ):
         if streaming and is_set:
             warn(name, f"option {name} has no effect in a stream: {reason}")

@@ -13,6 +13,7 @@ error that names topic and partition.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from sparkkafka.config.kinds import INT32_MAX, INT64_MAX, integer
+from sparkkafka.config.kinds import INT32_MAX, INT64_MAX, integer, kind
 from sparkkafka.errors import OptionError
 
 EARLIEST_OFFSET = -2
@@ -286,6 +287,23 @@ def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
                 raise error(f"topic {topic!r} partition {partition} is given twice")
             assigned.add((topic, partition))
     return tuple(sorted(assigned))
+
+
+@kind("JSON")
+def topic_ids(text: str) -> dict[str, bytes]:
+    """Parse the option topicIds: {topic: id}."""
+    error = partial(_json_error, "topicIds", '{"topicA":"7wCdKXxUTUGWEtq1EzBqVA"}', text)
+    found = {}
+    for topic, value in _parse_topics(text, error):
+        if not isinstance(value, str) or not re.fullmatch("[A-Za-z0-9_-]{21}[AQgw]", value):
+            raise error(f"{_shown(value)} is no id of topic {topic!r}")
+        found[topic] = base64.urlsafe_b64decode(f"{value}==")
+    return found
+
+
+def encode_topic_id(topic_id: bytes) -> str:
+    """Return an id as Kafka's tools write it: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
 
 
 def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:

@@ -239,6 +239,13 @@ def test_a_recreated_topic_does_not_get_the_offset_of_the_old_one(
         write(kafka_cluster, topic, 40)
         with pytest.raises(UnknownTopicError, match="deleted and recreated"):
             source.commit()
+        with Producer(servers_of(servers) | {"transactional.id": group}) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            offsets = {TopicPartition(topic, 0): 20}
+            with pytest.raises(UnknownTopicError, match="deleted and recreated"):
+                producer.send_offsets_to_transaction(offsets, source.group_metadata())
+            producer.abort_transaction()
     with Consumer(settings) as source:
         source.subscribe([topic])
         assert read(source, 40) == list(range(40))

@@ -6,7 +6,6 @@ partitions have leaders, and deleting until metadata no longer has the topic.
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from sparkkafka.client.cluster.request_driver import (
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
+from sparkkafka.config.source import encode_topic_id
 from sparkkafka.errors import (
     BrokerError,
     ErrorCode,
@@ -355,11 +355,8 @@ def _description(row: Any) -> TopicDescription:
 
 
 def topic_id_text(topic_id: uuid.UUID) -> str | None:
-    """Return a topic id as Kafka's tools write it: base64 for URLs, without padding. None if the
-    topic has none."""
-    if not topic_id.int:
-        return None
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+    """Return a topic id as Kafka's tools write it, None if the topic has none."""
+    return encode_topic_id(topic_id.bytes) if topic_id.int else None
 
 
 # --- waiting until brokers know of changes ----------------------------------------------------

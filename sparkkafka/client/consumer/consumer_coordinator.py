@@ -120,11 +120,16 @@ class ConsumerCoordinator:
         """The identity of this member, for offsets in a transaction. Raises OptionError without a
         group.id."""
         group_id = self.need_group("group_metadata")
+        topic_ids = self._subscription.topic_ids(self._subscription.partitions)
         if self._member is not None:
             found = self._member.metadata
-            return found._replace(is_outside=found.generation_id == NO_GENERATION)
+            is_outside = found.generation_id == NO_GENERATION
+            return found._replace(is_outside=is_outside, topic_ids=topic_ids)
         return GroupMetadata(
-            group_id, group_instance_id=self._options.group_instance_id, is_outside=self._has_left
+            group_id,
+            group_instance_id=self._options.group_instance_id,
+            is_outside=self._has_left,
+            topic_ids=topic_ids,
         )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:

@@ -148,7 +148,7 @@ def commit_as_member(
     """
     handler = _CommitAsMember(identity, offsets, cluster, topic_ids, min_version)
     group_id = handler.group_id
-    lookup = ToCoordinatorOfReader(cluster, group_id, topic_ids)
+    lookup = ToCoordinatorOfReader(cluster, handler, topic_ids)
     what = f"committing offsets of group {group_id!r}"
     try:
         call_all(cluster, offsets, handler, lookup, deadline, what)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias
 
 from sparkkafka.client.arguments import (
     checked_flag,
@@ -31,6 +31,7 @@ from sparkkafka.client.cluster.request_driver import (
     call_each,
 )
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import (
     OffsetAndMetadata,
     Results,
@@ -61,8 +62,6 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.wire.primitives import NULL_UUID
 
-T = TypeVar("T")
-
 TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
 """The ids of the topics to which offsets belong, as far as they are known."""
 
@@ -74,9 +73,6 @@ GROUPS_VERSION = 8
 
 INSTANCE_ID_VERSION = 7
 """From this version on OffsetCommit has a group.instance.id."""
-
-TOPIC_ID_VERSION = 10
-"""From this version on OffsetCommit has topic ids in place of names."""
 
 MAX_ID_AGE_S = 1.0
 """The age up to which metadata shows that a commit by name is one to the topic that was read."""
@@ -256,15 +252,83 @@ def _read_offset(row: Any) -> OffsetAndMetadata | None:
     )
 
 
-class CommitOffsets(OffsetsHandler):
+class CommitHandler(OffsetsHandler):
+    """A request that commits offsets of a group.
+
+    `topic_ids` has the ids of the topics that were read. If all offsets have one and the version
+    has topic ids, these stand for the names: the broker refuses offsets of a recreated topic.
+    """
+
+    topic_id_version: ClassVar[int]
+    """From this version on the request has topic ids in place of names."""
+
+    def __init__(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        topic_ids: TopicIds,
+    ) -> None:
+        super().__init__(group_id)
+        self._offsets = offsets
+        self._topic_ids = {tp: uuid.UUID(bytes=topic_ids[tp]) for tp in offsets if tp in topic_ids}
+        self.has_all_ids = len(self._topic_ids) == len(offsets)
+
+    def split(
+        self, items: Sequence[TopicPartition], version: int
+    ) -> Iterable[Sequence[TopicPartition]]:
+        return split_commit(self.group_id, self._offsets, items)
+
+    def request_topics(
+        self,
+        topic_type: Callable[..., Any],
+        row_type: Callable[..., Any],
+        items: Iterable[TopicPartition],
+    ) -> list[Any]:
+        """Return the offsets of these partitions as the topics of a request: objects of
+        `topic_type`, with a `row_type` for each partition."""
+
+        def request_row(tp: TopicPartition) -> Any:
+            offset, metadata, epoch = self._offsets[tp]
+            return row_type(
+                partition_index=tp.partition,
+                committed_offset=offset,
+                committed_leader_epoch=-1 if epoch is None else epoch,
+                committed_metadata=metadata,
+            )
+
+        return [
+            topic_type(
+                name=name,
+                # One for all partitions: the lookup lets no others pass.
+                topic_id=self._topic_ids.get(TopicPartition(name, numbers[0]), NULL_UUID),
+                partitions=[request_row(TopicPartition(name, number)) for number in numbers],
+            )
+            for name, numbers in by_topic(items).items()
+        ]
+
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        names = {topic_id: tp.topic for tp, topic_id in self._topic_ids.items()}
+        for topic in response.topics:
+            topic.name = topic.name or names.get(topic.topic_id, "")
+        return partition_outcomes(response)
+
+    def knows_ids(self, connection: Connection) -> bool:
+        """Return whether the version for this broker has topic ids."""
+        version = self.version
+        if version is None:
+            version = connection.choose_version(self.request_type, self.highest_version)
+        return version >= self.topic_id_version
+
+
+class CommitOffsets(CommitHandler):
     """Commits offsets of a group without members; `commits` has the subclass for members.
 
-    `topic_ids` has the ids of the topics that were read. An offset without one gets the id in the
-    metadata of `cluster`. If all offsets have ids, these stand for the names where the broker has
-    that (Kafka 4.2): it refuses offsets of a topic that was recreated.
+    An offset without an id in `topic_ids` gets the one in the metadata of `cluster`. Brokers know
+    ids in commits since Kafka 4.2.
     """
 
     request_type = OffsetCommitRequest
+    topic_id_version = 10
 
     def __init__(
         self,
@@ -273,71 +337,24 @@ class CommitOffsets(OffsetsHandler):
         cluster: Cluster | None = None,
         topic_ids: TopicIds | None = None,
     ) -> None:
-        super().__init__(group_id)
-        self._offsets = offsets
-        known = topic_ids or {}
-        ids = {
-            tp: known.get(tp) or (None if cluster is None else cluster.topic_id(tp.topic))
-            for tp in offsets
-        }
-        self._topic_ids = {
-            tp: uuid.UUID(bytes=topic_id) for tp, topic_id in ids.items() if topic_id is not None
-        }
-        if len(self._topic_ids) == len(offsets):
+        ids = {} if cluster is None else {tp: cluster.topic_id(tp.topic) for tp in offsets}
+        known = {tp: topic_id for tp, topic_id in ids.items() if topic_id is not None}
+        super().__init__(group_id, offsets, known | dict(topic_ids or {}))
+        if self.has_all_ids:
             self.highest_version = OffsetCommitRequest.MAX_VERSION
 
-    def split(
-        self, items: Sequence[TopicPartition], version: int
-    ) -> Iterable[Sequence[TopicPartition]]:
-        return split_commit(self.group_id, self._offsets, items)
-
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
-        topics = offset_rows(
-            OffsetCommitRequestTopic, OffsetCommitRequestPartition, self._offsets, items
-        )
-        for topic in topics:
-            # One for all partitions: the lookup lets no others pass.
-            first = TopicPartition(topic.name, topic.partitions[0].partition_index)
-            topic.topic_id = self._topic_ids.get(first, NULL_UUID)
         return OffsetCommitRequest(
             group_id=self.group_id,
             generation_id_or_member_epoch=NO_GENERATION,
             member_id=NO_MEMBER_ID,
-            topics=topics,
+            topics=self.request_topics(
+                OffsetCommitRequestTopic, OffsetCommitRequestPartition, items
+            ),
         )
-
-    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        names = {topic_id: tp.topic for tp, topic_id in self._topic_ids.items()}
-        for topic in response.topics:
-            topic.name = topic.name or names.get(topic.topic_id, "")
-        return partition_outcomes(response)
 
     def needed_acl(self, item: TopicPartition) -> str:
         return f"READ on group {self.group_id} and on topic {item.topic}"
-
-
-def offset_rows(
-    topic_type: Callable[..., T],
-    row_type: Callable[..., Any],
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    items: Iterable[TopicPartition],
-) -> list[T]:
-    """Return the offsets of these partitions as the topics of a request: objects of `topic_type`,
-    with a `row_type` for each partition."""
-
-    def request_row(tp: TopicPartition) -> Any:
-        offset, metadata, epoch = offsets[tp]
-        return row_type(
-            partition_index=tp.partition,
-            committed_offset=offset,
-            committed_leader_epoch=-1 if epoch is None else epoch,
-            committed_metadata=metadata,
-        )
-
-    return [
-        topic_type(name=name, partitions=[request_row(TopicPartition(name, n)) for n in numbers])
-        for name, numbers in by_topic(items).items()
-    ]
 
 
 def partition_outcomes(response: Any) -> list[tuple[TopicPartition, Outcome]]:
@@ -380,9 +397,9 @@ class ToCoordinatorOfReader(ToCoordinator):
     which is requested if it is missing, stale, or different, or for a commit by name if it is old.
     """
 
-    def __init__(self, cluster: Cluster, group_id: str, topic_ids: TopicIds) -> None:
-        super().__init__(cluster, FOR_GROUP, lambda _: group_id)
-        self._group_id = group_id
+    def __init__(self, cluster: Cluster, handler: CommitHandler, topic_ids: TopicIds) -> None:
+        super().__init__(cluster, FOR_GROUP, lambda _: handler.group_id)
+        self._handler = handler
         self._topic_ids = topic_ids
 
     def find(self, items: Iterable[TopicPartition], deadline: Deadline) -> Nodes:
@@ -392,11 +409,8 @@ class ToCoordinatorOfReader(ToCoordinator):
             for tp, node_id in nodes.items()
             if tp in self._topic_ids and isinstance(node_id, int)
         }
-        by_name = any(
-            self._cluster.connection(node_id, deadline).choose_version(
-                OffsetCommitRequest, OffsetCommitRequest.MAX_VERSION
-            )
-            < TOPIC_ID_VERSION
+        by_name = not all(
+            self._handler.knows_ids(self._cluster.connection(node_id, deadline))
             for node_id in {nodes[tp] for tp in ids}
             if isinstance(node_id, int)
         )
@@ -405,7 +419,7 @@ class ToCoordinatorOfReader(ToCoordinator):
         }
         failed = self._cluster.request_metadata(sorted(unsure), deadline) if unsure else {}
         for tp, topic_id in ids.items():
-            where = f"OffsetCommit of {tp} of group {self._group_id!r}"
+            where = f"{self._handler.request_type.API_NAME} of {self._handler.name(tp)}"
             if tp.topic in failed:
                 nodes[tp] = BrokerError(failed[tp.topic], where)
             elif self._cluster.topic_id(tp.topic) != topic_id:
@@ -503,7 +517,7 @@ def commit_group_offsets(
     """
     what = f"committing offsets of group {group_id!r}"
     handler = CommitOffsets(group_id, offsets, cluster, topic_ids)
-    lookup = ToCoordinatorOfReader(cluster, group_id, topic_ids or {})
+    lookup = ToCoordinatorOfReader(cluster, handler, topic_ids or {})
     call_all(cluster, offsets, handler, lookup, deadline, what)
 
 

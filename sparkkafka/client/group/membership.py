@@ -47,7 +47,9 @@ class GroupMetadata(NamedTuple):
     `generation_id` is the member epoch under KIP-848. NO_GENERATION and NO_MEMBER_ID stand for a
     client that is no member. `is_outside`: a consumer subscribes to topics but is not in the group
     now, since it was removed or has not joined yet. A producer must commit nothing for it: brokers
-    would take its offsets as those of a client that is no member.
+    would take its offsets as those of a client that is no member. `topic_ids` has the ids of the
+    topics in which the consumer's positions are: a producer commits no offsets to later topics of
+    the same names.
     """
 
     group_id: str
@@ -55,6 +57,7 @@ class GroupMetadata(NamedTuple):
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
     is_outside: bool = False
+    topic_ids: TopicIds | None = None
 
 
 class RebalanceHooks(Protocol):

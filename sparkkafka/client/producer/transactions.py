@@ -39,11 +39,9 @@ from sparkkafka.client.cluster.request_driver import (
 )
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
-    OffsetsHandler,
-    coordinator_of,
-    offset_rows,
-    partition_outcomes,
-    split_commit,
+    CommitHandler,
+    ToCoordinatorOfReader,
+    TopicIds,
 )
 from sparkkafka.client.values import (
     OffsetAndMetadata,
@@ -406,11 +404,12 @@ def add_partitions_each(
     return {key: errors.get(key) for key in requests}
 
 
-class _CommitOffsetsInTransaction(OffsetsHandler):
+class _CommitOffsetsInTransaction(CommitHandler):
     """Commits offsets of a group in a transaction; `member` None: for no member of the group.
     `explain` returns the error to raise for one of a broker."""
 
     request_type = TxnOffsetCommitRequest
+    topic_id_version = 6
     backoff_ms = BUSY_BACKOFF_MS
 
     def __init__(
@@ -419,20 +418,15 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         member: GroupIdentity | None,
+        topic_ids: TopicIds,
         explain: Callable[[BrokerError], KafkaError],
     ) -> None:
-        super().__init__(group_id)
+        super().__init__(group_id, offsets, topic_ids)
         self._transaction = transaction
-        self._offsets = offsets
         self._member = member
         self._explain = explain
         if member is None:
             self.grace_ms = math.inf  # the topics are known to be there
-
-    def split(
-        self, items: Sequence[TopicPartition], version: int
-    ) -> Iterable[Sequence[TopicPartition]]:
-        return split_commit(self.group_id, self._offsets, items)
 
     def build(self, items: Sequence[TopicPartition], version: int) -> TxnOffsetCommitRequest:
         transaction, member = self._transaction, self._member
@@ -441,8 +435,8 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
             group_id=self.group_id,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
-            topics=offset_rows(
-                TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition, self._offsets, items
+            topics=self.request_topics(
+                TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition, items
             ),
         )
         if member is not None:
@@ -450,9 +444,6 @@ class _CommitOffsetsInTransaction(OffsetsHandler):
             request.member_id = member.member_id
             request.group_instance_id = member.group_instance_id
         return request
-
-    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        return partition_outcomes(response)
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
         member = self._member
@@ -488,12 +479,14 @@ def commit_offsets_in(
 ) -> None:
     """Make offsets of a group part of the transaction: they count once it is committed.
 
-    With a `member` (KIP-447) the group's coordinator checks that it is still in the group.
-    `version` 5 or later of TxnOffsetCommit makes the group part of the transaction, without a
-    request of its own.
+    With a `member` (KIP-447) the group's coordinator checks that it is still in the group, and its
+    `topic_ids`, if it has them, that the topics were not recreated. `version` 5 or later of
+    TxnOffsetCommit makes the group part of the transaction, without a request of its own; then 6
+    (Kafka 4.4) is used if all topic ids are known.
 
     Raises BrokerError (fenced, not authorised), KafkaTimeoutError, UnknownTopicError for a
-    partition that stays unknown: to the deadline, or with a `member` for UNKNOWN_TOPIC_GRACE_MS.
+    recreated topic, and for a partition that stays unknown: to the deadline, or with a `member` for
+    UNKNOWN_TOPIC_GRACE_MS.
     With a `member` CommitFailedError if it is not in the group, UnsupportedVersionError before
     Kafka 2.5, whose coordinators cannot check that (Java's client refuses as well:
     TxnOffsetCommitRequest.build).
@@ -516,11 +509,24 @@ def commit_offsets_in(
         what = f"adding group {group_id!r} to a transaction"
         call_all(cluster, [tid], adding, lookup, deadline, what)
     prefix = cluster.options.prefix
+    topic_ids = {
+        tp: topic_id
+        for tp, topic_id in (getattr(member, "topic_ids", None) or {}).items()
+        if tp in offsets
+    }
     handler = _CommitOffsetsInTransaction(
-        transaction, group_id, offsets, member, lambda error: with_hint(error, prefix, hints)
+        transaction,
+        group_id,
+        offsets,
+        member,
+        topic_ids,
+        lambda error: with_hint(error, prefix, hints),
     )
-    handler.version = version
-    lookup = coordinator_of(cluster, group_id)
+    if version is not None and handler.has_all_ids:
+        handler.highest_version = TxnOffsetCommitRequest.MAX_VERSION
+    else:
+        handler.version = version
+    lookup = ToCoordinatorOfReader(cluster, handler, topic_ids)
     call_all(cluster, offsets, handler, lookup, deadline, f"writing offsets of group {group_id!r}")
 
 

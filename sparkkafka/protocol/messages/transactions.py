@@ -164,10 +164,7 @@ class TxnOffsetCommitRequestTopic:
 
 @request(api_key=28, versions=(0, 6), flexible=3, usual=3, kafka="2.1:2 2.5:3 3.8:4 4.0:5 4.4:6")
 class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
-    """Commits offsets of a group with the transaction; goes to the group's coordinator.
-
-    Topic ids (version 6) are not sent: a producer knows no ids of the topics that were consumed,
-    and those that it would look up now are no check of when they were."""
+    """Commits offsets of a group with the transaction; goes to the group's coordinator."""
 
     transactional_id: str = string()
     group_id: str = string()

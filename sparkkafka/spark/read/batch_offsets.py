@@ -17,7 +17,7 @@ from sparkkafka.client.group.committed_offsets import commit_group_offsets
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, by_topic
 from sparkkafka.config.option_table import CONNECTOR
 from sparkkafka.config.options import ReadOptions, parse_read_options
-from sparkkafka.config.source import tree_of_offsets
+from sparkkafka.config.source import encode_topic_id, tree_of_offsets
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.metric_reports import Report
@@ -27,7 +27,7 @@ from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets
 _REPLACED = {
     row.name.lower()
     for row in CONNECTOR
-    if row.field in ("read.subscription", "read.starting", "read.ending")
+    if row.field in ("read.subscription", "read.starting", "read.ending", "read.topic_ids")
 }
 
 
@@ -35,9 +35,10 @@ def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
     """Look up now which offsets a batch read with these options reads, and return the options of a
     read of exactly these.
 
-    The result has the partitions as `assign`, and their offsets as JSON in `startingOffsets` and
-    `endingOffsets`; the other options are unchanged. If both texts are equal, there is nothing to
-    read. Pass it to the read, and to `commit` once the output is written:
+    The result has the partitions as `assign`, their offsets as JSON in `startingOffsets` and
+    `endingOffsets`, and the ids of their topics in `topicIds` (Kafka 2.8 and later); the other
+    options are unchanged. If both texts of offsets are equal, there is nothing to read. Pass it to
+    the read, and to `commit` once the output is written:
 
         new = sparkkafka.resolve_offsets(options)  # with kafka.group.id, and
         # startingOffsets=committed,earliest
@@ -59,6 +60,7 @@ def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
         starts, ends, losses = reader.with_attempts(
             "looking up the offsets of the read", reader.batch_offsets, report
         )
+        topic_ids = reader.topic_ids(ends)
     if losses:
         planning.apply_fail_on_data_loss(losses, report, fail=parsed.fail_on_data_loss)
     report.send(parsed.metrics_address)
@@ -67,11 +69,13 @@ def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
             f"subscribePattern {parsed.subscription.pattern!r} matches no topic: there are no "
             "offsets to read. Create a topic, or change the pattern"
         )
+    ids = {name: encode_topic_id(known) for name, known in sorted(topic_ids.items()) if known}
     return {
         **{name: value for name, value in options.items() if name.lower() not in _REPLACED},
         "assign": json.dumps(by_topic(sorted(ends))),
         "startingOffsets": _json_of(starts),
         "endingOffsets": _json_of(ends),
+        **({"topicIds": json.dumps(ids)} if ids else {}),
     }
 
 
@@ -84,8 +88,9 @@ def commit(options: Mapping[str, Any], group: str | None = None) -> None:
     newer ones.
 
     Raises OptionError if `endingOffsets` is not an offset for each partition (`latest` would commit
-    records that nobody has read), BrokerError if the group has active members or the broker refuses
-    for another reason, or a connection's error. A part of the partitions may be committed then.
+    records that nobody has read), UnknownTopicError if a topic was deleted, or recreated since
+    `resolve_offsets`, BrokerError if the group has active members or the broker refuses for another
+    reason, or a connection's error. A part of the partitions may be committed then.
     """
     parsed = _parse_options(options, "commit")
     ending = parsed.ending
@@ -99,8 +104,9 @@ def commit(options: Mapping[str, Any], group: str | None = None) -> None:
     if not group_id:
         raise OptionError("commit needs the name of the group: set kafka.group.id, or pass group")
     offsets = {TopicPartition(*key): OffsetAndMetadata(n) for key, n in ending.offsets.items()}
+    ids = {tp: parsed.topic_ids[tp.topic] for tp in offsets if tp.topic in parsed.topic_ids}
     with Cluster(parsed.client) as cluster:
-        commit_group_offsets(cluster, group_id, offsets)
+        commit_group_offsets(cluster, group_id, offsets, topic_ids=ids)
 
 
 def _json_of(offsets: Offsets) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -232,10 +232,16 @@ class OffsetReader:
         """Return the ranges of a batch read, the losses in them, and the topics' ids by name.
         Raises OptionError."""
         bounds = self._batch_bounds(deadline)
-        topic_ids = {tp.topic: self._cluster.topic_id(tp.topic) for tp in bounds.partitions}
+        topic_ids = self.topic_ids(bounds.partitions)
         bind_in_task = self._options.bind_offsets == "task"
         ranges, losses = planning.plan_ranges(*bounds, bind_in_task=bind_in_task)
         return ranges, losses, topic_ids
+
+    def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes | None]:
+        """Return the ids of these topics: those of the option topicIds, else the present ones."""
+        given = self._options.topic_ids
+        names = {tp.topic for tp in partitions}
+        return {name: given.get(name) or self._cluster.topic_id(name) for name in names}
 
     def batch_offsets(self, deadline: Deadline) -> tuple[Offsets, Offsets, list[planning.Loss]]:
         """Return the start and the end of a batch read in each partition, and the losses. Where

@@ -11,6 +11,7 @@ import atexit
 import logging
 import threading
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -20,7 +21,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import commit_group_offsets
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import GroupOptions, parse_group_options
-from sparkkafka.errors import KafkaError, OptionError
+from sparkkafka.errors import KafkaError, OptionError, UnknownTopicError
 from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.read.planning import compile_pattern
 from sparkkafka.spark.stream.progress import Offsets, end_offsets
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_MS = 10_000
 """How long one commit may delay Spark's other listeners."""
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def commit_to_group(
@@ -49,7 +52,9 @@ def commit_to_group(
     Spark informs its listeners a moment after a batch. At exit the program waits for them, and
     `flush(query)` of the result commits immediately (over Spark Connect call it before the program
     ends). A failed commit is a warning, and is repeated with the next batch or at the query's end:
-    the checkpoint, not the group, decides where a query continues. Raises OptionError.
+    the checkpoint, not the group, decides where a query continues. If a topic is recreated after
+    its first commit, offsets of the old topic are not committed to the new one (Kafka 2.8 and
+    later). Raises OptionError.
     """
     parsed = parse_group_options(with_token(options))
     if not parsed.group_id:
@@ -84,6 +89,8 @@ class GroupCommitter(StreamingQueryListener):
         self._lock = threading.Lock()
         self._committed: Offsets = {}
         self._pending: dict[str, Offsets] = {}  # by run id of a query: offsets to commit
+        self._topic_ids: dict[str, bytes] = {}  # of the topics that the queries read
+        self._recreated: dict[str, datetime] = {}  # when a commit noticed it
 
     def __repr__(self) -> str:
         return f"GroupCommitter(group_id={self._options.group_id!r}, query={self._query!r})"
@@ -123,11 +130,13 @@ class GroupCommitter(StreamingQueryListener):
         if self._query not in (None, progress.name, str(progress.id)):
             return
         run = str(progress.runId)
+        started = datetime.fromisoformat(progress.timestamp)
         with self._lock:
             self._pending[run] = {
                 tp: offset
                 for tp, offset in end_offsets(progress).items()
-                if self._is_subscribed(tp)
+                # A batch that began before may have the offsets of the old topic.
+                if self._is_subscribed(tp) and started > self._recreated.get(tp.topic, _NEVER)
             }
             self._commit(run)
 
@@ -169,7 +178,20 @@ class GroupCommitter(StreamingQueryListener):
             with Cluster(self._options.client) as cluster:
                 offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
                 deadline = Deadline(COMMIT_TIMEOUT_MS)
-                commit_group_offsets(cluster, group_id, offsets, deadline=deadline)
+                new = {tp.topic for tp in changed} - self._topic_ids.keys()
+                cluster.topics(sorted(new), deadline)
+                ids = {name: cluster.topic_id(name) for name in new} | self._topic_ids
+                self._topic_ids = {name: known for name, known in ids.items() if known}
+                topic_ids = {
+                    tp: self._topic_ids[tp.topic] for tp in changed if tp.topic in self._topic_ids
+                }
+                try:
+                    commit_group_offsets(
+                        cluster, group_id, offsets, deadline=deadline, topic_ids=topic_ids
+                    )
+                except UnknownTopicError:
+                    self._drop_recreated(cluster)
+                    raise
         except KafkaError as error:
             log.warning(
                 "offsets of %d partitions were not committed to group %s (the query is not "
@@ -180,3 +202,13 @@ class GroupCommitter(StreamingQueryListener):
             )
             return
         self._committed |= changed
+
+    def _drop_recreated(self, cluster: Cluster) -> None:
+        """Drop the offsets of topics that were recreated, as the brokers do."""
+        for topic, topic_id in list(self._topic_ids.items()):
+            if cluster.was_recreated(topic, topic_id):
+                del self._topic_ids[topic]
+                self._recreated[topic] = datetime.now(UTC)
+                for offsets in (self._committed, *self._pending.values()):
+                    for tp in [tp for tp in offsets if tp.topic == topic]:
+                        del offsets[tp]

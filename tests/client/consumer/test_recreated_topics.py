@@ -10,6 +10,7 @@ import pytest
 
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import UnknownTopicError
 from sparkkafka.testing.fake.cluster import FakeCluster
@@ -107,6 +108,43 @@ def test_a_commit_that_is_retried_until_the_topic_is_back(
         assert read_until(consumer, fake, 400) == list(range(400))
         consumer.commit()
     assert fake.committed("g")["t", 0] == 400
+
+
+@pytest.mark.parametrize(
+    ("release", "version", "transaction_version"), [("3.9", 3, 1), ("4.3", 5, 2), ("4.4", 6, 2)]
+)
+def test_a_transaction_does_not_commit_offsets_of_the_old_topic(
+    fake_cluster_factory: Any, release: str, version: int, transaction_version: int
+) -> None:
+    """Offsets of other topics, and those of the new topic, are committed."""
+    fake: FakeCluster = fake_cluster_factory(
+        1, kafka_version=release, transaction_version=transaction_version
+    )
+    for topic in ("t", "other"):
+        fake.create_topic(topic)
+        write(fake, topic, 200)
+    with (
+        member(fake, "classic", enable_auto_commit=False) as consumer,
+        Producer(settings(fake, transactional_id="tid")) as producer,
+    ):
+        producer.init_transactions()
+        read_until(consumer, fake, 200)
+        old = consumer.group_metadata()
+        fake.recreate_topic("t")
+        write(fake, "t", 400)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({OTHER: 150}, old)
+        with pytest.raises(
+            UnknownTopicError, match=r"TxnOffsetCommit of t-0 of group 'g'.* deleted"
+        ):
+            producer.send_offsets_to_transaction({TP: 200}, old)
+        producer.abort_transaction()
+        read_until(consumer, fake, 400)
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({TP: 400}, consumer.group_metadata())
+        producer.commit_transaction()
+    assert fake.committed("g") == {("t", 0): 400}
+    assert fake.requests_of("TxnOffsetCommit")[-1].version == version
 
 
 def test_a_position_that_was_never_fetched_from_has_the_id_of_its_topic(

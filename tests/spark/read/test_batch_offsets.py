@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import sparkkafka
-from sparkkafka.errors import BrokerError, DataLossError, OptionError
+from sparkkafka.errors import BrokerError, DataLossError, OptionError, UnknownTopicError
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import commit_offsets, open_cluster, write
@@ -96,6 +97,7 @@ def test_what_is_resolved(fake: FakeCluster) -> None:
     given = options_of(fake, minPartitions="2") | {"STARTINGOFFSETS": "committed,earliest"}
     given.pop("startingOffsets")
     new = sparkkafka.resolve_offsets(given)
+    topic_id = base64.urlsafe_b64encode(fake.state.topics["t"].topic_id.bytes).decode().strip("=")
     assert new == {
         "kafka.bootstrap.servers": fake.bootstrap_servers,
         "kafka.group.id": "job",
@@ -104,11 +106,37 @@ def test_what_is_resolved(fake: FakeCluster) -> None:
         "assign": '{"t": [0, 1]}',
         "startingOffsets": '{"t": {"0": 0, "1": 0}}',
         "endingOffsets": '{"t": {"0": 3, "1": 0}}',
+        "topicIds": f'{{"t": "{topic_id}"}}',
     }
     sparkkafka.commit(new)
     nothing = sparkkafka.resolve_offsets(given)
     assert nothing["startingOffsets"] == nothing["endingOffsets"] == new["endingOffsets"]
     assert sparkkafka.resolve_offsets(new) == new  # what is resolved stays as it is
+
+
+@pytest.mark.parametrize("release", ["3.9", "4.4"])
+def test_a_topic_that_is_recreated_during_the_job(fake_cluster_factory: Any, release: str) -> None:
+    """Its records are not read as those of the old one, nor the old offsets committed to it."""
+    fake = fake_cluster_factory(1, kafka_version=release)
+    fake.create_topic("t")
+    write(fake, "t", 3)
+    new = sparkkafka.resolve_offsets(options_of(fake))
+    fake.recreate_topic("t")
+    write(fake, "t", 5)
+    with pytest.raises(DataLossError, match="recreated"):
+        rows_of(new)
+    assert sparkkafka.resolve_offsets(new) == new
+    with pytest.raises(UnknownTopicError, match=r"t-0 of group 'job'.* deleted and recreated"):
+        sparkkafka.commit(new)
+    assert fake.committed("job") == {}
+    assert len(run(fake)) == 5
+
+
+@pytest.mark.parametrize("text", ["[]", '{"t": "AAA"}', '{"t": 5}', '{"t": "%s"}' % ("B" * 22)])
+def test_topic_ids_that_are_none(fake: FakeCluster, text: str) -> None:
+    new = sparkkafka.resolve_offsets(options_of(fake)) | {"topicIds": text}
+    with pytest.raises(OptionError, match="option topicIds: Expected"):
+        sparkkafka.commit(new)
 
 
 def test_other_bounds(fake: FakeCluster) -> None:

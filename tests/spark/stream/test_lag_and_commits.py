@@ -27,9 +27,15 @@ def source(end: Any, latest: Any = None) -> dict[str, Any]:
     return {"description": "PythonMicroBatchStream@1", "endOffset": end, "latestOffset": latest}
 
 
-def report(*sources: dict[str, Any], run: str = "r", name: str | None = None) -> Any:
+def report(
+    *sources: dict[str, Any],
+    run: str = "r",
+    name: str | None = None,
+    timestamp: str = "2026-11-28T18:00:00.000Z",
+) -> Any:
     shown = [SimpleNamespace(**row) for row in sources]
-    return SimpleNamespace(sources=shown, runId=run, id="id-of-it", name=name, batchId=3)
+    about = {"runId": run, "id": "id-of-it", "name": name, "timestamp": timestamp}
+    return SimpleNamespace(sources=shown, batchId=3, **about)
 
 
 BEHIND = report(source('{"t": {"0": 5, "1": 7}}', '{"t": {"0": 9, "1": 7}}'), RATE)
@@ -248,6 +254,19 @@ def test_a_failed_commit_is_made_good(fake: FakeCluster, caplog: pytest.LogCaptu
         fake.set_group_members("g", present=False)
         getattr(listener, again)(SimpleNamespace(runId="r"))
         assert fake.committed("g")[("t", 0)] == 5 + at
+
+
+def test_offsets_of_a_recreated_topic_are_not_committed_to_the_new_one(fake: FakeCluster) -> None:
+    """Those of batches that began before it was noticed, although a commit in between failed."""
+    listener = committer(fake)
+    finished(listener, {"t": {"0": 5}, "u": {"0": 1}})
+    fake.recreate_topic("t")
+    finished(listener, {"t": {"0": 6}, "u": {"0": 2}})
+    finished(listener, {"t": {"0": 7}, "u": {"0": 3}}, run="other")
+    assert fake.committed("g") == {("u", 0): 2} == listener.committed
+    listener.onQueryIdle(SimpleNamespace(runId="r"))
+    finished(listener, {"t": {"0": 4}, "u": {"0": 3}}, timestamp="2126-11-28T18:00:00.000Z")
+    assert fake.committed("g") == {("t", 0): 4, ("u", 0): 3}
 
 
 @pytest.mark.parametrize("version", list(OBJECTS))
