@@ -407,10 +407,10 @@ class _EncodeFunction:
 
 
 def _row_ranges(payloads: pa.Array) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows, (first row, end), of about 4 MiB and at most 8,192 rows, which are
+    """Yield ranges of rows, (first row, end), of about 4 MiB and at most 16,384 rows, which are
     decoded in one step; one empty range if there are no payloads."""
     count = len(payloads)
-    step = max(1, min(8192, count * 4 * 2**20 // max(1, payloads.nbytes)))
+    step = max(1, min(1 << 14, count * 4 * 2**20 // max(1, payloads.nbytes)))
     for start in range(0, max(count, 1), step):
         yield start, min(start + step, count)
 

@@ -27,6 +27,10 @@ BATCH_POOL = pa.system_memory_pool()
 """Memory for batches that are about to be sent. libc returns freed memory to the system; Arrow's
 mimalloc keeps as much again as is in use, and is no faster for blocks of half a megabyte."""
 
+# glibc gives free memory at the end of its heap back to the system, and each new array then costs
+# page faults, a fifth of the time. It keeps twice the largest block that has been freed.
+np.empty(4 << 20, np.uint8)
+
 
 def from_numpy(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
     """Make an Arrow array without nulls of integers or booleans. Integers share the memory, unless

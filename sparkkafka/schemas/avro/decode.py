@@ -45,8 +45,9 @@ from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, bytes_per_va
 from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
 
-CHUNK_ROWS: Final = 8192
-CHUNK_BYTES: Final = 2 << 20
+CHUNK_ROWS: Final = 1 << 15
+"""The most rows of a chunk. With 8,192, calls of NumPy take a quarter to a third of the time."""
+CHUNK_BYTES: Final = 4 << 20
 """The most bytes of a chunk; a larger payload is a chunk of its own."""
 
 _MAX_BYTES = (1 << 31) - 1024  # of a payload: positions become Arrow offsets of 32 bits
