@@ -439,12 +439,12 @@ def _check_framing(column: ColumnFormat, registry: RegistryOptions | None, side:
             f"set keyFraming={NO_FRAMING} and keySchema"
         )
     only_avro = framing in (SINGLE_OBJECT, AZURE)
-    is_foreign = framing not in (*_FRAMINGS[CONFLUENT], NO_FRAMING)
-    if (only_avro and column.format != AVRO) or (is_foreign and column.format == PROTOBUF):
+    has_messages = framing in (*_FRAMINGS[CONFLUENT], *_FRAMINGS[GLUE], NO_FRAMING)
+    if (only_avro and column.format != AVRO) or (column.format == PROTOBUF and not has_messages):
         raise OptionError(
             f"{option} is for {name}Format={AVRO if only_avro else f'{AVRO} and {JSON}'}, not "
             f"{column.format}"
-            + ("" if only_avro else ": its frames name a message in another way than Confluent's")
+            + ("" if only_avro else ": its frames do not show which message follows")
         )
     if registry is None or registry.has_references or framing not in sum(_FRAMINGS.values(), ()):
         return

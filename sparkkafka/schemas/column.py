@@ -18,10 +18,20 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.config.kinds import AUTO, CONFLUENT, GLUE_ZLIB, HEADERS, JSON, NO_FRAMING, PROTOBUF
+from sparkkafka.config.kinds import (
+    AUTO,
+    CONFLUENT,
+    GLUE,
+    GLUE_ZLIB,
+    HEADERS,
+    JSON,
+    NO_FRAMING,
+    PROTOBUF,
+)
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.arrays import as_type
 from sparkkafka.schemas.avro.fingerprint import fingerprint
 from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
@@ -367,6 +377,15 @@ class ColumnDecoder:
         if isinstance(schema, str):
             return schema
         try:
+            if writer.message_number is not None:
+                numbered = schema or plan.decoder_schema
+                paths = glue_messages(numbered)
+                if writer.message_number >= len(paths):
+                    return (
+                        f"it is message number {writer.message_number} of {len(paths)} ({writer})"
+                    )
+                writer = replace(writer, message=paths[writer.message_number])
+                schema = schema if writer.message == plan.message else numbered
             if schema is None or (schema == plan.reader and writer.message == plan.message):
                 return plan.own_decoder()
             if plan.format == PROTOBUF:
@@ -402,7 +421,7 @@ class ColumnDecoder:
 
 def _without_message(writer: WriterId) -> WriterId:
     """Return the same id for all messages of a schema: it is requested once."""
-    return replace(writer, message=FIRST_MESSAGE)
+    return replace(writer, message=FIRST_MESSAGE, message_number=None)
 
 
 def _find_fingerprint(
@@ -434,6 +453,13 @@ def message_name(schema: Schema, message: tuple[int, ...]) -> str:
     """Return the full name of a Protobuf message. Raises SchemaError."""
     name: str = format_module(PROTOBUF).message_name(schema, message)
     return name
+
+
+def glue_messages(schema: Schema) -> list[tuple[int, ...]]:
+    """Return the indexes of a schema's messages in the order of AWS Glue's numbers. Raises
+    SchemaError."""
+    paths: list[tuple[int, ...]] = format_module(PROTOBUF).glue_messages(schema)
+    return paths
 
 
 def _in_row_order(
@@ -496,10 +522,13 @@ class ColumnEncoder:
     def __init__(self, plan: EncodePlan) -> None:
         _keep_memory()
         self.plan = plan
-        self._frame = b""
+        self._frame = self._prefix = b""
         if plan.framing != NO_FRAMING:
             with_indexes = plan.format == PROTOBUF
             self._frame = frame_to_write(plan.framing, plan.writer, with_indexes=with_indexes)
+            if with_indexes and plan.framing in (GLUE, GLUE_ZLIB):
+                number = glue_messages(plan.schema).index(plan.writer.message)
+                self._prefix = varint_bytes(number)
         self._encoder: tuple[pa.DataType, Encoder] | None = None
 
     def encode(
@@ -529,7 +558,8 @@ class ColumnEncoder:
             self._encoder = values.type, made
         in_header = plan.framing in IN_HEADERS
         is_bare = in_header or plan.framing == GLUE_ZLIB
-        payloads = self._encoder[1].encode(values, b"" if is_bare else self._frame)
+        prefix = self._prefix if is_bare else self._frame + self._prefix
+        payloads = self._encoder[1].encode(values, prefix)
         if in_header:
             name = header_to_write(plan.framing, plan.column)
             headers = add_header(headers, name, self._frame, payloads)

@@ -2,6 +2,7 @@
 Schema Registry and Avro's single-object encoding.
 
     0x03  0x00 or 0x05 (zlib)  schema version, 16 bytes                     glue, glue-zlib
+        with Protobuf only: the message's number, a varint, compressed with the payload
     0x00  global id or content id, 8 bytes, big-endian                      apicurio, …-content-id
     0xC3  0x01  fingerprint, 8 bytes, little-endian                         single-object
     header apicurio.value.globalId or .contentId, 8 bytes, big-endian       apicurio…
@@ -11,8 +12,9 @@ With `auto` each record has one of these frames or Confluent's, which differ in 
 The exception are Apicurio's frames of 8 bytes, which do not show what kind of id they have: they
 are bad. No registry assigns the id 0, so they are not taken for Confluent's.
 
-Sources: AWSSchemaRegistryConstants (AWS Glue), Legacy8ByteIdHandler and KafkaSerdeHeaders
-(Apicurio), Azure's KafkaAvroSerializer, Avro's specification ("Single-object encoding").
+Sources: AWSSchemaRegistryConstants and MessageIndexFinder (AWS Glue), Legacy8ByteIdHandler and
+KafkaSerdeHeaders (Apicurio), Azure's KafkaAvroSerializer, Avro's specification ("Single-object
+encoding").
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from sparkkafka.config.kinds import (
     SINGLE_OBJECT,
 )
 from sparkkafka.protocol.records.arrow import binary_array, bits, from_numpy, is_valid, to_numpy
-from sparkkafka.protocol.records.varint_columns import Flags, Ints, windows
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, read_unsigned, windows
 from sparkkafka.schemas.values import MemoryBudget
 from sparkkafka.schemas.wire_format import (
     CONTENT_ID,
@@ -136,9 +138,9 @@ def unframe_column(
         )
     else:
         unframed = _unframe(payloads, headers, column, framing)
-    if not any(group.writer.is_zlib for group in unframed.groups):
-        return unframed
-    return _decompress(unframed, budget or MemoryBudget(payloads))
+    if any(group.writer.is_zlib for group in unframed.groups):
+        unframed = _decompress(unframed, budget or MemoryBudget(payloads))
+    return _split_by_message(unframed) if with_indexes else unframed
 
 
 def _unframe(payloads: pa.Array, headers: pa.Array | None, column: str, framing: str) -> Unframed:
@@ -159,6 +161,42 @@ def _unframe(payloads: pa.Array, headers: pa.Array | None, column: str, framing:
     if not parts:
         return Unframed([], rest, [])
     return parts[0] if len(parts) == 1 else join_parts(parts)
+
+
+def _split_by_message(unframed: Unframed) -> Unframed:
+    """Group payloads by AWS Glue's number of the message, which is before each."""
+    parts = [unframed._replace(groups=[])]
+    for group in unframed.groups:
+        unframer = Unframer(group.payloads, "", with_indexes=False)
+        rows = np.flatnonzero(is_valid(group.payloads))
+        if not len(rows):
+            continue
+        values, bodies, too_long = read_unsigned(unframer.data, unframer.starts[rows], 32)
+        is_good = bodies <= unframer.ends[rows]
+        if too_long is not None:
+            is_good &= ~too_long
+        numbers, indexes = np.unique(values[is_good], return_inverse=True)
+        writer_indexes = np.full(len(rows), -1, np.int64)
+        writer_indexes[is_good] = indexes
+        reason = f"the number of its message is cut off ({group.writer})"
+        frames = Frames(
+            [replace(group.writer, message_number=number) for number in numbers.tolist()],
+            None if len(numbers) == 1 and is_good.all() else writer_indexes,
+            bodies,
+            [reason] * int(len(rows) - is_good.sum()),
+        )
+        found = unframer.group(rows, frames, with_nulls=True)
+        if group.rows is not None:
+            found = Unframed(
+                [
+                    part._replace(rows=group.rows if part.rows is None else group.rows[part.rows])
+                    for part in found.groups
+                ],
+                group.rows[found.bad_rows],
+                found.reasons,
+            )
+        parts.append(found)
+    return join_parts(parts)
 
 
 def _decompress(unframed: Unframed, budget: MemoryBudget) -> Unframed:

@@ -98,7 +98,7 @@ def column_schema(
     if pinned is not None:
         if isinstance(pinned, bytes):
             schema = registry.by_guid(pinned, column.format)
-            return ChosenSchema(schema, subject=subject, guid=pinned)
+            return ChosenSchema(schema, _message_indexes(column, schema), subject, guid=pinned)
         schema = registry.by_id(pinned, subject, column.format)
         return ChosenSchema(schema, _message_indexes(column, schema), subject, pinned)
     if column.schema_version is not None:
@@ -207,14 +207,15 @@ def _make_plan(
         return EncodePlan(
             column.column, column.format, NO_FRAMING, schema, WriterId(message=message)
         )
-    if column.framing not in (CONFLUENT, HEADERS):
+    if column.framing in (CONFLUENT, HEADERS):
+        # A frame before the payload has the id, which all readers know. A header has the GUID, if
+        # the registry has GUIDs, as with Confluent's serializers.
+        guid = found.guid if column.framing == HEADERS else None
+        number = None if guid else found.id
+    else:
+        guid = found.guid
         number = found.content_id if column.framing == APICURIO_CONTENT else found.id
-        writer = WriterId(number, found.guid)
-        return EncodePlan(column.column, column.format, column.framing, schema, writer)
-    # A frame before the payload has the id, which all readers know. A header has the GUID, if the
-    # registry has GUIDs, as with Confluent's serializers.
-    guid = found.guid if column.framing == HEADERS else None
-    writer = WriterId(None if guid else found.id, guid, message)
+    writer = WriterId(number, guid, message)
     return EncodePlan(
         column.column, column.format, column.framing, compile_for_tasks(schema) or schema, writer
     )

@@ -67,7 +67,7 @@ class WriterId:
 
     `kind` says what `schema_id` is: "" an id of Confluent's API, GLOBAL_ID or CONTENT_ID of
     Apicurio's, or the FINGERPRINT of Avro's single-object encoding. `is_zlib`: the payload is
-    compressed (AWS Glue).
+    compressed (AWS Glue). `message_number`: AWS Glue's name of a message, in place of `message`.
     """
 
     schema_id: int | None = None
@@ -75,6 +75,7 @@ class WriterId:
     message: tuple[int, ...] = FIRST_MESSAGE
     kind: str = ""
     is_zlib: bool = False
+    message_number: int | None = None
 
     def __str__(self) -> str:
         if self.kind == FINGERPRINT:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparkkafka.config.kinds import AVRO, JSON
+from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
@@ -77,6 +77,7 @@ class Anything(RegistryClient):
     def __init__(self, id_kind: str = "") -> None:
         self.id_kind = id_kind
         self.ids: list[Any] = []
+        self.schema = ORDER
 
     @property
     def address(self) -> str:
@@ -84,15 +85,15 @@ class Anything(RegistryClient):
 
     def by_id(self, schema_id: int, subject: Any = None, format: Any = None) -> Schema:
         self.ids.append(schema_id)
-        return ORDER
+        return self.schema
 
     def by_guid(self, guid: bytes, format: Any = None) -> Schema:
         self.ids.append(guid)
-        return ORDER
+        return self.schema
 
     def by_content_id(self, content_id: int, format: Any = None) -> Schema:
         self.ids.append(content_id)
-        return ORDER
+        return self.schema
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,45 @@ def test_the_bytes_are_those_of_the_other_serializers() -> None:
         assert headers is not None
         assert payloads[0].as_py() == body
         assert headers.to_pylist()[:2] == [[{"key": name, "value": value}], None]
+
+
+NESTED = Schema(
+    PROTOBUF,
+    """syntax = "proto3"; package p; message Z { int64 id = 1; }
+    message B {
+      message C { int64 id = 1; }
+      message A { message D { map<string, int64> m = 1; } }
+    }""",
+)
+"""By AWS Glue's numbers: B, B.A, B.A.D, B.A.D.MEntry, B.C, Z. The example of MessageIndexFinder,
+with a map and with a message that is first in the file and last by name."""
+
+
+@pytest.mark.parametrize("framing", ["glue", "glue-zlib"])
+@pytest.mark.parametrize(("message", "number"), [((0,), 5), ((1, 0), 4), ((1, 1, 0), 2)])
+def test_protobuf_of_glue(framing: str, message: tuple[int, ...], number: int) -> None:
+    kind = format_module(PROTOBUF).arrow_type(NESTED, message=message)
+    rows = [{"m": [("a", 1)]} if number == 2 else {"id": 1}, None]
+    writer = WriterId(guid=GUID, message=message)
+    encoder = ColumnEncoder(EncodePlan("value", PROTOBUF, framing, NESTED, writer))
+    payloads, _ = encoder.encode(pa.array(rows, kind), None)
+    frame, packed = payloads[0].as_py()[:18], payloads[0].as_py()[18:]
+    assert frame[2:] == GUID
+    assert (zlib.decompress(packed) if frame[1] else packed)[0] == number
+    head = b"\3\0" + GUID
+    bad = [head, head + b"\x80", head + b"\x06", head + b"\1", head + b"\xff" * 9]
+    column = pa.concat_arrays([payloads, pa.array(bad, pa.binary()), payloads])
+    for guid in (GUID, b"0" * 16):  # the reader's schema, and one that is looked up
+        plan = ColumnPlan("value", PROTOBUF, framing, NESTED, kind, message=message, guid=guid)
+        registry = Anything()
+        registry.schema = NESTED
+        found = ColumnDecoder(plan, lambda registry=registry: registry).decode(column, None)
+        assert found.values.to_pylist() == [*rows, *[None] * len(bad), *rows]
+        assert [row.row for row in found.bad] == [2, 3, 4, 5, 6]
+        reasons = [row.reason for row in found.bad]
+        assert "the number of its message is cut off" in reasons[0]
+        assert "message number 6 of 6" in reasons[2]
+        assert "it is a message p.B.A " in reasons[3]
 
 
 def test_auto_reads_records_of_all_framings_in_their_order() -> None:

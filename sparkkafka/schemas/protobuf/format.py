@@ -30,6 +30,7 @@ __all__ = [
     "compiled",
     "decoder",
     "encoder",
+    "glue_messages",
     "inline_tags",
     "message_indexes",
     "message_name",
@@ -115,15 +116,15 @@ class File:
     proto: Any
     pool: Any
 
-    def messages(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def messages(self, *, with_entries: bool = False) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the full name and message indexes of each message, nested ones after the outer one.
-        Entries of maps are messages with an index too, and are left out."""
+        Entries of maps are messages with an index too, and are left out unless `with_entries`."""
         package = f"{self.proto.package}." if self.proto.package else ""
         waiting: list[tuple[str, tuple[int, ...], Any]] = [(package, (), self.proto.message_type)]
         while waiting:
             prefix, path, messages = waiting.pop()
             for index, message in enumerate(messages):
-                if message.options.map_entry:
+                if message.options.map_entry and not with_entries:
                     continue
                 name = prefix + message.name
                 yield name, (*path, index)
@@ -186,6 +187,13 @@ def message_names(schema: Schema) -> tuple[str, ...]:
     """Return the full names of all messages of the schema's own file, in their order."""
     found = sorted(file_of(schema).messages(), key=lambda pair: pair[1])
     return tuple(name for name, _ in found)
+
+
+@schema_errors("Protobuf schema")
+def glue_messages(schema: Schema) -> list[tuple[int, ...]]:
+    """Return the indexes of all messages, sorted by their full names: a message's position there is
+    its number for AWS Glue (MessageIndexFinder)."""
+    return [path for _, path in sorted(file_of(schema).messages(with_entries=True))]
 
 
 @schema_errors("Protobuf schema")
