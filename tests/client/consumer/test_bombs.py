@@ -1,8 +1,9 @@
 """Small answers that unpack to hundreds of MB: what a process takes for them, by its peak RSS, and
 that a poll keeps to its time.
 
-The promise of max.decompressed.batch.bytes: peak memory of a process that reads is at most one and
-a half times that, and 100 MB.
+The promise of max.decompressed.batch.bytes: a process that reads takes at most one and a half times
+that and 20 MB, beside what it takes once its libraries are loaded. (Of these, the kernel counts 85
+to 105 MB, by machine.)
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.slow
 MB = 1_000_000
 MIB = 1 << 20
 LIMIT = 64 * MIB
-ALLOWED = LIMIT * 3 // 2 + 100 * MB
+ALLOWED = LIMIT * 3 // 2 + 20 * MB
 
 # What the child does: everything that it can read, and the errors, as JSON.
 CHILD = """
@@ -46,9 +47,11 @@ from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.config.options import FetchOptions
 from sparkkafka.protocol.columns.columns import Selection
 
-def peak():  # bytes
+def memory(name):  # bytes
     lines = open("/proc/self/status")
-    return next(int(l.split()[1]) * 1024 for l in lines if l.startswith("VmHWM"))
+    return next(int(l.split()[1]) * 1024 for l in lines if l.startswith(name))
+
+LOADED = memory("VmRSS")
 
 def as_a_task(servers, limit, end):
     rows, seen, errors = 0, 0, []
@@ -63,7 +66,8 @@ def as_a_task(servers, limit, end):
                 seen += chunk.size_bytes
         except Exception as error:
             errors.append([type(error).__name__, str(error)])
-    print(json.dumps({"rows": rows, "seen": seen, "errors": errors, "peak": peak()}))
+    print(json.dumps({"rows": rows, "seen": seen, "errors": errors,
+                      "peak": memory("VmHWM") - LOADED}))
 
 def as_a_consumer(servers, how, limit, timeout_s, max_calls):
     rows, errors, longest_s, calls, seen = 0, [], 0.0, 0, 0
@@ -94,8 +98,8 @@ def as_a_consumer(servers, how, limit, timeout_s, max_calls):
                 c.seek(("t", 0), error.next_offset)
             finally:
                 longest_s = max(longest_s, time.monotonic() - begun)
-    print(json.dumps({"rows": rows, "seen": seen, "errors": errors, "peak": peak(),
-                      "longest_s": longest_s, "calls": calls}))
+    print(json.dumps({"rows": rows, "seen": seen, "errors": errors, "longest_s": longest_s,
+                      "calls": calls, "peak": memory("VmHWM") - LOADED}))
 """
 
 
@@ -293,7 +297,7 @@ def test_a_large_batch_of_small_records_streams_out(fake_cluster, how: str) -> N
     found = read(fake_cluster, how, max_calls=5000)
     assert not found["errors"]
     assert found["rows"] == 500_000
-    assert found["peak"] < (100 * MB if how == "poll" else 200 * MB) + 100 * MB
+    assert found["peak"] < (60 * MB if how == "poll" else 100 * MB)
 
 
 def test_many_large_batches_do_not_add_up_in_one_poll(fake_cluster) -> None:
@@ -370,7 +374,7 @@ def test_what_headers_take(
     assert f"it has {2 * count} headers in" in words
     assert "topic t partition 0 offset 2" in words
     assert found["rows"] == 2
-    assert found["peak"] < limit * 3 // 2 + 100 * MB
+    assert found["peak"] < limit * 3 // 2 + 20 * MB
 
 
 @pytest.mark.parametrize(("codec", "how"), [(Codec.NONE, "poll"), (Codec.ZSTD, "poll_arrow")])
@@ -386,7 +390,7 @@ def test_three_million_empty_headers(fake_cluster, how: str, codec: Codec) -> No
     assert not found["errors"]
     assert found["rows"] == 1
     assert found["calls"] > 1
-    assert found["peak"] < 256 * MIB * 3 // 2 + 100 * MB
+    assert found["peak"] < 256 * MIB * 3 // 2 + 20 * MB
 
 
 def test_a_poll_whose_time_is_over_goes_on_at_the_next(fake_cluster_factory) -> None:
