@@ -345,16 +345,16 @@ class _DecodeFunction:
             self._decoder = ColumnDecoder(
                 self._plan, None if registry is None else lambda: registry
             )
-        payloads = as_binary(payloads, "the")
+        payloads = as_binary(payloads, "payload")
         decoder = self._decoder
 
         def decode(start: int, stop: int) -> pa.Array:
             """Return the values of the payloads from row `start` to `stop`."""
-            piece = payloads.slice(start, stop - start)
-            decoded = decoder.decode(piece.cast(pa.binary()), None)
+            part = payloads.slice(start, stop - start)
+            decoded = decoder.decode(part.cast(pa.binary()), None)
             if decoded.bad and not self._null_for_bad:
                 bad = decoded.bad[0]
-                raw = piece[bad.row].as_py()
+                raw = part[bad.row].as_py()
                 raise BadRecordError(
                     f"a payload of {len(raw)} bytes ({bad.writer}): {bad.reason}. "
                     "onBadRecord=null gives null for such payloads"
@@ -489,9 +489,9 @@ def _make_python_udf(
         encoded: bytes | None = function(values)[0].as_py()
         return encoded
 
-    row.__annotations__ = {}  # Spark reads them, and warns of text
-    made: Callable[[Column | str], Column] = udf(row, BinaryType())
-    return made
+    row.__annotations__ = {}  # Spark reads them, and warns about those that are strings
+    python_udf: Callable[[Column | str], Column] = udf(row, BinaryType())
+    return python_udf
 
 
 def _for_arrow(value: Any, spark_type: DataType) -> Any:

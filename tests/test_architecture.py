@@ -128,7 +128,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "wire_format",
         "framings",
         "registry",
-        "foreign_framing",
+        "framing_hints",
         "column",
         "schema_choice",
     ),
@@ -161,7 +161,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "checkpoints": (
         "storage",
         "logs",
-        "changes",
+        "comparison",
         "positions",
         "decisions",
         "reset",

@@ -2,7 +2,7 @@
 
 Spark keeps the offsets of each planned micro-batch, and which batches are finished, in small text
 files. They are the same for this connector and for the JVM connector. `storage` lists and writes
-files, `logs` parses them, `changes` compares batches and finds damage, `positions` compares them
+files, `logs` parses them, `comparison` compares batches and finds damage, `positions` compares them
 with Kafka (what is left to read, what is lost), `decisions` reads the decision of an exactly-once
 sink, `reset` moves a query to other offsets.
 
@@ -15,7 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparkkafka.checkpoints.changes import Finding, PartitionChange, SourceChange, diff, verify
+    from sparkkafka.checkpoints.comparison import (
+        Finding,
+        PartitionChange,
+        SourceChange,
+        diff,
+        verify,
+    )
     from sparkkafka.checkpoints.decisions import Standing, decision_of
     from sparkkafka.checkpoints.logs import Checkpoint, NextStart, Plan, SourceOffsets
     from sparkkafka.checkpoints.positions import Position, lag_of, positions_of
@@ -41,7 +47,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "changes": "Finding PartitionChange SourceChange diff verify",
+    "comparison": "Finding PartitionChange SourceChange diff verify",
     "decisions": "Standing decision_of",
     "logs": "Checkpoint NextStart Plan SourceOffsets",
     "positions": "Position lag_of positions_of",

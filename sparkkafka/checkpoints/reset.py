@@ -21,7 +21,7 @@ from itertools import pairwise
 from statistics import median_high
 from typing import Final, Literal
 
-from sparkkafka.checkpoints.changes import PartitionChange, partition_changes
+from sparkkafka.checkpoints.comparison import PartitionChange, partition_changes
 from sparkkafka.checkpoints.decisions import Standing, decision_of
 from sparkkafka.checkpoints.logs import (
     COMMITS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from sparkkafka.checkpoints.changes import Finding, PartitionChange, diff, verify
+from sparkkafka.checkpoints.comparison import Finding, PartitionChange, diff, verify
 from sparkkafka.checkpoints.logs import (
     Checkpoint,
     Plan,

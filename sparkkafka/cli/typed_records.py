@@ -31,7 +31,7 @@ from sparkkafka.schemas.column import (
     in_pieces,
 )
 from sparkkafka.schemas.envelopes.decode import Envelope, full_type
-from sparkkafka.schemas.foreign_framing import name_framings
+from sparkkafka.schemas.framing_hints import name_framings
 from sparkkafka.schemas.framings import IN_HEADERS, unframe_column
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
 from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient, connect

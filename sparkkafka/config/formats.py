@@ -62,7 +62,7 @@ ANY_WITH_SCHEMA: Final = f"{AVRO}, {PROTOBUF} or {JSON}"
 class ColumnFormat:
     """The format of keys, or of values: `column` is "key" or "value".
 
-    `schema` is the text of valueSchema, or of the file that it names (`schema_path`); None if it is
+    `schema` is the text of valueSchema, or of the file that it names; None if it is
     not set. `infer`: it is "infer". `schema_version` None is the latest version, `message` "" the
     first of a Protobuf schema, `subject` "" the subject of the strategy. `envelope`: the column has
     changes in this envelope, "" for none; `unwraps`: they become the columns of the table.
@@ -72,7 +72,6 @@ class ColumnFormat:
     column: str
     format: str = BINARY
     schema: str | None = dataclasses.field(default=None, repr=False)
-    schema_path: str = ""
     infer: bool = False
     schema_version: int | None = None
     message: str = ""
@@ -260,7 +259,7 @@ def _with_envelope(
             f"option envelope={envelope} is for valueFormat={JSON}, not {value.format}"
         )
     if parsed.side is Side.WRITE:
-        return key, _written_envelope(key, value, parsed)
+        return key, _written_envelope(value, parsed)
     unwraps = fields.get("envelope_columns", ROW_COLUMNS) == ROW_COLUMNS
     for name, field in (("rescuedColumn", "rescued_column"), (DEPTH_OPTION, None)):
         if fields.get(field or "recursive_fields_max_depth"):
@@ -278,9 +277,7 @@ def _with_envelope(
     )
 
 
-def _written_envelope(
-    key: ColumnFormat, value: ColumnFormat, parsed: ParsedOptions
-) -> ColumnFormat:
+def _written_envelope(value: ColumnFormat, parsed: ParsedOptions) -> ColumnFormat:
     """Return the format of the values of a write of changes. Raises OptionError if other options
     exclude it."""
     fields = parsed.group("format")
@@ -331,7 +328,7 @@ def _with_schema(column: ColumnFormat, text: str, side: Side) -> ColumnFormat:
     avro_primitives = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
     if set('{}[]";\n') & set(text) or (column.format == AVRO and text in avro_primitives):
         return dataclasses.replace(column, schema=text)
-    return dataclasses.replace(column, schema=_read_schema(option, text), schema_path=text)
+    return dataclasses.replace(column, schema=_read_schema(option, text))
 
 
 def _read_schema(option: str, text: str) -> str:

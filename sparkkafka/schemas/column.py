@@ -37,7 +37,7 @@ from sparkkafka.schemas.avro.fingerprint import fingerprint
 from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
 from sparkkafka.schemas.envelopes import decode as envelopes
 from sparkkafka.schemas.envelopes.decode import Envelope
-from sparkkafka.schemas.foreign_framing import name_framings
+from sparkkafka.schemas.framing_hints import name_framings
 from sparkkafka.schemas.framings import (
     IN_HEADERS,
     compress,

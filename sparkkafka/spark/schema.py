@@ -171,7 +171,7 @@ def _unknown_column_error(name: str, schema: StructType, any_type: Collection[st
         known = {*COLUMN_TYPES, *any_type}
         fields = StructType([field for field in schema if field.name not in known])
         hint += (
-            f". A field of the records ({typed_column}Format) belongs into the column "
+            f". A field of the records ({typed_column}Format) belongs to the column "
             f'{typed_column}: .schema("{typed_column} {fields.simpleString()}")'
         )
     if name == "bad_record":

@@ -64,7 +64,7 @@ def test_each_used_row_fills_a_field_and_each_field_has_a_row() -> None:
         and group not in ("consumer", "settings", "share")  # of the client library
     }
     for column in ("key", "value"):
-        fields -= {f"{column}.column", f"{column}.schema_path", f"{column}.infer"}  # of the schema
+        fields -= {f"{column}.column", f"{column}.infer"}  # of the schema
         fields -= {f"{column}.{name}" for name in ("envelope", "unwraps", "is_optional")}
     fields -= {"format.key", "format.value", "format.registry", "registry.tls", "registry.names"}
     fields.remove("security.names")  # which rows were given

@@ -190,7 +190,7 @@ class Consumer(NotPickled):
     def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
         """As `poll`, but as an Arrow table (`record.RECORD_SCHEMA`): many times faster.
 
-        All that has arrived, or `max_records` of it; max.poll.records does not count.
+        Returns all records that have arrived, at most `max_records`; max.poll.records is ignored.
         """
         with self._guard:
             if max_records is not None and checked_int(max_records, "max_records") < 1:

@@ -368,9 +368,9 @@ class RangeReader:
         if self._fail_on_data_loss:
             raise DataLossError(
                 f"{text}. What was made of them may be wrong. Read them again, or set "
-                f"{self._settings.tolerate_loss} to go on with what is there now"
+                f"{self._settings.tolerate_loss} to continue with the records that exist"
             )
-        log.warning("%s. %s: going on", text, self._settings.tolerate_loss)
+        log.warning("%s. %s: continuing", text, self._settings.tolerate_loss)
         self.lost[tp] += max(0, position - diverging.end_offset)
         is_before = diverging.end_offset >= position
         state.seek(position, epoch=diverging.epoch if is_before else NO_LEADER_EPOCH)
@@ -412,7 +412,7 @@ class RangeReader:
         gone = f"offsets {position} to {until - 1} are gone"
         if not count:
             gone = f"no offset from {position} on is there"
-        text = f"{tp}: {gone}; wanted were [{position}, {self._end_text(tp)}), {reason}"
+        text = f"{tp}: {gone}; the range is [{position}, {self._end_text(tp)}), {reason}"
         if reason.startswith("available"):
             text += ". Retention deleted them, or the topic was recreated"
         tolerate_loss = self._settings.tolerate_loss

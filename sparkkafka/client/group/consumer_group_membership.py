@@ -88,7 +88,7 @@ class ConsumerGroupMemberThread(MemberThread):
         self.is_in_group = False
         """Joined, or joining: heartbeats are sent."""
         self.is_joining = False
-        """No target assignment has come yet."""
+        """Its first heartbeat is not answered, or the first assignment is still to come."""
         self.target: Partitions | None = None
         """The target assignment, until the member takes it."""
         self._topics: frozenset[str] = frozenset()

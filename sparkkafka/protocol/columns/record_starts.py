@@ -85,15 +85,15 @@ def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
     """
     bounds = verify(data, _guess_starts(data, begins, ends, counts), begins, ends, counts)
     if not bounds.proven.all():
-        # A wrong guess looks like damage: the plain loop decides.
+        # A wrong guess cannot be told from damage: these batches are read record by record.
         bad = ~bounds.proven
         rows = np.repeat(bad, counts)  # the records of these batches
         batches = (begins[bad], ends[bad], counts[bad])
-        again = verify(data, _follow_each(data, *batches), *batches)
-        bounds.starts[rows] = again.starts
-        bounds.bodies[rows] = again.bodies
-        bounds.ends[rows] = again.ends
-        bounds.proven[bad] = again.proven
+        followed = verify(data, _follow_each(data, *batches), *batches)
+        bounds.starts[rows] = followed.starts
+        bounds.bodies[rows] = followed.bodies
+        bounds.ends[rows] = followed.ends
+        bounds.proven[bad] = followed.proven
     return bounds
 
 

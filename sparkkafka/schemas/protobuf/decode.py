@@ -718,8 +718,8 @@ def _gather_bytes(data: WireData, at: Ints, size: Ints) -> Any:
 
 
 def _number_array(field: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any, Any]:
-    """Return the column's values of raw numbers, which of them need the runtime, and which do not
-    fit the column (None: none). Where not `present` (None: all are), raw is 0."""
+    """Return the column's values of raw numbers, which rows protobuf's runtime must decode, and
+    which do not fit the column (None: none). Where not `present` (None: all are), raw is 0."""
     kind, value_type = field.kind, field.value_type
     if kind == types.DOUBLE:
         return from_numpy(raw, pa.float64()), None, None
@@ -729,15 +729,15 @@ def _number_array(field: Field, raw: Any, present: Flags | None) -> tuple[pa.Arr
         return from_numpy(raw.view(np.float32).astype(np.float64), value_type), None, None
     if kind == types.BOOL:
         return from_numpy(raw != 0), None, None
-    wrong = _exceeds_32_bits(kind, raw) if field.checks_range else None
+    out_of_range = _exceeds_32_bits(kind, raw) if field.checks_range else None
     numbers = _integers(kind, raw)
     if kind == types.ENUM:
         array, needs_runtime = _enum_array(field, numbers, present)
-        return array, needs_runtime, wrong
-    array, unfit = _integer_array(numbers, value_type)
-    if unfit is not None:
-        wrong = unfit if wrong is None else wrong | unfit
-    return array, None, wrong
+        return array, needs_runtime, out_of_range
+    array, too_large = _integer_array(numbers, value_type)
+    if too_large is not None:
+        out_of_range = too_large if out_of_range is None else out_of_range | too_large
+    return array, None, out_of_range
 
 
 def _exceeds_32_bits(kind: int, raw: Any) -> Flags | None:

@@ -61,8 +61,8 @@ BAD_RECORD_ARROW_TYPE = to_arrow_type(BAD_RECORD_TYPE, "bad_record")
 
 
 class LeftToTaskError(KafkaError):
-    """The driver cannot read a small micro-batch, but a task can: a bad record belongs into the
-    dead-letter topic, or Spark accepts a row only from a task."""
+    """The driver cannot read a small micro-batch, but a task can: a bad record must be written to
+    the dead-letter topic, or Spark accepts a row only from a task."""
 
 
 def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> frozenset[str]:
@@ -170,7 +170,7 @@ class TaskDecoder:
     def dead_letters(self) -> DeadLetters:
         """Return the writer of dead letters, which is opened for the first one."""
         if self._on_driver:
-            raise LeftToTaskError("a bad record belongs into the dead-letter topic")
+            raise LeftToTaskError("a bad record must be written to the dead-letter topic")
         if self._dead_letters is None:
             from sparkkafka.spark.read.dead_letters import DeadLetters
 

@@ -93,12 +93,12 @@ class StreamPlanner:
         # The start of a new query, and the partitions of which its first batch reads nothing: see
         # `initial_offsets`.
         self._initial: Offsets | None = None
-        self._pinned: set[TopicPartition] = set()
+        self._start_may_change: set[TopicPartition] = set()
         self._may_be_restarted = True  # until this process has proposed the end of a batch
         self._deleted: set[str] = set()  # topics
         self._last_served: TopicPartition | None = None
         self._last_batch_s = -math.inf
-        self.offset_bytes: dict[TopicPartition, float] = {}  # the mean bytes of an offset
+        self.offset_bytes: dict[TopicPartition, float] = {}  # mean bytes on disk per offset
         self._sizes_refreshed_s = -math.inf  # when the last lookup of sizes succeeded
         self._next_sizes_s = 0.0  # when sizes for grouping are looked up again
         self._planned: StreamPlan | None = None  # until `begin_batch`
@@ -132,7 +132,7 @@ class StreamPlanner:
         def lookup(deadline: Deadline) -> Offsets:
             chosen = self._offset_reader.subscribed_partitions(deadline)
             self._remember_topic_ids(chosen)
-            start, self._pinned = self._offset_reader.start_offsets(chosen, deadline)
+            start, self._start_may_change = self._offset_reader.start_offsets(chosen, deadline)
             return start
 
         self._initial = self._with_attempts("looking up the first offsets", lookup)
@@ -148,7 +148,9 @@ class StreamPlanner:
         )
         if self._may_be_restarted and start == self._initial:
             # The first batch reads nothing of these: see `initial_offsets`.
-            self._proposed |= {tp: start[tp] for tp in self._pinned if tp in self._proposed}
+            self._proposed |= {
+                tp: start[tp] for tp in self._start_may_change if tp in self._proposed
+            }
         self._may_be_restarted = False
         return self._proposed
 
@@ -174,7 +176,7 @@ class StreamPlanner:
             # Spark may repeat a first batch after a crash: it again reads nothing of the pinned
             # partitions (see `initial_offsets`). Newer partitions wait for the next batch.
             start = {
-                tp: end[tp] if tp in self._pinned else offset
+                tp: end[tp] if tp in self._start_may_change else offset
                 for tp, offset in start.items()
                 if tp in end
             }
@@ -519,10 +521,10 @@ class StreamPlanner:
     def _refresh_sizes(
         self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
     ) -> None:
-        """Set the mean bytes of an offset by partition, from the sizes of the logs on disk, if that
+        """Set the mean bytes per offset by partition, from the sizes of the logs on disk, if that
         of a partition in `backlog` is old or unknown. `latest`: the ends of the logs."""
         is_old = time.monotonic() - self._sizes_refreshed_s > SIZES_MAX_AGE_S
-        if not is_old and all(tp in self.offset_bytes for tp, size in backlog.items() if size):
+        if not is_old and all(tp in self.offset_bytes for tp, count in backlog.items() if count):
             return
         from sparkkafka.client.admin.brokers import partition_sizes
 

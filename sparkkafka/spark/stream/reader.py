@@ -256,7 +256,7 @@ class DriverReader:
     ) -> MicroBatch | None:
         """Return the micro-batch of these tasks with its rows, and count them in `report`. Return
         None if it is not small, or if this attempt or one in the last minute failed."""
-        ranges = [partition for task in tasks for partition in task.ranges]
+        ranges = [planned for task in tasks for planned in task.ranges]
         if not self._is_small(ranges, len(tasks), offset_bytes):
             return None
         # Imported here: a query whose batches are large needs no codec on the driver.

@@ -129,10 +129,10 @@ class BatchEncoder:
         )
         self._rows_before = 0  # of earlier batches: errors name the row in the task
 
-    def encoded_columns(self, width: int) -> InputColumns:
-        """Return the column indexes of an encoded batch, which had `width` columns before: headers
-        with schema ids may be added as the last one."""
-        return replace(self._columns, headers=width) if self._adds_headers else self._columns
+    def encoded_columns(self, column_count: int) -> InputColumns:
+        """Return the column indexes of an encoded batch, which had `column_count` columns before:
+        headers with schema ids may be added as the last one."""
+        return replace(self._columns, headers=column_count) if self._adds_headers else self._columns
 
     def encode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches with encoded columns, and with headers if they have the schema ids.

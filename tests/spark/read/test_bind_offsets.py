@@ -107,7 +107,7 @@ def test_a_plan_that_binds_offsets_reads_the_same_again(three: Any) -> None:
     write(three, "t", 2)
     assert planned.offsets() == upto(3)
     three.advance_log_start("t", 0, 1)
-    with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 0 are gone; wanted were \[0, 3\)"):
+    with pytest.raises(DataLossError, match=r"t-0: offsets 0 to 0 are gone; the range is \[0, 3\)"):
         planned.rows()
 
 
@@ -176,7 +176,7 @@ def test_a_start_by_number_that_is_deleted_later_is_a_loss(three: Any, caplog: A
     write(three, "t", 3)
     assert planned.offsets() == upto(6, 1)
     three.advance_log_start("t", 0, 5)
-    with pytest.raises(DataLossError, match=r"offsets 1 to 4 are gone; wanted were \[1, latest\)"):
+    with pytest.raises(DataLossError, match=r"offsets 1 to 4 are gone; the range is \[1, latest\)"):
         planned.rows()
     with caplog.at_level(logging.WARNING):
         assert lenient.offsets() == [5]
@@ -335,7 +335,7 @@ def test_a_topic_that_is_recreated_while_it_is_read(three: Any) -> None:
 def test_a_topic_that_is_deleted(three: Any) -> None:
     planned = Planned(three, **{"kafkaConsumer.pollTimeoutMs": "3000"})
     three.delete_topic("t")
-    with pytest.raises(DataLossError, match=r"wanted were \[0, latest\)"):
+    with pytest.raises(DataLossError, match=r"the range is \[0, latest\)"):
         planned.rows()
 
 
@@ -390,7 +390,7 @@ def test_records_deleted_while_they_are_read_are_a_loss(three: Any) -> None:
     write(three, "t", 40, batch_size=1, per_send=1, linger_ms=0)
     planned = Planned(three, **{"kafka.max.partition.fetch.bytes": "1"})
     three.fault(lambda request: three.advance_log_start("t", 0, 40), api="Fetch", nth=5)
-    with pytest.raises(DataLossError, match=r"are gone; wanted were \[\d+, 43\)"):
+    with pytest.raises(DataLossError, match=r"are gone; the range is \[\d+, 43\)"):
         planned.rows()
 
 
@@ -465,7 +465,7 @@ def test_a_log_that_lost_its_end(three: Any) -> None:
     by_number = Planned(three, startingOffsets='{"t":{"0":2}}')
     three.truncate("t", 0, 0)
     assert planned.offsets() == []
-    with pytest.raises(DataLossError, match=r"wanted were \[2, latest\)"):
+    with pytest.raises(DataLossError, match=r"the range is \[2, latest\)"):
         by_number.rows()
     write(three, "t", 1)
     assert planned.offsets() == [0]

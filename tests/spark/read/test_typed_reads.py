@@ -589,7 +589,7 @@ def test_a_schema_without_frames(topics: Topics) -> None:
         (struct(value=struct(id=LongType()), key=LongType()), "'key' of the schema must be binary"),
         (
             struct(id=LongType(), offset=LongType(), who=StringType()),
-            r"column 'id' .* belongs into the column value: "
+            r"column 'id' .* belongs to the column value: "
             r'\.schema\("value struct<id:bigint,who:string>"\)',
         ),
     ],
