@@ -441,6 +441,31 @@ def test_versions_of_azure_are_a_list_of_numbers(
             request()
 
 
+def test_pages_of_azures_versions(clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = connect(RegistryOptions(url=f"{clouds.url}/$schemaGroups/shop"))
+    path, query = "/$schemaGroups/shop/schemas/Order/versions", "api-version=2022-10"
+    pages = {
+        f"{path}?{query}": {
+            "Value": [1],
+            "NextLink": f"https://other.host{path}?{query}&token=a%2F",
+        },
+        f"{path}?{query}&token=a%2F": {"Value": [3, 2], "NextLink": None},
+    }
+    monkeypatch.setattr(clouds, "azure", lambda _, at, *__: (200, json.dumps(pages[at]), ""))
+    assert client.versions("Order") == (1, 2, 3)
+    for link in ("https://h/elsewhere?a=b", 7, f"{path}", f"{path}?a=\u00fc"):
+        pages[f"{path}?{query}"]["NextLink"] = link
+        with pytest.raises(RegistryError, match="as the link to its next page"):
+            client.versions("Order")
+    for page in (
+        {"Value": [1], "NextLink": f"{path}?{query}"},
+        {"Value": list(range(100_001)), "NextLink": f"{path}?{query}&token=a%2F"},
+    ):
+        pages[f"{path}?{query}"] = page
+        with pytest.raises(RegistryError, match="without an end"):
+            client.versions("Order")
+
+
 def test_the_type_of_an_artifact_of_apicurio_is_checked(clouds: CloudRegistry) -> None:
     client = connect(RegistryOptions(url=f"{clouds.url}/apis/registry/v3/groups/shop"))
     clouds.add("orders", '{"openapi": "3.0.2"}', "OPENAPI")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO
@@ -22,6 +22,7 @@ from sparkkafka.schemas.values import Schema
 _QUERY = "?api-version=2022-10"
 _TYPE = "application/json; serialization=Avro"
 _HEADERS = {"Accept": "application/json", "Content-Type": _TYPE}
+_MAX_VERSIONS = 100_000
 
 
 class Client(ForeignClient):
@@ -62,20 +63,36 @@ class Client(ForeignClient):
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """Return the schema's versions, ascending."""
-        what, path = (
-            f"the versions of schema {subject!r}",
-            f"{self._path(subject)}/versions{_QUERY}",
-        )
-        try:
-            found = self._rest.request(what, "GET", path, self._deadline(), headers=_HEADERS)
-        except RegistryError as error:
-            raise (self._no_subject(subject, error) if error.status == 404 else error) from None
-        fields = found if isinstance(found, dict) else {}
-        values = fields.get("Value", fields.get("value"))
-        # A bool is an int, too.
-        if not isinstance(values, list) or not all(type(value) is int for value in values):
-            raise RegistryError(f"{self.address} answers the request for {what} without a list")
-        return tuple(sorted(values))
+        what = f"the versions of schema {subject!r}"
+        first, deadline = f"{self._path(subject)}/versions", self._deadline()
+        path, versions = first + _QUERY, set[int]()
+        while True:
+            try:
+                found = self._rest.request(what, "GET", path, deadline, headers=_HEADERS)
+            except RegistryError as error:
+                raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+            fields = found if isinstance(found, dict) else {}
+            values = fields.get("Value", fields.get("value"))
+            # A bool is an int, too.
+            if not isinstance(values, list) or not all(type(value) is int for value in values):
+                raise RegistryError(f"{self.address} answers the request for {what} without a list")
+            count = len(versions)
+            versions.update(values)
+            link = fields.get("NextLink", fields.get("nextLink"))
+            if not link:
+                return tuple(sorted(versions))
+            # Its host is not used: the token is for this registry.
+            page = urlsplit(str(link))
+            if unquote(page.path) != unquote(first) or not re.fullmatch(
+                "[!-~]{1,4096}", page.query
+            ):
+                raise RegistryError(
+                    f"{self.address} answers the request for {what} with {str(link)[:100]!r} as "
+                    "the link to its next page"
+                )
+            if not count < len(versions) <= _MAX_VERSIONS:
+                raise RegistryError(f"{self.address} answers with {what} without an end")
+            path = f"{first}?{page.query}"
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False

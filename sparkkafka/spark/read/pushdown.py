@@ -358,12 +358,10 @@ class PushdownReader(LimitPushdownReader, FilterPushdownReader):
 
 
 def _first_rows(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows, and end the read."""
-    for batch in batches:
+    """Yield the first rows, and end the read: for none, before it begins."""
+    while count > 0 and (batch := next(batches, None)) is not None:
         yield batch.slice(0, count)
         count -= batch.num_rows
-        if count <= 0:
-            return
 
 
 def _first_offsets_at(

@@ -537,6 +537,10 @@ def test_a_limit_reads_that_many_rows_of_one_range(fake_cluster: FakeCluster, fi
     assert {row["partition"] for row in rows} == {first.partition}
     # One answer has the rows, and one more may be on its way.
     assert 1 <= len(fake_cluster.requests_of("Fetch")) <= 3
+    reader.pushLimit(0)
+    fake_cluster.clear_requests()
+    assert list(reader.read(first)) == []
+    assert fake_cluster.requests_of("Fetch") == []
 
 
 @pytest.mark.usefixtures("spark_4_4")
