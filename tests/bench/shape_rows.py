@@ -45,8 +45,6 @@ def groups() -> Iterator[str]:
     for form in (AVRO, PROTOBUF, JSON):
         yield f"decode {TITLES[form]}"
         yield f"encode {TITLES[form]}"
-        if form in ENVELOPE_FORMATS:
-            yield f"unwrap {TITLES[form]}"
 
 
 def shape_rows(
