@@ -23,7 +23,7 @@ from sparkkafka.client.producer.futures import (
     WrittenRange,
 )
 from sparkkafka.client.producer.producer import Headers, Producer
-from sparkkafka.client.producer.topic_records import ArrowStream
+from sparkkafka.client.producer.topic_records import AppendedRecords, ArrowStream
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 
@@ -133,6 +133,12 @@ class _LoopProducer(Producer):
 
     _handle = AsyncDelivery
 
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        if isinstance(config, Mapping):  # else an error
+            # `_wake` lets records come together. A task that waits for one sends no more of them.
+            config = {"linger.ms": 0, **config}
+        super().__init__(config)
+
     def bind(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -143,6 +149,15 @@ class _LoopProducer(Producer):
         self._notifier.loop = loop
         self._notifier.on_outcome = on_outcome
         self._buffer.on_freed = on_freed
+
+    def _wake(self, records: AppendedRecords) -> None:
+        """As Producer's, but at the end of the loop's turn unless they are enough for a batch."""
+        loop = asyncio._get_running_loop()
+        is_batch = records.size_bytes >= self._settings.producer.batch_size
+        if is_batch or loop is None or loop is not self._notifier.loop:
+            self._buffer.wake()
+        else:
+            loop.call_soon(self._buffer.wake)
 
     def _wait_for_memory(self, size_bytes: int) -> None:
         if asyncio._get_running_loop() is None:  # send_table, in the worker's thread
@@ -158,8 +173,8 @@ class _LoopProducer(Producer):
 
 
 class AsyncProducer(AsyncClient[_LoopProducer]):
-    """`Producer` for asyncio: the same settings, arguments and errors. Any number of tasks may use
-    it; each send takes its turn in the order of the calls.
+    """`Producer` for asyncio: the same settings, arguments and errors, but linger.ms=0 by default.
+    Any number of tasks may use it; each send takes its turn in the order of the calls.
 
         async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
             metadata = await producer.send("orders", b"…", key=b"17")
@@ -216,6 +231,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         queued and is written once: only its outcome is not reported here (`flush` raises its error
         if it fails).
         """
+        if asyncio._get_running_loop() is not self._loop:
+            self._bind()
         if not self._memory_turn.locked():
             try:
                 future = self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
@@ -243,7 +260,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         queued, while buffer.memory is full: `await drain()` between calls prevents that. To cancel
         the future does not stop the record.
         """
-        if asyncio._get_running_loop() is not self._loop or self._loop is None:
+        # Only `await` needs the loop: to look which one runs costs as much as half a send.
+        if self._loop is None:
             self._bind()
         found: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
         return found  # type: ignore[no-any-return]
@@ -252,9 +270,10 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         """Wait until half of buffer.memory is free, at most max.block.ms; also gives other tasks
         turns. For loops of `send_nowait`.
 
-        Raises KafkaTimeoutError.
+        Raises KafkaTimeoutError, and KafkaError after close.
         """
-        if self._buffer.used_bytes + self._buffer.io_bytes > self._half_bytes:
+        buffer = self._buffer
+        if buffer.used_bytes + buffer.io_bytes > self._half_bytes or self._client._closed:
             self._bind()
             await self._once_free(partial(self._check_room, self._half_bytes))
         self._drain_count += 1

@@ -32,6 +32,7 @@ from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.topic_records import (
     RECORD_BYTES,
+    AppendedRecords,
     ArrowStream,
     TopicRecords,
     series_records,
@@ -220,9 +221,13 @@ class Producer(NotPickled):
                     buffer.ready.append(records)
                     del buffer.open[topic]
         if must_wake:
-            buffer.wake()
+            self._wake(records)
         handle: Delivery = self._handle(records, index)
         return handle
+
+    def _wake(self, records: AppendedRecords) -> None:
+        """Wake the I/O thread for these records, which are new, or enough for a batch."""
+        self._buffer.wake()
 
     _handle: Any = Delivery  # of a record; an AsyncProducer's is a future
 

@@ -211,8 +211,11 @@ class SendBuffer:
             max(self._few_partitions_bytes, partition_count * self._batch_size),
             self._many_partitions_bytes,
         )
-        # Records for many partitions: waking for every few bytes would be too often.
+        # Records for many partitions: waking for every few bytes would be too often. Without
+        # linger.ms the batches close as they are.
         wake_bytes = max(missing_bytes, self._batch_size // MAX_WAKES)
+        if not self._linger_s:
+            wake_bytes = self._batch_size
         with self.lock:
             if wake_bytes < self._batch_size:
                 self._missing_bytes[topic] = wake_bytes

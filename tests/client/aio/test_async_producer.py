@@ -53,6 +53,16 @@ def test_a_record_is_written_when_send_returns(fake: FakeCluster) -> None:
     asyncio.run(main())
 
 
+def test_the_sends_of_one_turn_of_the_loop_share_a_request(fake: FakeCluster) -> None:
+    async def main() -> None:
+        async with AsyncProducer(settings(fake)) as opened:
+            await opened.send("t", b"first")
+            await asyncio.gather(*(opened.send("t", bytes(10)) for _ in range(100)))
+
+    asyncio.run(main())
+    assert len(fake.requests_of("Produce")) == 2
+
+
 def test_a_failed_send_raises_the_records_error(fake: FakeCluster) -> None:
     async def main() -> None:
         async with producer(fake) as opened:
