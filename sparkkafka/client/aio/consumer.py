@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from itertools import islice
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -22,10 +23,13 @@ from sparkkafka.errors import WakeupError
 T = TypeVar("T")
 P = ParamSpec("P")
 
-FAST_RECORDS, FAST_S = 2048, 0.1
+FAST_RECORDS, FAST_S = 8192, 0.1
 """If an iteration takes less time than this for the records of a poll, the next poll may return as
 many: a thread's turn costs as much as some hundred records. A slow one gets max.poll.records, so
 that it polls within max.poll.interval.ms."""
+SLICE_RECORDS, TURN_S = 64, 0.002
+"""An iteration looks at the time after as many records, and gives other tasks their turn after as
+much time."""
 SLICE_S = 1.0
 """The longest poll of the thread: after it, it notices that its loop is closed."""
 UNLIMITED_S = 1e8
@@ -130,21 +134,36 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         super().__init__(client, client._loop.restore_positions)
         self._records = Records()  # of the iteration; those up to `_last` are returned
         self._iterator: Iterator[Record] = iter(())
+        self._slice: Iterator[Record] = iter(())  # the next ones of them
+        self._turn_s = 0.0
         self._last: Record | None = None
         self._polled_s = 0.0
         self._next_poll = asyncio.Lock()
 
     # --- reading ----------------------------------------------------------------------------------
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> Self:
         """Iterate over all records, without end. Another iteration continues after a `break`."""
+        return self
+
+    async def __anext__(self) -> Record:
+        # A coroutine costs less than an async generator, which awaits one coroutine a record, too.
+        for record in self._slice:
+            self._last = record
+            return record
+        return await self._next_slice()
+
+    async def _next_slice(self) -> Record:
+        """Return the next record after those of a slice: let other tasks run, and poll if it was
+        the last slice."""
         while True:
-            iterator = self._iterator
-            for record in iterator:
+            if time.monotonic() - self._turn_s >= TURN_S:
+                await asyncio.sleep(0)
+                self._turn_s = time.monotonic()
+            self._slice = islice(self._iterator, SLICE_RECORDS)
+            for record in self._slice:
                 self._last = record
-                yield record
-                if self._iterator is not iterator:  # the rest went back, or elsewhere
-                    break
+                return record
             async with self._next_poll:
                 if not self._rest:  # else another task has polled
                     is_fast = time.monotonic() - self._polled_s < FAST_S
@@ -152,7 +171,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                     poll = partial(self._poll_many, FAST_RECORDS if is_fast else 0)
                     self._records = await self._poll(poll, UNLIMITED_S)
                     self._iterator = iter(self._records)
-                    self._polled_s = time.monotonic()
+                    self._polled_s = self._turn_s = time.monotonic()
 
     def _poll_many(self, max_records: int, timeout_s: float) -> Records:
         """As `Consumer.poll`, with up to `max_records` if that is more."""
@@ -167,7 +186,8 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
     def _take_rest(self) -> Records:
         """Take the rest; the iteration polls next."""
         rest = self._rest
-        self._records, self._iterator, self._last = Records(), iter(()), None
+        self._records, self._last = Records(), None
+        self._iterator = self._slice = iter(())
         return rest
 
     async def _return_rest(self) -> None:

@@ -65,20 +65,39 @@ class Record(NamedTuple):
 
 
 class RecordBlock:
-    """Rows of one partition as Python lists, one for each column.
+    """Rows of one partition as Python lists, one for each column, made when the first is read.
 
     Iteration makes the records one by one: each is in the processor's cache while it is used, and
     gone before the next one is made, so that the garbage collector has no work.
     """
 
-    __slots__ = ("_headers", "_keys", "_length", "_offsets", "_times_ms", "_types", "_values", "tp")
+    __slots__ = (
+        "_columns",
+        "_headers",
+        "_keys",
+        "_length",
+        "_next_offset",
+        "_offsets",
+        "_times_ms",
+        "_types",
+        "_values",
+        "tp",
+    )
 
     def __init__(self, tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> None:
         self.tp = tp
         self._length = len(columns)
+        self._columns: DecodedRecords | None = columns
+        self._next_offset = next_offset
+
+    def _convert(self) -> None:
+        """Make the lists: in the thread that reads them, whose processor has them in its cache."""
+        columns = self._columns
+        if columns is None:
+            return
         # One number more than rows: a row's next offset is the following number.
         self._offsets: list[int] = columns.offsets.tolist()
-        self._offsets.append(next_offset)
+        self._offsets.append(self._next_offset)
         self._times_ms = _numbers(_timestamps_ms(columns))
         self._types = _numbers(columns.timestamp_types)
         # A large record has its bytes already.
@@ -86,27 +105,32 @@ class RecordBlock:
         self._keys = _bytes_of(columns.keys) if large is None else _Constant(large.key)
         self._values = _bytes_of(columns.values) if large is None else _Constant(large.value)
         self._headers = _headers_of(columns.headers)
+        self._columns = None
 
     def __len__(self) -> int:
         return self._length
 
     def offset(self, row: int) -> int:
         """Return the offset of a row."""
+        self._convert()
         return self._offsets[row]
 
     def row_of(self, record: Record, start: int, stop: int) -> int | None:
         """Return the row of a record, None if it is not one of those from `start` to `stop`."""
         if (record.topic, record.partition) != self.tp:
             return None
+        self._convert()
         row = bisect_left(self._offsets, record.offset, start, stop)
         return row if row < stop and self._offsets[row] == record.offset else None
 
     def next_offset(self, stop: int) -> int:
         """Return the next offset to read after the rows before `stop`."""
+        self._convert()
         return self._offsets[stop]
 
     def records(self, start: int, stop: int) -> Iterator[Record]:
         """Iterate over the rows from `start` to `stop`, at least one."""
+        self._convert()
         columns = (self._times_ms, self._types, self._keys, self._values, self._headers)
         values = (
             column[start:stop] if isinstance(column, list) else repeat(column.value)

@@ -11,6 +11,7 @@ import pytest
 
 from sparkkafka.client import Record, TopicPartition
 from sparkkafka.client.aio import AsyncAdmin, AsyncConsumer, AsyncShareConsumer
+from sparkkafka.client.aio.consumer import SLICE_RECORDS
 from sparkkafka.client.aio.worker import Worker
 from sparkkafka.errors import ConsumerStateError, KafkaError, WakeupError
 from sparkkafka.testing.fake.cluster import FakeCluster
@@ -64,6 +65,23 @@ def test_an_iteration_goes_on_after_a_break(filled: FakeCluster) -> None:
             assert not await source.poll(0)
 
     asyncio.run(main())
+
+
+def test_an_iteration_gives_other_tasks_turns(
+    filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.client.aio.consumer.TURN_S", 0)
+
+    async def main() -> int:
+        async with consumer(filled) as source:
+            await source.assign([TP])
+            await take(source, 1)
+            turns: list[None] = []
+            asyncio.get_running_loop().call_soon(turns.append, None)
+            await take(source, SLICE_RECORDS)  # records that were fetched: nothing to wait for
+            return len(turns)
+
+    assert asyncio.run(main()) == 1
 
 
 def test_tasks_that_poll_one_consumer_share_its_records(fake_cluster: FakeCluster) -> None:
