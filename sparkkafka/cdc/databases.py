@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
@@ -121,6 +121,7 @@ def apply_to_database(
     changes: Changes, target: str, connect: Callable[[], Any], add_columns: bool, scd: int
 ) -> None:
     """Merge the changes in one transaction. The driver writes the rows."""
+    read = changes.net if scd == 1 else changes.history
     with closing(connect()) as connection:
         dialect = _dialect_of(connection)
         cursor = connection.cursor()
@@ -130,13 +131,15 @@ def apply_to_database(
             changes=_STAGED,
             keys=changes.keys,
             columns=columns if scd == 1 else (*columns, VALID_FROM),
-            toasted=frozenset(changes.toasted()),
             quote='"',
             collate=dialect.collate,
         )
-        rows = changes.net(with_change=False) if scd == 1 else changes.history()
-        _prepare(connection, dialect, merge, rows, add_columns)
-        truncated = _stage(cursor, dialect, merge, rows)
+        _prepare(connection, dialect, merge, read(), add_columns)
+        truncated, unavailable = _stage(cursor, dialect, merge, read())
+        if filled := changes.to_fill(unavailable):
+            cursor.execute(f"DROP TABLE {_STAGED}")
+            _stage(cursor, dialect, merge, read(filled))
+            merge = replace(merge, toasted=frozenset(filled))
         connection.commit()
         cursor.execute(dialect.begin.format(target=target))
         cursor.execute(merge.remember_deletes)
@@ -145,24 +148,34 @@ def apply_to_database(
         cursor.execute(merge.unknown_values)
         unknown = cursor.fetchone()
         if unknown is not None:
-            names, *key = unknown
-            names = ", ".join(names.strip(SEPARATOR).split(SEPARATOR))
-            raise SchemaError(f"{UNKNOWN_VALUE}{names}; table {target}, key {key}")
+            text, *key = unknown
+            text = ", ".join(text.strip(SEPARATOR).split(SEPARATOR))
+            raise SchemaError(f"{UNKNOWN_VALUE}{text}; table {target}, key {key}")
         if isinstance(merge, HistoryMerge):
-            cursor.execute(merge.insert_versions)
+            _insert(cursor, merge, merge.insert_versions)
             cursor.execute(merge.end_versions(of_all=truncated))
         else:
             cursor.execute(merge.delete_rows)
-            try:
-                cursor.execute(merge.upsert_rows)
-            except Exception as error:
-                if "ON CONFLICT" not in str(error):
-                    raise
-                raise OptionError(
-                    f"The table {target} has no primary key or unique index of the columns "
-                    f"{', '.join(changes.keys)}. Add it, or name the table's key: keys=[…]."
-                ) from error
+            _insert(cursor, merge, merge.upsert_rows)
         connection.commit()
+
+
+def _insert(cursor: Any, merge: Merge, statement: str) -> None:
+    try:
+        cursor.execute(statement)
+    except Exception as error:
+        message = str(error).partition("\n")[0]
+        if "ON CONFLICT" in message:
+            raise OptionError(
+                f"The table {merge.target} has no primary key or unique index of the columns "
+                f"{', '.join(merge.keys)}. Add it, or name the table's key: keys=[…]."
+            ) from error
+        if "constraint" in message:
+            raise SchemaError(
+                f"The table {merge.target} refuses a row: {message}. Drop the constraint, or give "
+                "the column a default if the source lacks it."
+            ) from error
+        raise
 
 
 def _dialect_of(connection: Any) -> Dialect:
@@ -198,12 +211,14 @@ def _prepare(
     for name in missing:
         cursor.execute(f"ALTER TABLE {merge.target} ADD COLUMN {columns[name]}")
     of_delete = ", ".join(columns[name] for name in (*merge.keys, *merge.of_delete, POSITION))
-    cursor.execute(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({of_delete})")
+    unique = merge.names(*merge.keys, POSITION)  # also an index for the lookups by key
+    cursor.execute(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({of_delete}, UNIQUE ({unique}))")
     connection.commit()
 
 
-def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> bool:
-    """Write the changes to a temporary table. Return whether there is a truncate among them."""
+def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tuple[bool, set[str]]:
+    """Write the changes to a temporary table. Return whether there is a truncate among them, and
+    which columns rows lack."""
     names = (*merge.columns, *_FLAGS)
     cursor.execute(
         f"CREATE TEMPORARY TABLE {_STAGED} AS SELECT {merge.names(*merge.columns)}, {POSITION},"
@@ -212,17 +227,19 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> bool
     )
     portable = [_portable(rows, name, dialect.arrays).alias(name) for name in merge.columns]
     staged = rows.select(*portable, *_FLAGS)
-    truncated = False
+    truncated, unavailable = False, set()
 
     def values() -> Iterator[tuple[Any, ...]]:
         nonlocal truncated
         for row in staged.toLocalIterator():
             truncated = truncated or row[TRUNCATED]
+            if not row[DELETED]:
+                unavailable.add(row[UNAVAILABLE])
             yield tuple(row)
 
     parameters = ", ".join([dialect.parameter] * len(names))
     cursor.executemany(f"INSERT INTO {_STAGED} VALUES ({parameters})", values())
-    return truncated
+    return truncated, unavailable
 
 
 def _portable(df: DataFrame, name: str, arrays: bool) -> Column:

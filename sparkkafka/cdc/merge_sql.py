@@ -31,8 +31,10 @@ class Merge:
     changes: str
     keys: tuple[str, ...]
     columns: tuple[str, ...]
-    toasted: frozenset[str]
     quote: str
+    toasted: frozenset[str] = frozenset()
+    """The columns that some changes do not have."""
+
     collate: str = ""
     """Makes a database compare positions by their bytes, as Spark does."""
 
@@ -81,16 +83,15 @@ class Merge:
     def remember_deletes(self) -> str:
         """Adds the deletes of `s` to `d`, unless `d` has them or newer ones."""
         of_delete = (*self.keys, *self.of_delete, POSITION)
-        same = " AND ".join(
-            f"(d.{key} = s.{key} OR s.{key} IS NULL AND d.{key} IS NULL)"
-            for key in map(self.name, self.keys)
-        )
         known = f"d.{POSITION}{self.collate} {self.known} s.{POSITION}"
+        known = f"SELECT 1 FROM {self.deletes} d WHERE {known}"
+        first = self.name(self.keys[0])
         return (
             f"INSERT INTO {self.deletes} ({self.names(*of_delete)})"
             f" SELECT {self.names(*of_delete, of='s.')} FROM {self.changes} s"
             f" WHERE (s.{DELETED} OR s.{TRUNCATED})"
-            f" AND NOT EXISTS (SELECT 1 FROM {self.deletes} d WHERE {same} AND {known})"
+            f" AND NOT EXISTS ({known} AND {self.match('d', 's')})"
+            f" AND NOT (s.{TRUNCATED} AND EXISTS ({known} AND d.{first} IS NULL))"
         )
 
     @property
@@ -116,6 +117,11 @@ class Merge:
         return f"CASE WHEN {self.lacks(column)} THEN t.{name} ELSE s.{name} END"
 
     # Spark
+
+    @property
+    def spark_rows(self) -> str:
+        """The changes that known deletes leave. It reads the table of deletes."""
+        return f"SELECT * FROM {self.changes} s WHERE NOT {TRUNCATED} AND {self.after_deletes}"
 
     def spark_merge(self, truncate: str | None) -> str:
         """One MERGE, which is one commit of a Delta or Iceberg table."""

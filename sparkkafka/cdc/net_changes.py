@@ -12,7 +12,7 @@ a snapshot, of the same key in the same partition, is newer than that row, whate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 CHANGE = "change"
 POSITION = "_position"
-DELETED = "_deleted"
-TRUNCATED = "_truncated"
-UNAVAILABLE = "_unavailable"
+DELETED = "_sparkkafka_deleted"
+TRUNCATED = "_sparkkafka_truncated"
+UNAVAILABLE = "_sparkkafka_unavailable"
 """The columns whose value nobody knows, each between separators; empty if there are none."""
 SEPARATOR = "\x1f"
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
-STARTED = "_started"
+STARTED = "_sparkkafka_started"
 """Whether these changes insert or delete the row, so that a table's own values are out of date."""
 
 ROW, TOMBSTONE, TRUNCATE = "row", "tombstone", "truncate"
@@ -79,7 +79,11 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
     changes = Changes.of(df, keys)
     # This reads the changes a second time, for the truncates, of which there are few or none.
     cut = changes.truncates().agg(F.max(POSITION).alias("_cut"))
-    rows = changes.net().crossJoin(F.broadcast(cut)).where(newer(POSITION, "_cut"))
+    rows = (
+        changes.net(changes.toasted(), with_change=True)
+        .crossJoin(F.broadcast(cut))
+        .where(newer(POSITION, "_cut"))
+    )
     if deletes == DROP:
         rows = rows.where(f"NOT {DELETED} AND NOT {TRUNCATED}")
     return rows.select(*map(column_at, df.columns))
@@ -132,6 +136,13 @@ class Changes:
                 f"The DataFrame has no column {CHANGE!r}, only {', '.join(df.columns)}. Read the "
                 "topic with an option envelope, as envelope=debezium."
             )
+        names = [name.lower() for name in df.columns]
+        twins = [name for name in df.columns if names.count(name.lower()) > 1]
+        if twins:
+            raise OptionError(
+                f"The columns {', '.join(twins)} differ only in case, which tables ignore. Rename "
+                "all but one of them with toDF(…)."
+            )
         lacking = [name for name in _FIELDS if name not in _fields(df)]
         if lacking:
             raise OptionError(
@@ -160,172 +171,206 @@ class Changes:
         """Return the columns whose values may be missing in an update."""
         return [name for name in self.values if not isinstance(self.type(name), _FIXED_SIZE)]
 
-    def net(self, *, with_change: bool = True) -> DataFrame:
-        """Return one row per key, deleted ones too, and one without a key for the last truncate."""
-        toasted = self.toasted()
-        whole = (CHANGE,) if with_change else ()
-        last = F.struct(
-            *map(column_at, self.values), "change.unavailable", "change.kind", *whole, DELETED
-        )
-        alone = F.col(DELETED) & F.col(POSITION).startswith(" ")
+    def net(self, filled: Sequence[str] = (), *, with_change: bool = False) -> DataFrame:
+        """Return one row per key, deleted ones too, and one without a key for the last truncate.
+
+        Values of the `filled` columns that a change does not have come from earlier changes.
+        """
+        whole = ["whole"] if with_change else []
+        alone = F.when(F.col("deleted") & F.col("sequence").startswith(" "), F.col("sequence"))
         aggregates = {
-            "_last": F.max_by(last, POSITION),
-            POSITION: F.max(POSITION),
-            "_delete": F.max(F.when(F.col(DELETED), F.col(POSITION))),
-            STARTED: F.max(F.col(DELETED) | F.col("change.op").isin("c", "r")),
-            "_alone": F.max_by(F.struct(POSITION, *whole), F.when(alone, F.col(POSITION))),
-        }
-        for name in toasted:
-            lacks = F.coalesce(F.array_contains("change.unavailable", name), F.lit(False))
-            has = F.when(~F.col(DELETED) & ~lacks, F.col(POSITION))
-            aggregates[_VALUE + name] = F.max_by(F.struct(POSITION, column_at(name)), has)
-        keys = [column_at(key) for key in self.keys]
-        net = self._ordered().groupBy(*keys).agg(*(v.alias(n) for n, v in aggregates.items()))
-
+            "last": F.max_by(F.struct("row", "unsent", "kind", "deleted", *whole), "sequence"),
+            "sequence": F.max("sequence"),
+            "started": F.max("started"),
+            "ended": F.max(F.when(F.col("deleted"), F.col("sequence"))),
+            "alone": F.max(alone),
+        } | {f"alone_{name}": F.max_by(name, alone) for name in whole}
+        for index, name in enumerate(filled):
+            value = F.struct("sequence", column_at("row", name).alias("value"))
+            aggregates[f"value{index}"] = F.max_by(value, F.when(_has(name), F.col("sequence")))
         # A tombstone without a position may still be after the last change that has one.
-        buried = F.expr(f"_alone IS NOT NULL AND {newer(f'_alone.{POSITION}', POSITION)}")
-
-        unavailable = F.coalesce("_last.unavailable", F.array().cast("array<string>"))
-        columns, found = {}, []
-        for name in self.values:
-            column = column_at("_last", name)
-            if name in toasted:
-                # A value of a row that was deleted since is not that of the row inserted later.
-                earlier = column_at(_VALUE + name, POSITION) > F.coalesce("_delete", F.lit(""))
-                known = F.array_contains(unavailable, name) & F.coalesce(earlier, F.lit(False))
-                column = F.when(known, column_at(_VALUE + name, name)).otherwise(column)
-                found.append(F.when(known, F.lit(name)))
-            columns[name] = F.when(~buried, column)
-        missing = F.array_except(unavailable, F.array(*found)) if found else unavailable
+        buried = F.expr(f"alone IS NOT NULL AND {newer('alone', 'sequence')}")
+        net = (
+            self._ordered()
+            .groupBy(*self._key_names)
+            .agg(*(value.alias(name) for name, value in aggregates.items()))
+            .withColumns({"buried": buried, "row": F.when(~buried, F.col("last.row"))})
+        )
+        missing, values = F.col("last.unsent"), {}
+        for index, name in enumerate(filled):
+            # A value of a row that was deleted since is not that of the row inserted later.
+            earlier = F.col(f"value{index}.sequence") > F.coalesce("ended", F.lit(""))
+            known = F.array_contains("last.unsent", name) & F.coalesce(earlier, F.lit(False))
+            values[name] = F.when(known & ~F.col("buried"), F.col(f"value{index}.value"))
+            missing = F.when(known, F.array_remove(missing, name)).otherwise(missing)
+        columns = self._columns(values)
         if with_change:
-            change = F.when(buried, F.col("_alone.change")).otherwise(F.col("_last.change"))
-            columns[CHANGE] = change.withField("unavailable", missing)
+            change = F.when(F.col("buried"), F.col("alone_whole")).otherwise(F.col("last.whole"))
+            columns.append(change.withField("unavailable", missing).alias(CHANGE))
         return net.select(
-            *keys,
-            *(value.alias(name) for name, value in columns.items()),
-            F.when(buried, F.col(f"_alone.{POSITION}")).otherwise(F.col(POSITION)).alias(POSITION),
-            (buried | F.col(f"_last.{DELETED}")).alias(DELETED),
-            (F.col("_last.kind") == TRUNCATE).alias(TRUNCATED),
+            *columns,
+            F.when(F.col("buried"), F.col("alone")).otherwise(F.col("sequence")).alias(POSITION),
+            (F.col("buried") | F.col("last.deleted")).alias(DELETED),
+            (F.col("last.kind") == TRUNCATE).alias(TRUNCATED),
             _as_text(missing).alias(UNAVAILABLE),
-            STARTED,
+            F.col("started").alias(STARTED),
         )
 
-    def history(self) -> DataFrame:
+    def history(self, filled: Sequence[str] = ()) -> DataFrame:
         """Return one row per change of a row, also deletes, and one without a key per truncate.
 
         `_position` does not contain the offset, so that a change that was sent again is the same.
         """
-        keys = [column_at(key) for key in self.keys]
-        position = F.coalesce("change.position", _sequence(F.lit("")))
-        row = F.col("change.kind") == ROW
+        events = (
+            self._events()
+            .where(F.col("kind") != TOMBSTONE)
+            .withColumn("sequence", F.coalesce("position", _sequence(F.lit(""))))
+            .dropDuplicates([*self._key_names, "sequence", "deleted"])
+        )
+        order = Window.partitionBy(*self._key_names).orderBy("sequence")
+        ended = F.max(F.when(F.col("deleted"), F.col("sequence"))).over(order)
+        started = F.max("started").over(order)
+        missing, values = F.col("unsent"), {}
+        for name in filled:
+            value = F.struct("sequence", column_at("row", name).alias("value"))
+            earlier = F.last(F.when(_has(name), value), ignorenulls=True).over(order)
+            known = F.array_contains("unsent", name) & F.coalesce(
+                earlier["sequence"] > F.coalesce(ended, F.lit("")), F.lit(False)
+            )
+            values[name] = F.when(known, earlier["value"])
+            missing = F.when(known, F.array_remove(missing, name)).otherwise(missing)
+        return events.select(
+            *self._columns(values),
+            F.col("time").alias(VALID_FROM),
+            F.col("sequence").alias(POSITION),
+            F.col("deleted").alias(DELETED),
+            (F.col("kind") == TRUNCATE).alias(TRUNCATED),
+            _as_text(missing).alias(UNAVAILABLE),
+            started.alias(STARTED),
+        )
+
+    def truncates(self) -> DataFrame:
+        """Return the sequence of each truncate, as the column `_position`."""
+        found = self.df.where(F.col("change.kind") == TRUNCATE).select("change.*")
+        return found.select(_sequence(F.col("position")).alias(POSITION))
+
+    def to_fill(self, unavailable: Iterable[str]) -> list[str]:
+        """Return the columns that some rows lack, by their texts `_sparkkafka_unavailable`.
+
+        To fill a column costs time, and most batches lack none. So `apply` fills none at first, and
+        reads the changes once more if some rows lack a column.
+        """
+        lacking = {name for text in set(unavailable) for name in text.split(SEPARATOR)}
+        return [name for name in self.toasted() if name in lacking]
+
+    @property
+    def _key_names(self) -> list[str]:
+        return [f"key{index}" for index in range(len(self.keys))]
+
+    def _columns(self, values: Mapping[str, Column]) -> list[Column]:
+        """Return the columns of the row, some with other values where these are not null."""
+        columns = dict(zip(self.keys, map(F.col, self._key_names), strict=True))
+        for name in self.values:
+            columns[name] = column_at("row", name)
+            if name in values:
+                columns[name] = F.coalesce(values[name], columns[name])
+        return [column.alias(name) for name, column in columns.items()]
+
+    def _ordered(self) -> DataFrame:
+        """Return the changes with their sequence, without most of those that later ones replace."""
+        # Spark keeps the first row of a window before it exchanges rows, so most of them stay where
+        # they are. Rows with the same columns replace each other; a tombstone needs its delete.
+        kind = F.when(F.col("kind") == TOMBSTONE, "t").otherwise(
+            F.when(F.col("op").isin("d", "r"), F.col("op")).otherwise("")
+        )
+        lacks = F.concat_ws(SEPARATOR, "op", "unsent")
+        replaces = Window.partitionBy(
+            *self._key_names,
+            "partition",
+            F.when(F.size("unsent") > 0, lacks).otherwise(kind),
+        ).orderBy(F.desc("position"), F.desc("offset"))
+        before = Window.partitionBy(*self._key_names, "partition").orderBy("offset")
+        position = F.col("position")
+        known = F.last(position, ignorenulls=True).over(before)
+        snapshot = F.last(F.when(_is_of_snapshot(), position), ignorenulls=True).over(before)
+        known = F.when(F.col("kind") == TOMBSTONE, known).otherwise(position)
+        return (
+            self._events()
+            .withColumn("rank", F.row_number().over(replaces))
+            .where("rank = 1")
+            .repartition(*self._key_names)  # for the window and the aggregation behind it
+            .withColumns({"position": known, "snapshot": snapshot})
+            .withColumn("position", F.when(position.isNotNull(), F.greatest(position, "snapshot")))
+            .withColumn("sequence", _sequence(position))
+        )
+
+    def _events(self) -> DataFrame:
+        """Return the changes with their keys, also those of tombstones, and the row as one value.
+
+        A record that changes the key is split into the delete of the old key and the insert of the
+        new one. The columns have names of their own, whatever those of the row are.
+        """
+        kind, of_key = F.col("kind"), _fields(self.df, "key")
         times = [
             F.timestamp_millis(column_at(CHANGE, *path, "ts_ms"))
             for path in (("source",), ())
             if "ts_ms" in _fields(self.df, *path)
         ]
-        events = (
-            self._keyed()
-            .where(F.col("change.kind") != TOMBSTONE)
-            .withColumn(POSITION, position)
-            .withColumn(DELETED, row & (F.col("change.op") == "d"))
-            .withColumn(VALID_FROM, F.coalesce(*times, "change.timestamp"))
-            .dropDuplicates([*self.keys, POSITION, DELETED])
-        )
-        order = Window.partitionBy(*keys).orderBy(POSITION)
-        unavailable = F.coalesce("change.unavailable", F.array().cast("array<string>"))
-        ended = F.max(F.when(F.col(DELETED), F.col(POSITION))).over(order)
-        events = events.withColumns(
-            {
-                "_ended": F.coalesce(ended, F.lit("")),
-                UNAVAILABLE: unavailable,
-                STARTED: F.max(F.col(DELETED) | F.col("change.op").isin("c", "r")).over(order),
-            }
-        )
-        columns, found = {}, []
-        for name in self.values:
-            columns[name] = column_at(name)
-            if name in self.toasted():
-                lacks = F.array_contains(UNAVAILABLE, name)
-                has = F.when(~lacks & ~F.col(DELETED), F.struct(POSITION, column_at(name)))
-                earlier = F.last(has, ignorenulls=True).over(order)
-                known = lacks & F.coalesce(earlier[POSITION] > F.col("_ended"), F.lit(False))
-                columns[name] = F.when(known, earlier[name]).otherwise(columns[name])
-                found.append(F.when(known, F.lit(name)))
-        missing = F.array_except(UNAVAILABLE, F.array(*found)) if found else F.col(UNAVAILABLE)
-        return events.select(
-            *keys,
-            *(value.alias(name) for name, value in columns.items()),
-            VALID_FROM,
-            POSITION,
-            DELETED,
-            (F.col("change.kind") == TRUNCATE).alias(TRUNCATED),
-            _as_text(missing).alias(UNAVAILABLE),
-            STARTED,
-        )
-
-    def truncates(self) -> DataFrame:
-        """Return the sequence of each truncate, as the column `_position`."""
-        found = self.df.where(F.col("change.kind") == TRUNCATE)
-        return found.select(_sequence("change.position").alias(POSITION))
-
-    def _ordered(self) -> DataFrame:
-        """Return the changes with their key, sequence, and whether they delete the row."""
-        before = Window.partitionBy(*map(column_at, self.keys)).orderBy(
-            "change.partition", "change.offset"
-        )
-        where = F.struct("change.partition", "change.position")
-        previous = F.last(F.when(F.col("change.position").isNotNull(), where), ignorenulls=True)
-        tombstone = F.col("change.kind") == TOMBSTONE
-        same = tombstone & (F.col("_previous.partition") == F.col("change.partition"))
-        position = F.coalesce("change.position", F.when(same, F.col("_previous.position")))
-        snapshot = F.last(F.when(_is_of_snapshot(), where), ignorenulls=True)
-        behind = F.col("_snapshot.partition") == F.col("change.partition")
-        position = F.when(
-            position.isNotNull(),
-            F.greatest(position, F.when(behind, F.col("_snapshot.position"))),
-        )
-        deletes = (F.col("change.kind") == ROW) & (F.col("change.op") == "d")
-        return (
-            self._keyed()
-            .withColumn("_previous", previous.over(before))
-            .withColumn("_snapshot", snapshot.over(before))
-            .withColumn(POSITION, _sequence(position))
-            .withColumn(DELETED, tombstone | deletes)
-        )
-
-    def _keyed(self) -> DataFrame:
-        """Fill the key's columns, also those of tombstones, and split a record that changes the key
-        into the delete of the old key and the insert of the new one."""
-        df, change, kind = self.df, F.col(CHANGE), F.col("change.kind")
-        if set(self.keys) <= set(_fields(df, "old_key")):
-            moves = (kind == ROW) & F.col("change.old_key").isNotNull()
-            delete = change.withField("op", F.lit("d")).withField("key", F.col("change.old_key"))
-            parts = F.when(moves, F.array(delete, change)).otherwise(F.array(change))
-            df = df.withColumn(CHANGE, F.explode(parts))
-        of_key = _fields(df, "key")
+        columns = {
+            "row": F.struct(*map(column_at, self.values)),
+            "whole": F.col(CHANGE),
+            "time": F.coalesce(*times, "change.timestamp"),
+        } | {name: column_at(CHANGE, name) for name in _FIELDS}
+        splits = set(self.keys) <= set(_fields(self.df, "old_key"))
+        for key, name in zip(self._key_names, self.keys, strict=True):
+            sent = [column_at(CHANGE, "key", name).cast(self.type(name))] if name in of_key else []
+            columns[key] = F.coalesce(*sent, column_at(name))
+            if splits:
+                sent = [column_at(CHANGE, "old_key", name).cast(self.type(name)), *sent]
+                columns[f"old_{key}"] = F.coalesce(*sent, column_at(name))
+        if splits:
+            columns["moves"] = (F.col("change.kind") == ROW) & F.col("change.old_key").isNotNull()
+        events = self.df.select(*(column.alias(name) for name, column in columns.items()))
+        if splits:
+            both, one = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
+            is_old = F.explode(F.when(F.col("moves"), both).otherwise(one))
+            events = events.select("*", is_old.alias("is_old"))
+            whole = F.col("whole").withField("op", F.lit("d"))
+            whole = whole.withField("key", F.col("whole.old_key"))
+            old = {key: F.col(f"old_{key}") for key in self._key_names}
+            old |= {"op": F.lit("d"), "whole": whole}
+            events = events.withColumns(
+                {
+                    name: F.when(F.col("is_old"), value).otherwise(F.col(name))
+                    for name, value in old.items()
+                }
+            )
         no_key = F.raise_error(
             F.format_string(
                 "The change in partition %d at offset %d has no value, or NaN, for the key "
                 + ", ".join(self.keys).replace("%", "%%"),
-                "change.partition",
-                "change.offset",
+                "partition",
+                "offset",
             )
         )
-        columns = {}
-        for name in self.keys:
-            value = column_at(name)
-            if name in of_key:
-                value = F.coalesce(column_at(CHANGE, "key", name).cast(self.type(name)), value)
+        keys = {}
+        for key, name in zip(self._key_names, self.keys, strict=True):
+            value = F.col(key)
             if isinstance(self.type(name), DoubleType | FloatType):
                 value = F.when(~F.isnan(value), value)
             row = F.when(kind == ROW, F.coalesce(value, no_key))
-            columns[name] = row.when(kind == TOMBSTONE, value)
+            keys[key] = row.when(kind == TOMBSTONE, value)
+        deleted = (kind == TOMBSTONE) | (kind == ROW) & F.coalesce(F.col("op") == "d", F.lit(False))
+        flags = {
+            "deleted": deleted,
+            "started": deleted | F.coalesce(F.col("op").isin("c", "r"), F.lit(False)),
+            "unsent": F.coalesce("unavailable", F.array().cast("array<string>")),
+        }
         # A tombstone whose key lacks these columns follows a delete that has them.
-        unknown = (kind == TOMBSTONE) & column_at(self.keys[0]).isNull()
-        return df.withColumns(columns).where(~unknown)
+        unknown = (kind == TOMBSTONE) & F.col(self._key_names[0]).isNull()
+        return events.withColumns(keys | flags).where(~unknown)
 
 
-_VALUE = "_value_"
 _FIELDS = (
     "op",
     "kind",
@@ -337,11 +382,16 @@ _FIELDS = (
 )
 
 
-def _sequence(position: Column | str) -> Column:
+def _has(name: str) -> Column:
+    """Whether a change has the column's value."""
+    return ~F.col("deleted") & ~F.array_contains("unsent", name)
+
+
+def _sequence(position: Column) -> Column:
     """Return the text that sorts as the changes are to be applied. The time of a snapshot's row
     begins with a minus."""
-    time = F.coalesce(F.unix_millis("change.timestamp"), F.lit(0))
-    numbers = ((F.col("change.partition"), 10), (F.col("change.offset"), 19), (time, 13))
+    time = F.coalesce(F.unix_millis("timestamp"), F.lit(0))
+    numbers = ((F.col("partition"), 10), (F.col("offset"), 19), (time, 13))
     partition, offset, time = (F.lpad(n.cast("string"), size, "0") for n, size in numbers)
     marked = F.concat(F.lit("-"), F.substr(time, F.lit(2)))
     time = F.when(_is_of_snapshot(), marked).otherwise(time)
@@ -350,7 +400,7 @@ def _sequence(position: Column | str) -> Column:
 
 def _is_of_snapshot() -> Column:
     """Whether a change is a row of a snapshot, and its position is known."""
-    return (F.col("change.op") == "r") & F.col("change.position").isNotNull()
+    return F.coalesce(F.col("op") == "r", F.lit(False)) & F.col("position").isNotNull()
 
 
 def _as_text(names: Column) -> Column:

@@ -13,8 +13,12 @@ from sparkkafka.cdc.databases import apply_to_database, missing_columns
 from sparkkafka.cdc.merge_sql import Merge
 from sparkkafka.cdc.net_changes import (
     DELETED,
+    IS_CURRENT,
     POSITION,
     TRUNCATED,
+    UNAVAILABLE,
+    VALID_FROM,
+    VALID_TO,
     Changes,
 )
 from sparkkafka.errors import OptionError
@@ -54,6 +58,13 @@ def apply(
     if new_columns not in (ADD, FAIL):
         raise OptionError(f"new_columns={new_columns!r} is unknown. Use {ADD!r} or {FAIL!r}.")
     changes = Changes.of(batch, keys)
+    own = {POSITION, *((VALID_FROM, VALID_TO, IS_CURRENT) if scd == 2 else ())}
+    taken = [name for name in (*changes.keys, *changes.values) if name.lower() in own]
+    if taken:
+        raise OptionError(
+            f"The changes have a column {taken[0]!r}, but apply writes a column of this name to "
+            f"{target}. Rename it before."
+        )
     if connect is not None:
         apply_to_database(changes, target, connect, new_columns == ADD, scd)
     elif scd == 2:
@@ -70,23 +81,28 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool) -> N
         changes=view,
         keys=changes.keys,
         columns=(*changes.keys, *changes.values),
-        toasted=frozenset(changes.toasted()),
         quote="`",
     )
-    rows = changes.net(with_change=False).persist()
+    _prepare(spark, merge, changes.net(), add_columns)
     views = (view, f"{view}_merged")
+    rows = changes.net().persist()
     try:
-        _prepare(spark, merge, rows, add_columns)
-        rows.createOrReplaceTempView(view)
-        ((deletes, truncate),) = rows.agg(
-            F.count_if(DELETED), F.max(F.when(F.col(TRUNCATED), F.col(POSITION)))
+        ((deletes, truncate, unavailable),) = rows.agg(
+            F.count_if(DELETED),
+            F.max(F.when(F.col(TRUNCATED), F.col(POSITION))),
+            F.collect_set(F.when(~F.col(DELETED), F.col(UNAVAILABLE))),
         ).collect()
+        if filled := changes.to_fill(unavailable):
+            rows.unpersist()
+            rows = changes.net(filled).persist()
+            merge = replace(merge, toasted=frozenset(filled))
+        rows.createOrReplaceTempView(view)
         if deletes or truncate is not None:
             _create_deletes(spark, merge, rows)
             spark.sql(merge.remember_deletes)
         if spark.catalog.tableExists(merge.deletes):
-            rows_left = f"SELECT * FROM {view} s WHERE NOT {TRUNCATED} AND {merge.after_deletes}"
-            spark.sql(rows_left).createOrReplaceTempView(views[1])
+            newer = spark.sql(merge.spark_rows)
+            newer.createOrReplaceTempView(views[1])
             merge = replace(merge, changes=views[1])
         spark.sql(merge.spark_merge(truncate))
     finally:

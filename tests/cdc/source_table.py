@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 SCHEMA = """id int, part string, note string, amount decimal(10, 2), tags array<string>,
@@ -178,3 +180,30 @@ class SourceTable:
             self.random.shuffle(batch)
             batches.append(batch)
         return batches
+
+
+def frame(spark: Any, records: list[tuple[Any, ...]]) -> Any:
+    rows = [
+        (*row[:3], None if row[3] is None else Decimal(row[3]), row[4], change)
+        for *row, change in records
+    ]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def row_of(note: Any, amount: Any, tags: Any) -> tuple[Any, ...]:
+    """Return a row's values as the source has them."""
+    tags = json.loads(tags) if isinstance(tags, str) else tags
+    return (note, None if amount is None else str(amount), tags)
+
+
+def versions_of(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the rows of a table with history as `SourceTable.versions` does."""
+    versions = []
+    for id, part, note, amount, tags, start, end, current in rows:
+        assert bool(current) == (end is None)
+        times = [
+            None if time is None else round(datetime.fromisoformat(str(time)).timestamp() * 1000)
+            for time in (start, end)
+        ]
+        versions.append(((id, part), row_of(note, amount, tags), *times))
+    return sorted(versions, key=lambda version: (version[0], version[2]))

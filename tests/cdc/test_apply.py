@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ from pyspark.sql import functions as F
 
 from sparkkafka import cdc
 from sparkkafka.errors import OptionError, SchemaError
-from tests.cdc.source_table import SourceTable
-from tests.cdc.test_latest import frame, record
+from tests.cdc.source_table import SourceTable, frame, row_of, versions_of
+from tests.cdc.test_latest import record
 from tests.support.postgres_server import find_postgres, postgres_server
 
 pytestmark = pytest.mark.spark
@@ -55,14 +53,8 @@ def rows(connect: Connect, columns: str = "*", table: str = "orders") -> list[tu
 
 
 def table(connect: Connect) -> dict[Any, Any]:
-    return {
-        (id, part): (
-            note,
-            None if amount is None else str(amount),
-            json.loads(tags) if isinstance(tags, str) else tags,
-        )
-        for id, part, note, amount, tags in rows(connect, "id, part, note, amount, tags")
-    }
+    found = rows(connect, "id, part, note, amount, tags")
+    return {(id, part): row_of(*values) for id, part, *values in found}
 
 
 def test_a_table_has_the_source_s_rows_after_any_batches(spark: Any, connect: Connect) -> None:
@@ -95,18 +87,8 @@ def test_values_that_are_not_sent_stay_when_old_batches_come_again(
 
 
 def history(connect: Connect) -> list[tuple[Any, ...]]:
-    found = []
     columns = "id, part, note, amount, tags, valid_from, valid_to, is_current"
-    for id, part, note, amount, tags, start, end, current in rows(connect, columns):
-        assert bool(current) == (end is None)
-        amount = None if amount is None else str(amount)
-        tags = json.loads(tags) if isinstance(tags, str) else tags
-        times = [
-            None if time is None else round(datetime.fromisoformat(str(time)).timestamp() * 1000)
-            for time in (start, end)
-        ]
-        found.append(((id, part), (note, amount, tags), *times))
-    return sorted(found, key=lambda version: (version[0], version[2]))
+    return versions_of(rows(connect, columns))
 
 
 def test_a_history_has_all_versions_after_any_batches(spark: Any, connect: Connect) -> None:
@@ -247,6 +229,18 @@ def test_columns_have_any_name(spark: Any, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
+def test_a_constraint_of_the_table_is_named(spark: Any, connect: Connect) -> None:
+    with closing(connect()) as connection:
+        connection.execute(
+            "CREATE TABLE orders (id int, part text, seen text NOT NULL, PRIMARY KEY (id, part))"
+        )
+        connection.commit()
+    batch = frame(spark, [record(0, "c", "1")]).drop("note", "amount", "tags")
+    with pytest.raises(SchemaError, match=r"table orders refuses a row: NOT NULL .*orders\.seen"):
+        cdc.apply(batch, "orders", connect=connect, new_columns="add")
+
+
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
 def test_a_table_without_the_key_is_an_error(spark: Any, connect: Connect) -> None:
     with closing(connect()) as connection:
         connection.execute("CREATE TABLE orders (id integer, part text)")
@@ -266,5 +260,10 @@ def test_other_connections_and_tables_are_refused(spark: Any) -> None:
         cdc.apply(batch, "orders", new_columns="no")
     with pytest.raises(OptionError, match="scd=2 is for tables of SQLite and Postgres"):
         cdc.apply(batch, "orders", scd=2)
+    for name, scd in (("_Position", 1), ("valid_from", 2)):
+        with pytest.raises(OptionError, match=f"have a column '{name}', .* to orders"):
+            cdc.apply(batch.withColumnRenamed("note", name), "orders", scd=scd)
+    with pytest.raises(OptionError, match="columns note, NOTE differ only in case"):
+        cdc.apply(batch.withColumn("x", F.lit(1)).toDF(*batch.columns, "NOTE"), "orders")
     with pytest.raises(OptionError, match="scd=3 is unknown"):
         cdc.apply(batch, "orders", scd=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,24 +10,13 @@ from pyspark.sql import functions as F
 
 from sparkkafka import cdc
 from sparkkafka.errors import OptionError
-from tests.cdc.source_table import SCHEMA, SourceTable
+from tests.cdc.source_table import SourceTable, frame, row_of
 
 pytestmark = pytest.mark.spark
 
 
-def frame(spark: Any, records: list[tuple[Any, ...]]) -> Any:
-    rows = [
-        (*row[:3], None if row[3] is None else Decimal(row[3]), row[4], change)
-        for *row, change in records
-    ]
-    return spark.createDataFrame(rows, SCHEMA)
-
-
 def table(rows: list[Any]) -> dict[Any, Any]:
-    return {
-        (row.id, row.part): (row.note, None if row.amount is None else str(row.amount), row.tags)
-        for row in rows
-    }
+    return {(row.id, row.part): row_of(row.note, row.amount, row.tags) for row in rows}
 
 
 @pytest.mark.parametrize(

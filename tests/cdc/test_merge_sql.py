@@ -29,7 +29,7 @@ def test_spark_parses_the_statements(spark: Any, truncate: str | None) -> None:
     by_source = "WHEN NOT MATCHED BY SOURCE" in merge.spark_merge(truncate)
     assert by_source == (truncate is not None)
     assert "InsertIntoStatement" in parser.parsePlan(merge.remember_deletes).toString()
-    parser.parsePlan(f"SELECT * FROM v s WHERE {merge.after_deletes}")
+    parser.parsePlan(merge.spark_rows)
 
 
 def test_the_table_of_deletes_is_beside_the_target() -> None:
