@@ -120,10 +120,13 @@ def confluent_read(
             "enable.partition.eof": True,
             "isolation.level": isolation,
             "check.crcs": True,
+            "fetch.wait.max.ms": 10,
         }
     )
     rows: list[Row] = []
     try:
+        # Else it asks a leader that it does not know yet for the offset, again after half a second.
+        consumer.list_topics(topic, WAIT_S)
         consumer.assign(
             [
                 confluent_kafka.TopicPartition(topic, p, confluent_kafka.OFFSET_BEGINNING)
@@ -134,13 +137,14 @@ def confluent_read(
         until = time.monotonic() + 2 * WAIT_S
         while open_partitions:
             assert time.monotonic() < until, f"confluent-kafka did not reach the end of {topic}"
-            for message in consumer.consume(10_000, timeout=0.5):
-                error = message.error()
-                if error is not None:
-                    assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
-                    open_partitions.discard(message.partition())
-                    continue
+            # Not `consume`, which waits for as many records as it may return.
+            if (message := consumer.poll(0.5)) is None:
+                continue
+            if (error := message.error()) is None:
                 rows.append(_confluent_row(message))
+            else:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
+                open_partitions.discard(message.partition())
     finally:
         consumer.close()
     return sorted(rows, key=lambda row: row[:2])
