@@ -650,8 +650,10 @@ class TableDelivery:
         pending_parts = [len(self._parts)]
 
         def part_done(_: object) -> None:
-            pending_parts[0] -= 1
-            if not pending_parts[0]:
+            with self._notifier.lock:  # some parts are done here, others in the I/O thread
+                pending_parts[0] -= 1
+                is_last = not pending_parts[0]
+            if is_last:
                 run_callback(callback, self)
 
         if not self._parts:

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -224,6 +225,11 @@ class ProducerThread:
     def is_alive(self) -> bool:
         """Whether the thread runs, in this process."""
         return self._thread.is_alive()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop_deadline is not None
 
     @property
     def has_undelivered(self) -> bool:
@@ -525,18 +531,22 @@ class ProducerThread:
             self._buffer.close()
 
 
-def close_unclosed(thread: ProducerThread, process_id: int) -> None:
-    """End the thread of a producer that was garbage-collected, or that the interpreter leaves,
-    unclosed: it delivers what it can within CLOSE_IN_ERROR_S, and logs what it could not."""
-    if os.getpid() == process_id:
-        thread.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
+def close_collected(thread: ProducerThread, process_id: int) -> None:
+    """End the thread of a producer that was garbage-collected: it delivers what it can within
+    CLOSE_IN_ERROR_S, and logs what it could not. Warns if nobody closed the producer."""
+    if os.getpid() != process_id:
+        return
+    is_closed = thread.is_stopping
+    thread.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
+    if not is_closed:
+        warnings.warn(_UNCLOSED, ResourceWarning, stacklevel=2)
 
 
 def _end_all() -> None:
     """At the end of the interpreter: end all threads."""
     running = [thread for thread in _running_threads if thread.is_alive]
     for thread in running:
-        close_unclosed(thread, os.getpid())
+        thread.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
     deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
     for thread in running:
         if not thread.join(deadline.remaining_s()) and thread.has_undelivered:

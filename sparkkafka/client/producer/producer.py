@@ -27,7 +27,7 @@ from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.net.connecting import address_text
 from sparkkafka.client.producer.futures import Delivery, OutcomeNotifier, TableDelivery
-from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerThread, close_unclosed
+from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerThread, close_collected
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.topic_records import (
@@ -114,7 +114,7 @@ class Producer(NotPickled):
         _producers.add(self)
         self._io_thread.start()
         # At the end of the interpreter `io_thread` ends all threads.
-        weakref.finalize(self, close_unclosed, self._io_thread, os.getpid()).atexit = False
+        weakref.finalize(self, close_collected, self._io_thread, os.getpid()).atexit = False
 
     def __repr__(self) -> str:
         servers = ",".join(address_text(*at) for at in self._settings.client.bootstrap_servers)

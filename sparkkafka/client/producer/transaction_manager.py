@@ -259,7 +259,8 @@ class TransactionManager:
         ProducerFencedError if the producer is fenced, as in Java; else the same error."""
         with self._buffer.lock:
             self.record_failed(error)
-            return self._reason if isinstance(self._reason, ProducerFencedError) else error
+            reason = self._reason
+        return reason if isinstance(reason, ProducerFencedError) else self._as_fenced(error)
 
     def record_failed(self, error: KafkaError) -> None:
         """Note that a record failed: its transaction must not be committed any more. With the

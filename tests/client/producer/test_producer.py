@@ -783,12 +783,14 @@ def test_a_producer_that_is_let_go_warns_of_what_is_lost_only(
 ) -> None:
     fake_cluster.create_topic("t")
     with caplog.at_level(logging.WARNING):
-        handle = Producer(settings(fake_cluster, linger_ms=FOREVER_MS)).send("t", b"0")
+        with pytest.warns(ResourceWarning, match="a Producer was not closed: call close"):
+            handle = Producer(settings(fake_cluster, linger_ms=FOREVER_MS)).send("t", b"0")
         assert handle.result(WAIT_S).offset == 0
         time.sleep(0.1)
         assert caplog.text == ""
         fake_cluster.fault(Delay(60_000, before=True), api="Produce", times=None)
-        handle = Producer(settings(fake_cluster)).send("t", b"1")
+        with pytest.warns(ResourceWarning):
+            handle = Producer(settings(fake_cluster)).send("t", b"1")
         with pytest.raises(KafkaError, match="a Producer was not closed"):
             handle.result(WAIT_S)
         wait_until(lambda: "1 record not delivered: a Producer was not closed" in caplog.text)

@@ -343,6 +343,23 @@ def test_a_fenced_producer_cannot_take_the_id_back_by_an_abort(
     assert committed(fake) == [b"second"]
 
 
+def test_a_record_in_flight_raises_the_fence_also_in_an_abort(
+    fake: FakeCluster, producer: Producer
+) -> None:
+    producer.begin_transaction()
+    producer.send("t", b"zombie", partition=0)
+    producer.flush()
+    with opened(fake) as second:
+        second.init_transactions()
+        before = len(fake.requests_of("Produce"))
+        fake.fault(Delay(100, before=True), api="Produce")
+        late = producer.send("t", b"late", partition=0)
+        fake.wait_for_requests("Produce", before + 1)
+        for action in (producer.abort_transaction, late.result):
+            with pytest.raises(ProducerFencedError, match=r"taken over.*make a new one"):
+                action()
+
+
 def test_a_transaction_that_was_open_for_too_long(fake: FakeCluster, producer: Producer) -> None:
     producer.begin_transaction()
     producer.send("t", b"late")
