@@ -38,12 +38,13 @@ from sparkkafka.errors import BadRecordError, KafkaError, SchemaError, counted, 
 from sparkkafka.schemas.envelopes.connect_types import (
     DECIMAL,
     MAX_DIGITS,
+    VARIABLE_SCALE,
     ConnectType,
     type_of_connect_schema,
 )
 from sparkkafka.schemas.envelopes.debezium import HEARTBEAT, ROW, TOMBSTONE
 from sparkkafka.schemas.envelopes.forms import form_of
-from sparkkafka.schemas.envelopes.semantic_types import VARIABLE_SCALE, value_type
+from sparkkafka.schemas.envelopes.semantic_types import value_type
 from sparkkafka.schemas.values import FIRST_MESSAGE
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Change data capture.")

@@ -43,6 +43,7 @@ _PROMOTIONS: Final = {
 _MAX_LEVELS: Final = 64
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+VARIABLE_SCALE: Final = "io.debezium.data.VariableScaleDecimal"
 
 MAX_DIGITS: Final = 38
 """Of decimals in Arrow and Spark."""
@@ -66,17 +67,27 @@ class ConnectType:
     is_base64: bool = False
 
     def __post_init__(self) -> None:
-        """Raise SchemaError for a field whose bytes are a decimal of no scale."""
+        """Raise SchemaError for a field that has the name of a decimal, and not its parts."""
         for name, child in self.children.items():
-            if child.name != DECIMAL or child.leaf is None or pa.types.is_decimal(child.leaf):
-                continue
-            scale = child.parameters.get("scale")
-            try:
-                int(scale or "")
-            except (TypeError, ValueError):
-                raise SchemaError(
-                    f"{label(name)}: its scale, {scale!r}, is no number, and a {DECIMAL} needs one"
-                ) from None
+            is_decimal = child.leaf is not None and pa.types.is_decimal(child.leaf)
+            if child.name == DECIMAL and not is_decimal:
+                scale = child.parameters.get("scale")
+                try:
+                    int(scale or "")
+                except (TypeError, ValueError):
+                    raise SchemaError(
+                        f"{label(name)}: its scale, {scale!r}, is no number, and a {DECIMAL} "
+                        "needs one"
+                    ) from None
+            if child.name == VARIABLE_SCALE and child.is_struct:
+                parts = [child.children.get(part, child) for part in ("scale", "value")]
+                if parts[0].leaf != pa.int32() or not (
+                    parts[1].is_base64 or parts[1].leaf == pa.binary()
+                ):
+                    raise SchemaError(
+                        f"{label(name)}: a {VARIABLE_SCALE} has an int named scale, and bytes "
+                        "named value"
+                    )
 
     @property
     def is_struct(self) -> bool:

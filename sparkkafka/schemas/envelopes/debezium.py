@@ -134,9 +134,12 @@ def node_of_target(target: pa.DataType, row: ConnectType) -> ConnectType:
 
 def needed(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectType:
     """Return the fields of an envelope that `unwrap` needs for `target`. Raises OptionError for a
-    field or type of `target` that it cannot give; `lenient`: fields that it lacks are null."""
+    field or type of `target` that it cannot give, and SchemaError if `op` is no text; `lenient`:
+    fields that it lacks are null."""
     row, change = target.field("row").type, target.field("change").type
     children = node.children
+    if "op" in children and children["op"].leaf != pa.string():
+        raise SchemaError("field op is no string, so this is no envelope of Debezium")
     wanted = {field.name for field in change}
     kept: dict[str, ConnectType] = {}
     for name in ("before", "after"):

@@ -25,7 +25,12 @@ from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_n
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, scalar
-from sparkkafka.schemas.envelopes.connect_types import DECIMAL, MAX_DIGITS, ConnectType
+from sparkkafka.schemas.envelopes.connect_types import (
+    DECIMAL,
+    MAX_DIGITS,
+    VARIABLE_SCALE,
+    ConnectType,
+)
 from sparkkafka.schemas.field_names import child_path, label, names_hint
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
@@ -34,7 +39,6 @@ _DATA: Final = "io.debezium.data."
 _CONNECT: Final = "org.apache.kafka.connect.data."
 
 DATE: Final = f"{_TIME}Date"
-VARIABLE_SCALE: Final = f"{_DATA}VariableScaleDecimal"
 
 _MAX_SCALE: Final = 16_383
 _MAX_TEXT_DIGITS: Final = 131_072 + _MAX_SCALE
@@ -481,7 +485,7 @@ def _floor(values: pa.Array, divisor: int) -> pa.Array:
 def _date(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
     if not pa.types.is_integer(values.type):
         return values
-    return values.cast(pa.int32()).view(pa.date32())
+    return _cast(values, pa.int32(), place).view(pa.date32())
 
 
 def _time_of_day(digits: int) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:

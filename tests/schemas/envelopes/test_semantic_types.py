@@ -135,6 +135,36 @@ def test_a_decimal_without_a_readable_scale_names_its_field(parameters: Any) -> 
         type_of_connect_schema({"type": "struct", "fields": [field]})
 
 
+@pytest.mark.parametrize("parts", [{}, {"scale": "string", "value": "bytes"}, {"scale": "int32"}])
+def test_a_number_without_its_parts_names_its_field(parts: dict[str, str]) -> None:
+    fields = [connect_field(name, kind) for name, kind in parts.items()]
+    field = connect_field("n", "struct", f"{DATA}VariableScaleDecimal") | {"fields": fields}
+    with pytest.raises(SchemaError, match=r"field n: a .*VariableScaleDecimal has an int"):
+        type_of_connect_schema({"type": "struct", "fields": [field]})
+
+
+def test_days_beyond_dates_are_bad() -> None:
+    values, faults = converted([1, 2**40], of("int64", f"{TIME}Date"))
+    assert values == [datetime.date(1970, 1, 2), None]
+    assert faults == {1: "field x: '1099511627776' is no int"}
+
+
+def test_an_operation_that_is_no_text_makes_its_records_bad() -> None:
+    columns = [connect_field("id", "int64")]
+    good, odd = connect_envelope(columns), connect_envelope(columns)
+    odd["fields"][4] = connect_field("op", "int32")
+    texts = [
+        with_schema(good, payload("c", None, {"id": 1})),
+        with_schema(odd, payload("c", None, {"id": 2}) | {"op": 1}),
+    ]
+    target = sample_type(json_format, ENVELOPE, texts[:1], [], infers=False)
+    assert target is not None
+    made = decoder(json_format, ENVELOPE, Schema("json", ""), None, target)
+    decoded = made.decode(pa.array(texts, pa.binary()))
+    assert decoded.bad_rows.tolist() == [1]
+    assert "field op is no string" in decoded.reasons[0]
+
+
 def test_decimals_with_a_scale_of_their_own() -> None:
     fields = [connect_field("scale", "int32"), connect_field("value", "bytes")]
     schema = {"type": "struct", "name": f"{DATA}VariableScaleDecimal", "fields": fields}
