@@ -177,8 +177,8 @@ def test_a_refusal_is_raised_although_others_are_not_ready(fake, cluster, api, r
     fake.fault(RETRIED[0], api=api, times=None)
     with pytest.raises(BrokerError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
         if api == "DescribeTransactions":
-            describe_known_transactions(cluster, IDS, soon(cluster, 1_000))
-        list_ongoing_transactions(cluster, soon(cluster, 1_000))
+            describe_known_transactions(cluster, IDS, soon(cluster))
+        list_ongoing_transactions(cluster, soon(cluster))
 
 
 @pytest.mark.slow

@@ -324,7 +324,7 @@ def test_bootstrap_servers_that_never_answer_leave_time_for_the_others(fake_clus
     servers = f"{silent.bootstrap_servers},{good.bootstrap_servers}"
     for _ in range(3):
         with open_cluster(
-            servers, default_api_timeout_ms=6_000, request_timeout_ms=3_000
+            servers, default_api_timeout_ms=3_000, request_timeout_ms=1_500
         ) as cluster:
             assert list(cluster.topics(["t"])) == ["t"]
 

@@ -60,17 +60,17 @@ def cluster(fake):
         yield cluster
 
 
-def soon(cluster, limit_ms=2_500):
-    return cluster.deadline().sooner(limit_ms)
+def soon(cluster):
+    return cluster.deadline().sooner(1_000)
 
 
 class NotBefore(Deadline):
-    """2.5 s, and longer on a busy machine: until the brokers have had `count` requests of `api`."""
+    """A second, and on a busy machine until the brokers have had `count` requests of `api`."""
 
     __slots__ = ("_api", "_count", "_fake")
 
     def __init__(self, fake, api, count):
-        super().__init__(2_500)
+        super().__init__(1_000)
         self._fake, self._api, self._count = fake, api, count
 
     def remaining_s(self):
@@ -267,7 +267,7 @@ def test_who_reads_offsets_waits_for_the_transaction(fake, cluster):
     commit_offsets_in(cluster, row, "g", OFFSETS, cluster.deadline())
     for fetch in (fetch_all_committed, lambda *args, **kw: fetch_committed(*args, [TPS[0]], **kw)):
         with pytest.raises(KafkaTimeoutError, match=UNSTABLE):
-            fetch(cluster, "g", deadline=soon(cluster, 1_000))
+            fetch(cluster, "g", deadline=soon(cluster))
     fake.hold_markers()
     end(cluster, row)
     fake.clear_requests()
@@ -284,7 +284,7 @@ def test_a_first_offset_that_is_pending_is_not_among_all_offsets(fake, cluster):
     end(cluster, row)
     assert fetch_all_committed(cluster, "g") == {}
     with pytest.raises(KafkaTimeoutError, match=UNSTABLE):
-        fetch_committed(cluster, "g", OFFSETS, deadline=soon(cluster, 1_000))
+        fetch_committed(cluster, "g", OFFSETS, deadline=soon(cluster))
 
 
 def test_more_offsets_than_fit_one_batch(fake, cluster):
@@ -414,7 +414,7 @@ def test_a_deadline_gives_each_key_its_last_failure(fake, cluster):
         error = found[key]
         assert isinstance(error, KafkaTimeoutError)
         assert f"COORDINATOR_LOAD_IN_PROGRESS from EndTxn of '{key}'" in str(error)
-        assert "committing transactions: gave up after 2.5 s" in str(error)
+        assert "committing transactions: gave up after 1 s;" in str(error)
         assert error.__cause__.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
