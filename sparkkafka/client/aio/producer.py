@@ -198,7 +198,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         """Bind to the loop of the first call. Raises KafkaError on another one."""
         loop = self._worker.bind()
         if self._loop is None:
-            self._outcomes = LoopQueue(loop, self._handle_outcome)
+            self._outcomes = LoopQueue(loop, _handle_outcome)
             outcomes, freed = self._outcomes, self._freed
             self._client.bind(
                 loop,
@@ -314,24 +314,6 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
                 self._client._record_lost(failure)
             raise failure from None
 
-    def _handle_outcome(self, item: tuple[RecordFutures, Indexes] | asyncio.Future[None]) -> None:
-        """Give the outcome of a batch's records to their futures."""
-        if isinstance(item, asyncio.Future):
-            if not item.done():
-                item.set_result(None)
-            return
-        records, indexes = item
-        waiters = records.waiters
-        rows = records.each_metadata(indexes)
-        if rows is None:
-            for index in [index for index in indexes if index in waiters]:
-                _set_outcome(records, int(index), waiters[index])
-            return
-        for index, row in zip(indexes, rows, strict=False):
-            future = waiters.pop(index, None)
-            if future is not None and not future.done():
-                future.set_result(row)
-
     async def send_many(
         self,
         topic: str | None,
@@ -392,3 +374,23 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
 def _set_on_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     """Set an event, from any thread."""
     call_soon(loop, event.set)
+
+
+def _handle_outcome(item: tuple[RecordFutures, Indexes] | asyncio.Future[None]) -> None:
+    """Give the outcome of a batch's records to their futures. (Not a method of AsyncProducer: the
+    I/O thread must not keep that alive.)"""
+    if isinstance(item, asyncio.Future):
+        if not item.done():
+            item.set_result(None)
+        return
+    records, indexes = item
+    waiters = records.waiters
+    rows = records.each_metadata(indexes)
+    if rows is None:
+        for index in [index for index in indexes if index in waiters]:
+            _set_outcome(records, int(index), waiters[index])
+        return
+    for index, row in zip(indexes, rows, strict=False):
+        future = waiters.pop(index, None)
+        if future is not None and not future.done():
+            future.set_result(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -393,11 +394,24 @@ def test_a_close_whose_task_is_cancelled_ends(fake: FakeCluster) -> None:
         await opened.close()
         with pytest.raises(KafkaError, match="closed"):
             await opened.send("t", b"")
-        with pytest.raises(KafkaError, match="closed"):
-            await opened.flush()
+        for call in (opened.flush, opened.drain):
+            with pytest.raises(KafkaError, match="closed"):
+                await call()
 
     asyncio.run(main())
     assert log_values(fake, "t") == [b"v"]
+
+
+def test_a_producer_that_nobody_has_any_more_ends(fake: FakeCluster) -> None:
+    async def main() -> Any:
+        opened = producer(fake)
+        await opened.send("t", b"v")
+        return opened._client._io_thread
+
+    with pytest.warns(ResourceWarning, match="Producer was not closed"):
+        thread = asyncio.run(main())
+        gc.collect()
+    assert thread.join(WAIT_S)
 
 
 def test_anyio_on_asyncio_works(fake: FakeCluster) -> None:
