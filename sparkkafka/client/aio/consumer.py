@@ -95,7 +95,7 @@ class _AsyncPollingClient(AsyncClient[C]):
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """As `Consumer.close`, also if the task is cancelled meanwhile."""
-        await self._end(partial(self._client.close, timeout_s))  # type: ignore[attr-defined]
+        await self._end(partial(self._client.close, timeout_s), seconds_of(timeout_s))  # type: ignore[attr-defined]
 
 
 def _moving(
@@ -217,8 +217,8 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
 
     async def poll(self, timeout_s: float) -> Records:
         """As `Consumer.poll`. If it is cancelled, the next poll returns its records."""
-        rest = self._rest
-        if rest and len(rest) <= self._client._options.max_poll_records:
+        rest, client = self._rest, self._client
+        if rest and len(rest) <= client._options.max_poll_records and not client._is_closing:
             return self._take_rest()
         return await self._poll_behind_rest(self._client.poll, timeout_s)
 

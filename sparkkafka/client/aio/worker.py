@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from sparkkafka.client.arguments import NotPickled
+from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S
+from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import KafkaError
 
 T = TypeVar("T")
@@ -25,7 +27,9 @@ P = ParamSpec("P")
 
 TURN_S = 0.002
 """The longest time that queued items keep the loop from its other tasks."""
-CLOSED_LOOP_CHECK_S = 1.0
+CHECK_S = 1.0
+"""While a callback runs, the thread checks after this time whether the loop is closed, or the
+timeout of `close` over."""
 
 
 class LoopQueue(Generic[T]):
@@ -112,6 +116,8 @@ class Worker:
         self._is_closed = False
         self._inbox: queue.SimpleQueue[_Call | _Callback | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self.callback_deadline: Deadline | None = None
+        """Of the client's `close`: callbacks that take longer are cancelled."""
 
     def bind(self) -> asyncio.AbstractEventLoop:
         """Return the running loop, which is that of the first call. Raises KafkaError for another
@@ -261,12 +267,13 @@ class Worker:
 
     def call_back(self, callback: Callable[..., object], *args: Any) -> object:
         """Run a callback on the loop, wait for it, and run the calls that it makes meanwhile; in
-        the worker's thread. Raises what it raises."""
+        the worker's thread. Raises what it raises; KafkaError if it is cancelled."""
         loop, running = self.loop, _Callback(self)
         if loop is None:
             raise RuntimeError("called back before the first call")
         context = contextvars.copy_context()
         context.run(_callback.set, running)
+        started: list[asyncio.Task[object]] = []
         outcome: list[asyncio.Task[object]] = []
 
         def done(task: asyncio.Task[object]) -> None:
@@ -276,22 +283,27 @@ class Worker:
 
         def start() -> None:
             task = loop.create_task(_awaited_result(callback, args), context=context)
+            started.append(task)
             task.add_done_callback(done)
 
-        is_open = call_soon(loop, start)
-        while is_open and not outcome:
+        is_open, is_late = call_soon(loop, start), False
+        while is_open and not outcome and not is_late:
             try:
-                call = self._inbox.get(timeout=CLOSED_LOOP_CHECK_S)
+                call = self._inbox.get(timeout=CHECK_S)
             except queue.Empty:
                 is_open = not loop.is_closed()
+                is_late = self.callback_deadline is not None and self.callback_deadline.expired
                 continue
             if isinstance(call, _Call):
                 self._run_call(call)
             elif call is None:  # nobody has the client any more
                 self._inbox.put(None)
                 break
+        if is_late and started:
+            call_soon(loop, started[0].cancel)
         if not outcome or outcome[0].cancelled():
-            raise KafkaError(f"a callback of this {self._what} was cancelled")
+            why = " after the timeout of close()" if is_late else ""
+            raise KafkaError(f"a callback of this {self._what} was cancelled{why}")
         return outcome[0].result()
 
 
@@ -357,8 +369,10 @@ class AsyncClient(NotPickled, Generic[C]):
     ) -> None:
         await self._end(functools.partial(self._client.__exit__, kind, error, traceback))
 
-    async def _end(self, close: Callable[[], None]) -> None:
-        """Close the client, also if the task is cancelled meanwhile, and end the thread."""
+    async def _end(self, close: Callable[[], None], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Close the client, also if the task is cancelled meanwhile, and end the thread. Callbacks
+        that still run after `timeout_s` are cancelled."""
+        self._worker.callback_deadline = Deadline(timeout_s * 1000)
         closing = asyncio.ensure_future(self._run(close, self._closer))
         for worker in (self._worker, self._closer):
             closing.add_done_callback(lambda _, worker=worker: worker.close())  # type: ignore[misc]

@@ -477,6 +477,32 @@ def test_a_slow_callback_does_not_block_the_loop(filled: FakeCluster) -> None:
     asyncio.run(main())
 
 
+def test_close_cancels_a_callback_that_does_not_return(
+    filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.client.aio.worker.CHECK_S", 0.01)
+    cancelled = []
+
+    async def on_revoked(partitions: list[TopicPartition]) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.extend(partitions)
+            raise
+
+    async def main() -> None:
+        source = consumer(filled)
+        await source.subscribe(["t"], on_revoked=on_revoked)
+        await take(source, 1)
+        with pytest.raises(KafkaError, match=r"was cancelled after the timeout of close\(\)"):
+            await source.close(0.01)
+        with pytest.raises(ConsumerStateError, match="closed"):
+            await source.poll(0)
+
+    asyncio.run(main())
+    assert cancelled == [TP]
+
+
 def test_many_tasks_share_one_iteration(filled: FakeCluster) -> None:
     async def main() -> None:
         found: list[int] = []
