@@ -13,7 +13,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -402,7 +402,6 @@ class ProducerThread:
         """Append records to the batches of their partitions. Few records are appended one by one,
         which costs less than columns of them."""
         if isinstance(records, AppendedRecords) and self._partitioner.is_small(records):
-            tps = set()
             records_in_order = self._partitioner.partition_each(records)
             for index, (partition, fields, size_bytes) in enumerate(records_in_order):
                 tp = TopicPartition(records.topic, partition)
@@ -413,8 +412,6 @@ class ProducerThread:
                     size_bytes=size_bytes,
                     since_s=records.since_s,
                 )
-                tps.add(tp)
-            self._adapt_buffer(records.topic, tps)
             return
         try:
             partitioned = self._partitioner.partition_records(records)
@@ -437,15 +434,9 @@ class ProducerThread:
                     since_s=records.since_s,
                 )
                 low = high
-            self._adapt_buffer(records.topic, partitioned.tps)
         # The partitioner may have failed some of the records.
         for failure in records.errors():
             self.on_failure(failure)
-
-    def _adapt_buffer(self, topic: str, tps: Collection[TopicPartition]) -> None:
-        """Tell the buffer when a batch of these partitions of a topic will be full."""
-        fullest_bytes = max(map(self._accumulator.size_of, tps), default=0)
-        self._buffer.adapt(topic, self._options.batch_size - fullest_bytes, len(tps))
 
     def _queue_batches(
         self,

@@ -215,9 +215,9 @@ class Producer(NotPickled):
                 records.remove_from(index, records_bytes)
                 buffer.used_bytes = used_bytes
                 raise
-            if size >= records.wake_bytes:
+            if size >= buffer.wake_bytes:
                 must_wake = True
-                if size >= records.full_bytes:
+                if size >= buffer.full_bytes:
                     buffer.ready.append(records)
                     del buffer.open[topic]
         if must_wake:

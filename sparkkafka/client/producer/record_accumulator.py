@@ -129,11 +129,6 @@ class RecordAccumulator(Generic[Owner]):
         if batch.size_bytes >= self._batch_size:
             self._full.append(self._open.pop(tp))
 
-    def size_of(self, tp: TopicPartition) -> int:
-        """Return the bytes in the open batch of a partition; 0 without one."""
-        batch = self._open.get(tp)
-        return batch.size_bytes if batch is not None else 0
-
     def record_counts(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield partition and number of records of each batch that is open, or full and not closed
         yet."""

@@ -14,13 +14,9 @@ from sparkkafka.client.producer.topic_records import AppendedRecords, TopicRecor
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
 
-MAX_FEW_PARTITIONS_BYTES = 2**20
-MAX_MANY_PARTITIONS_BYTES = 8 * 2**20
-"""Records of a topic that are handed over together, at most. Each partition has a cost, which they
+MAX_OPEN_BYTES = 2 * 2**20
+"""Records of a topic that are handed over together, at most: each partition has a cost, which they
 share. They get that many only while the I/O thread is busy."""
-MAX_WAKES = 8  # for one batch
-BUFFER_SHARE = 4  # records handed over together take at most this part of buffer.memory
-SLOW = "the brokers take records too slowly"
 
 
 class SendBuffer:
@@ -41,15 +37,12 @@ class SendBuffer:
         self._memory_freed = threading.Condition(self.lock)
         self._notifier = notifier
         self._linger_s = options.linger_ms / 1000
-        self._batch_size = options.batch_size
         self._max_block_ms = options.max_block_ms
         self.limit_bytes = options.buffer_memory
-        share_bytes = max(1, options.buffer_memory // BUFFER_SHARE)
-        self._few_partitions_bytes = min(MAX_FEW_PARTITIONS_BYTES, share_bytes)
-        self._many_partitions_bytes = min(MAX_MANY_PARTITIONS_BYTES, share_bytes)
-        self._full_bytes: dict[str, int] = {}  # by topic
-        # By topic, what its fullest open batch lacks: as many bytes wake the I/O thread.
-        self._missing_bytes: dict[str, int] = {}
+        self.full_bytes = max(1, min(MAX_OPEN_BYTES, options.buffer_memory // 4))
+        """Open records of a topic with as many bytes take no more."""
+        self.wake_bytes = min(options.batch_size, self.full_bytes)
+        """Open records of a topic with as many bytes wake the I/O thread."""
         self.open: dict[str, AppendedRecords] = {}
         self.ready: deque[TopicRecords] = deque()
         self.unfinished: set[TopicRecords] = set()
@@ -88,16 +81,9 @@ class SendBuffer:
         """Return new records of a topic that has no open ones; the caller calls `wake` once it has
         released the lock. Raises as `raise_refusal`."""
         self.raise_refusal()
-        wake_bytes = self._missing_bytes.get(topic, self._batch_size)
-        full_bytes = self.full_bytes(topic)
-        records = AppendedRecords(topic, self._notifier, min(wake_bytes, full_bytes), full_bytes)
-        self.open[topic] = records
+        records = self.open[topic] = AppendedRecords(topic, self._notifier)
         self.unfinished.add(records)
         return records
-
-    def full_bytes(self, topic: str) -> int:
-        """How many bytes of a topic's records are handed over together."""
-        return self._full_bytes.get(topic, self._many_partitions_bytes)
 
     def close_open(self) -> None:
         """Make all open records ready, in the order in which they were opened."""
@@ -148,8 +134,9 @@ class SendBuffer:
     def no_room_error(self, size_bytes: int, why: str, hint: str = "") -> KafkaTimeoutError:
         """Return the error of a caller that has waited for max.block.ms."""
         return KafkaTimeoutError(
-            f"{'records cannot be sent' if why else SLOW}: {self.held_bytes()} bytes wait, the "
-            f"next takes {size_bytes}, and buffer.memory={self.limit_bytes} had no room for "
+            f"{'records cannot be sent' if why else 'the brokers take records too slowly'}: "
+            f"{self.held_bytes()} bytes wait, the next takes {size_bytes}, and "
+            f"buffer.memory={self.limit_bytes} had no room for "
             f"max.block.ms={self._max_block_ms}{hint}{why}"
         )
 
@@ -204,29 +191,6 @@ class SendBuffer:
             records.close()
         return taken
 
-    def adapt(self, topic: str, missing_bytes: int, partition_count: int) -> None:
-        """Adapt to a topic whose fullest open batch lacks `missing_bytes`, and whose last records
-        were for `partition_count` partitions."""
-        full_bytes = min(
-            max(self._few_partitions_bytes, partition_count * self._batch_size),
-            self._many_partitions_bytes,
-        )
-        # Records for many partitions: waking for every few bytes would be too often. Without
-        # linger.ms the batches close as they are.
-        wake_bytes = max(missing_bytes, self._batch_size // MAX_WAKES)
-        if not self._linger_s:
-            wake_bytes = self._batch_size
-        with self.lock:
-            if wake_bytes < self._batch_size:
-                self._missing_bytes[topic] = wake_bytes
-            else:
-                self._missing_bytes.pop(topic, None)
-            self._full_bytes[topic] = full_bytes
-            records = self.open.get(topic)
-            if records is not None:
-                records.full_bytes = full_bytes
-                records.wake_bytes = min(wake_bytes, full_bytes)
-
     def begin_sleep(self, has_commands: Callable[[], bool]) -> float | None:
         """Return for how many seconds there is nothing to take; None: until `wake`. The I/O thread
         counts as sleeping from here on, unless there is something now (0)."""
@@ -235,7 +199,7 @@ class SendBuffer:
                 self.ready
                 or has_commands()
                 or ((self.waiting_threads or self.flushes) and (self.may_linger or self.open))
-                or any(records.size_bytes >= records.wake_bytes for records in self.open.values())
+                or any(records.size_bytes >= self.wake_bytes for records in self.open.values())
             ):
                 return 0.0
             if self._is_woken:

@@ -77,25 +77,19 @@ class TopicRecords(RecordFutures):
 
 class AppendedRecords(TopicRecords):
     """Records that were queued one by one. `Producer.send` appends to the lists; times are seconds
-    since 1970. At `wake_bytes` the I/O thread is woken, at `full_bytes` no more are appended."""
+    since 1970."""
 
     __slots__ = (
         "explicit_times_ms",
-        "full_bytes",
         "headers",
         "keys",
         "partitions",
         "times_s",
         "values",
-        "wake_bytes",
     )
 
-    def __init__(
-        self, topic: str, notifier: OutcomeNotifier, wake_bytes: int = 0, full_bytes: int = 0
-    ) -> None:
+    def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
         super().__init__(topic, notifier)
-        self.full_bytes = full_bytes
-        self.wake_bytes = wake_bytes
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.times_s: list[float] = []
@@ -316,10 +310,9 @@ def series_records(
     partition: int | None,
     notifier: OutcomeNotifier,
     options: ProducerOptions,
-    max_bytes: Callable[[str], int],
+    max_bytes: int,
 ) -> list[AppendedRecords]:
-    """Check the whole series, then return it in parts of one topic and about `max_bytes(topic)`
-    each.
+    """Check the whole series, then return it in parts of one topic and about `max_bytes` each.
 
     `topic` and `partition` are for records that name none. Raises OptionError, ProduceError for a
     record that is too large.
@@ -344,7 +337,7 @@ def series_records(
     return [
         columns.records(name, notifier, numbers[first:end], size_bytes)
         for name, numbers in columns.numbers_by_topic()
-        for first, end, size_bytes in _split_by_size(sizes[numbers], max_bytes(name))
+        for first, end, size_bytes in _split_by_size(sizes[numbers], max_bytes)
     ]
 
 

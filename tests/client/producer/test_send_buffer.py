@@ -80,27 +80,3 @@ def test_what_was_queued_since_takes_memory(ready: bool) -> None:
         assert has_memory(buffer, 60)
         later.acknowledged(TopicPartition("t", 0), range(1), 1, -1)
         assert has_memory(buffer, LIMIT)
-
-
-@pytest.mark.parametrize("buffer_memory", [32 << 20, 32 << 30])
-def test_more_records_for_many_partitions_are_handed_over_together(buffer_memory: int) -> None:
-    """The cost of each partition is shared by more records."""
-    given = settings("127.0.0.1:1", batch_size=16_384, buffer_memory=buffer_memory)
-    buffer = SendBuffer(parse_producer_options(given), OutcomeNotifier(), SendMetrics(0))
-    try:
-        with buffer.lock:
-            unknown = buffer.open_records("t").full_bytes
-        assert unknown == 8 << 20  # until it is known better
-        full_bytes = {}
-        for spread in (1, 4, 100, 500, 10_000):
-            buffer.adapt("t", 16_384, spread)
-            full_bytes[spread] = buffer.open["t"].full_bytes
-        assert full_bytes[1] == full_bytes[4] == 1 << 20
-        assert full_bytes[100] == 100 * 16_384
-        assert full_bytes[500] == 500 * 16_384
-        assert full_bytes[10_000] == 8 << 20
-        buffer.take()
-        with buffer.lock:
-            assert buffer.open_records("t").full_bytes == 8 << 20
-    finally:
-        buffer.close()
