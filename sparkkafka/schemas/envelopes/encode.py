@@ -230,6 +230,13 @@ def envelopes(row: pa.Array, change: pa.Array, kind: pa.DataType, now_ms: int) -
             f"change.op is {op[index].as_py()!r} and change.kind {shown!r}: only {ROW} (op c, u, "
             f"d, r), {TRUNCATE} (t) and {TOMBSTONE} can be written. Filter the others",
         )
+    old_keys = names.get("old_key")
+    if old_keys is not None and len(old_keys) > old_keys.null_count:
+        raise ValueRowError(
+            int(np.argmax(is_valid(old_keys))),
+            "change.old_key is set: Debezium's envelopes have a delete of the old key and a create "
+            "of the new one for such a change. Write these two rows instead",
+        )
     row = _with_placeholders(row, names.get("unavailable"))
     is_delete = ops["d"]
     is_after = ~is_delete & ~ops["t"]

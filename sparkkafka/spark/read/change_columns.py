@@ -166,9 +166,20 @@ def _parts_of_change(
 ) -> tuple[list[pa.Field], pa.DataType | None]:
     """Return the fields of the column change that the envelope gives, and the type of the key, if
     it is decoded."""
+    key = check_change(change)
+    own = [
+        field
+        for field in change
+        if field.name not in _KAFKA_FIELDS and (field.name != "key" or keys_from_rows)
+    ]
+    return own, None if keys_from_rows else key
+
+
+def check_change(change: pa.DataType) -> pa.DataType | None:
+    """Raise OptionError unless the fields of the column change have their names and types. Return
+    the type of the key, None if it is not among them."""
     if not pa.types.is_struct(change):
         raise OptionError("column 'change' of the schema must be a struct: see the docs' page cdc")
-    own: list[pa.Field] = []
     key = None
     for field in change:
         expected = _EXPECTED.get(field.name)
@@ -186,9 +197,7 @@ def _parts_of_change(
             )
         elif not _same(field.type, expected):
             raise OptionError(f"field change.{field.name} of the schema must be {expected}")
-        if field.name not in _KAFKA_FIELDS and (field.name != "key" or keys_from_rows):
-            own.append(field)
-    return own, None if keys_from_rows else key
+    return key
 
 
 def _same(declared: pa.DataType, expected: pa.DataType) -> bool:

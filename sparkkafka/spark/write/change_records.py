@@ -28,7 +28,7 @@ from sparkkafka.schemas.envelopes.encode import (
 from sparkkafka.schemas.json.format import text_encoder
 from sparkkafka.schemas.values import Schema, ValueRowError
 from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
-from sparkkafka.spark.read.change_columns import CHANGE
+from sparkkafka.spark.read.change_columns import CHANGE, check_change
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,10 @@ class ChangeRecords:
             )
         fields = [field for field in schema.fields if field.name != CHANGE]
         row = cast(pa.StructType, to_arrow_type(StructType(fields), "row"))
+        if not fields:
+            raise OptionError("the DataFrame has no column of the table beside change")
         change_type = to_arrow_type(change, CHANGE)
+        check_change(change_type)
         kind = envelope_type(row, change_type)
         value = encoded_type(kind, f"{_name(options.topic)}.Envelope")
         index = change_type.get_field_index("key")

@@ -189,9 +189,28 @@ def test_changes_that_no_envelope_can_have(topics: Topics) -> None:
         write(topics, rows)
 
 
+def test_a_change_of_the_key_is_two_rows(topics: Topics) -> None:
+    key = struct(id=LongType())
+    schema = struct(id=LongType(), change=struct(op=StringType(), key=key, old_key=key))
+    rows = [
+        {"id": 1, "change": {"op": "u", "key": {"id": 1}, "old_key": None}},
+        {"id": 2, "change": {"op": "u", "key": {"id": 2}, "old_key": {"id": 1}}},
+    ]
+    with pytest.raises(EncodeError, match=r"row 1 of this task: change.old_key is set"):
+        write(topics, rows, schema)
+
+
+def with_change(**fields: Any) -> StructType:
+    return struct(id=LongType(), change=struct(**{"op": StringType(), **fields}))
+
+
 @pytest.mark.parametrize(
     ("more", "schema", "match"),
     [
+        ({}, with_change(ts_ms=StringType()), "change.ts_ms of the schema must be int64"),
+        ({}, with_change(op=LongType()), "change.op of the schema must be string"),
+        ({}, with_change(lsn=LongType()), "change.lsn, which does not exist"),
+        ({}, struct(change=CHANGE), "no column of the table"),
         ({}, ROW, "needs the column change"),
         ({"envelope": "canal"}, SCHEMA, "envelope=canal with valueFormat=json is for reads"),
         ({"keyFormat": "json"}, SCHEMA, "keyFormat and envelope=debezium exclude each other"),
