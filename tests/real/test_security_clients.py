@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, KafkaError, KafkaTimeoutError, ProduceError
-from tests.real.secured import SESSIONS_S, Secured, confluent_read, confluent_write
+from sparkkafka.testing import account_check
+from tests.real.secured import PASSWORDS, SESSIONS_S, Secured, confluent_read, confluent_write
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.real
@@ -51,6 +53,24 @@ def group_config(config: dict[str, str], group: str, protocol: str) -> dict[str,
 
 
 # --- in ------------------------------------------------------------------------------------------
+
+
+def test_account_check(
+    secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that an Apache Kafka offers works for a user of SCRAM, and the report has no password."""
+    settings = tmp_path / "client.properties"
+    config = secured.ours("SASLTLS", "SCRAM-SHA-512")
+    settings.write_text("".join(f"{name}={value}\n" for name, value in config.items()))
+    assert account_check.main(["-F", str(settings), "--write", "checked"]) == 0
+    report = capsys.readouterr().out
+    assert "SCRAM-SHA-512 as user alice" in report
+    assert PASSWORDS["alice"] not in report
+    refused = [line for line in report.splitlines() if not line.startswith("ok")]
+    assert refused == []
+    with Admin(config) as admin:
+        assert "checked" not in admin.list_topics()
+        assert account_check.NAME not in admin.list_groups()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
