@@ -422,7 +422,7 @@ class ToCoordinatorOfReader(ToCoordinator):
             where = f"{self._handler.request_type.API_NAME} of {self._handler.name(tp)}"
             if tp.topic in failed:
                 nodes[tp] = BrokerError(failed[tp.topic], where)
-            elif self._cluster.topic_id(tp.topic) != topic_id:
+            elif self._cluster.was_recreated(tp.topic, topic_id):
                 why = "the topic was deleted and recreated, the offset is of the old one"
                 nodes[tp] = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_ID, where, why)
         return nodes

@@ -159,12 +159,14 @@ class PartitionQueue:
 
     @topic_id.setter
     def topic_id(self, topic_id: bytes | None) -> None:
-        if topic_id != self._topic_id:
-            self._topic_id = topic_id
+        if topic_id is None:  # from a broker before Kafka 2.8, perhaps of a cluster in an upgrade
+            return
+        if self._topic_id is not None and topic_id != self._topic_id:
             self._last_offset = -1
             self._state_known_until_s = 0.0
             for batch in self.batches:
                 batch.is_unresolved = False
+        self._topic_id = topic_id
 
     @property
     def has_producer_id(self) -> bool:

@@ -13,7 +13,9 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import UnknownTopicError
+from sparkkafka.protocol.wire.primitives import NULL_UUID
 from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import open_cluster, settings, write
 from tests.support.waiting import wait_until
 
@@ -145,6 +147,33 @@ def test_a_transaction_does_not_commit_offsets_of_the_old_topic(
         producer.commit_transaction()
     assert fake.committed("g") == {("t", 0): 400}
     assert fake.requests_of("TxnOffsetCommit")[-1].version == version
+
+
+def test_a_broker_that_knows_no_ids_yet(cluster: Callable[[str], FakeCluster]) -> None:
+    """In an upgrade to Kafka 2.8 only some brokers have topic ids in their metadata: that is no
+    recreation, for commits and for a batch that may have been written."""
+    fake = cluster("2.8")
+    answer = fake.handlers["Metadata"]
+
+    def without_ids(call: Any) -> Any:
+        response = answer(call)
+        for topic in response.topics:
+            topic.topic_id = NULL_UUID
+        return response
+
+    with (
+        member(fake, "classic", enable_auto_commit=False) as consumer,
+        Producer(settings(fake, delivery_timeout_ms=60_000)) as producer,
+    ):
+        read_until(consumer, fake, 200)
+        producer.send("t", b"1", partition=0).result()
+        fake.handlers["Metadata"] = without_ids
+        consumer.partitions_for("t")
+        consumer.commit()
+        fake.fault(Drop.AFTER, api="Produce")
+        producer.send("t", b"2", partition=0).result()
+    assert fake.committed("g")["t", 0] == 200
+    assert [row.value for row in fake.log("t", 0).records()][200:] == [b"1", b"2"]
 
 
 def test_a_position_that_was_never_fetched_from_has_the_id_of_its_topic(
