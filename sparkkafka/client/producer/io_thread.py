@@ -292,23 +292,22 @@ class ProducerThread:
         """Return how long the sender may wait for answers: until the next batch closes, the next
         lookup is due, records without metadata expire, or the deadline of `stop`."""
         now_s = time.monotonic()
-        limits = [MAX_SLEEP_S]
-        buffer_s = self._buffer.begin_sleep(lambda: bool(self._commands))
-        if buffer_s is not None:
-            limits.append(buffer_s)
-        moments_s = [
+        until_s = min(
+            now_s + MAX_SLEEP_S,
+            self._buffer.begin_sleep(lambda: bool(self._commands)),
             self._accumulator.next_close_s(),
-            self._lookup.next_lookup_s(self._without_partition),
-        ]
+        )
         if self._without_partition:
-            oldest_s = min(
-                record_sets[0].since_s for record_sets in self._without_partition.values()
+            opened_s = (waiting[0].since_s for waiting in self._without_partition.values())
+            until_s = min(
+                until_s,
+                self._lookup.next_lookup_s(self._without_partition),
+                min(opened_s) + self._metadata_limit_ms / 1000,
             )
-            moments_s.append(oldest_s + self._metadata_limit_ms / 1000)
-        limits += [moment_s - now_s for moment_s in moments_s if moment_s is not None]
         if self._stop_deadline is not None:
-            limits.append(self._stop_deadline.remaining_s() if self._buffer.unfinished else 0.0)
-        return max(0.0, min(limits))
+            left_s = self._stop_deadline.remaining_s() if self._buffer.unfinished else 0.0
+            until_s = min(until_s, now_s + left_s)
+        return max(0.0, until_s - now_s)
 
     def _run_command(self, action: Callable[[], Any], future: Future[Any]) -> None:
         """Run an action of `call`, and give its result or error to the caller."""

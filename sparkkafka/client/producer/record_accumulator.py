@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -135,10 +136,10 @@ class RecordAccumulator(Generic[Owner]):
         for batch in (*self._full, *self._open.values()):
             yield batch.tp, batch.record_count
 
-    def next_close_s(self) -> float | None:
-        """When `close_lingering` is due (monotonic seconds), None for never."""
+    def next_close_s(self) -> float:
+        """When `close_lingering` is due (monotonic seconds), infinite for never."""
         self._skip_closed()
-        return self._lingering[0][0] + self._linger_s if self._lingering else None
+        return self._lingering[0][0] + self._linger_s if self._lingering else math.inf
 
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""

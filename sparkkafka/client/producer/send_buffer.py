@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -191,9 +192,9 @@ class SendBuffer:
             records.close()
         return taken
 
-    def begin_sleep(self, has_commands: Callable[[], bool]) -> float | None:
-        """Return for how many seconds there is nothing to take; None: until `wake`. The I/O thread
-        counts as sleeping from here on, unless there is something now (0)."""
+    def begin_sleep(self, has_commands: Callable[[], bool]) -> float:
+        """Return when there is something to take (monotonic seconds): infinite, not before `wake`.
+        The I/O thread counts as sleeping from here on, unless there is something now (0)."""
         with self.lock:
             if (
                 self.ready
@@ -206,10 +207,8 @@ class SendBuffer:
                 self._is_woken = False
                 self._waker.drain()
             self.is_sleeping = True
-            if not self.open:
-                return None
-            oldest_s = min(records.since_s for records in self.open.values())
-            return max(0.0, oldest_s + self._linger_s - time.monotonic())
+            opened_s = (records.since_s for records in self.open.values())
+            return min(opened_s, default=math.inf) + self._linger_s
 
     def free(self, io_bytes: int, finished: list[TopicRecords]) -> None:
         """Free the memory of `finished` records, whose outcomes are set; the I/O thread still holds

@@ -12,7 +12,7 @@ import math
 import select
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -161,7 +161,7 @@ class Sender:
         self.queued_bytes = 0
         self._outcome_count = 0  # calls of callbacks
         self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their answers
-        self._buffers: dict[int, FrameBuffer] = {}
+        self._buffers: defaultdict[int, FrameBuffer] = defaultdict(FrameBuffer)
         self._muted_until_s: dict[int, float] = {}
         self._producer_id: tuple[int, int] | None = None
         self._producer_id_backoff = cluster.backoff()
@@ -312,8 +312,7 @@ class Sender:
             ):
                 return
             for node_id, batches in by_leader.items():
-                if self._can_send(node_id):
-                    is_sent = self._send_request(node_id, batches) or is_sent
+                is_sent = self._send_request(node_id, batches) or is_sent
             if not is_sent:
                 return
 
@@ -659,40 +658,32 @@ class Sender:
 
     def _take_answer(self, node_id: int) -> None:
         """Read the next answer of a broker, if all of it is here, and act on it."""
+        deadline = self._sent[node_id][0].deadline
+        connection = self._cluster.connections.find_open(node_id)
         try:
-            answer = self._receive(node_id)
+            if connection is None:
+                raise KafkaConnectionError(f"broker {node_id}: the connection broke")
+            if deadline.expired:
+                # Fails immediately and closes the connection: a late answer would be taken for the
+                # next request's.
+                answer = connection.receive(deadline)
+            else:
+                if connection.has_unsent:
+                    connection.send_rest(deadline)
+                # The rest of this answer does not delay other brokers' answers.
+                found = connection.receive_ready(self._buffers[node_id])
+                if found is None:
+                    return
+                answer = found
         except KafkaError as error:
             self._on_connection_lost(node_id, error)
             return
-        if answer is not None:
-            connection, response = answer
-            sent = self._sent[node_id].popleft()
-            self._process_answer(sent, response, f"Produce @ {connection}")
-
-    def _receive(self, node_id: int) -> tuple[Connection, ProduceResponse] | None:
-        """Return the next answer of a broker, None if not all of it is here. Raises KafkaError."""
-        deadline = self._sent[node_id][0].deadline
-        connection = self._cluster.connections.find_open(node_id)
-        if connection is None:
-            raise KafkaConnectionError(f"broker {node_id}: the connection broke")
-        if deadline.expired:
-            # Fails immediately and closes the connection: a late answer would be taken for the
-            # next request's.
-            answer = connection.receive(deadline)
-        else:
-            if connection.has_unsent:
-                connection.send_rest(deadline)
-            # The rest of this answer does not delay other brokers' answers.
-            found = connection.receive_ready(self._buffers.setdefault(node_id, FrameBuffer()))
-            if found is None:
-                return None
-            answer = found
         response: ProduceResponse = answer[1]
         if self._send_metrics is not None:
             self._send_metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
-        return connection, response
+        self._process_answer(self._sent[node_id].popleft(), response, connection)
 
     def _on_connection_lost(
         self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
@@ -733,9 +724,10 @@ class Sender:
 
     # --- what answers do ---------------------------------------------------------------------
 
-    def _process_answer(self, sent: SentRequest, response: ProduceResponse, where: str) -> None:
-        """Act on the answer to a request; `where` is for messages. Raises what a callback raises,
-        at the end."""
+    def _process_answer(
+        self, sent: SentRequest, response: ProduceResponse, connection: Connection
+    ) -> None:
+        """Act on the answer to a request. Raises what a callback raises, at the end."""
         answers = {
             (topic.name or sent.topic_names.get(topic.topic_id, ""), row.index): row
             for topic in response.responses
@@ -774,7 +766,8 @@ class Sender:
                     self._acknowledge(queue, batch, row.base_offset, row.log_append_time_ms)
                 continue
             message = "the answer leaves the partition out" if row is None else row.error_message
-            refusal = BrokerError(code, f"{where} for {queue.tp}", message, prefix=self._prefix)
+            where = f"Produce @ {connection} for {queue.tp}"
+            refusal = BrokerError(code, where, message, prefix=self._prefix)
             records = [] if row is None else row.record_errors
             try:
                 self._carry_out(

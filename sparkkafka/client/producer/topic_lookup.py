@@ -107,10 +107,10 @@ class TopicLookup:
                 final[name] = self._give_up(name, BrokerError(code, f"Metadata of topic {name}"))
         return final
 
-    def next_lookup_s(self, names: Iterable[str]) -> float | None:
-        """When the next lookup of one of these is due (monotonic seconds), None for never."""
-        entries = (self._missing.get(name) for name in names)
-        return min((missing.next_s for missing in entries if missing is not None), default=None)
+    def next_lookup_s(self, names: Iterable[str]) -> float:
+        """When the next lookup of one of these is due (monotonic seconds), infinite for never."""
+        due_s = (self._missing[name].next_s for name in names if name in self._missing)
+        return min(due_s, default=math.inf)
 
     def last_error(self, topic: str) -> KafkaError | None:
         """Return why the last lookup did not find a topic; None if it did."""
