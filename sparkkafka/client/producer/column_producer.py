@@ -13,12 +13,12 @@ from __future__ import annotations
 import itertools
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.partition_queue import BatchCallback
+from sparkkafka.client.producer.futures import RecordsCallback
 from sparkkafka.client.producer.partitioner import PartitionedRecords
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
@@ -53,22 +53,11 @@ _HELD_SHARE = 0.5
 """Of buffer.memory: the rest is for records in flight, however large the columns are."""
 
 
-class _RaiseFirstFailure:
-    """The callback of all batches: the first failure ends the producer."""
-
-    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
-        pass
-
-    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
-        cause = error.__cause__
-        # A request that cannot be expressed at all is no fault of this partition.
-        raise cause if isinstance(cause, UnsupportedVersionError | EncodeError) else error
-
-    def split(self, counts: Sequence[int]) -> Sequence[BatchCallback]:
-        return [self] * len(counts)
-
-
-_CALLBACK = _RaiseFirstFailure()
+def _raise_failure(error: ProduceError) -> KafkaError:
+    """Raise the error of a batch: the first failure ends the producer."""
+    cause = error.__cause__
+    # A request that cannot be expressed at all is no fault of this partition.
+    raise cause if isinstance(cause, UnsupportedVersionError | EncodeError) else error
 
 
 class ColumnProducer:
@@ -94,7 +83,9 @@ class ColumnProducer:
         self._sender = Sender(cluster, options, transaction, lookup=lookup)
         self._accumulator: RecordAccumulator[None] = RecordAccumulator(
             options,
-            lambda tp, batches, *_: self._sender.append(tp, batches, itertools.repeat(_CALLBACK)),
+            lambda tp, batches, *_: self._sender.append(
+                tp, batches, itertools.repeat(RecordsCallback(tp, (), _raise_failure))
+            ),
         )
         self._next_step_s = 0.0
         self._failure: KafkaError | None = None

@@ -450,7 +450,8 @@ class RecordSlice(NamedTuple):
 
 class RecordsCallback:
     """The callback of a batch: passes its outcome on to its records, which are in these slices, in
-    order. `on_failure` returns the error that the records get for that of the batch."""
+    order (Spark's rows have none). `on_failure` returns the error that the records get for that of
+    the batch, or raises, which stops the sender for good."""
 
     __slots__ = ("_on_failure", "_slices", "_tp")
 
@@ -465,6 +466,8 @@ class RecordsCallback:
         self._on_failure = on_failure
 
     def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
+        """The batch is written. The offset is -1 if the broker did not return it, the time is -1
+        unless the topic has LogAppendTime."""
         offset = base_offset
         for records, indexes in self._slices:
             records.acknowledged(self._tp, indexes, offset, log_append_time_ms)
@@ -472,6 +475,8 @@ class RecordsCallback:
                 offset += len(indexes)
 
     def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
+        """The batch failed. `record_messages` are the broker's messages about single records
+        (KIP-467), by index in the batch."""
         reported = self._on_failure(error)
         slice_start = 0
         for records, indexes in self._slices:
@@ -486,6 +491,7 @@ class RecordsCallback:
             slice_start += len(indexes)
 
     def split(self, counts: Sequence[int]) -> list[RecordsCallback]:
+        """Return the callbacks of a batch's parts, which have this many records."""
         return [
             RecordsCallback(self._tp, slices, self._on_failure)
             for slices in split_slices(self._slices, counts)
@@ -504,7 +510,7 @@ def split_slices(
     remaining = list(reversed(slices))
     for end in itertools.accumulate(counts):
         part: list[RecordSlice] = []
-        while begin < end:
+        while begin < end and remaining:
             records, indexes = remaining.pop()
             size = min(len(indexes), end - begin)
             part.append(RecordSlice(records, indexes[:size]))
@@ -512,7 +518,7 @@ def split_slices(
                 remaining.append(RecordSlice(records, indexes[size:]))
             begin += size
         yield part
-    if begin != sum(len(record_slice.indexes) for record_slice in slices):
+    if slices and (begin < end or remaining):
         raise RuntimeError("the batches have other records than their slices")
 
 

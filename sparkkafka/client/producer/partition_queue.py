@@ -41,13 +41,13 @@ import enum
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sparkkafka.client.deadline import Backoff
+from sparkkafka.client.producer.futures import RecordsCallback
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import KafkaError, PartitionOutcome, ProduceError
+from sparkkafka.errors import KafkaError, PartitionOutcome
 from sparkkafka.protocol.columns.encode import EncodedBatch
 from sparkkafka.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from sparkkafka.protocol.wire.primitives import BytesLike
@@ -63,21 +63,6 @@ def next_sequence(sequence: int, record_count: int) -> int:
     return (sequence + record_count) % SEQUENCE_LIMIT
 
 
-class BatchCallback(Protocol):
-    """Is called once with the outcome of a batch: `acknowledged` or `failed`."""
-
-    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
-        """The batch is written. The offset is -1 if the broker did not return it, the time is -1
-        unless the topic has LogAppendTime."""
-
-    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
-        """The batch failed. `record_messages` are the broker's messages about single records
-        (KIP-467), by index in the batch. A callback may raise to stop the sender for good."""
-
-    def split(self, counts: Sequence[int]) -> Sequence[BatchCallback]:
-        """Return the callbacks of a batch's parts, which have this many records."""
-
-
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
     """A queued record batch.
@@ -88,7 +73,7 @@ class ProducerBatch:
 
     encoded: EncodedBatch
     created_s: float
-    callback: BatchCallback
+    callback: RecordsCallback
     has_failed: bool = False
     base_sequence: int = NO_SEQUENCE
     wire: tuple[bytes, BytesLike] | None = None

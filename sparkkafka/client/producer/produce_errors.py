@@ -147,15 +147,18 @@ def batch_error(
     queue: PartitionQueue,
     batch: ProducerBatch,
     text: str,
-    code: int | None = None,
-    *,
-    kind: type[ProduceError] = ProduceError,
+    cause: KafkaError | None,
+    kind: type[ProduceError],
 ) -> ProduceError:
     """Return the error, of this class (`kind`), for a batch that cannot be delivered."""
     if queue.last_error is not None and str(queue.last_error) not in text:
         text += f"; the last failure: {queue.last_error}"
     text += f"; records in this batch: {batch.encoded.record_count}"
-    return produce_error(queue.tp, text, code, perhaps=batch.has_unknown_outcome, kind=kind)
+    # A batch that expired was not refused, whatever an earlier attempt met.
+    code = cause.code if isinstance(cause, BrokerError) and kind is ProduceError else None
+    error = produce_error(queue.tp, text, code, perhaps=batch.has_unknown_outcome, kind=kind)
+    error.__cause__ = cause
+    return error
 
 
 def refusal_text(

@@ -22,8 +22,8 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.sending import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
+from sparkkafka.client.producer.futures import RecordsCallback
 from sparkkafka.client.producer.partition_queue import (
-    BatchCallback,
     PartitionQueue,
     ProducerBatch,
     State,
@@ -33,7 +33,6 @@ from sparkkafka.client.producer.produce_errors import (
     Verdict,
     batch_error,
     judge,
-    produce_error,
     refusal_facts,
     refusal_text,
     with_codec_reason,
@@ -178,7 +177,7 @@ class Sender:
         self,
         tp: TopicPartition,
         encoded: Iterable[EncodedBatch],
-        callbacks: Iterable[BatchCallback],
+        callbacks: Iterable[RecordsCallback],
         created_s: float | None = None,
     ) -> None:
         """Queue batches of one partition, each with the next of `callbacks`, of which there may be
@@ -878,9 +877,9 @@ class Sender:
                 self._refusal_facts_s = time.monotonic()
             for doubtful in queue.unresolved_before(batch):
                 text = f"{error}: no broker knows whether it is written"
-                self._fail(queue, doubtful, text, error, code=error.code)
+                self._fail(queue, doubtful, text, error)
             text = refusal_text(batch, error, self._options, self._prefix, facts)
-            self._fail(queue, batch, text, error, record_messages, code=error.code)
+            self._fail(queue, batch, text, error, record_messages)
             return
         log.info("%s; %s", error, verdict.action.value)
         if verdict.action is Action.SPLIT:
@@ -935,8 +934,7 @@ class Sender:
                 )
                 if self._expiring_since_s is None:
                     self._expiring_since_s = now_s
-                error = batch_error(queue, batch, text, kind=DeliveryTimeoutError)
-                self._fail_with(queue, batch, error, queue.last_error)
+                self._fail(queue, batch, text, queue.last_error, kind=DeliveryTimeoutError)
 
     def _fail(
         self,
@@ -946,22 +944,11 @@ class Sender:
         cause: KafkaError | None = None,
         record_messages: Mapping[int, str | None] | None = None,
         *,
-        code: int | None = None,
+        kind: type[ProduceError] = ProduceError,
     ) -> None:
-        """Fail a batch with an error of this text. Raises what its callback raises."""
-        self._fail_with(queue, batch, batch_error(queue, batch, text, code), cause, record_messages)
-
-    def _fail_with(
-        self,
-        queue: PartitionQueue,
-        batch: ProducerBatch,
-        error: ProduceError,
-        cause: KafkaError | None,
-        record_messages: Mapping[int, str | None] | None = None,
-    ) -> None:
-        """Report that a batch failed with this error, and remove it. Raises what its callback
-        raises."""
-        error.__cause__ = cause
+        """Fail a batch with an error of this text and class (`kind`), and remove it. Raises what
+        its callback raises."""
+        error = batch_error(queue, batch, text, cause, kind)
         log.info("%s", error)
         self._outcome_count += 1
         if self._send_metrics is not None:
@@ -980,14 +967,12 @@ class Sender:
         sent: bool = True,
     ) -> None:
         """Fail all batches of a partition; without `sent`, only those that were never sent."""
-        code = cause.code if isinstance(cause, BrokerError) else None
         # Batches that may be written come first: their error is the one that a callback raises.
         for batch in sorted(
             queue.batches, key=lambda batch: batch.has_unknown_outcome, reverse=True
         ):
             if sent or not batch.attempts:
-                error = produce_error(queue.tp, text, code, perhaps=batch.has_unknown_outcome)
-                self._fail_with(queue, batch, error, cause)
+                self._fail(queue, batch, text, cause)
 
     def fail_all(self, text: str, *, sent: bool = True) -> None:
         """Fail the batches of all partitions, as `fail_partition`."""
