@@ -185,7 +185,7 @@ def _add_records(sample: Sample, batch: pa.RecordBatch, keys: Mapping[int, bytes
             change = parse_change(key, value)
         except BadRecordError as error:
             sample.bad.append(f"partition {partition} offset {offset}: {error}")
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(value) if isinstance(value, bytes) else value
             if isinstance(value, Mapping):
                 sample.others.append(value.get("payload", value))

@@ -69,9 +69,11 @@ def parse_change(key: Any, value: Any) -> Change:
     if value is None:
         return Change(TOMBSTONE, key=key)
     if not isinstance(value, Mapping):
-        raise BadRecordError("the value is no JSON object, and so no envelope")
+        raise BadRecordError("the value is no JSON object, and so no change of Debezium")
     op = value.get("op")
-    if op in KIND_OF_OP:
+    if op is not None and (not isinstance(op, str) or op not in KIND_OF_OP):
+        raise BadRecordError(f"field op: {value_text(op)} is none of {', '.join(KIND_OF_OP)}")
+    if op is not None:
         parts = (_row(value, "before"), _row(value, "after"))
         return Change(KIND_OF_OP[op], op, key, *parts, value, schema)
     try:
@@ -91,7 +93,7 @@ def _payload(text: Any, column: str) -> tuple[Any, Mapping[str, Any] | None]:
             )
         try:
             text = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadRecordError(f"the {column} is no JSON: {error}") from None
     if isinstance(text, Mapping) and text.keys() == {"schema", "payload"}:
         return text["payload"], text["schema"]
@@ -143,7 +145,8 @@ class ChangeLines:
         elif change.kind == TRUNCATE:
             yield table_of_source(change.source)
         elif change.kind != TOMBSTONE and change.value is not None:
-            value = change.value.get("message", change.value)
+            message = change.value.get("message")
+            value = message if isinstance(message, Mapping) else change.value
             yield " ".join(
                 f"{name}={value_text(v)}"
                 for name, v in value.items()

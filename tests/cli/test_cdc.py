@@ -107,6 +107,8 @@ def test_a_record_that_is_no_change_is_an_error_with_its_location(fake, command)
         (b"a", b"{}", "the key is no JSON"),
         (None, b"[]", "no JSON object"),
         (None, b"x", "no JSON"),
+        (None, b"[" * 100_000, "no JSON"),
+        (None, b'{"op": ["c"], "after": {}}', r"field op: \["),
     ],
 )
 def test_what_is_no_change(key, value, reason):
