@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from sparkkafka.client.consumer import leader_connections
 from sparkkafka.client.consumer.range_reader import OpenEnds, PlannedRange, RangeReader
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
@@ -256,7 +257,7 @@ def test_records_deleted_while_they_are_read(filled, caplog):
 def test_a_topic_deleted_while_it_is_read(filled):
     filled.fault(lambda request: filled.delete_topic("t"), api="Fetch", nth=2)
     with open_cluster(filled) as cluster, pytest.raises(DataLossError, match="t-0"):
-        read_range(cluster, "t", 0, 1_000, poll_timeout_ms=3_000, **SMALL_FETCH)
+        read_range(cluster, "t", 0, 1_000, poll_timeout_ms=1_000, **SMALL_FETCH)
 
 
 def test_a_topic_made_again_with_fewer_records(filled):
@@ -311,13 +312,15 @@ def test_a_topic_made_again_with_as_many_records_is_known_by_its_id(filled, capl
 
 
 @pytest.mark.slow
-def test_a_topic_that_is_unknown_for_a_while_loses_nothing(filled, caplog):
+def test_a_topic_that_is_unknown_for_a_while_loses_nothing(filled, caplog, monkeypatch):
     """Also with failOnDataLoss=false: brokers that start may not know a topic for seconds."""
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 500)
+    monkeypatch.setattr(leader_connections, "UNKNOWN_TOPIC_GRACE_MS", 500)
     since: list[float] = []
 
     def unknown_at_first(request):
         since.append(time.monotonic())
-        lost = time.monotonic() - since[0] < 6
+        lost = time.monotonic() - since[0] < 1
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if lost else None
 
     filled.fault(unknown_at_first, api="Metadata", times=None)

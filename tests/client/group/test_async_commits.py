@@ -38,7 +38,7 @@ def filled(fake_cluster: FakeCluster) -> FakeCluster:
 
 def consumer(cluster: Any, **config: Any) -> Consumer:
     given = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False}
-    given |= {"request_timeout_ms": 3000, "default_api_timeout_ms": 6000}  # below WAIT_S
+    given |= {"request_timeout_ms": 1500, "default_api_timeout_ms": 3000}  # below WAIT_S
     return Consumer(settings(cluster, **(given | config)))
 
 

@@ -421,7 +421,7 @@ def test_half_an_answer_of_one_broker_does_not_hold_up_the_others(fake_cluster):
     slow = fake_cluster.leader("t", 0)
     half = struct.pack(">i", 100) + bytes(10)
     fake_cluster.fault(Garbage(half, close=False), api="Produce", broker=slow)
-    given = settings(fake_cluster, request_timeout_ms=3_000, delivery_timeout_ms=20_000)
+    given = settings(fake_cluster, request_timeout_ms=1_500, delivery_timeout_ms=20_000)
     with Producer(given) as producer:
         first = producer.send("t", "first", partition=0)
         while not fake_cluster.requests_of("Produce"):

@@ -333,7 +333,7 @@ def test_a_topic_that_is_recreated_while_it_is_read(three: Any) -> None:
 
 
 def test_a_topic_that_is_deleted(three: Any) -> None:
-    planned = Planned(three, **{"kafkaConsumer.pollTimeoutMs": "3000"})
+    planned = Planned(three, **{"kafkaConsumer.pollTimeoutMs": "1000"})
     three.delete_topic("t")
     with pytest.raises(DataLossError, match=r"the range is \[0, latest\)"):
         planned.rows()
