@@ -37,17 +37,13 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.columns.encode import (
     RecordColumns,
-    record_sizes,
+    oversized_record,
     run_sizes,
-    size_estimate,
 )
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 STEP_INTERVAL_S = 0.002
 MAX_APPENDED_BYTES = 4 << 20  # between two checks of buffer.memory
-
-SIZE_SLACK_BYTES = 64
-"""Records that may be too large by so little are measured one by one."""
 
 _HELD_SHARE = 0.5
 """Of buffer.memory: the rest is for records in flight, however large the columns are."""
@@ -114,15 +110,11 @@ class ColumnProducer:
 
     def check_sizes(self, records: PartitionedRecords) -> None:
         """Raise ProduceError if a record is larger than max.request.size."""
-        limit_bytes = self._options.max_request_size - HEADER_BYTES
-        _, largest_bytes = size_estimate(records.columns)
-        if largest_bytes + SIZE_SLACK_BYTES <= limit_bytes:
-            return
-        sizes = record_sizes(records.columns)
-        row = int(sizes.argmax())
-        if sizes[row] > limit_bytes:
+        oversized = oversized_record(records.columns, self._options.max_request_size - HEADER_BYTES)
+        if oversized is not None:
+            row, size_bytes = oversized
             tp = records.tps[bisect_right(records.run_ends, row)]
-            size_bytes = HEADER_BYTES + int(sizes[row])
+            size_bytes += HEADER_BYTES
             raise too_large(tp.topic, tp.partition, size_bytes, self._options, self._prefix)
 
     def append(self, records: PartitionedRecords) -> None:

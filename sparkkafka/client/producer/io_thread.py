@@ -401,11 +401,11 @@ class ProducerThread:
         """Append records to the batches of their partitions. Few records are appended one by one,
         which costs less than columns of them."""
         if isinstance(records, AppendedRecords) and self._partitioner.is_small(records):
-            records_in_order = self._partitioner.partition_each(records)
-            for index, (partition, fields, size_bytes) in enumerate(records_in_order):
-                tp = TopicPartition(records.topic, partition)
+            for index, (fields, partition, size_bytes) in enumerate(records.take_fields()):
+                if partition is None:
+                    partition = self._partitioner.partition(records.topic, fields)
                 self._accumulator.append(
-                    tp,
+                    TopicPartition(records.topic, partition),
                     fields,
                     RecordSlice(records, range(index, index + 1)),
                     size_bytes=size_bytes,

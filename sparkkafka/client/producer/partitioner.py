@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -397,22 +397,15 @@ class RecordPartitioner:
         return partitioned._replace(rows=kept[selector])
 
     def is_small(self, records: AppendedRecords) -> bool:
-        """Whether `partition_each` takes these: they are few, and their partitions exist."""
+        """Whether these may be handled one by one: they are few, and their partitions exist."""
         if self._callable is not None or len(records.values) > MAX_SINGLE_RECORDS:
             return False
         partitions = records.partitions.values()
         return not partitions or max(partitions) < self._count(records.topic)
 
-    def partition_each(self, records: AppendedRecords) -> Iterator[tuple[int, RecordFields, int]]:
-        """Yield each record's partition, its fields, and its encoded bytes at most. The metadata
-        must have the topic."""
-        count = self._count(records.topic)
-        for fields, partition, size_bytes in records.take_fields():
-            if partition is None:
-                partition = self._partitioner.partition(
-                    records.topic, fields.key, fields.value, count
-                )
-            yield partition, fields, size_bytes
+    def partition(self, topic: str, fields: RecordFields) -> int:
+        """Choose the partition of one record. The metadata must have the topic."""
+        return self._partitioner.partition(topic, fields.key, fields.value, self._count(topic))
 
     def _count(self, topic: str) -> int:
         """Return the number of partitions of a topic that the metadata has."""

@@ -15,7 +15,7 @@ import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
@@ -100,8 +100,6 @@ class SentRequest(NamedTuple):
 
     deadline: Deadline
     batches: list[QueuedBatch]
-    topic_names: Mapping[uuid.UUID, str]
-    """The topics by their ids, which stand for names in the answer of later versions."""
 
 
 @dataclass(slots=True)
@@ -496,8 +494,7 @@ class Sender:
             queue.sent(batch, node_id)
         self.metrics.requests += 1
         in_flight = self._sent.setdefault(node_id, deque())
-        names = {topic.topic_id: topic.name for topic in request.topic_data}
-        in_flight.append(SentRequest(deadline, chosen, names))
+        in_flight.append(SentRequest(deadline, chosen))
         try:
             connection.send(
                 request,
@@ -727,18 +724,20 @@ class Sender:
         self, sent: SentRequest, response: ProduceResponse, connection: Connection
     ) -> None:
         """Act on the answer to a request. Raises what a callback raises, at the end."""
-        answers = {
-            (topic.name or sent.topic_names.get(topic.topic_id, ""), row.index): row
+        # In later versions ids stand for names.
+        has_ids = any(topic.topic_id.int for topic in response.responses)
+        answers: dict[tuple[bytes | str | None, int], Any] = {
+            (topic.topic_id.bytes if has_ids else topic.name, row.index): row
             for topic in response.responses
             for row in topic.partition_responses
         }
-        has_ids = any(topic.topic_id.int for topic in response.responses)
         failure: ProduceError | None = None
         for queue, batch in sent.batches:
             if batch.has_failed:
                 queue.answered(batch)
                 continue
-            row = answers.get(queue.tp)
+            topic, partition = queue.tp
+            row = answers.get((queue.topic_id if has_ids else topic, partition))
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if is_out_of_order and self._recover_out_of_order(queue, batch):

@@ -29,7 +29,7 @@ from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns.encode import RecordFields, record_sizes, size_estimate
+from sparkkafka.protocol.columns.encode import RecordFields, oversized_record, size_estimate
 from sparkkafka.protocol.partitioning import NO_PARTITION
 from sparkkafka.protocol.records.arrow import (
     Headers,
@@ -482,14 +482,11 @@ def _checked_partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | 
 def _check_row_sizes(rows: InputRows, first_row: int, options: ProducerOptions) -> None:
     """Raise ProduceError for a row that is larger than max.request.size or buffer.memory."""
     limit = min(options.max_request_size, options.buffer_memory) - HEADER_BYTES
-    _, largest_bytes = size_estimate(rows.records)
-    if largest_bytes <= limit:
-        return
-    sizes = record_sizes(rows.records)
-    row = int(sizes.argmax())
-    if sizes[row] > limit:
+    oversized = oversized_record(rows.records, limit)
+    if oversized is not None:
+        row, size_bytes = oversized
         topic = rows.fixed_topic if rows.topics is None else rows.topics[row].as_py()
-        error = too_large(str(topic), None, int(sizes[row]) + HEADER_BYTES, options)
+        error = too_large(str(topic), None, size_bytes + HEADER_BYTES, options)
         error.args = (f"row {first_row + row} of the table: {error}",)
         raise error
 

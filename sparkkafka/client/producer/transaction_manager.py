@@ -233,9 +233,7 @@ class TransactionManager:
         )
 
     def close(self, deadline: Deadline) -> None:
-        """Abort what is open. Never raises."""
-        if not self.must_abort:
-            return
+        """Abort what is open (`must_abort`). Never raises."""
         tid = self._transaction.transactional_id
         log.warning("transaction %s is aborted: the producer is closed", tid)
         try:

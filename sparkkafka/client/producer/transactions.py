@@ -310,31 +310,6 @@ def _end_request(transaction: Transaction, commit: bool) -> EndTxnRequest:
     )
 
 
-def end_transaction(
-    cluster: Cluster,
-    transaction: Transaction,
-    *,
-    commit: bool,
-    deadline: Deadline,
-    version: int | None = None,
-    on_retry: Callable[[KafkaError], None] = lambda error: None,
-) -> Transaction:
-    """Commit, or abort, a transaction, and return what the next one is written with.
-
-    The same producer id and epoch, unless `version` is 5 or later (KIP-890). Raises BrokerError
-    with a code of `GONE` if it ended otherwise or has another owner, KafkaTimeoutError if its end
-    is not known. `on_retry` gets each failure that is retried.
-    """
-    tid = transaction.transactional_id
-    handler = _RequestEach(cluster, {tid: _end_request(transaction, commit)}, _END_HINTS, version)
-    lookup = ToCoordinator(cluster, FOR_TRANSACTION)
-    what = "committing a transaction" if commit else "aborting a transaction"
-    answer = call_all(cluster, [tid], handler, lookup, deadline, what, on_retry=on_retry)[tid]
-    if answer.producer_id == NO_PRODUCER_ID:
-        return transaction
-    return Transaction(tid, answer.producer_id, answer.producer_epoch)
-
-
 def add_partitions(
     cluster: Cluster,
     transaction: Transaction,
@@ -775,25 +750,33 @@ class ProducerTransactions(SenderTransaction):
         return self.identity != before
 
     def _end(self, transaction: Transaction, deadline: Deadline, *, commit: bool) -> None:
-        """Send EndTxn until its answer is known; note whether an answer was lost."""
+        """Send EndTxn until its answer is known; note whether an answer was lost, and which
+        producer id or epoch comes next (KIP-890)."""
+        tid = transaction.transactional_id
 
         def note_lost_answer(error: KafkaError) -> None:
             self._answer_lost = self._answer_lost or not isinstance(error, BrokerError)
 
+        handler = _RequestEach(
+            self._cluster,
+            {tid: _end_request(transaction, commit)},
+            _END_HINTS,
+            END_VERSION if self._second_protocol else None,
+        )
+        lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
+        what = "committing a transaction" if commit else "aborting a transaction"
         try:
-            self.identity = end_transaction(
-                self._cluster,
-                transaction,
-                commit=commit,
-                deadline=deadline,
-                version=END_VERSION if self._second_protocol else None,
-                on_retry=note_lost_answer,
-            )
+            answer = call_all(
+                self._cluster, [tid], handler, lookup, deadline, what, on_retry=note_lost_answer
+            )[tid]
         except BrokerError as error:
             # The coordinator has no partitions: the requests that added them did not arrive.
             if commit or error.code != ErrorCode.INVALID_TXN_STATE:
                 raise
             self._answer_lost = True
+            return
+        if answer.producer_id != NO_PRODUCER_ID:
+            self.identity = Transaction(tid, answer.producer_id, answer.producer_epoch)
 
     def commit_offsets(
         self,

@@ -232,6 +232,20 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
     return total + numbers * count, largest + numbers
 
 
+def oversized_record(columns: RecordColumns, limit_bytes: int) -> tuple[int, int] | None:
+    """Return the index and the encoded bytes, at most, of the largest record if these are above
+    `limit_bytes`; None if no record is that large."""
+    _, largest_bytes = size_estimate(columns)
+    if largest_bytes + _ESTIMATE_SLACK_BYTES <= limit_bytes:
+        return None
+    sizes = record_sizes(columns)
+    index = int(sizes.argmax())
+    return (index, int(sizes[index])) if sizes[index] > limit_bytes else None
+
+
+_ESTIMATE_SLACK_BYTES = 64
+"""An estimate may be too low by less."""
+
 # Mean rows of a run: below, measuring all rows costs less than a `size_estimate` for each run.
 _MIN_RUN_ROWS = 256
 
