@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sparkkafka.client.cluster.metadata import PartitionInfo
     from sparkkafka.client.cluster.offsets import OffsetSpec
     from sparkkafka.client.consumer.consumer import Consumer
-    from sparkkafka.client.consumer.record import Record, Records
+    from sparkkafka.client.consumer.record import DamagedRecord, Record, Records
     from sparkkafka.client.deadline import Deadline
     from sparkkafka.client.group.membership import GroupMetadata
     from sparkkafka.client.net.connection import Connection
@@ -70,6 +70,7 @@ __all__ = [
     "Connection",
     "Consumer",
     "ConsumerGroupDescription",
+    "DamagedRecord",
     "Deadline",
     "DelegationToken",
     "Delivery",
@@ -120,7 +121,7 @@ _MODULES = {
     "cluster.offsets": "OffsetSpec",
     "cluster.metadata": "PartitionInfo",
     "consumer.consumer": "Consumer",
-    "consumer.record": "Record Records",
+    "consumer.record": "DamagedRecord Record Records",
     "deadline": "Deadline",
     "group.membership": "GroupMetadata",
     "net.connection": "Connection",

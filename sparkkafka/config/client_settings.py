@@ -63,6 +63,7 @@ class ConsumerOptions:
     max_poll_records: int = 500
     partition_assignment_strategy: tuple[str, ...] = ("range", "cooperative-sticky")
     exclude_internal_topics: bool = True
+    damaged: str = "raise"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +131,7 @@ def _share_consumer_settings() -> dict[str, Option]:
     for reason, names in (
         ("A share group has no static members.", ["group.instance.id"]),
         ("A ShareConsumer subscribes to topics by name.", ["exclude.internal.topics"]),
+        ("A ShareConsumer rejects damaged batches, and poll raises.", ["damaged"]),
         (
             "It is a setting of the share group: Admin.incremental_alter_configs with "
             "share.auto.offset.reset.",

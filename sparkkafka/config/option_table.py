@@ -1038,6 +1038,12 @@ CONSUMER: tuple[Option, ...] = (
         "exclude.internal.topics", "consumer.exclude_internal_topics", boolean,
         "true: a topic pattern does not match Kafka's internal topics.",
     ),
+    _library_row(
+        "damaged", "consumer.damaged", one_of("raise", "yield"),
+        "What poll does with a damaged batch. raise: CorruptRecordError, and the position stays. "
+        "yield: one record, whose error is the CorruptRecordError, stands for the batch, and the "
+        "next one is read. poll_arrow always raises.",
+    ),
 )  # fmt: skip
 
 SHARE_CONSUMER: tuple[Option, ...] = (

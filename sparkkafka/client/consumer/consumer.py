@@ -182,7 +182,8 @@ class Consumer(NotPickled):
         Returns as soon as there are some; 0 returns what has arrived. Records of one partition come
         in order. Also serves the group: call it at least every max.poll.interval.ms. Raises
         CorruptRecordError for records that cannot be decoded (the position stays: `seek` past
-        them), NoOffsetError with auto.offset.reset=none, WakeupError, and what callbacks raise.
+        them, or set damaged=yield), NoOffsetError with auto.offset.reset=none, WakeupError, and
+        what callbacks raise.
         """
         with self._guard:
             return self._loop.poll_records(seconds_of(timeout_s))

@@ -296,7 +296,13 @@ def _find_damage(data: memoryview, error: CorruptRecordError) -> tuple[int, int 
     base_offset, last_offset_delta = header[0], header[6]
     if base_offset != error.offset or last_offset_delta < 0:  # the header is damaged, too
         return start, None
-    return start, base_offset + last_offset_delta + 1
+    next_offset = base_offset + last_offset_delta + 1
+    following = data[start + (first_batch_size(data[start:]) or 0) :]
+    if len(following) >= HEADER.size:
+        following_offset = HEADER.unpack_from(following)[0]
+        if base_offset < following_offset < next_offset:  # the delta is damaged
+            return start, following_offset
+    return start, next_offset
 
 
 def with_offsets(

@@ -196,7 +196,14 @@ class PollLoop:
         taken: list[TakenRows] = []
 
         def take(state: PartitionState, max_rows: int | None) -> int:
-            rows = state.take_rows(max_records if max_rows is None else max_rows, deadline)
+            try:
+                rows = state.take_rows(max_records if max_rows is None else max_rows, deadline)
+            except CorruptRecordError as error:
+                damage = state.skip_damage(error) if self._options.damaged == "yield" else None
+                if damage is None:
+                    raise
+                taken.append(damage)
+                return 1
             if rows is None:
                 return 0
             taken.append(rows)

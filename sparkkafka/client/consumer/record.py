@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import DecodeError
+from sparkkafka.errors import CorruptRecordError, DecodeError
 from sparkkafka.protocol.columns.columns import CHUNK_RECORDS, HEADERS_TYPE, DecodedRecords
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
 
@@ -62,6 +62,22 @@ class Record(NamedTuple):
     """(name, value) pairs in the producer's order; a name may come several times."""
     next_offset: int
     """The next offset to read, and the offset to commit once this record is processed."""
+
+    @property
+    def error(self) -> CorruptRecordError | None:
+        """None; of a DamagedRecord why it is not valid."""
+        return None
+
+
+class DamagedRecord(Record):
+    """Stands for a damaged batch, whose records cannot be read, with the setting damaged=yield: key
+    and value are None, `error` says why, and `next_offset` is after the batch."""
+
+    @property
+    def error(self) -> CorruptRecordError:
+        """Why the batch cannot be read."""
+        found: CorruptRecordError = self.__dict__["error"]
+        return found
 
 
 class RecordBlock:
@@ -146,6 +162,23 @@ class RecordBlock:
         )
         # Record(*row) without its __new__, which is Python code and takes most of a record's time.
         return map(tuple.__new__, repeat(Record), rows)
+
+
+class DamagedBlock(RecordBlock):
+    """The one DamagedRecord of a damaged batch, from `offset` on. `error` has its `next_offset`."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, tp: TopicPartition, offset: int, error: CorruptRecordError) -> None:
+        self.tp = tp
+        self._length = 1
+        self._columns = None
+        self._offsets = [offset, error.next_offset or offset]
+        self._record = DamagedRecord(*tp, offset, -1, -1, None, None, (), self._offsets[1])
+        self._record.__dict__["error"] = error
+
+    def records(self, start: int, stop: int) -> Iterator[Record]:
+        return iter([self._record][start:stop])
 
 
 class _Constant(NamedTuple):

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.fetched_records import FetchedRecords
-from sparkkafka.client.consumer.record import RecordBlock, TakenRows
+from sparkkafka.client.consumer.record import DamagedBlock, RecordBlock, TakenRows
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.metrics.sampled import Sampled
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
-from sparkkafka.errors import ConsumerStateError, KafkaError
+from sparkkafka.errors import ConsumerStateError, CorruptRecordError, KafkaError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.constants import NO_LEADER_EPOCH
 
@@ -249,6 +249,16 @@ class PartitionState:
             block = RecordBlock(self.tp, rows, self._offset_after(records, stop))
             self._block, self._block_from, start = block, self._row, 0
         return TakenRows(block, start, min(start + count, len(block)))
+
+    def skip_damage(self, error: CorruptRecordError) -> TakenRows | None:
+        """Move past the damaged batch at the position; return the DamagedRecord in its place. None
+        if it is not known where the batch ends."""
+        start, end = self.position, error.next_offset
+        # A damaged header may have any number: neither before the position nor after the end.
+        if start is None or end is None or not start < end <= (self.end_offset or 0):
+            return None
+        self.seek(end)
+        return TakenRows(DamagedBlock(self.tp, start, error), 0, 1)
 
     def take_columns(
         self, count: int | None, deadline: Deadline

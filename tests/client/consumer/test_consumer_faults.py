@@ -14,7 +14,7 @@ import pytest
 
 from sparkkafka.client.consumer import leader_connections
 from sparkkafka.client.consumer.consumer import Consumer
-from sparkkafka.client.consumer.record import Record
+from sparkkafka.client.consumer.record import DamagedRecord, Record
 from sparkkafka.client.group import membership
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
@@ -536,6 +536,47 @@ def test_damage_is_told_after_what_stands_before_it(fake_cluster, how, good_befo
             assert source.position(tp) == good_before
         source.seek(tp, error.next_offset)
         assert [record.value for record in take(source, 1)] == [b"last"]
+
+
+@pytest.mark.parametrize("how", ["crc", "record"])
+@pytest.mark.parametrize("good_before", [0, 2])
+def test_a_damaged_batch_can_be_a_record_that_says_so(fake_cluster, how, good_before):
+    fake_cluster.create_topic("t")
+    corrupt(fake_cluster, good_before, how=how)
+    tp = TopicPartition("t", 0)
+    with reading(fake_cluster, damaged="yield") as source:
+        *good, damaged, last = take(source, good_before + 2)
+        assert [record.value for record in good] == [b"%d" % n for n in range(good_before)]
+        assert {record.error for record in (*good, last)} == {None}
+        assert isinstance(damaged, DamagedRecord)
+        assert (damaged.offset, damaged.next_offset) == (good_before, good_before + 3)
+        assert (damaged.key, damaged.value, damaged.topic) == (None, None, "t")
+        assert damaged.error.code == "CORRUPT_RECORD"
+        assert last.value == b"last"
+        assert source.position(tp) == good_before + 4
+        source.seek(tp, 0)
+        if good_before == 0:
+            with pytest.raises(CorruptRecordError, match="Seek past the damage"):
+                source.poll_arrow(WAIT_S)
+
+
+def test_a_damaged_header_skips_no_sound_batch(fake_cluster_factory):
+    last = bytearray(batch(b"last"))
+    last[:8] = struct.pack(">q", 3)
+    for offset_delta, next_offset in ((0, 1), (2**31 - 1, 3)):
+        bad = bytearray(batch(b"x", b"y", b"z"))
+        bad[23:27] = struct.pack(">i", offset_delta)
+        fake = fake_cluster_factory(1)
+        fake.create_topic("t")
+        fake.append("t", 0, bytes(bad + last))
+        with reading(fake, damaged="yield") as source:
+            assert [record.next_offset for record in take(source, 1)] == [next_offset]
+            if next_offset == 1:
+                assert [record.value for record in take(source, 1)] == [b"last"]
+                continue
+            # The broker believes the header, too: it returns this batch again.
+            with pytest.raises(CorruptRecordError, match="Seek past the damage"):
+                source.poll(WAIT_S)
 
 
 def test_damage_in_one_partition_does_not_stop_the_others(fake_cluster_factory):
