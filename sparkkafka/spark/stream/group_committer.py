@@ -179,7 +179,8 @@ class GroupCommitter(StreamingQueryListener):
                 offsets = {tp: OffsetAndMetadata(offset) for tp, offset in changed.items()}
                 deadline = Deadline(COMMIT_TIMEOUT_MS)
                 new = {tp.topic for tp in changed} - self._topic_ids.keys()
-                cluster.topics(sorted(new), deadline)
+                if new:
+                    cluster.topics(sorted(new), deadline)
                 ids = {name: cluster.topic_id(name) for name in new} | self._topic_ids
                 self._topic_ids = {name: known for name, known in ids.items() if known}
                 topic_ids = {
