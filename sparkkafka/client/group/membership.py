@@ -59,6 +59,11 @@ class GroupMetadata(NamedTuple):
     is_outside: bool = False
     topic_ids: TopicIds | None = None
 
+    @property
+    def is_member(self) -> bool:
+        """Whether it names a member or generation, not only a group."""
+        return self.generation_id != NO_GENERATION or self.member_id != NO_MEMBER_ID
+
 
 class RebalanceHooks(Protocol):
     """What the consumer does in a rebalance. Called on the thread that called `poll`."""

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 from sparkkafka.client.arguments import NotPickled, as_bytes, checked_headers, checked_number
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.metrics.sampled import Metrics
 from sparkkafka.client.metrics.sending import SendMetrics
 from sparkkafka.client.net.connecting import address_text
@@ -39,8 +40,8 @@ from sparkkafka.client.producer.topic_records import (
     table_records,
 )
 from sparkkafka.client.producer.transaction_manager import MIN_ABORT_S, TransactionManager
-from sparkkafka.client.producer.transactions import GroupIdentity, ProducerTransactions
-from sparkkafka.client.values import TopicPartition, checked_topic
+from sparkkafka.client.producer.transactions import ProducerTransactions
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
@@ -397,16 +398,15 @@ class Producer(NotPickled):
 
     def send_offsets_to_transaction(
         self,
-        offsets: Mapping[TopicPartition, Any],
-        group: GroupIdentity | str,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: GroupMetadata | str,
         timeout_s: float | None = None,
     ) -> None:
         """Make offsets of a consumer group part of the transaction: they count if it is committed.
 
-        An offset (the next one to read) is an int or has fields offset, metadata and leader_epoch
-        (OffsetAndMetadata). With a consumer's group metadata the group's coordinator refuses
-        offsets of a member that lost its partitions (KIP-447, Kafka 2.5); with the name of a group
-        it cannot.
+        An offset is the next one to read. With a consumer's group metadata the group's coordinator
+        refuses offsets of a member that lost its partitions (KIP-447, Kafka 2.5); with the name of
+        a group it cannot.
 
         Raises TransactionError, BrokerError (then the transaction can only be aborted;
         UnknownTopicError for a topic or partition that is not there, CommitFailedError if the

@@ -14,16 +14,16 @@ import copy
 import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
+from sparkkafka.client.arguments import checked_mapping, checked_partition, offset_to_commit
 from sparkkafka.client.deadline import Deadline, deadline_of
+from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.producer.futures import OutcomeNotifier
 from sparkkafka.client.producer.io_thread import ProducerThread
 from sparkkafka.client.producer.send_buffer import SendBuffer
-from sparkkafka.client.producer.transactions import FENCED, GroupIdentity, ProducerTransactions
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, offset_number
+from sparkkafka.client.producer.transactions import FENCED, ProducerTransactions
+from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import ProducerSettings
-from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
@@ -197,14 +197,14 @@ class TransactionManager:
 
     def send_offsets(
         self,
-        offsets: Mapping[TopicPartition, Any],
-        group: GroupIdentity | str,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: GroupMetadata | str,
         timeout_s: float | None,
     ) -> None:
         """Do `Producer.send_offsets_to_transaction`."""
         name = "send_offsets_to_transaction"
-        identity = _group_identity(group)
-        stored = _stored_offsets(offsets)
+        member = _group_metadata(group)
+        stored = _offsets_to_commit(offsets, f"{name}: offsets")
         with self._buffer.lock:
             self._require_state({State.IN_TRANSACTION}, name)
         if not stored:
@@ -217,7 +217,7 @@ class TransactionManager:
             return State.FATAL_ERROR if lost else State.ABORTABLE_ERROR
 
         self._call(
-            lambda: self._transaction.commit_offsets(stored, identity, deadline),
+            lambda: self._transaction.commit_offsets(stored, member, deadline),
             deadline,
             name,
             state_after,
@@ -375,50 +375,23 @@ def _fatal_if_final(error: KafkaError) -> State | None:
     return State.FATAL_ERROR if _is_final(error) else None
 
 
-class _Outsider:
-    """A caller that is no member of the group."""
-
-    generation_id = -1
-    member_id = ""
-    group_instance_id = None
-
-    def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-
-
-def _group_identity(group: GroupIdentity | str) -> GroupIdentity:
+def _group_metadata(group: GroupMetadata | str) -> GroupMetadata:
     """Check the argument `group`; a group's name stands for no member of it. Raises OptionError."""
-    if isinstance(group, str):
-        group = _Outsider(group)
-    if not getattr(group, "group_id", ""):
+    found = GroupMetadata(group) if isinstance(group, str) else group
+    if not isinstance(found, GroupMetadata) or not found.group_id:
         raise OptionError(
             f"group must be a group's name, or a consumer's group metadata, got {group!r}"
         )
-    return group
+    return found
 
 
-def _stored_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+def _offsets_to_commit(
+    offsets: Mapping[TopicPartition, int | OffsetAndMetadata], what: str
+) -> dict[TopicPartition, OffsetAndMetadata]:
     """Check the argument `offsets`, and return what is committed for each. Raises OptionError."""
-    if not isinstance(offsets, Mapping):
-        raise OptionError(
-            "offsets must be a mapping of TopicPartition to the next offset to read, got "
-            f"{type(offsets).__name__}"
-        )
-    for tp in offsets:
-        fits = isinstance(tp, tuple) and list(map(type, tp)) == [str, int]
-        if not fits or not 0 <= tp[1] <= INT32_MAX:
-            raise OptionError(f"offsets are of a TopicPartition each, got {tp!r}")
-        checked_topic(tp[0])
-    return {TopicPartition(*tp): _stored_offset(tp, value) for tp, value in offsets.items()}
-
-
-def _stored_offset(tp: Any, value: Any) -> OffsetAndMetadata:
-    """Convert a number, or an object with a field `offset`. Raises OptionError."""
-    offset = offset_number(getattr(value, "offset", value))
-    if isinstance(value, bool) or offset is None:
-        name = "-".join(map(str, tp))
-        raise OptionError(f"the offset of {name} must be a number of 0 or more, got {value!r}")
-    epoch = getattr(value, "leader_epoch", None)
-    return OffsetAndMetadata(
-        offset, getattr(value, "metadata", None) or "", -1 if epoch is None else epoch
-    )
+    found = {}
+    for key, value in checked_mapping(offsets, what, 'TopicPartition("orders", 0): 5').items():
+        tp = checked_partition(key, what)
+        checked_topic(tp.topic)
+        found[tp] = offset_to_commit(tp, value, what)
+    return found

@@ -22,7 +22,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import broker_configs
@@ -64,8 +64,6 @@ from sparkkafka.errors import (
     is_retriable,
 )
 from sparkkafka.protocol.constants import (
-    NO_GENERATION,
-    NO_MEMBER_ID,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
 )
@@ -80,6 +78,9 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+
+if TYPE_CHECKING:
+    from sparkkafka.client.group.membership import GroupMetadata
 
 log = logging.getLogger(__name__)
 
@@ -109,19 +110,6 @@ class Transaction(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-
-
-class GroupIdentity(Protocol):
-    """Which member of a group offsets are committed for (GroupMetadata)."""
-
-    @property
-    def group_id(self) -> str: ...
-    @property
-    def generation_id(self) -> int: ...
-    @property
-    def member_id(self) -> str: ...
-    @property
-    def group_instance_id(self) -> str | None: ...
 
 
 FENCED = frozenset(
@@ -392,7 +380,7 @@ class _CommitOffsetsInTransaction(CommitHandler):
         transaction: Transaction,
         group_id: str,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        member: GroupIdentity | None,
+        member: GroupMetadata | None,
         topic_ids: TopicIds,
         explain: Callable[[BrokerError], KafkaError],
     ) -> None:
@@ -422,7 +410,7 @@ class _CommitOffsetsInTransaction(CommitHandler):
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
         member = self._member
-        if version >= MEMBER_VERSION or member is None or _is_nobody(member):
+        if version >= MEMBER_VERSION or member is None or not member.is_member:
             return None
         what = f"a commit for a member of group {self.group_id!r} in a transaction"
         return (
@@ -436,11 +424,6 @@ class _CommitOffsetsInTransaction(CommitHandler):
         return self._explain(error)
 
 
-def _is_nobody(member: GroupIdentity) -> bool:
-    """Whether this is no member, but only a group's name."""
-    return member.generation_id == NO_GENERATION and member.member_id == NO_MEMBER_ID
-
-
 def commit_offsets_in(
     cluster: Cluster,
     transaction: Transaction,
@@ -448,7 +431,7 @@ def commit_offsets_in(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     deadline: Deadline,
     *,
-    member: GroupIdentity | None = None,
+    member: GroupMetadata | None = None,
     version: int | None = None,
     hints: Mapping[int, str] | None = None,
 ) -> None:
@@ -467,7 +450,7 @@ def commit_offsets_in(
     TxnOffsetCommitRequest.build).
     """
     tid = transaction.transactional_id
-    if member is not None and getattr(member, "is_outside", False):
+    if member is not None and member.is_outside:
         where = f"TxnOffsetCommit of group {group_id!r}"
         code = ErrorCode.UNKNOWN_MEMBER_ID
         raise CommitFailedError(code, where, _OFFSET_HINTS[code])
@@ -486,7 +469,7 @@ def commit_offsets_in(
     prefix = cluster.options.prefix
     topic_ids = {
         tp: topic_id
-        for tp, topic_id in (getattr(member, "topic_ids", None) or {}).items()
+        for tp, topic_id in ((member and member.topic_ids) or {}).items()
         if tp in offsets
     }
     handler = _CommitOffsetsInTransaction(
@@ -781,7 +764,7 @@ class ProducerTransactions(SenderTransaction):
     def commit_offsets(
         self,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        group: GroupIdentity,
+        group: GroupMetadata,
         deadline: Deadline,
     ) -> None:
         """Make offsets of a group part of the transaction. Raises as `commit_offsets_in`."""
