@@ -57,6 +57,22 @@ def or_zero(array: pa.Array) -> NDArray[Any]:
     return values * is_valid(array) if array.null_count else values
 
 
+def odd_values(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
+    """Copy slices of the data to a binary array: those between the second and third offset, the
+    fourth and fifth, and so on, in any order. The first offset is 0, and the last one the number of
+    bytes in `data`: Arrow estimates the memory from them."""
+    count = len(offsets) // 2 - 1
+    buffers = [None, pa.py_buffer(offsets), data]
+    while len(_ODD[0]) < count:
+        _ODD[0] = from_numpy(np.arange(1, 4 * len(_ODD[0]), 2, dtype=np.int32))
+    both = pa.Array.from_buffers(pa.binary(), 2 * count + 1, buffers)
+    return both.take(_ODD[0].slice(0, count))
+
+
+_ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]
+"""The odd numbers; the array is replaced by a longer one when more are needed."""
+
+
 def repeat_text(text: str, count: int) -> pa.Array:
     """Make an array of `count` times the same string."""
     data = text.encode()

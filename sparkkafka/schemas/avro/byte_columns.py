@@ -3,7 +3,8 @@
 Short bytes (varints, floats) are words of up to 64 bits. Shifts put neighbouring ones together
 until eight bytes are full. Then each row is a few entries in a table of Arrow's binary views (as in
 `protocol.columns.join`), which hold short bytes and refer to longer ones. One cast from views to
-plain binary copies all of them, at about 5 ns an entry.
+plain binary copies all of them, at about 5 ns an entry. Short strings with their lengths in front
+are copied as slices instead (`_join_slices`), at about 14 ns for both, not 22.
 
 Columns of the same kind are converted in one call, since a call of NumPy or Arrow takes as long as
 a thousand values.
@@ -19,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import blob_offsets
-from sparkkafka.protocol.records.varint_columns import Flags, Sizes, encode
+from sparkkafka.protocol.records.arrow import blob_offsets, odd_values
+from sparkkafka.protocol.records.varint_columns import Flags, Sizes, encode, windows
 from sparkkafka.protocol.wire.varints import varint_size
 
 _MAX_WORD: Final = 8
@@ -131,6 +132,9 @@ def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
     if not columns or not count:
         return binary_of(np.zeros(count + 1, np.int32), pa.py_buffer(b""))
     merged = _merge_words(_encode_varints(columns, count))
+    slices = _slices_of(merged, count)
+    if slices is not None:
+        return _join_slices(slices, count)
     per_row = len(merged)
     table = pa.allocate_buffer(count * per_row * _VIEW_BYTES)  # libc would return it to the system
 
@@ -177,6 +181,76 @@ def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
 
 _MAX_SHORT: Final = 64
 """If values are longer on average, the copy that a group needs takes longer than another call."""
+
+
+class Slice(NamedTuple):
+    """A column that is copied to each row, and the word that is written in front of it."""
+
+    column: Words | Blobs
+    front: Words | None = None
+
+    @property
+    def source(self) -> tuple[NDArray[Any], NDArray[np.int32], Sizes]:
+        """The bytes of all rows, where each row's value starts in them, and its length."""
+        if isinstance(self.column, Words):
+            data = np.atleast_1d(self.column.words)
+            starts = np.arange(0, data.nbytes, data.itemsize, dtype=np.int32)
+            return data.view(np.uint8), starts, self.column.sizes
+        offsets = blob_offsets(self.column.array)
+        data = np.frombuffer(self.column.array.buffers()[2] or b"", np.uint8)
+        starts = offsets[:-1] - offsets[0]
+        return data[offsets[0] : offsets[-1]], starts, self.column.lengths
+
+
+def _slices_of(columns: Sequence[Words | Blobs], count: int) -> list[Slice] | None:
+    """Return the slices of a row. None if views are faster: if few bytes have a word of one size in
+    front of them, as a string's length, or if they are long."""
+    slices: list[Slice] = []
+    size = fronts = 0
+    for column in columns:
+        if isinstance(column, Words):
+            size += column.words.nbytes
+            slices.append(Slice(column))
+            continue
+        offsets = blob_offsets(column.array)
+        size += int(offsets[-1] - offsets[0]) * (count // len(column.lengths))
+        last = slices[-1].column if slices else None
+        if isinstance(last, Words) and isinstance(last.sizes, int) and last.sizes in (1, 2, 4, 8):
+            slices[-1] = Slice(column, last)
+            fronts += 1
+        else:
+            slices.append(Slice(column))
+    is_short = size <= min(_MAX_SHORT * count * fronts, MAX_BYTES // 4)
+    return slices if is_short and 2 * fronts >= len(slices) else None
+
+
+def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
+    """As `join`. All columns are laid side by side, and Arrow copies slices of them in the order of
+    rows. A slice begins as many bytes early as its word has, which is written there afterwards."""
+    per_row = len(slices)
+    offsets = np.empty(2 * count * per_row + 2, np.int32)
+    bounds = offsets[1:-1].reshape(count, per_row, 2)
+    parts: list[NDArray[Any]] = [np.zeros(_MAX_WORD, np.uint8)]
+    begin = _MAX_WORD
+    for index, piece in enumerate(slices):
+        data, starts, lengths = piece.source
+        starts += np.int32(begin)
+        np.subtract(starts, piece.front.sizes if piece.front else 0, out=bounds[:, index, 0])
+        np.add(starts, lengths, out=bounds[:, index, 1], casting="unsafe")
+        begin += len(data)
+        parts.append(data)
+    # Arrow takes half of this as the memory that it will need.
+    source = np.empty(2 * begin, np.uint8)
+    np.concatenate(parts, out=source[:begin])
+    offsets[0], offsets[-1] = 0, len(source)
+    joined = odd_values(offsets, pa.py_buffer(source))
+    ends, content = blob_offsets(joined), joined.buffers()[2]
+    out = np.ndarray((content.size,), np.uint8, content)
+    for index, (_, front) in enumerate(slices):
+        if front is not None:
+            dtype = np.dtype(f"<u{front.sizes}")
+            windows(out, dtype)[ends[index:-1:per_row].astype(np.int64)] = front.words.astype(dtype)
+    return binary_of(ends[::per_row], content)
 
 
 def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | Blobs]:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.protocol.records.arrow import odd_values
 from sparkkafka.protocol.records.varint_columns import (
     Bytes,
     Flags,
@@ -283,11 +283,7 @@ class Cursor:
         return starts, lengths
 
     def gather(self, starts: Ints, lengths: Ints) -> pa.Array:
-        """Return slices of the data as a binary array.
-
-        Arrow copies them: starts and ends are the offsets of an array of which every second value
-        is taken. Arrow estimates the size from the first and last offset, so these are the data's.
-        """
+        """Return slices of the data as a binary array."""
         count = len(starts)
         if not count:
             return pa.nulls(0, pa.binary())
@@ -296,12 +292,7 @@ class Cursor:
         offsets[1:-1:2] = starts
         offsets[2:-1:2] = starts + lengths
         offsets[-1] = len(self.chunk.data)
-        both = pa.Array.from_buffers(
-            pa.binary(), 2 * count + 1, [None, pa.py_buffer(offsets), self.chunk.buffer]
-        )
-        while len(_ODD[0]) < count:
-            _ODD[0] = from_numpy(np.arange(1, 4 * len(_ODD[0]), 2, dtype=np.int32))
-        return both.take(_ODD[0].slice(0, count))
+        return odd_values(offsets, self.chunk.buffer)
 
 
 Found = list[NDArray[Any]]
@@ -326,10 +317,6 @@ class ItemsCursor(Cursor):
     def read_blobs(self, path: str, mask: Flags | None = None) -> tuple[Ints, Ints]:
         lengths = next(self._found).astype(np.int64)
         return next(self._found), lengths
-
-
-_ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]
-"""The odd numbers; the array is replaced by a longer one when more are needed."""
 
 
 def read_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:

@@ -397,6 +397,34 @@ def test_constants_of_all_lengths() -> None:
         assert encode(definition, rows, kind) == expected
 
 
+def test_words_of_each_width_in_front_of_short_bytes() -> None:
+    """A boolean with a length, a float, a double, and a double with a length behind it, in front of
+    bytes that follow at once in memory, in a slice of a column, with bytes that nulls hide."""
+    fixed = {"type": "fixed", "name": "Three", "size": 3}
+    definition = record(
+        *[("t", "string"), ("b", "boolean"), ("s", "string"), ("f", "float"), ("x", fixed)],
+        *[("d", "double"), ("y", "Three"), ("e", "double"), ("u", ["null", "string"])],
+    )
+    rows = [
+        {
+            **{"t": "t" * (n % 40), "b": n % 2 == 0, "s": "ü" * (n % 5), "f": n / 4, "x": b"xyz"},
+            **{"d": n / 7, "y": b"\xff\0\xff", "e": -n / 3, "u": None if n % 3 else "u" * n},
+        }
+        for n in range(30)
+    ]
+    three = pa.binary()
+    kinds = [pa.string(), pa.bool_(), pa.string(), pa.float32(), three, pa.float64(), three]
+    kind = pa.struct(list(zip("tbsfxdyeu", [*kinds, pa.float64(), pa.string()], strict=True)))
+    values = pa.array(rows, kind)
+    hidden = pa.array(["hidden" if row["u"] is None else row["u"] for row in rows])
+    buffers = [values.field("u").buffers()[0], *hidden.buffers()[1:]]
+    children = [values.field(i) for i in range(8)]
+    children.append(pa.Array.from_buffers(pa.string(), len(rows), buffers))
+    values = pa.StructArray.from_arrays(children, fields=list(kind))
+    encoded = avro.encoder(schema(definition), kind).encode(values[3:])
+    assert encoded.to_pylist() == [written(definition, row) for row in rows[3:]]
+
+
 def test_rows_that_are_too_large_together_are_encoded_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
