@@ -96,6 +96,12 @@ def integer(low: int, high: int = INT32_MAX) -> Kind:
     return Kind(f"a whole number {shown}", parse)
 
 
+def time_limit_ms() -> Kind:
+    """Milliseconds, 0 for no limit: as many as 32 bits can say, 24 days."""
+    inner = integer(0)
+    return Kind(f"{inner.values}; 0: no limit", lambda text: inner.parse(text) or INT32_MAX)
+
+
 def long_ms(low: int) -> Kind:
     """Milliseconds that are a long in Java. More than FOREVER_MS is FOREVER_MS."""
     inner = integer(low, INT64_MAX)

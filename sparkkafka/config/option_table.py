@@ -38,6 +38,7 @@ from sparkkafka.config.kinds import (
     long_ms,
     one_of,
     referable,
+    time_limit_ms,
     wire_name,
 )
 from sparkkafka.config.security import java
@@ -1083,11 +1084,11 @@ KAFKA: tuple[Option, ...] = (
         "The client's name in the brokers' logs and quotas.",
     ),
     used(
-        "request.timeout.ms", _BOTH, "client.request_timeout_ms", integer(1),
+        "request.timeout.ms", _BOTH, "client.request_timeout_ms", time_limit_ms(),
         "Maximum time for one request before it fails. A failed request may be retried.",
     ),
     used(
-        "default.api.timeout.ms", _BOTH, "client.default_api_timeout_ms", integer(1),
+        "default.api.timeout.ms", _BOTH, "client.default_api_timeout_ms", time_limit_ms(),
         "Maximum time for one operation (metadata, offsets), including its retries. The first "
         "contact of Spark's driver with the cluster ends after 10 seconds if every bootstrap "
         "server refuses connections or has a name that cannot be resolved, because the address is "
@@ -1216,7 +1217,7 @@ KAFKA: tuple[Option, ...] = (
         "Maximum retries of one request. delivery.timeout.ms may end them earlier.",
     ),
     used(
-        "delivery.timeout.ms", _WRITE, "producer.delivery_timeout_ms", integer(0),
+        "delivery.timeout.ms", _WRITE, "producer.delivery_timeout_ms", time_limit_ms(),
         "Maximum time for the delivery of a record, including all retries. It must be at least "
         "linger.ms + request.timeout.ms.",
     ),

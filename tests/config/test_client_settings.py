@@ -14,6 +14,7 @@ from sparkkafka.config.client_settings import (
     parse_consumer_settings,
     parse_producer_settings,
 )
+from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.config.unknown_options import HINTS
 from sparkkafka.errors import OptionError
@@ -103,6 +104,15 @@ def test_refused_consumers(given: dict[str, Any], words: str) -> None:
 def test_refused_producers(given: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         parse_producer_settings(SERVERS | given)
+
+
+def test_timeouts_of_zero_are_no_limit() -> None:
+    none = {"request.timeout.ms": 0, "default.api.timeout.ms": "0"}
+    parsed = parse_producer_settings(SERVERS | none)
+    limits = parsed.client.request_timeout_ms, parsed.client.default_api_timeout_ms
+    assert (*limits, parsed.producer.delivery_timeout_ms) == (INT32_MAX,) * 3
+    none = {"delivery.timeout.ms": 0}
+    assert parse_producer_settings(SERVERS | none).producer.delivery_timeout_ms == INT32_MAX
 
 
 def test_a_partitioner_may_be_a_callable() -> None:

@@ -40,7 +40,8 @@ def producer(fake: Any, **config: Any) -> AsyncProducer:
 
 def test_a_record_is_written_when_send_returns(fake: FakeCluster) -> None:
     async def main() -> None:
-        async with producer(fake) as opened:
+        no_limits = {"request_timeout_ms": 0, "default_api_timeout_ms": 0, "delivery_timeout_ms": 0}
+        async with producer(fake, **no_limits) as opened:
             metadata = await opened.send("t", "v", key="k", headers={"h": "1"}, partition=0)
             assert (metadata.topic, metadata.partition, metadata.offset) == ("t", 0, 0)
             assert log_values(fake, "t") == [b"v"]
