@@ -279,6 +279,11 @@ class _EnvelopeDecoder:
         if not form.has_lists:
             envelopes, node = forms.reshaped(values, form, node)
             return debezium.unwrap(envelopes, node, target, None, faults)
+        budget = faults.budget
+        if budget is not None and not budget.take(forms.copied_bytes(values, form)):
+            reason = "it has too many rows for the length of its other fields"
+            faults.add(np.arange(len(values)), is_valid(values), "", reason)
+            values = pa.nulls(len(values), values.type)
         exploded, rows = forms.explode(values, form)
         envelopes, node = forms.reshaped(exploded, form, node)
         items = debezium.unwrap(envelopes, node, target.value_type, None, faults, rows)

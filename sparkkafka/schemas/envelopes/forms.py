@@ -159,6 +159,13 @@ def _canal(values: pa.Array) -> dict[str, pa.Array]:
     }
 
 
+def copied_bytes(values: pa.Array, form: Form) -> int:
+    """Return the bytes of text that `explode` takes for each of a record's rows again."""
+    steps = np.maximum(_counts(_child(values, form.row)), 1)
+    texts = [_child(values, field.name) for field in values.type if pa.types.is_string(field.type)]
+    return sum(int(np.diff(blob_offsets(text)).astype(np.int64) @ steps) for text in texts)
+
+
 def explode(values: pa.Array, form: Form) -> tuple[pa.Array, Any]:
     """Return one struct for each row of records with lists of rows, and the record of each. A
     record without rows has one struct."""

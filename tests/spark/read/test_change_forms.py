@@ -132,6 +132,15 @@ def test_a_bad_row_makes_the_record_of_canal_bad(topics: Topics) -> None:
     assert rows[1]["change"]["kind"] is None
 
 
+def test_a_record_of_canal_that_would_fill_the_memory_is_bad(topics: Topics) -> None:
+    """Each of its rows would have the text of its statement."""
+    goods = [{"id": "1"}] * 20_000
+    large = canal("INSERT", goods) | {"sql": "x" * 100_000}
+    rows = read(topics, "canal", [canal("INSERT", goods[:1]), large], onBadRecord="column")
+    assert [row["id"] for row in rows] == [1, None]
+    assert "too many rows for the length" in rows[1]["bad_record"]["error"]
+
+
 def ogg(op: str, before: Any, after: Any, position: int) -> dict[str, Any]:
     record = {"table": "SHOP.GOODS", "op_type": op, "op_ts": "2020-05-13 13:39:35.766000"}
     record |= {"current_ts": "2020-05-13T13:39:36.100001", "pos": f"{position:020}"}
