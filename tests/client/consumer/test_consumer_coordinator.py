@@ -146,7 +146,10 @@ def test_what_the_group_gives_is_read_from_the_committed_offset(filled, members)
         assert seen[0] == list(range(len(seen[0])))
         source.commit()
         assert member.commits == [{P[0]: len(seen[0]), P[1]: 60 + len(seen[1])}]
-        assert source.group_metadata() == GroupMetadata("g", 7, "member-1")
+        found = source.group_metadata()
+        assert found == GroupMetadata("g", 7, "member-1", topic_ids=found.topic_ids)
+        assert found.topic_ids is not None
+        assert found.topic_ids.keys() == {P[0], P[1]}
     assert member.is_closed
     assert len(member.commits) == 1  # close commits nothing without enable.auto.commit
 
