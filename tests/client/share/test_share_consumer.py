@@ -661,7 +661,7 @@ def test_ctrl_c_at_each_line_loses_no_record(fake: FakeCluster) -> None:
             return trace
 
         returned: set[int] = set()
-        with member(fake, name, group_id=name) as consumer:
+        with member(fake, name, group_id=name, fetch_max_wait_ms=10) as consumer:
             fetcher, end_s = consumer._fetcher, time.monotonic() + WAIT_S
             while not fetcher.acquired:
                 assert time.monotonic() < end_s
