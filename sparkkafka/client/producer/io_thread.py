@@ -93,8 +93,6 @@ class ProducerThread:
         )
         # By topic; they wait for its metadata.
         self._without_partition: dict[str, deque[TopicRecords]] = {}
-        # All that were taken from the buffer and have records without an outcome.
-        self._taken: set[TopicRecords] = set()
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stop_deadline: Deadline | None = None
         self._ended = False  # takes no more commands
@@ -322,7 +320,6 @@ class ProducerThread:
 
     def _enqueue(self, records: TopicRecords) -> None:
         """Queue records of the buffer for `_assign_partitions`."""
-        self._taken.add(records)
         self._without_partition.setdefault(records.topic, deque()).append(records)
 
     def _report(self) -> None:
@@ -330,15 +327,13 @@ class ProducerThread:
         if not self._notifier.has_outcomes:
             return
         self._notifier.notify()
-        finished = [records for records in self._taken if records.all_done]
-        self._taken.difference_update(finished)
         waiting_bytes = sum(
             records.size_bytes
             for record_sets in self._without_partition.values()
             for records in record_sets
         )
         self._buffer.free(
-            waiting_bytes + self._accumulator.pending_bytes + self.sender.queued_bytes, finished
+            waiting_bytes + self._accumulator.pending_bytes + self.sender.queued_bytes
         )
 
     # --- records to batches ---------------------------------------------------------------------
@@ -504,16 +499,17 @@ class ProducerThread:
             self._commands.clear()
         for _, future in commands:
             future.set_exception(KafkaError("the producer is closed"))
-        lost_count = sum(records.pending_count for records in self._taken)
+        lost_count = 0
         try:
             for records in self._buffer.take():
-                lost_count += records.pending_count
                 self._enqueue(records)
+            lost_count = sum(records.pending_count for records in self._buffer.unfinished)
             self.fail_all(error)
         finally:
             # In case of a bug: no caller may wait forever.
-            for records in self._taken:
-                records.failed(records.pending_indexes(), error)
+            for records in self._buffer.unfinished:
+                if records.pending_count > 0:
+                    records.failed(records.pending_indexes(), error)
             if lost_count:
                 log.warning("%s not delivered: %s", counted(lost_count, "record"), reason)
             self._report()

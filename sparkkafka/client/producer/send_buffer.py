@@ -210,12 +210,11 @@ class SendBuffer:
             opened_s = (records.since_s for records in self.open.values())
             return min(opened_s, default=math.inf) + self._linger_s
 
-    def free(self, io_bytes: int, finished: list[TopicRecords]) -> None:
-        """Free the memory of `finished` records, whose outcomes are set; the I/O thread still holds
-        `io_bytes`."""
+    def free(self, io_bytes: int) -> None:
+        """Free the memory of records that have outcomes; the I/O thread still holds `io_bytes`."""
         with self.lock:
             self.io_bytes = io_bytes
-            self.unfinished.difference_update(finished)
+            self.unfinished -= {records for records in self.unfinished if records.all_done}
             if self.waiting_threads:
                 self._memory_freed.notify_all()
                 self.on_freed()

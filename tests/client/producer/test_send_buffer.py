@@ -76,7 +76,7 @@ def test_what_was_queued_since_takes_memory(ready: bool) -> None:
         assert not has_memory(buffer, 61)
         (later,) = buffer.take()
         assert not has_memory(buffer, 61)
-        buffer.free(40, [records])
+        buffer.free(40)
         assert has_memory(buffer, 60)
         later.acknowledged(TopicPartition("t", 0), range(1), 1, -1)
         assert has_memory(buffer, LIMIT)
