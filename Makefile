@@ -97,7 +97,7 @@ $(REWRITTEN): $(STAMP)
 # The stamp is younger than pyproject.toml only after a whole installation.
 $(STAMP): pyproject.toml
 	@python=; \
-	for candidate in $(if $(PYTHON),"$(PYTHON)",python3 python3.11 python3.12 python3.13); do \
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3 python3.11 python3.12 python3.13 python3.14); do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	  then python="$$candidate"; break; fi; done; \
 	if [ -z "$$python" ]; then \
