@@ -202,16 +202,12 @@ class ColumnProducer:
         self._sender.step(0.0)
         while self._sender.queued_bytes > limit_bytes:
             if deadline.expired:
+                errors = {str(error) for error in self._sender.errors()}
                 raise KafkaTimeoutError(
                     "the brokers take records too slowly: "
                     f"{self._sender.queued_bytes} bytes wait, more than {limit_bytes} of "
                     f"{self._prefix}buffer.memory={buffer_memory}, for longer than "
                     f"{self._prefix}max.block.ms={self._options.max_block_ms}"
-                    f"{self._last_errors()}"
+                    f"{'; last failures: ' + '; '.join(sorted(errors)[:3]) if errors else ''}"
                 )
             self._sender.step()
-
-    def _last_errors(self) -> str:
-        """Return the sender's last errors as the end of a message; "" without any."""
-        errors = {str(error) for error in self._sender.errors()}
-        return "; last failures: " + "; ".join(sorted(errors)[:3]) if errors else ""

@@ -38,8 +38,6 @@ ALL = -1
 Indexes = NDArray[np.int64] | range
 """Indexes of records that are queued together, from 0."""
 
-MAX_FAILURES_KEPT = 1_000
-
 
 class RecordMetadata(NamedTuple):
     """Where a record was written. Timestamp in milliseconds since 1970, UTC.
@@ -121,7 +119,7 @@ class OutcomeNotifier:
         self._callbacks: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._queued_count = 0
         self._ran_count = 0
-        self._failures: deque[Failure] = deque(maxlen=MAX_FAILURES_KEPT)
+        self._failures: deque[Failure] = deque(maxlen=1_000)
         self._process_id = os.getpid()
 
     def wait(self, done: Callable[[], bool], deadline: Deadline | None, what: str) -> bool:

@@ -43,12 +43,10 @@ log = logging.getLogger(__name__)
 CLOSED = "the producer was closed before they were delivered"
 MIN_LOOKUP_MS = 1_000  # for metadata, however short max.block.ms is
 MAX_SLEEP_S = 1.0
-ANSWER_SLACK_S = 5.0  # that a caller waits for a command beyond the command's deadline
 
 MAX_NAMED = 3
 
 CLOSE_IN_ERROR_S = 1.0
-EXIT_SLACK_MS = 200
 _UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
 
 _running_threads: weakref.WeakSet[ProducerThread] = weakref.WeakSet()
@@ -136,7 +134,7 @@ class ProducerThread:
             self._commands.append((action, future))
             self._buffer.wake()
         try:
-            return future.result(deadline.remaining_s() + ANSWER_SLACK_S)
+            return future.result(deadline.remaining_s() + 5.0)
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
@@ -533,7 +531,7 @@ def _end_all() -> None:
     running = [thread for thread in _running_threads if thread.is_alive]
     for thread in running:
         thread.stop(Deadline(CLOSE_IN_ERROR_S * 1000), _UNCLOSED)
-    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + EXIT_SLACK_MS)
+    deadline = Deadline(CLOSE_IN_ERROR_S * 1000 + 200)
     for thread in running:
         if not thread.join(deadline.remaining_s()) and thread.has_undelivered:
             log.warning("records were not delivered: %s", _UNCLOSED)

@@ -353,7 +353,6 @@ class Partitioner:
 
 MAX_SINGLE_RECORDS = 16
 """Up to here a Producer's records are handled one by one, which takes less time than columns."""
-_PARTITION_LOOKUP_MS = 3_000  # for partitions that may have been added
 _FAILED_PARTITION = -2  # in place of a partition
 
 
@@ -454,7 +453,7 @@ class RecordPartitioner:
         topic = records.topic
         if int(partitions.max()) >= self._count(topic):
             with contextlib.suppress(KafkaError):  # the number that is known counts then
-                self._cluster.request_metadata([topic], Deadline(_PARTITION_LOOKUP_MS))
+                self._cluster.request_metadata([topic], Deadline(3_000))
         count = self._cluster.partition_count(topic)
         if count is None:
             return

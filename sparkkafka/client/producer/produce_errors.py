@@ -25,8 +25,6 @@ from sparkkafka.errors import (
     is_retriable,
 )
 
-SETTINGS_LOOKUP_MS = 3_000  # the job has failed: its error must not wait long
-
 SIZE_SETTINGS = ("max.message.bytes",)
 TIME_SETTINGS = (
     "message.timestamp.before.max.ms",
@@ -236,7 +234,8 @@ def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, co
 def _settings_text(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...]) -> str:
     """Return the topic's settings of these names, for a message: name=value, name=value."""
     try:
-        found = topic_configs(cluster, tp.topic, names, deadline=Deadline(SETTINGS_LOOKUP_MS))
+        # The job has failed: its error must not wait long.
+        found = topic_configs(cluster, tp.topic, names, deadline=Deadline(3_000))
     except KafkaError as error:
         return f"the topic's {' and '.join(names[:2])} (not known here: {error})"
     return "the topic's " + ", ".join(f"{name}={found[name]}" for name in names if name in found)

@@ -49,9 +49,7 @@ from sparkkafka.protocol.records.batches import HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
-JOIN_SLACK_S = 5.0
 CUT_AFTER_S = 0.1  # after the deadline of `close`, connections that still wait are cut
-LOOKUP_INTERVAL_MS = 50
 
 Headers = (
     Mapping[str, bytes | bytearray | memoryview | str | None]
@@ -344,7 +342,7 @@ class Producer(NotPickled):
                 return list(range(count))
             if deadline.expired:
                 raise KafkaTimeoutError(f"{what}: no answer within {deadline.text}")
-            deadline.pause(LOOKUP_INTERVAL_MS)
+            deadline.pause(50)
 
     def metrics(self) -> Metrics:
         """What this producer has done and is doing: figures under Kafka's names, by group.
@@ -474,7 +472,7 @@ class Producer(NotPickled):
             return  # a callback; a later call, which can wait, raises failures
         if not self._io_thread.join(deadline.remaining_s() + CUT_AFTER_S):
             self._close_signal.cut_sockets()
-            if not self._io_thread.join(JOIN_SLACK_S):
+            if not self._io_thread.join(5.0):
                 log.warning("the producer's thread has not ended yet")
         if self._transactions is not None and not self._io_thread.is_alive:
             with self._lock:

@@ -40,6 +40,7 @@ from sparkkafka.client.producer.produce_errors import (
 from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.producer.transactions import SenderTransaction
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.kinds import INT64_MAX
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     BrokerError,
@@ -68,7 +69,6 @@ from sparkkafka.protocol.wire.primitives import NULL_UUID
 
 log = logging.getLogger(__name__)
 
-BUSY_CONNECT_MS = 3_000  # how long connecting may take while other brokers are being written to
 AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
 MAX_WAIT_S = 1.0
 PATIENCE_S = 0.1
@@ -76,16 +76,11 @@ PATIENCE_S = 0.1
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
 LARGE_REQUEST_BYTES = 128 << 10
 """Below it a broker does not close a connection for the size of a request."""
-LAST_OFFSET = (1 << 63) - 1
 EPOCH_LIMIT = (1 << 15) - 1
-UNUSED_TRANSACTION_TIMEOUT_MS = 60_000  # brokers ignore it without a transactional id
-PRODUCER_ID_ATTEMPT_MS = 5_000  # other partitions may have a producer id already
 MIN_ATTEMPT_MS, MAX_MIN_ATTEMPT_MS = 1_000, 6_000
 """What a request for metadata, a producer id or a connection gets at least, however soon a batch
 expires. The longer batches expire without an answer, the more it is: batches that expire one after
 another must not cut short every attempt to reach a slow broker."""
-REFUSAL_FACTS_INTERVAL_S = 1.0
-TOPIC_ID_LOOKUP_MS = 3_000
 
 
 class QueuedBatch(NamedTuple):
@@ -450,10 +445,10 @@ class Sender:
 
     def _request_producer_id(self) -> tuple[int, int]:
         """Request a producer id for all partitions, once."""
-        request = InitProducerIdRequest(
-            transactional_id=None, transaction_timeout_ms=UNUSED_TRANSACTION_TIMEOUT_MS
-        )
-        deadline = Deadline(min(self.attempt_ms, PRODUCER_ID_ATTEMPT_MS))
+        # Brokers ignore the timeout without a transactional id.
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        # Not for long: other partitions may have a producer id already.
+        deadline = Deadline(min(self.attempt_ms, 5_000))
         try:
             response = self._cluster.call(request, deadline=deadline, once=True)
         except KafkaError as error:
@@ -545,7 +540,7 @@ class Sender:
             others = any(sent for other, sent in self._sent.items() if other != node_id)
             limit_ms = self.attempt_ms
             if others:
-                limit_ms = min(limit_ms, BUSY_CONNECT_MS)
+                limit_ms = min(limit_ms, 3_000)
             connection = self._cluster.connection(node_id, deadline.sooner(limit_ms))
         except KafkaError as error:
             self._on_connection_lost(node_id, error, queues)
@@ -827,7 +822,7 @@ class Sender:
         """Look up the topic's id again. Return whether it is that of the last requests."""
         topic = queue.tp.topic
         try:
-            self._cluster.request_metadata([topic], Deadline(TOPIC_ID_LOOKUP_MS))
+            self._cluster.request_metadata([topic], Deadline(3_000))
         except KafkaError as error:
             log.info("%s: whether the topic was recreated is not known: %s", queue.tp, error)
             return False
@@ -841,7 +836,7 @@ class Sender:
         log_append_time_ms: int = -1,
     ) -> None:
         """Report that a batch is written, and remove it; -1 is what the broker did not return."""
-        if base_offset + batch.encoded.record_count > LAST_OFFSET:
+        if base_offset + batch.encoded.record_count > INT64_MAX:
             base_offset = -1  # no log is that long: the offset is wrong
         self._expiring_since_s = None
         queue.acknowledged(batch, base_offset)
@@ -871,7 +866,7 @@ class Sender:
             # Not in flight any more; the verdict says whether it may be written.
             queue.attempt_failed(batch, maybe_written=verdict.perhaps_written)
             facts = ""
-            if time.monotonic() - self._refusal_facts_s > REFUSAL_FACTS_INTERVAL_S:
+            if time.monotonic() - self._refusal_facts_s > 1.0:
                 facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
                 self._refusal_facts_s = time.monotonic()
             for doubtful in queue.unresolved_before(batch):
