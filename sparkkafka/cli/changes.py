@@ -85,7 +85,7 @@ def parse_change(key: Any, value: Any) -> Change:
 
 def _payload(text: Any, column: str) -> tuple[Any, Mapping[str, Any] | None]:
     """Return a key or value without its schema, and the schema. Raises BadRecordError."""
-    if isinstance(text, bytes | str):  # in a text are MongoDB's documents
+    if isinstance(text, bytes | str):
         if text[:1] == b"\0":
             raise BadRecordError(
                 f"the {column} begins as one with a schema of a registry: give --value-format avro "
@@ -101,7 +101,9 @@ def _payload(text: Any, column: str) -> tuple[Any, Mapping[str, Any] | None]:
 
 
 def _row(value: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    row, _ = _payload(value.get(name), name)
+    row = value.get(name)
+    if isinstance(row, str):  # a document of MongoDB
+        row, _ = _payload(row, name)
     return row if isinstance(row, Mapping) else None
 
 

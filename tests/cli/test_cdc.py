@@ -85,6 +85,12 @@ def test_the_schema_beside_a_value_is_not_shown(fake, command):
     assert lines(command) == ["0/0  c  id=1  n=2"]
 
 
+def test_the_row_is_a_document_or_has_columns_of_any_name():
+    row = {"schema": "a", "payload": "b"}
+    assert parse_change(None, envelope("c", None, row)).after == row
+    assert parse_change(None, envelope("c", None, '{"_id": 1}')).after == {"_id": 1}
+
+
 def test_a_terminal_gets_colours(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     writer = ChangeLines()
