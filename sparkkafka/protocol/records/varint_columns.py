@@ -68,7 +68,7 @@ def read_unsigned(
     """
     byte: NDArray[Any] = data.take(at, mode="clip")
     after = at + 1
-    if not len(at) or int(byte.max()) < 0x80:
+    if byte.tobytes().isascii():  # faster than `max` < 0x80
         return byte, after, None  # all take one byte
     few = at[:_SAMPLE]
     sample = byte[:_SAMPLE] & data.take(few + 1, mode="clip") & data.take(few + 2, mode="clip")
@@ -84,7 +84,7 @@ def read_unsigned(
     raw: NDArray[Any] = (second & 0x7F).astype(np.uint16)
     raw <<= 7
     raw |= byte
-    if int(second.max()) < 0x80:
+    if second.tobytes().isascii():
         return raw, after, None
     longer = second >> 7
     third = data.take(after, mode="clip")
@@ -93,7 +93,7 @@ def read_unsigned(
     values: NDArray[Any] = (third & 0x7F).astype(np.uint32)
     values <<= 14
     values |= raw
-    if int(third.max()) < 0x80:
+    if third.tobytes().isascii():
         return values, after, None
     rows = np.flatnonzero(third >= 0x80)  # these have more, and are read apart
     values = values.astype(np.uint64)
@@ -125,7 +125,7 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
     position outside the data is moved to its nearest byte."""
     words = windows(data, "<u8")
     last = len(words) - 1  # the last position with eight bytes
-    if not len(at) or (len(words) and int(at.max()) <= last and int(at.min()) >= 0):
+    if not len(at) or (len(words) and int(at.view(np.uint64).max()) <= last):  # none is negative
         return words[at]
     if not len(words):
         words = windows(np.append(data, np.zeros(8, np.uint8)), "<u8")
