@@ -38,7 +38,6 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.columns.encode import (
     RecordColumns,
     oversized_record,
-    run_sizes,
 )
 from sparkkafka.protocol.records.batches import HEADER_BYTES
 
@@ -166,12 +165,10 @@ class ColumnProducer:
 
     def _append(self, records: PartitionedRecords) -> None:
         """Append each partition's run, and send between them: see `append`."""
-        low = appended_bytes = 0
-        sizes = run_sizes(records.columns, records.run_ends)
-        for tp, high, size_bytes in zip(records.tps, records.run_ends, sizes, strict=True):
+        appended_bytes = 0
+        for tp, low, high, size_bytes in records.runs():
             rows = RowRange(records.columns, low, high)
             self._accumulator.append(tp, rows, None, size_bytes=size_bytes)
-            low = high
             appended_bytes += size_bytes
             if appended_bytes > MAX_APPENDED_BYTES:
                 self._accumulator.close_lingering()

@@ -36,7 +36,7 @@ from sparkkafka.client.producer.transactions import SenderTransaction
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, counted, some
-from sparkkafka.protocol.columns.encode import EncodedBatch, run_sizes
+from sparkkafka.protocol.columns.encode import EncodedBatch
 
 log = logging.getLogger(__name__)
 
@@ -407,25 +407,18 @@ class ProducerThread:
             return
         try:
             partitioned = self._partitioner.partition_records(records)
-            sizes = (
-                [] if partitioned is None else run_sizes(partitioned.columns, partitioned.run_ends)
-            )
+            if partitioned is not None:
+                for tp, low, high, size_bytes in partitioned.runs():
+                    self._accumulator.append(
+                        tp,
+                        RowRange(partitioned.columns, low, high),
+                        RecordSlice(records, partitioned.rows[low:high]),
+                        size_bytes=size_bytes,
+                        since_s=records.since_s,
+                    )
         except KafkaError as error:
             self._fail(records, error)
             return
-        if partitioned is not None:
-            low = 0
-            for tp, high, size_bytes in zip(
-                partitioned.tps, partitioned.run_ends, sizes, strict=True
-            ):
-                self._accumulator.append(
-                    tp,
-                    RowRange(partitioned.columns, low, high),
-                    RecordSlice(records, partitioned.rows[low:high]),
-                    size_bytes=size_bytes,
-                    since_s=records.since_s,
-                )
-                low = high
         # The partitioner may have failed some of the records.
         for failure in records.errors():
             self.on_failure(failure)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, KafkaError, OptionError
-from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields
+from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, run_sizes
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
@@ -56,6 +56,12 @@ class PartitionedRecords(NamedTuple):
     tps: list[TopicPartition]
     run_ends: list[int]
     rows: NDArray[np.int64] | range
+
+    def runs(self) -> Iterator[tuple[TopicPartition, int, int, int]]:
+        """Yield each run's partition, its first record, its end, and about how many bytes it takes
+        encoded. Raises EncodeError for a column that cannot be written."""
+        sizes = run_sizes(self.columns, self.run_ends)
+        return zip(self.tps, (0, *self.run_ends), self.run_ends, sizes, strict=False)
 
 
 class Partitioner:
