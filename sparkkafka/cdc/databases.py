@@ -134,8 +134,9 @@ def apply_to_database(
             quote='"',
             collate=dialect.collate,
         )
-        _prepare(connection, dialect, merge, read(), add_columns)
-        truncated, unavailable = _stage(cursor, dialect, merge, read())
+        rows = read()
+        _prepare(connection, dialect, merge, rows, add_columns)
+        truncated, unavailable = _stage(cursor, dialect, merge, rows)
         if filled := changes.to_fill(unavailable):
             cursor.execute(f"DROP TABLE {_STAGED}")
             _stage(cursor, dialect, merge, read(filled))

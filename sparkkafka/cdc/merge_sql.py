@@ -118,8 +118,7 @@ class Merge:
 
     # Spark
 
-    @property
-    def spark_rows(self) -> str:
+    def spark_rows(self, truncated: bool) -> str:
         """The changes that known deletes leave. It reads the table of deletes."""
         return f"SELECT * FROM {self.changes} s WHERE NOT {TRUNCATED} AND {self.after_deletes}"
 
@@ -143,11 +142,11 @@ class Merge:
             text += f" WHEN NOT MATCHED BY SOURCE AND (t.{POSITION} IS NULL OR {old}) THEN DELETE"
         return text
 
-    def _or_error(self, unknown: str) -> str:
+    def _or_error(self, unknown: str, value: str = f"s.{POSITION}") -> str:
         key = ", ' ', ".join(f"s.{self.name(key)}" for key in self.keys)
         names = f"replace(s.{UNAVAILABLE}, '{SEPARATOR}', ' ')"
         message = f"concat({_text(UNKNOWN_VALUE)}, {names}, ' key ', {key})"
-        return f"CASE WHEN {unknown} THEN raise_error({message}) ELSE s.{POSITION} END"
+        return f"CASE WHEN {unknown} THEN raise_error({message}) ELSE {value} END"
 
     # Databases
 
@@ -193,7 +192,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class HistoryMerge(Merge):
-    """The merge of all changes into a table with each row's history (SCD 2), for databases.
+    """The merge of all changes into a table with each row's history (SCD 2).
 
     `columns` includes `valid_from`. The end of a version is the start of the next, or its delete.
     """
@@ -207,6 +206,63 @@ class HistoryMerge(Merge):
     @property
     def of_delete(self) -> tuple[str, ...]:
         return (VALID_FROM,)
+
+    # Spark
+
+    def spark_rows(self, truncated: bool) -> str:
+        """All versions of the changed keys (after a truncate of all keys), with their ends: those
+        in the table and those in the changes."""
+        keys = self.names(*self.keys)
+        changed = f"SELECT DISTINCT {keys} FROM {self.changes}"
+        if truncated:
+            changed = f"SELECT {keys} FROM {self.changes} UNION SELECT {keys} FROM {self.target}"
+        changed = f"({changed}) k"
+        no_values = ["NULL"] * (len(self.columns) - len(self.keys) - 1)
+        end = ", ".join([self.names(*self.keys, of="k."), *no_values, f"d.{VALID_FROM}"])
+        end = f"SELECT {end}, d.{POSITION}, true, '', false FROM {self.deletes} d"
+        events = (
+            f"SELECT {self.names(*self.columns, POSITION, of='t.')}, false AS {DELETED},"
+            f" '' AS {UNAVAILABLE}, false AS {STARTED}"
+            f" FROM {self.target} t LEFT SEMI JOIN {changed} ON {self.match('k', 't')}"
+            f" UNION ALL SELECT {self.names(*self.columns, POSITION, of='s.')}, false,"
+            f" s.{UNAVAILABLE}, s.{STARTED} FROM {self.changes} s WHERE {self._is_new}"
+            f" UNION ALL {end} JOIN {changed} ON {self.match('k', 'd')}"
+            f" UNION ALL {end} CROSS JOIN {changed} WHERE d.{self.name(self.keys[0])} IS NULL"
+        )
+        values = ", ".join(
+            f"{self._spark_value(name)} AS {self.name(name)}" for name in self.columns
+        )
+        versions = (
+            f"SELECT {values}, {POSITION}, {DELETED}, lead({VALID_FROM}) OVER by_key AS {VALID_TO},"
+            f" lead({POSITION}) OVER by_key IS NULL AS {IS_CURRENT} FROM ({events}) s"
+            f" WINDOW by_key AS (PARTITION BY {keys} ORDER BY {POSITION})"
+        )
+        return f"SELECT * FROM ({versions}) WHERE NOT {DELETED}"
+
+    def _spark_value(self, column: str) -> str:
+        name = f"s.{self.name(column)}"
+        if column not in self.toasted:
+            return name
+        known = f"named_struct('known', NOT s.{DELETED}, 'value', {name})"
+        known = f"last_value(CASE WHEN NOT {self.lacks(column)} THEN {known} END, true) OVER by_key"
+        unknown = f"s.{STARTED} OR NOT coalesce(({known}).known, false)"
+        value = self._or_error(unknown, f"({known}).value")
+        return f"CASE WHEN {self.lacks(column)} THEN {value} ELSE {name} END"
+
+    def spark_merge(self, truncate: str | None) -> str:
+        """One MERGE, which is one commit of a Delta or Iceberg table."""
+        ends = (VALID_TO, IS_CURRENT)
+        same = " AND ".join(f"t.{name} <=> s.{name}" for name in ends)
+        return (
+            f"MERGE INTO {self.target} t USING {self.changes} s"
+            f" ON {self.match('s', 't')} AND s.{POSITION} = t.{POSITION}"
+            f" WHEN MATCHED AND NOT ({same})"
+            f" THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in ends)}"
+            f" WHEN NOT MATCHED THEN INSERT ({self.names(*self.all_columns)})"
+            f" VALUES ({self.names(*self.all_columns, of='s.')})"
+        )
+
+    # Databases
 
     @property
     def _is_new(self) -> str:

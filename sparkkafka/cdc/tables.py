@@ -10,7 +10,7 @@ from uuid import uuid4
 from pyspark.sql import functions as F
 
 from sparkkafka.cdc.databases import apply_to_database, missing_columns
-from sparkkafka.cdc.merge_sql import Merge
+from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
 from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
@@ -45,9 +45,9 @@ def apply(
     unless it exists. `keys` are as for `latest`. With new_columns="add" columns that the table
     lacks are added, with "fail" they are an error.
 
-    With scd=1 the table has the rows of the source's table; with 2, which needs `connect`, it keeps
-    all versions of a row, with `valid_from`, `valid_to` and `is_current`. It gets them from
-    changes: tombstones are ignored, and a compacted topic has no history.
+    With scd=1 the table has the rows of the source's table; with 2 it keeps all versions of a
+    row, with `valid_from`, `valid_to` and `is_current`. It gets them from changes: tombstones are
+    ignored, and a compacted topic has no history.
 
     The table's column `_position` has the position of each row's last change, and the table
     `TARGET__deletes` that of each delete. A change that is older than what the table has, and a
@@ -67,25 +67,25 @@ def apply(
         )
     if connect is not None:
         apply_to_database(changes, target, connect, new_columns == ADD, scd)
-    elif scd == 2:
-        raise OptionError("scd=2 is for tables of SQLite and Postgres. Pass connect, or use scd=1.")
     else:
-        _apply_to_spark_table(changes, target, new_columns == ADD)
+        _apply_to_spark_table(changes, target, new_columns == ADD, scd)
 
 
-def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool) -> None:
+def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd: int) -> None:
     spark = changes.df.sparkSession
     view = f"sparkkafka_changes_{uuid4().hex}"
-    merge = Merge(
+    read = changes.net if scd == 1 else changes.history
+    columns = (*changes.keys, *changes.values)
+    merge = (Merge if scd == 1 else HistoryMerge)(
         target=target,
         changes=view,
         keys=changes.keys,
-        columns=(*changes.keys, *changes.values),
+        columns=columns if scd == 1 else (*columns, VALID_FROM),
         quote="`",
     )
-    _prepare(spark, merge, changes.net(), add_columns)
-    views = (view, f"{view}_merged")
-    rows = changes.net().persist()
+    rows = read()
+    _prepare(spark, merge, rows, add_columns)
+    rows.persist()
     try:
         ((deletes, truncate, unavailable),) = rows.agg(
             F.count_if(DELETED),
@@ -94,20 +94,22 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool) -> N
         ).collect()
         if filled := changes.to_fill(unavailable):
             rows.unpersist()
-            rows = changes.net(filled).persist()
+            rows = read(filled).persist()
             merge = replace(merge, toasted=frozenset(filled))
         rows.createOrReplaceTempView(view)
-        if deletes or truncate is not None:
+        has_deletes = deletes or truncate is not None
+        has_table = spark.catalog.tableExists(merge.deletes)
+        if not has_table and (has_deletes or scd == 2):
             _create_deletes(spark, merge, rows)
+            has_table = True
+        if has_deletes:
             spark.sql(merge.remember_deletes)
-        if spark.catalog.tableExists(merge.deletes):
-            newer = spark.sql(merge.spark_rows)
-            newer.createOrReplaceTempView(views[1])
-            merge = replace(merge, changes=views[1])
+        if has_table:
+            # Not as a view: MERGE cannot plan views of Iceberg's tables (Spark's issue 56515).
+            merge = replace(merge, changes=f"({merge.spark_rows(truncate is not None)})")
         spark.sql(merge.spark_merge(truncate))
     finally:
-        for name in views:
-            spark.catalog.dropTempView(name)
+        spark.catalog.dropTempView(view)
         rows.unpersist()
 
 
@@ -138,4 +140,5 @@ def _create_deletes(spark: SparkSession, merge: Merge, rows: DataFrame) -> None:
 
 def _definitions(merge: Merge, rows: DataFrame, names: Sequence[str]) -> list[str]:
     types = {field.name: field.dataType.simpleString() for field in rows.schema}
+    types |= {VALID_TO: "timestamp", IS_CURRENT: "boolean"}
     return [f"{merge.name(name)} {types[name]}" for name in names]

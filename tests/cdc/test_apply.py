@@ -258,8 +258,6 @@ def test_other_connections_and_tables_are_refused(spark: Any) -> None:
         cdc.apply(batch, "no_table")
     with pytest.raises(OptionError, match="new_columns='no' is unknown"):
         cdc.apply(batch, "orders", new_columns="no")
-    with pytest.raises(OptionError, match="scd=2 is for tables of SQLite and Postgres"):
-        cdc.apply(batch, "orders", scd=2)
     for name, scd in (("_Position", 1), ("valid_from", 2)):
         with pytest.raises(OptionError, match=f"have a column '{name}', .* to orders"):
             cdc.apply(batch.withColumnRenamed("note", name), "orders", scd=scd)

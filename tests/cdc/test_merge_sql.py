@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.cdc.merge_sql import Merge
+from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,13 @@ def test_spark_parses_the_statements(spark: Any, truncate: str | None) -> None:
     by_source = "WHEN NOT MATCHED BY SOURCE" in merge.spark_merge(truncate)
     assert by_source == (truncate is not None)
     assert "InsertIntoStatement" in parser.parsePlan(merge.remember_deletes).toString()
-    parser.parsePlan(merge.spark_rows)
+    parser.parsePlan(merge.spark_rows(truncate is not None))
+    history = HistoryMerge(**{**NAMES, "columns": (*merge.columns, "valid_from")})  # type: ignore[arg-type]
+    assert "MergeIntoTable" in parser.parsePlan(history.spark_merge(truncate)).toString()
+    assert (
+        "WithWindowDefinition"
+        in parser.parsePlan(history.spark_rows(truncate is not None)).toString()
+    )
 
 
 def test_the_table_of_deletes_is_beside_the_target() -> None:
