@@ -32,6 +32,7 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Answer, Delay, Drop
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
 from tests.support.options import parse_client_options, parse_producer_options
+from tests.support.waiting import wait_until
 
 WAIT_S = 20
 AWAY_S = 0.9
@@ -363,6 +364,11 @@ def test_a_transaction_goes_on(fake_cluster_factory: Any, version: int) -> None:
     assert sorted(seen, key=int) == numbers(30)
 
 
+def sent_records(producer: Producer) -> float:
+    """Records in requests that the producer has sent; those of a retry count again."""
+    return producer.metrics()["producer-metrics"]["record-send-total"]
+
+
 @pytest.mark.parametrize("owned", [True, False], ids=["Producer", "ColumnProducer"])
 @pytest.mark.parametrize("known", [1, 2])
 def test_a_broker_that_knows_only_the_last_of_several_batches(
@@ -372,11 +378,12 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
     refused the repetition of the others as out of order, and they were "possibly written"."""
     log = fake.log("t", 0)
     forgotten: list[int] = []
+    all_sent = threading.Event()
 
     def lose(_: Any) -> Any:
         """Three batches are on their way at once and are written, and nobody is sure of it."""
         if log.end_offset == 1:
-            time.sleep(0.3)
+            all_sent.wait(WAIT_S)
         return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
 
     def forget(_: Any) -> None:
@@ -394,7 +401,8 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
             handles[0].result(WAIT_S)
             for number in range(1, 4):
                 handles.append(producer.send("t", b"%d" % number, partition=0))
-                time.sleep(0.05)
+                wait_until(lambda: sent_records(producer) == len(handles))
+            all_sent.set()
             assert [handle.exception(WAIT_S) for handle in handles] == [None] * 4
             assert producer.send("t", b"4", partition=0).result(WAIT_S).offset == 4
     else:
@@ -408,7 +416,7 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
                 sink.send("t", 0, values_of(range(number, number + 1)))
                 sink.close_batches()
                 sink._sender.step(0.0)
-                time.sleep(0.02)
+            all_sent.set()
             sink.flush()
             sink.send("t", 0, values_of(range(4, 5)))
     assert forgotten == [4 - known]
