@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.errors import EncodeError
@@ -66,7 +67,7 @@ def odd_values(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
     while len(_ODD[0]) < count:
         _ODD[0] = from_numpy(np.arange(1, 4 * len(_ODD[0]), 2, dtype=np.int32))
     both = pa.Array.from_buffers(pa.binary(), 2 * count + 1, buffers)
-    return both.take(_ODD[0].slice(0, count))
+    return pc.take(both, _ODD[0].slice(0, count), boundscheck=False)
 
 
 _ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]

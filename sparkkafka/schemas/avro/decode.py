@@ -289,7 +289,8 @@ class StringDecoder(BytesDecoder):
         starts, lengths = self._blobs.locate(cursor, mask)
         raw = cursor.gather(starts, lengths)
         try:
-            return as_texts(raw).cast(self.type)
+            texts = as_texts(raw)
+            return texts if texts.type == self.type else texts.cast(self.type)
         except pa.ArrowInvalid:
             bad = ~is_utf8(raw)
         cursor.fail(bad, self.path, "the text is not UTF-8")
