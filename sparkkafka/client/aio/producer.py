@@ -27,7 +27,7 @@ from sparkkafka.client.producer.topic_records import AppendedRecords, ArrowStrea
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 
-DRAINS_PER_TURN = 256
+DRAINS_PER_TURN = 1024  # a millisecond or two: a turn costs as much as a hundred records
 
 Bytes = bytes | bytearray | memoryview | str | None
 
@@ -152,9 +152,9 @@ class _LoopProducer(Producer):
 
     def _wake(self, records: AppendedRecords) -> None:
         """As Producer's, but at the end of the loop's turn unless they are enough for a batch."""
-        loop = asyncio._get_running_loop()
-        is_batch = records.size_bytes >= self._settings.producer.batch_size
-        if is_batch or loop is None or loop is not self._notifier.loop:
+        loop: asyncio.AbstractEventLoop = self._notifier.loop
+        is_batch = records.size_bytes >= self._buffer.wake_bytes
+        if is_batch or asyncio._get_running_loop() is not loop:
             self._buffer.wake()
         else:
             loop.call_soon(self._buffer.wake)
@@ -192,6 +192,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         self._memory_turn = asyncio.Lock()
         self._buffer = self._client._buffer
         self._half_bytes = self._buffer.limit_bytes // 2
+        self._drain_bytes = self._buffer.limit_bytes * 3 // 4
         self._drain_count = 0
 
     def _bind(self) -> None:
@@ -267,13 +268,13 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         return found  # type: ignore[no-any-return]
 
     async def drain(self) -> None:
-        """Wait until half of buffer.memory is free, at most max.block.ms; also gives other tasks
-        turns. For loops of `send_nowait`.
+        """If less than a quarter of buffer.memory is free, wait until half is, at most
+        max.block.ms; also gives other tasks turns. For loops of `send_nowait`.
 
         Raises KafkaTimeoutError, and KafkaError after close.
         """
         buffer = self._buffer
-        if buffer.used_bytes + buffer.io_bytes > self._half_bytes or self._client._closed:
+        if buffer.used_bytes + buffer.io_bytes > self._drain_bytes or self._client._closed:
             self._bind()
             await self._once_free(partial(self._check_room, self._half_bytes))
         self._drain_count += 1

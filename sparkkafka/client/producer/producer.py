@@ -219,7 +219,7 @@ class Producer(NotPickled):
                 if size >= buffer.full_bytes:
                     buffer.ready.append(records)
                     del buffer.open[topic]
-        if must_wake:
+        if must_wake and buffer.is_sleeping:
             self._wake(records)
         handle: Delivery = self._handle(records, index)
         return handle
