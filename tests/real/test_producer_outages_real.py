@@ -15,7 +15,7 @@ import pytest
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
 from tests.client.support import numbers, open_cluster, values_of
-from tests.real.test_producer_real import read_all
+from tests.real.peers import confluent_read
 from tests.support.options import parse_producer_options
 
 pytestmark = pytest.mark.real
@@ -110,5 +110,5 @@ def test_no_record_fails_while_the_only_broker_is_killed_again_and_again(one_bro
         thread.join(200)
     assert counts.keys() == tasks.keys()
     for topic, count in counts.items():
-        found = [message.value() for message in read_all(servers, topic, PARTITIONS)]
-        assert sorted(found, key=int) == numbers(count), topic
+        rows = confluent_read(servers, topic, PARTITIONS, "read_committed")
+        assert sorted((row.value for row in rows), key=int) == numbers(count), topic

@@ -14,7 +14,7 @@ import pytest
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ProduceError, TransactionError
-from tests.real.peers import WAIT_S
+from tests.real.peers import WAIT_S, confluent_read
 
 pytestmark = pytest.mark.real
 
@@ -26,40 +26,8 @@ def settings(kafka_cluster: Any) -> dict[str, Any]:
     return {"bootstrap.servers": kafka_cluster.bootstrap_servers}
 
 
-def read_all(
-    servers: str, topic: str, partitions: int = 1, *, isolation: str = "read_committed"
-) -> list[confluent_kafka.Message]:
-    """All messages of a topic, in the order of their partitions and offsets."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": f"reader-{uuid.uuid4().hex}",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-        }
-    )
-    found = []
-    try:
-        consumer.assign(
-            [confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)]
-        )
-        ends = 0
-        while ends < partitions:
-            message = consumer.poll(WAIT_S)
-            assert message is not None, f"nothing came within {WAIT_S} s"
-            if message.error() is None:
-                found.append(message)
-            else:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
-                ends += 1
-    finally:
-        consumer.close()
-    return sorted(found, key=lambda message: (message.partition(), message.offset()))
-
-
-def values(messages: list[confluent_kafka.Message]) -> list[bytes | None]:
-    return [message.value() for message in messages]
+def values(servers: str, topic: str, partitions: int = 1) -> list[bytes | None]:
+    return [row.value for row in confluent_read(servers, topic, partitions, "read_committed")]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -80,22 +48,19 @@ def test_another_client_reads_what_was_sent(
             for number in range(500)
         ]
         places = [handle.result(WAIT_S) for handle in handles]
-    messages = {
-        (message.partition(), message.offset()): message
-        for message in read_all(settings["bootstrap.servers"], topic, 2)
+    rows = {
+        (row.partition, row.offset): row
+        for row in confluent_read(settings["bootstrap.servers"], topic, 2)
     }
-    assert len(messages) == 500
+    assert len(rows) == 500
     for number, place in enumerate(places):
-        message = messages[place.partition, place.offset]
-        assert message.value() == (None if number % 5 == 0 else b"%0100d" % number)
-        assert message.key() == (f"k{number}".encode() if number % 3 else None)
-        assert (message.headers() or []) == (
-            [("h", b"%d" % number), ("none", None), ("ü", b"")] if number % 2 else []
+        row = rows[place.partition, place.offset]
+        assert row.value == (None if number % 5 == 0 else b"%0100d" % number)
+        assert row.key == (f"k{number}".encode() if number % 3 else None)
+        assert row.headers == (
+            (("h", b"%d" % number), ("none", None), ("ü", b"")) if number % 2 else None
         )
-        assert message.timestamp() == (
-            confluent_kafka.TIMESTAMP_CREATE_TIME,
-            1_700_000_000_000 + number,
-        )
+        assert (row.timestamp_type, row.timestamp_ms) == (0, 1_700_000_000_000 + number)
         assert place.timestamp_ms == 1_700_000_000_000 + number
 
 
@@ -112,9 +77,8 @@ def test_keys_go_where_java_and_librdkafka_put_them(
         other.produce(theirs, b"", key)
     assert other.flush(WAIT_S) == 0
     placed = [
-        {message.key(): message.partition() for message in read_all(servers, topic, 5)}
+        {row.key: row.partition for row in confluent_read(settings["bootstrap.servers"], topic, 5)}
         for topic in (ours, theirs)
-        for servers in [settings["bootstrap.servers"]]
     ]
     assert placed[0] == placed[1]
     assert len(placed[0]) == 200
@@ -131,8 +95,8 @@ def test_append_time_and_a_refused_record(
         assert isinstance(refused.exception(WAIT_S), ProduceError)
         # The refused batch left a gap in the sequence numbers: the next epoch goes on.
         placed = [producer.send(compacted, b"", b"k").result(WAIT_S).offset for _ in range(3)]
-    (message,) = read_all(settings["bootstrap.servers"], stamped)
-    assert message.timestamp() == (confluent_kafka.TIMESTAMP_LOG_APPEND_TIME, old.timestamp_ms)
+    (row,) = confluent_read(settings["bootstrap.servers"], stamped)
+    assert (row.timestamp_type, row.timestamp_ms) == (1, old.timestamp_ms)
     assert placed == [0, 1, 2]
 
 
@@ -147,10 +111,10 @@ def test_a_table(settings: dict[str, Any], new_topic: Callable[..., str]) -> Non
     )
     with Producer(settings | {"compression.type": "lz4"}) as producer:
         found = producer.send_table(table, topic).result(WAIT_S)
-    messages = read_all(settings["bootstrap.servers"], topic, 3)
-    assert sorted(int(value) for value in values(messages) if value) == list(range(count))
+    rows = confluent_read(settings["bootstrap.servers"], topic, 3)
+    assert sorted(int(row.value) for row in rows if row.value) == list(range(count))
     for tp, place in found.items():
-        offsets = [message.offset() for message in messages if message.partition() == tp.partition]
+        offsets = [row.offset for row in rows if row.partition == tp.partition]
         assert place == (offsets[0], offsets[-1], len(offsets))
 
 
@@ -180,13 +144,12 @@ def test_transactions(settings: dict[str, Any], new_topic: Callable[..., str]) -
                 producer.commit_transaction()
         producer.begin_transaction()
         producer.send(topic, b"open").result(WAIT_S)
-        seen = values(read_all(servers, topic, 2))
+        seen = values(servers, topic, 2)
         expected = [b"%d-%02d" % (n, row) for n in (0, 1, 3, 4) for row in range(20)]
         assert sorted(filter(None, seen)) == expected
-        everything = values(read_all(servers, topic, 2, isolation="read_uncommitted"))
-        assert len(everything) == 121
+        assert len(confluent_read(servers, topic, 2)) == 121
         producer.commit_transaction()
-    assert len(read_all(servers, topic, 2)) == 81
+    assert len(values(servers, topic, 2)) == 81
 
 
 def test_transactions_go_on_after_an_error_and_later_producers_fence(
@@ -213,7 +176,7 @@ def test_transactions_go_on_after_an_error_and_later_producers_fence(
             second.commit_transaction()
         with pytest.raises(BrokerError, match="taken over this transactional id"):
             producer.commit_transaction()
-    assert values(read_all(settings["bootstrap.servers"], topic)) == [b"first", b"second"]
+    assert values(settings["bootstrap.servers"], topic) == [b"first", b"second"]
 
 
 def test_offsets_in_a_transaction_are_seen_by_others(
@@ -261,5 +224,5 @@ def test_the_first_protocol_of_transactions(
                 producer.abort_transaction()
             else:
                 producer.commit_transaction()
-    seen = values(read_all(settings["bootstrap.servers"], topic, 2))
+    seen = values(settings["bootstrap.servers"], topic, 2)
     assert sorted(filter(None, seen)) == [b"0", b"3"]
