@@ -18,6 +18,7 @@ import pytest
 from sparkkafka.testing.kafka.jars import ensure_jars, kafka_jars
 from sparkkafka.testing.kafka.java import export_java_home, find_java
 from sparkkafka.testing.kafka.process import UnavailableError
+from tests.support.postgres_server import find_postgres
 from tests.tools.notebooks import (
     NOTEBOOKS,
     NotebookError,
@@ -65,7 +66,16 @@ SHOWN = {
         r"3,000 orders, 6 dead letters",
         r"3,000 orders checked, 3 refused",
     ),
+    "05_changes.ipynb": (
+        r"500 records; the first key: \{'id': 1\}",
+        r"struct<id:bigint,city:string,amount:decimal\(10,2\)>",
+        r"500 rows in the copy",
+        r"4,125 rows in Postgres, 0 differ in the copy",
+    ),
 }
+
+# With Debezium and Postgres: too much for each run of the tests.
+SOAKED = {"05_changes.ipynb"}
 
 
 def text_of(notebook: Any) -> str:
@@ -97,8 +107,16 @@ def kafka() -> None:
 @pytest.mark.notebook
 @pytest.mark.real
 @pytest.mark.spark
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.soak] * (path.name in SOAKED))
+        for path in NOTEBOOKS
+    ],
+)
 def test_the_notebook_runs(path: Path, tmp_path: Path, kafka: None) -> None:
+    if path.name in SOAKED and find_postgres() is None:
+        pytest.skip("no Postgres was found: `apt-get install postgresql`")
     committed = path.read_bytes()
     beside = set(path.parent.rglob("*"))
     notebook = execute_notebook(path, tmp_path)

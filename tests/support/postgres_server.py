@@ -35,7 +35,8 @@ def find_postgres() -> Path | None:
 def postgres_server(programs: Path, *, port: int | None = None) -> Iterator[str]:
     """Start a server and return psycopg's connection string. It has one user, who needs no
     password. With a port it listens at 127.0.0.1 too, and has logical decoding."""
-    folder = Path(tempfile.mkdtemp(prefix="pg-"))  # pytest's are too long for a Unix socket
+    # Other folders may be too long for a Unix socket, and closed to the user of the server.
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
     as_user: list[str] = []
     if os.geteuid() == 0:  # Postgres refuses to run as root
         as_user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
