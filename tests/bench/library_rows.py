@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from sparkkafka.client import Consumer, Producer, TopicPartition
 from tests.bench import rivals
-from tests.bench.aio_rows import aio_rows
 from tests.bench.client_rows import SEND_ROWS, read_checks, write, write_checks
 from tests.bench.codec_rows import KILO_BATCH, columns
 from tests.bench.data import make_topic, open_cluster, records_in, remove_topic
@@ -175,6 +174,8 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
 
     rows += all_core_rows(bootstrap_servers, quick=quick, say=say)
     rows += small_rows(bootstrap_servers, quick=quick, say=say)
+    from tests.bench.aio_rows import aio_rows  # aiokafka is installed for benchmarks only
+
     rows += aio_rows(bootstrap_servers, quick=quick, say=say)
 
     topic = "bench-library-write-wide"
