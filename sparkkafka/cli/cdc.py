@@ -103,7 +103,7 @@ _FORMS: Final = {TEXT: "JSON", JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf"}
 @dataclass
 class Sample:
     """The records that were read. `form`: how their values are written; `decimals`: whether each
-    decimal column of an Avro schema is one in Spark; `bad`: why records are no changes."""
+    decimal column of an Avro schema is one in Spark; `bad`: why records are not changes."""
 
     form: str = ""
     records: list[Record] = field(default_factory=list)

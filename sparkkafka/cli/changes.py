@@ -61,7 +61,7 @@ class Change:
 
 def parse_change(key: Any, value: Any) -> Change:
     """Return the change of a record. Key and value are JSON texts, or values that are decoded
-    already. Raises BadRecordError if it is no record of Debezium, without its location."""
+    already. Raises BadRecordError if it is not a record of Debezium, without its location."""
     key, _ = _payload(key, "key")
     if key is not None and not isinstance(key, Mapping):
         key = {"key": key}

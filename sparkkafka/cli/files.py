@@ -192,7 +192,7 @@ def _csv_schema(schema: pa.Schema) -> pa.Schema:
         if field.name in ("key", "value", "headers"):
             if pa.types.is_nested(field.type) and field.name != "headers":
                 raise OptionError(
-                    f"--output: a {field.name} of type {field.type} is no column of CSV: write "
+                    f"--output: a {field.name} of type {field.type} is not a column of CSV: write "
                     ".parquet or .arrow"
                 )
             is_text = field.name == "headers" or pa.types.is_binary(field.type)
@@ -284,7 +284,7 @@ def read_table_file(path: Path) -> Iterator[NumberedRows]:
                 rows_before += batch.num_rows
     except pa.ArrowInvalid as failure:
         reason = " ".join(str(failure).split())
-        raise OptionError(f"--input: {path} is no file of {kind}: {reason}") from None
+        raise OptionError(f"--input: {path} is not a file of {kind}: {reason}") from None
 
 
 def _read_batches(kind: str, file: IO[bytes]) -> Iterator[pa.RecordBatch]:
@@ -350,7 +350,7 @@ def _with_parsed_headers(
 
 
 def _checked_text(value: Any) -> str:
-    """Return a header's name or value. Raises TypeError if it is no text."""
+    """Return a header's name or value. Raises TypeError if it is not text."""
     if not isinstance(value, str):
         raise TypeError
     return value

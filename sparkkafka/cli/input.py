@@ -49,8 +49,8 @@ class NumberedRows(NamedTuple):
 
 
 class BadRowError(EncodeError):
-    """A line of the input, or a row of a table, that is no record. `number` is its number. The rows
-    before it were yielded before this is raised."""
+    """A line of the input, or a row of a table, that is not a record. `number` is its number. The
+    rows before it were yielded before this is raised."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
@@ -192,8 +192,8 @@ def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator
     """Convert records as `read --json` and kcat's -J show them: payload (or value), key, headers,
     ts.
 
-    A key or payload that is no string is sent as JSON. `keeps_partitions`: the records go to the
-    partitions that they name. Raises BadRowError for a line that is no record, after the lines
+    A key or payload that is not a string is sent as JSON. `keeps_partitions`: the records go to the
+    partitions that they name. Raises BadRowError for a line that is not a record, after the lines
     before it.
     """
     first_number = 1
@@ -231,7 +231,7 @@ def _line_numbers(text: bytes, starts: NDArray[np.int64], first: int) -> Sequenc
 
 def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
     """Parse a text of `count` lines with Arrow's reader. None: they must be parsed one by
-    one, because values are no strings or because something is wrong."""
+    one, because values are not strings or because something is wrong."""
     import pyarrow.json as arrow_json
 
     if b'"value"' in text:  # it may stand for the payload
@@ -387,7 +387,7 @@ NO_VALUE_COLUMNS: Final = frozenset(
         *("headers", "key"),
     )
 )
-"""Columns of a file that are no part of a value."""
+"""Columns of a file that are not part of a value."""
 
 
 def with_value(batch: pa.RecordBatch) -> pa.RecordBatch:

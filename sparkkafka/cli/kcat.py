@@ -62,8 +62,8 @@ def check_mode(arguments: Sequence[str]) -> None:
 
 
 def _letters_before_verb(arguments: Sequence[str]) -> list[str]:
-    """Return the letters of the options before the first argument that is no option; empty if one
-    of them is not kcat's."""
+    """Return the letters of the options before the first argument that is not an option; empty if
+    one of them is not kcat's."""
     try:
         options, _ = getopt.getopt(list(arguments), _LETTERS, list(_LONG))
     except getopt.GetoptError:

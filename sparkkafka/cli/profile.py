@@ -219,8 +219,8 @@ def _read_toml(path: Path, option: str) -> dict[str, Any]:
     profiles = document.get("profiles", {})
     if unknown or not isinstance(profiles, dict):
         raise OptionError(
-            f"{path} has {some(unknown) or 'profiles that are no tables'}: there are `default` and "
-            "tables like [profiles.prod]"
+            f"{path} has {some(unknown) or 'profiles that are not tables'}: there are `default` "
+            "and tables like [profiles.prod]"
         )
     return document
 
@@ -228,7 +228,7 @@ def _read_toml(path: Path, option: str) -> dict[str, Any]:
 def _flatten(table: Any, prefix: str, where: str) -> dict[str, str]:
     """Return one name and text for each setting: TOML reads ssl.key.location as nested tables."""
     if not isinstance(table, dict):
-        raise OptionError(f"{where} is no table of settings")
+        raise OptionError(f"{where} is not a table of settings")
     settings: dict[str, str] = {}
     for key, value in table.items():
         name = f"{prefix}{key}"

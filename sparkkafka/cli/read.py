@@ -220,7 +220,7 @@ def read(
     if output is not None:
         file_kind(output, "--output")
         if output.exists() and not output.is_file():
-            raise OptionError(f"--output: {output} is there, and is no plain file")
+            raise OptionError(f"--output: {output} is there, and is not a plain file")
     if seconds is not None and not 0 < seconds < MAX_TIMEOUT_S:
         raise OptionError(f"--for is seconds above 0, of 24 days at most, got {seconds:g}")
     if until is not None and at_end:

@@ -196,7 +196,7 @@ def string_map(text: str) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, str | int | float):
             raise ValueError(f"the value of {name!r} must be a string or a number")
         if isinstance(value, float) and not math.isfinite(value):  # NaN, Infinity, 1e999
-            raise ValueError(f"the value of {name!r} is no number that JSON or Kafka has")
+            raise ValueError(f"the value of {name!r} is not a number that JSON or Kafka has")
         values.append((name, str(value).lower() if isinstance(value, bool) else str(value)))
     return tuple(values)
 

@@ -262,7 +262,7 @@ def _parse_numbers(
             where = f"topic {topic!r} partition {key[1]}"
             if key in numbers:
                 raise error(f"{where} is given twice")
-            # bool is an int in Python, but `true` is no offset.
+            # bool is an int in Python, but `true` is not an offset.
             if type(number) is not int:
                 raise error(f"the {noun} of {where} is not a whole number: {_shown(number)}")
             if number > INT64_MAX:
@@ -296,7 +296,7 @@ def topic_ids(text: str) -> dict[str, bytes]:
     found = {}
     for topic, value in _parse_topics(text, error):
         if not isinstance(value, str) or not re.fullmatch("[A-Za-z0-9_-]{21}[AQgw]", value):
-            raise error(f"{_shown(value)} is no id of topic {topic!r}")
+            raise error(f"{_shown(value)} is not an id of topic {topic!r}")
         found[topic] = base64.urlsafe_b64decode(f"{value}==")
     return found
 

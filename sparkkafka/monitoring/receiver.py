@@ -34,7 +34,7 @@ class Receiver:
             self._socket = socket.socket(family, socket.SOCK_DGRAM)
         except (OSError, UnicodeError) as error:
             raise OptionError(
-                f"reports_host={host!r} is no address of this machine: {error}"
+                f"reports_host={host!r} is not an address of this machine: {error}"
             ) from None
         try:
             # Many reports may come at the same time. The system may grant less than this.
@@ -43,7 +43,7 @@ class Receiver:
             self._socket.bind(address)
             bound = self._socket.getsockname()
             if ipaddress.ip_address(bound[0]).is_unspecified:
-                raise OSError("executors send to it, and it is no address of a machine")
+                raise OSError("executors send to it, and it is not an address of a machine")
         except OSError as error:
             self._socket.close()
             raise OptionError(

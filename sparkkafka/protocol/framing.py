@@ -252,8 +252,8 @@ def is_tls(data: bytes) -> bool:
 
 
 def _explain_bad_size(prefix: bytes, size: int, max_frame_bytes: int) -> str:
-    """Return the error message for 4 bytes that are no frame's size: which other protocol they
-    begin, or that `size`, the bytes as a number, is impossible."""
+    """Return the error message for 4 bytes that are not the size of a frame: which other protocol
+    they begin, or that `size`, the bytes as a number, is impossible."""
     if prefix.upper() == b"HTTP":
         return "the answer is HTTP: this port is a web server's, not a Kafka listener's"
     if _MARKUP.fullmatch(prefix):

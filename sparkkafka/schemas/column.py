@@ -297,7 +297,7 @@ class ColumnDecoder:
                 del decoders[writer]
         if all(writer in decoders for writer in writers):
             return
-        if len(decoders) >= _MAX_WRITERS:  # payloads whose first bytes are no ids
+        if len(decoders) >= _MAX_WRITERS:  # payloads whose first bytes are not ids
             decoders.clear()
         new = [writer for writer in writers if writer not in decoders]
         for start in range(0, len(new), _MAX_SCHEMAS):
@@ -350,7 +350,8 @@ class ColumnDecoder:
                 schema = registry.by_content_id(writer.schema_id or 0, plan.format)
             elif writer.guid is None and writer.kind != registry.id_kind:
                 return (
-                    f"{writer} is no id of {registry.address}: set schema.registry.url to its own"
+                    f"{writer} is not an id of {registry.address}: "
+                    "set schema.registry.url to its own"
                 )
             elif writer.guid is not None:
                 schema = registry.by_guid(writer.guid, plan.format)
@@ -534,7 +535,7 @@ class ColumnEncoder:
     def encode(
         self, values: pa.Array, headers: pa.Array | None, first_row: int = 0, of: str = "task"
     ) -> tuple[pa.Array, pa.Array | None]:
-        """Encode values: (payloads, headers). A null value is no payload, a tombstone.
+        """Encode values: (payloads, headers). A null value is not a payload, a tombstone.
 
         Raises EncodeError for a value that the schema does not allow. For its text, `of` names what
         the rows belong to, and `first_row` is the number of the first row there."""

@@ -60,7 +60,7 @@ def name_framings(
 
     `payloads` is binary, `headers` of HEADERS_TYPE, or None to use none. `framing`: that of the
     read, whose frames are not foreign; bare payloads (none) may begin with zeros. `is_json`: the
-    column is read as JSON, so plain JSON is no foreign framing.
+    column is read as JSON, so plain JSON is not a foreign framing.
     """
     framed = framing != NO_FRAMING
     # pa.array would import pandas, which no task needs.

@@ -178,7 +178,7 @@ def _parse_cluster(
     try:
         target = re.compile(pattern)
     except re.error as error:
-        raise OptionError(f"{prefix}{TARGET} is no regular expression: {error}") from None
+        raise OptionError(f"{prefix}{TARGET} is not a regular expression: {error}") from None
     mechanism = own_settings.pop("sasl.token.mechanism", "SCRAM-SHA-512")
     if not mechanism.startswith("SCRAM-"):
         raise OptionError(

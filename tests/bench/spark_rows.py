@@ -470,7 +470,7 @@ class SparkBench:
         prepare: Callable[[str], None] = lambda name: None,
     ) -> Row:
         """Ours, theirs, ours, theirs, …, `work` rows each. Without a rival only ours. `prepare`
-        is called before each run and is no part of it."""
+        is called before each run and is not part of it."""
         self.memory.reset()
         row.work = [work, work] if work else []
         for _ in range(self._pairs_of(pairs)):

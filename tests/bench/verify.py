@@ -73,7 +73,7 @@ def _wrong_checks(bundle: dict[str, Any]) -> Iterator[str]:
     for row in bundle["rows"]:
         what = f"{row['group']}: {row['name']}"
         if row.get("rival") and len(row["ours_s"]) != len(row["theirs_s"]):
-            yield f"{what}: the runs are no pairs"
+            yield f"{what}: the runs are not pairs"
         checks = row.get("checks", {})
         if any(found != next(iter(checks.values())) for found in checks.values()):
             yield f"{what}: the programs found different counts or sums: {checks}"

@@ -104,7 +104,7 @@ def test_a_terminal_gets_colours(monkeypatch, capsys):
 def test_a_record_that_is_no_change_is_an_error_with_its_location(fake, command):
     send(fake, (None, {"id": 1}))
     run = command("read", TOPIC, "-e", "--envelope", "debezium", code=1)
-    assert f"topic {TOPIC} partition 0 offset 0: the value: it is no record" in run.error
+    assert f"topic {TOPIC} partition 0 offset 0: the value: it is not a record" in run.error
 
 
 @pytest.mark.parametrize(

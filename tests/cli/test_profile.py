@@ -167,10 +167,10 @@ def test_invalid_settings_are_named(folder, sources, message):
     [
         ("[profiles.a", "is not TOML"),
         ("[profile.a]\nx = 1", "has profile:"),
-        ("profiles = 3", "profiles that are no tables"),
+        ("profiles = 3", "profiles that are not tables"),
         ('default = "gone"', "there is no profile 'gone'"),
         ("default = 'a'\n[profiles.a]\nlinger.ms = 2020-01-01", "linger.ms is text"),
-        ("default = 'a'\n[profiles]\na = 3", "no table of settings"),
+        ("default = 'a'\n[profiles]\na = 3", "not a table of settings"),
     ],
 )
 def test_a_broken_file_of_profiles(folder, text, message):

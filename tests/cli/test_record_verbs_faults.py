@@ -128,7 +128,7 @@ def test_no_server_can_be_reached(verb, dead_port, capsys, lines):
             "TOTAL is a whole number, 2,147,483,647 or less",
         ),
         (["-F", "~nobody-of-this-name/x", "topics", "list"], "unknown home folder"),
-        (["read", "t", "--output", "FOLDER.parquet"], "is there, and is no plain file"),
+        (["read", "t", "--output", "FOLDER.parquet"], "is there, and is not a plain file"),
         (["read", "t", "-J", "--format", "hex"], "(-J) and --format hex exclude each other"),
         (["read", "t", "--format", "json", "-K", ":"], "-D and -K are of text and hex"),
         (["read", "t", "-f", "%k", "-D", ""], "-D and -K are of text and hex"),
@@ -226,7 +226,7 @@ def test_a_missing_file_is_named(fake_cluster, capsys, tmp_path):
     path.write_bytes(b"no parquet at all")
     code = main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--input", str(path)])
     assert code == 2
-    assert "is no file of Parquet" in one_line(capsys)
+    assert "is not a file of Parquet" in one_line(capsys)
 
 
 def test_a_full_disk_is_one_line(fake_cluster, capsys, tmp_path, monkeypatch):

@@ -983,8 +983,8 @@ def test_create_topic_options() -> None:
         ('{"a": "1", "a": "2"}', "a name is there twice"),
         ('{"a": null}', "the value of 'a' must be a string or a number"),
         ('{"a": {"b": "c"}}', "the value of 'a' must be a string or a number"),
-        ('{"a": NaN}', "the value of 'a' is no number that JSON or Kafka has"),
-        ('{"a": 1e999}', "the value of 'a' is no number that JSON or Kafka has"),
+        ('{"a": NaN}', "the value of 'a' is not a number that JSON or Kafka has"),
+        ('{"a": 1e999}', "the value of 'a' is not a number that JSON or Kafka has"),
     ],
 )
 def test_bad_configs_of_topics(text: str, words: str) -> None:

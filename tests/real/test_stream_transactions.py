@@ -1,6 +1,6 @@
 """Streams of topics with transactions and gaps: aborted, committed and open ones, compaction.
 
-An offset is no row here: markers and aborted records take offsets, compaction leaves gaps, and a
+An offset is not a row here: markers and aborted records take offsets, compaction leaves gaps, and a
 micro-batch may consist of nothing else. The query must pass them all.
 """
 

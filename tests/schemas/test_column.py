@@ -270,7 +270,7 @@ def test_a_schema_of_another_format_or_that_does_not_resolve(
 
 
 def test_times_of_writers_with_other_units(client: RegistryClient, registry: SmallRegistry) -> None:
-    """One topic, one instant, written in each unit; a date is no instant."""
+    """One topic, one instant, written in each unit; a date is not an instant."""
     kinds = ["timestamp-millis", "timestamp-micros", "timestamp-nanos"]
     kinds = [{"type": "long", "logicalType": name} for name in kinds]
     kinds.append({"type": "int", "logicalType": "date"})

@@ -192,7 +192,7 @@ def test_auto_looks_up_no_id_in_another_registry() -> None:
         registry = Anything(kind)
         found = decode("auto", *encode(framing), registry)
         assert [bad.row for bad in found.bad] == [0, 2, 3]
-        assert "is no id of here: set schema.registry.url" in found.bad[0].reason
+        assert "is not an id of here: set schema.registry.url" in found.bad[0].reason
         assert not registry.ids
     found = decode("auto", *encode("apicurio-content-id"), registry)
     assert "set valueFraming to apicurio or apicurio-content-id" in found.bad[0].reason
@@ -342,9 +342,9 @@ def test_glue_by_boto3(clouds: CloudRegistry) -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ([1, 2], "is no answer of AWS Glue"),
-        (None, "is no answer of AWS Glue"),
-        ("text", "is no answer of AWS Glue"),
+        ([1, 2], "is not an answer of AWS Glue"),
+        (None, "is not an answer of AWS Glue"),
+        ("text", "is not an answer of AWS Glue"),
         ({"SchemaVersionId": 7, "DataFormat": {}}, "without"),
         ({"SchemaVersionId": str(uuid.UUID(bytes=GUID)), "DataFormat": "XML"}, "without 'XML'"),
         ({"SchemaDefinition": "x" * MAX_ANSWER_BYTES}, f"more than {MAX_ANSWER_BYTES} bytes"),

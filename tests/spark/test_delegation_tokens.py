@@ -72,7 +72,7 @@ def test_everything_at_once() -> None:
     ("name", "value", "words"),
     [
         ("auth.bootstrap.servers", "", "main.auth.bootstrap.servers is not set"),
-        ("target.bootstrap.servers.regex", "(", "target.bootstrap.servers.regex is no regular"),
+        ("target.bootstrap.servers.regex", "(", "target.bootstrap.servers.regex is not a regular"),
         ("sasl.token.mechanism", "PLAIN", "must be a SCRAM mechanism, got 'PLAIN'"),
     ],
 )

@@ -27,7 +27,7 @@ def seeds(few: int, many: int) -> list[Any]:
 
 
 def load_profile() -> None:
-    """Set what holds for all properties: no deadline, since a busy machine is no failure."""
+    """Set what holds for all properties: no deadline, since a busy machine is not a failure."""
     settings.register_profile(
         "tests",
         deadline=None,

@@ -29,7 +29,7 @@ def test_files_that_are_named_exist() -> None:
 
 
 def test_no_two_files_have_one_name() -> None:
-    """pytest cannot import both: their folders are no packages."""
+    """pytest cannot import both: their folders are not packages."""
     names = [path.name for path in TESTS.rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
 

@@ -180,7 +180,7 @@ def checked_binding(binding: AclBinding) -> AclBinding:
     kind, name = checked_principal(binding.principal, "a principal")
     if kind != "User" and kind.lower() == "user":
         raise OptionError(
-            f"an ACL's principal {binding.principal!r} is no user: write {f'User:{name}'!r}"
+            f"an ACL's principal {binding.principal!r} is not a user: write {f'User:{name}'!r}"
         )
     if not checked_name(binding.host, "an ACL's host"):
         raise OptionError(f'an ACL\'s host is empty: "{ANY}" is any host')

@@ -460,7 +460,7 @@ def _load_signing_key(settings: AssertionSettings) -> Any:
         return load_pem_private_key(content.reveal(), passphrase.reveal().encode() or None)
     except Exception:  # of several types, with messages of OpenSSL that do not help
         raise OptionError(
-            f"{store} is no private key in PEM, or its passphrase "
+            f"{store} is not a private key in PEM, or its passphrase "
             f"(sasl.oauthbearer.assertion.private.key.passphrase) is "
             f"{'wrong' if passphrase else 'missing'}"
         ) from None
@@ -525,8 +525,8 @@ def _call_user_function(settings: OAuthSettings, deadline: Deadline, once: bool)
 
 
 def _parse_callback_result(result: Any) -> tuple[Token | None, str]:
-    """Return the token that a callable has returned (None if the result is no token), and the name
-    of the result's type."""
+    """Return the token that a callable has returned (None if the result is not a token), and the
+    name of the result's type."""
     result_type = type(result).__name__
     token, expiry_s = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
     text = token.reveal() if isinstance(token, Secret) else token

@@ -144,7 +144,7 @@ def oauthbearer_conversation(
     pairs = []
     for name, value in (extensions or {}).items():
         if name == "auth" or not re.fullmatch("[A-Za-z]+", name):
-            raise AuthenticationError(f"OAUTHBEARER: {name!r} is no name of an extension")
+            raise AuthenticationError(f"OAUTHBEARER: {name!r} is not a name of an extension")
         if not re.fullmatch("[\\x21-\\x7E \\t\\r\\n]+", value):
             raise AuthenticationError(f"OAUTHBEARER: the value of extension {name} is not allowed")
         pairs.append(f"{name}={value}")
@@ -195,7 +195,7 @@ def _parse_attributes(mechanism: str, message: bytes) -> dict[str, str]:
 
 
 def _decode_base64(mechanism: str, text: str) -> bytes:
-    """Decode a value of a SCRAM message. Raises AuthenticationError if it is no base64 or empty."""
+    """Decode a value of a SCRAM message. Raises AuthenticationError if empty or not base64."""
     try:
         value = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -74,7 +74,7 @@ NO_LONGER_A_MEMBER = (
 
 
 def commit_failed(code: int, group_id: str) -> CommitFailedError:
-    """Return the error of a commit by a client that is no member, or whose group rebalances."""
+    """Return the error of a commit by a client that is not a member, or whose group rebalances."""
     where = f"OffsetCommit of group {group_id!r}"
     return CommitFailedError(code, where, _HINTS.get(code, NO_LONGER_A_MEMBER))
 

@@ -439,7 +439,7 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
             raise
 
     def _identity(self) -> GroupMetadata:
-        """Return `metadata` for a commit. Raises CommitFailedError if this is no member."""
+        """Return `metadata` for a commit. Raises CommitFailedError if this is not a member."""
         metadata = self.metadata
         if metadata.generation_id == NO_GENERATION:
             raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)

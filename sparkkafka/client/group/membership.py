@@ -45,11 +45,11 @@ class GroupMetadata(NamedTuple):
     """A member of a group, and its generation (Java's ConsumerGroupMetadata).
 
     `generation_id` is the member epoch under KIP-848. NO_GENERATION and NO_MEMBER_ID stand for a
-    client that is no member. `is_outside`: a consumer subscribes to topics but is not in the group
-    now, since it was removed or has not joined yet. A producer must commit nothing for it: brokers
-    would take its offsets as those of a client that is no member. `topic_ids` has the ids of the
-    topics in which the consumer's positions are: a producer commits no offsets to later topics of
-    the same names.
+    client that is not a member. `is_outside`: a consumer subscribes to topics but is not in the
+    group now, since it was removed or has not joined yet. A producer must commit nothing for it:
+    brokers would take its offsets as those of a client that is not a member. `topic_ids` has the
+    ids of the topics in which the consumer's positions are: a producer commits no offsets to later
+    topics of the same names.
     """
 
     group_id: str
@@ -524,7 +524,7 @@ class GroupMember(ABC, Generic[ThreadT]):
     def committer(self, topic_ids: TopicIds | None = None) -> Commit:
         """Return a function that commits, later and in another thread, as the member that this is
         now. It refuses partitions that the member has lost by then. Raises CommitFailedError if it
-        is no member."""
+        is not a member."""
 
     def close(self, deadline: Deadline, *, leave: bool = True) -> None:
         """Leave the group (a static member stays until its session timeout) and end the thread.

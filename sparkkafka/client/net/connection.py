@@ -580,7 +580,7 @@ class Connection:
         If the broker accepts nothing for `patience_s`, the rest is sent later: by `send_rest`, or
         before the next request or `receive`. `has_unsent` says whether there is some.
 
-        Raises OptionError if it is no request; EncodeError or UnsupportedVersionError before
+        Raises OptionError if it is not a request; EncodeError or UnsupportedVersionError before
         anything is sent; KafkaConnectionError or KafkaTimeoutError, after which the connection is
         closed; AuthenticationError if a session that is about to expire cannot be renewed.
         """

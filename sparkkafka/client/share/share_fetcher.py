@@ -513,7 +513,7 @@ class ShareFetcher:
             return False
         ranges = sorted_ranges(row.acquired_records)
         if ranges is None:
-            raise DecodeError(f"{where}: the acquired records are no ranges in order")
+            raise DecodeError(f"{where}: the acquired records are not ranges in order")
         fetched = self._fetched_records(tp, row, ranges, buffer)
         self.acquired.append(AcquiredPartition(tp, session, fetched, ranges))
         return len(row.records) > 0

@@ -211,7 +211,7 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
 
 
 def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.bool_] | None]:
-    """Read the length prefixes: (lengths, positions after them, flags of those that are no varint).
+    """Read the length prefixes: (lengths, positions after them, flags of what is not a varint).
 
     The flags are None if all are valid. An invalid one must not make other batches look damaged.
     """
@@ -405,7 +405,7 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
         steps = block[:, :, 0].T
         inside = steps < limit[:, None]
         # A prefix that is not in the table advances by 0, so the chain repeats its position until
-        # the end of the block. Here it goes on after that record, whose repeats are no starts.
+        # the end of the block. Here it goes on after that record, whose repeats are not starts.
         last = steps[:, -1]
         for index in np.flatnonzero((following == last) & (last < limit)).tolist():
             advance = _long_advance(data, int(last[index]))

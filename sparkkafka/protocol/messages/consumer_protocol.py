@@ -250,7 +250,7 @@ def _read_version(cls: type[Message], reader: Reader) -> int:
 
 def _group_by_topic(partitions: Iterable[Partition]) -> list[TopicPartitions]:
     """Group partitions by topic, in the order in which the topics first come. Raises EncodeError
-    for what is no pair."""
+    for what is not a pair."""
     numbers_by_topic: dict[str, list[int]] = {}
     for pair in partitions:
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:

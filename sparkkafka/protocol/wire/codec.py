@@ -462,7 +462,7 @@ def _nullable_struct_codec(codec: ValueCodec) -> ValueCodec:
 
 
 def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) -> ValueCodec:
-    """Compile the codec of a value that is no array or struct."""
+    """Compile the codec of a value that is not an array or struct."""
     if kind.code:
         return _number_codec(kind)
     if kind is UUID:

@@ -598,7 +598,7 @@ def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array
 
 
 class MemberDecoder(ValueDecoder):
-    """A type that is no union for the writer, as the struct of the reader's union, of which one
+    """A type that is not a union for the writer, as the struct of the reader's union, of which one
     field has the value (none if `member` is -1)."""
 
     def __init__(self, column_type: pa.DataType, decoder: ValueDecoder, member: int) -> None:

@@ -97,7 +97,7 @@ def _encode_scalar(node: Node, value: Any) -> bytes | None:
         is_integer = is_number and (isinstance(value, int) or value.is_integer())
         return zigzag_bytes(int(value)) if is_integer and -limit <= value < limit else None
     if kind in (avro.FLOAT, avro.DOUBLE):
-        # Java also reads these three, which are no numbers in JSON.
+        # Java also reads these three, which are not numbers in JSON.
         if value in ("NaN", "Infinity", "-Infinity"):
             value = float(value)
         elif not is_number:

@@ -141,7 +141,7 @@ class DecoderCompiler:
     def _compile_into_union(
         self, writer: Node, reader: Node, target: pa.DataType, path: str
     ) -> ValueDecoder:
-        """Compile a type that is no union for the writer as the reader's union."""
+        """Compile a type that is not a union for the writer as the reader's union."""
         index = self._match_branch(writer, reader)
         if index is None:
             raise _mismatch_error(writer, reader, path)
@@ -367,7 +367,7 @@ def _check_meanings(writer: Node, reader: Node, path: str) -> None:
     """Raises SchemaError for two logical types whose values cannot be converted to each other. A
     type without one is the number, text or bytes that are written."""
     differs = bool(writer.meaning and reader.meaning) and writer.meaning != reader.meaning
-    # The bytes of a decimal are no text, and those of a text no decimal.
+    # The bytes of a decimal are not text, and those of a text no decimal.
     is_string = avro.STRING in (writer.kind, reader.kind)
     if differs or (is_string and avro.DECIMAL in (writer.logical, reader.logical)):
         raise SchemaError(

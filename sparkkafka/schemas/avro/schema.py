@@ -354,7 +354,7 @@ class _Parser:
         record."""
         definitions = _require(value, "fields", path)
         if not isinstance(definitions, list):
-            raise _error(path, f"'fields' of record {name} is no list")
+            raise _error(path, f"'fields' of record {name} is not a list")
         recurring = self._open[name] = []
         fields: list[Field] = []
         seen: set[str] = set()

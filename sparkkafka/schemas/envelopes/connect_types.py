@@ -76,7 +76,7 @@ class ConnectType:
                     int(scale or "")
                 except (TypeError, ValueError):
                     raise SchemaError(
-                        f"{label(name)}: its scale, {scale!r}, is no number, and a {DECIMAL} "
+                        f"{label(name)}: its scale, {scale!r}, is not a number, and a {DECIMAL} "
                         "needs one"
                     ) from None
             if child.name == VARIABLE_SCALE and child.is_struct:

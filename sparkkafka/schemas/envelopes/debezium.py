@@ -82,7 +82,7 @@ def full_type(node: ConnectType) -> pa.DataType:
         )
     if not after.is_struct:
         raise OptionError(
-            "the field after is no struct, as in changes of MongoDB, whose documents are JSON: "
+            "the field after is not a struct, as in changes of MongoDB, whose documents are JSON: "
             "set envelope.columns=envelope, and parse value.after with from_json"
         )
     source = node.children.get("source")
@@ -102,7 +102,7 @@ def kind_of(names: Set[str]) -> str | None:
     if names == {"ts_ms"}:
         return HEARTBEAT
     raise SchemaError(
-        f"it is no record of Debezium: it has the fields {', '.join(names) or 'none'}, and not op"
+        f"it is not a record of Debezium: it has the fields {', '.join(names) or 'none'}, not op"
     )
 
 
@@ -134,12 +134,12 @@ def node_of_target(target: pa.DataType, row: ConnectType) -> ConnectType:
 
 def needed(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectType:
     """Return the fields of an envelope that `unwrap` needs for `target`. Raises OptionError for a
-    field or type of `target` that it cannot give, and SchemaError if `op` is no text; `lenient`:
+    field or type of `target` that it cannot give, and SchemaError if `op` is not text; `lenient`:
     fields that it lacks are null."""
     row, change = target.field("row").type, target.field("change").type
     children = node.children
     if "op" in children and children["op"].leaf != pa.string():
-        raise SchemaError("field op is no string, so this is no envelope of Debezium")
+        raise SchemaError("field op is not a string, so this is not an envelope of Debezium")
     wanted = {field.name for field in change}
     kept: dict[str, ConnectType] = {}
     for name in ("before", "after"):
@@ -205,7 +205,7 @@ def unwrap(
         if after is not None:
             missing &= ~is_valid(after)
         if missing.any():
-            faults.add(rows, missing, "after", "it is missing, and op is no delete")
+            faults.add(rows, missing, "after", "it is missing, and op is not a delete")
     columns: list[pa.Array] = []
     missing_names: dict[str, Flags] = {}
     row_node = node.children.get("after", node.children.get("before", ConnectType()))
@@ -293,7 +293,7 @@ def _kinds(
         others &= ~(by_kind[TRANSACTION] | by_kind[SCHEMA_CHANGE])
         by_kind[HEARTBEAT] = has("ts_ms") & ~has("after") & ~has("before") & others
         others &= ~by_kind[HEARTBEAT]
-        place.faults.add(place.rows, others, "op", "it is missing, so this is no envelope")
+        place.faults.add(place.rows, others, "op", "it is missing, so this is not an envelope")
     return _texts(by_kind, count), by_kind[ROW], flags["d"]
 
 

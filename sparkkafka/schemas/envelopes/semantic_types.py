@@ -288,7 +288,7 @@ def _cast(values: pa.Array, target: pa.DataType, place: Place) -> pa.Array:
             parts.append(values.slice(start, stop - start).cast(target))
     if bad.any():
         example = values[int(np.flatnonzero(bad)[0])].as_py()
-        place.fail(bad, f"{str(example)[:100]!r} is no {type_name(target)}")
+        place.fail(bad, f"{str(example)[:100]!r} is not of type {type_name(target)}")
     return pa.concat_arrays(parts)
 
 
@@ -348,7 +348,7 @@ def _without_base64(values: pa.Array, node: ConnectType, place: Place) -> pa.Arr
     words = quads[:, 0] << 18 | quads[:, 1] << 12 | quads[:, 2] << 6 | quads[:, 3]
     out = np.empty((len(words), 3), np.uint8)
     out[:, 0], out[:, 1], out[:, 2] = words >> 16, words >> 8 & 255, words & 255
-    place.fail(bad, "the text is no base64")
+    place.fail(bad, "the text is not base64")
     lengths = np.where(valid, sizes // 4 * 3 - pads, -1)
     return gather(pa.py_buffer(out.reshape(-1)), offsets[:-1] // 4 * 3, lengths)
 

@@ -498,7 +498,7 @@ def _take(texts: pa.Array, rows: Ints) -> pa.Array:
 
 
 def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
-    """Return which names of a map's items are no valid strings, or are in the map twice. `maps`:
+    """Return which names of a map's items are not valid strings, or are in the map twice. `maps`:
     the number of each key's map."""
     flags = np.zeros(len(keys), np.bool_)
     offsets = blob_offsets(keys)

@@ -48,9 +48,9 @@ class Spans(NamedTuple):
 class ObjectFields(NamedTuple):
     """What `object_fields` finds.
 
-    values: the values of each field that is no map. names: those of the items of each map. has_map:
-    which texts have an object for each map. data: the texts with lists instead of these objects.
-    is_unclear: the texts for which all this means nothing."""
+    values: the values of each field that is not a map. names: those of the items of each map.
+    has_map: which texts have an object for each map. data: the texts with lists instead of
+    these objects. is_unclear: the texts for which all this means nothing."""
 
     values: list[Spans]
     names: list[Spans]

@@ -558,7 +558,7 @@ def _split_json_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
                     [(_parse_key(key, name), json.dumps(item)) for name, item in value.items()]
                 )
             else:
-                raise ValueError(f"it is no {'object' if is_map else 'array'}")
+                raise ValueError(f"it is not an {'object' if is_map else 'array'}")
         except (ValueError, LookupError, RecursionError) as error:
             raise ValueRowError(
                 int(rows[index]),

@@ -457,7 +457,7 @@ def read_tag(data: Any, at: int, end: int) -> tuple[int, int]:
 
 
 def read_value(data: Any, wire: int, at: int, end: int) -> tuple[int, int, int]:
-    """Read one value of a wire type that is no group, between two positions: (the number, or the
+    """Read one value of a wire type that is not a group, between two positions: (the number, or the
     length of a value that has one; where the value begins, and ends). Raises ValueError with what
     is wrong."""
     if wire == VARINT:

@@ -177,7 +177,9 @@ class Client(ForeignClient):
         except RegistryError as error:
             raise (self._no_subject(subject, error) if error.status == 404 else error) from None
         if not isinstance(found, dict):
-            raise RegistryError(f"{self.address} answers with JSON that is no object for {what}")
+            raise RegistryError(
+                f"{self.address} answers with JSON that is not an object for {what}"
+            )
         return found
 
     def _registered(self, subject: str, found: Any, schema: Schema) -> RegisteredSchema:

@@ -275,8 +275,8 @@ class Client(ForeignClient):
             ) from None
         except Exception as error:  # the SDK's parser raises anything for JSON of another shape
             raise RegistryError(
-                f"{self.address} answers the request for {what} with something that is no answer "
-                f"of AWS Glue ({type(error).__name__}): is a proxy in between?"
+                f"{self.address} answers the request for {what} with something that is not an "
+                f"answer of AWS Glue ({type(error).__name__}): is a proxy in between?"
             ) from None
 
 

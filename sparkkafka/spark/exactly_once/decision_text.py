@@ -161,7 +161,7 @@ class Decision:
 def latest_decision(texts: Iterable[str]) -> Decision | None:
     """Return the decision with the highest number among stored texts; None if there is no text.
 
-    Raises DecodeError for text that is no decision, or a decision of which a piece is missing.
+    Raises DecodeError for text that is not a decision, or a decision of which a piece is missing.
     """
     entries = [_parse_text(text) for text in texts]
     if not entries:

@@ -62,7 +62,7 @@ class KafkaInputPartition(InputPartition):
     In batch reads an end may be open, and the task binds it:
 
     - `open_start`: the task begins at the start of the log, if records from `start` on have been
-      deleted. That is no data loss.
+      deleted. That is not data loss.
     - `open_end`: the task stops where the log ends when it begins to read. `end` is where it ended
       at planning, under the leader of `leader_epoch`.
     - `whole_log`: earliest to latest, not split. If the topic has been recreated, the task reads

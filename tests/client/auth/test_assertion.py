@@ -129,10 +129,13 @@ def wrong(folder: Path) -> dict[str, tuple[AssertionSettings, str]]:
             replace(base, key=Store(OPTION, "/none")),
             r"/none cannot be read on this mach",
         ),
-        "no passphrase": (replace(base, key=locked), r"locked\.pem is no private key.*is missing"),
+        "no passphrase": (
+            replace(base, key=locked),
+            r"locked\.pem is not a private key.*is missing",
+        ),
         "wrong passphrase": (
             replace(base, key=locked, passphrase=Secret("hush!")),
-            r"locked\.pem is no private key in PEM, or its passphrase .* is wrong",
+            r"locked\.pem is not a private key in PEM, or its passphrase .* is wrong",
         ),
         "another kind of key": (settings(EC), "does not fit .*RS256, which needs an RSA key"),
         "another curve": (settings(OTHER_CURVE, algorithm="ES256"), "a key of the curve P-256"),

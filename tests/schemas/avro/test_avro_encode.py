@@ -115,7 +115,7 @@ def test_kinds_of_columns(definition: Any, kind: pa.DataType, value: Any, raw: A
     expected = written(around, {**row, "x": raw})
     assert encode(around, [row, None, row], given) == [expected, None, expected]
     if value is not None:
-        # In the topmost place null is no value: it is a record without one.
+        # In the topmost place null is not a value: it is a record without one.
         assert encode(definition, [value, None], kind) == [written(definition, raw), None]
 
 

@@ -37,7 +37,7 @@ INNER = record(("a", "int"), name="Inner")
         ('{"type": "map", "values": 5}', r"field \{\}: a type must be"),
         ('{"type": "record", "name": "R"}', "'fields' is missing"),
         ('{"type": "record", "fields": []}', "a type record has no name"),
-        ('{"type": "record", "name": "R", "fields": 5}', "'fields' of record R is no list"),
+        ('{"type": "record", "name": "R", "fields": 5}', "'fields' of record R is not a list"),
         ('{"type": "record", "name": "R", "fields": [{}]}', "a field of record R has no name"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "x"}]}',

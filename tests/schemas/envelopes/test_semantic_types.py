@@ -113,7 +113,7 @@ def test_bytes_of_all_lengths_in_base64() -> None:
 @pytest.mark.parametrize("text", ["!!!!", "AAA", "A===", "AA=A", "é==="])
 def test_a_text_that_is_no_base64(text: str) -> None:
     values, faults = converted(["QQ==", text, "QUI="], of("bytes"))
-    assert faults == {1: "field x: the text is no base64"}
+    assert faults == {1: "field x: the text is not base64"}
     assert [values[0], values[2]] == [b"A", b"AB"]
 
 
@@ -131,7 +131,7 @@ def test_decimals() -> None:
 @pytest.mark.parametrize("parameters", [{}, {"scale": "two"}, {"scale": None}])
 def test_a_decimal_without_a_readable_scale_names_its_field(parameters: Any) -> None:
     field = connect_field("price", "bytes", f"{CONNECT}Decimal") | {"parameters": parameters}
-    with pytest.raises(SchemaError, match=r"field price: its scale, .* is no number"):
+    with pytest.raises(SchemaError, match=r"field price: its scale, .* is not a number"):
         type_of_connect_schema({"type": "struct", "fields": [field]})
 
 
@@ -146,7 +146,7 @@ def test_a_number_without_its_parts_names_its_field(parts: dict[str, str]) -> No
 def test_days_beyond_dates_are_bad() -> None:
     values, faults = converted([1, 2**40], of("int64", f"{TIME}Date"))
     assert values == [datetime.date(1970, 1, 2), None]
-    assert faults == {1: "field x: '1099511627776' is no int"}
+    assert faults == {1: "field x: '1099511627776' is not of type int"}
 
 
 def test_an_operation_that_is_no_text_makes_its_records_bad() -> None:
@@ -162,7 +162,7 @@ def test_an_operation_that_is_no_text_makes_its_records_bad() -> None:
     made = decoder(json_format, ENVELOPE, Schema("json", ""), None, target)
     decoded = made.decode(pa.array(texts, pa.binary()))
     assert decoded.bad_rows.tolist() == [1]
-    assert "field op is no string" in decoded.reasons[0]
+    assert "field op is not a string" in decoded.reasons[0]
 
 
 def test_decimals_with_a_scale_of_their_own() -> None:
@@ -230,7 +230,7 @@ def test_infinity_of_postgres() -> None:
         9_223_372_036_825_200_000,
         -9_223_372_036_832_400_000,
     ]
-    assert faults.reasons == {4: "field x: 'soon' is no timestamp"}
+    assert faults.reasons == {4: "field x: 'soon' is not of type timestamp"}
 
 
 def test_lists_and_maps_with_semantic_types() -> None:
@@ -250,7 +250,7 @@ def test_lists_and_maps_with_semantic_types() -> None:
 def test_another_type_of_the_user() -> None:
     values, faults = converted(["1.50", "x", None], of("string"), pa.decimal128(10, 2))
     assert values == [Decimal("1.50"), None, None]
-    assert faults == {1: "field x: 'x' is no decimal(10,2)"}
+    assert faults == {1: "field x: 'x' is not of type decimal(10,2)"}
     with pytest.raises(OptionError, match=r"field x is .*Date, which cannot become boolean"):
         check_target(of("int32", f"{TIME}Date"), pa.bool_(), "x", lenient=False)
 
@@ -300,7 +300,7 @@ def test_numbers_that_json_has_as_text() -> None:
     )
     rows = [row and row["row"]["d"] for row in decoded.values.to_pylist()]
     assert repr(rows) == "[1.5, nan, -inf, None, None]"
-    assert decoded.reasons == ("field d: 'x' is no double",)
+    assert decoded.reasons == ("field d: 'x' is not of type double",)
 
 
 def test_avro_decimals_of_unknown_precision() -> None:

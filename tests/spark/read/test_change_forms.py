@@ -128,7 +128,7 @@ def test_a_bad_row_makes_the_record_of_canal_bad(topics: Topics) -> None:
     records = [canal("INSERT", goods[:1]), canal("INSERT", goods)]
     rows = read(topics, "canal", records, onBadRecord="column")
     assert [row["id"] for row in rows] == [1, None]
-    assert "field id: 'x' is no int" in rows[1]["bad_record"]["error"]
+    assert "field id: 'x' is not of type int" in rows[1]["bad_record"]["error"]
     assert rows[1]["change"]["kind"] is None
 
 

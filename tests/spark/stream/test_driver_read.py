@@ -38,7 +38,7 @@ ROWS = 200
 
 @pytest.fixture(autouse=True)
 def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine is no reason to leave a batch to tasks; tests of that set less."""
+    """A slow machine is not a reason to leave a batch to tasks; tests of that set less."""
     monkeypatch.setattr(stream_reader, "DRIVER_READ_MS", 30_000)
 
 

@@ -73,7 +73,7 @@ class FoundOffset(NamedTuple):
 class Entry:
     """One stored batch with the offsets [start, end).
 
-    `header` is None for bytes that a test has stored and that are no v2 batch.
+    `header` is None for bytes that a test has stored and that are not a v2 batch.
     """
 
     start: int
