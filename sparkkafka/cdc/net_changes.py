@@ -322,14 +322,17 @@ class Changes:
             "time": F.coalesce(*times, "change.timestamp"),
         } | {name: column_at(CHANGE, name) for name in _FIELDS}
         splits = set(self.keys) <= set(_fields(self.df, "old_key"))
+        moves = F.lit(False)
         for key, name in zip(self._key_names, self.keys, strict=True):
             sent = [column_at(CHANGE, "key", name).cast(self.type(name))] if name in of_key else []
             columns[key] = F.coalesce(*sent, column_at(name))
             if splits:
                 sent = [column_at(CHANGE, "old_key", name).cast(self.type(name)), *sent]
-                columns[f"old_{key}"] = F.coalesce(*sent, column_at(name))
+                old_key = columns[f"old_{key}"] = F.coalesce(*sent, column_at(name))
+                moves |= ~old_key.eqNullSafe(columns[key])  # keys=[…] may be part of the key
         if splits:
-            columns["moves"] = (F.col("change.kind") == ROW) & F.col("change.old_key").isNotNull()
+            moves &= (F.col("change.kind") == ROW) & F.col("change.old_key").isNotNull()
+            columns["moves"] = moves
         events = self.df.select(*(column.alias(name) for name, column in columns.items()))
         if splits:
             both, one = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
