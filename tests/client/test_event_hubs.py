@@ -95,7 +95,7 @@ def test_a_refusal_that_names_its_range_is_followed(fake_cluster_factory: Any) -
     assert [row.version for row in cluster.requests_of("ApiVersions")] == [3, 2]
 
 
-RECORD_BYTES = 1_046_600 - 100  # with its headers just above the limit of the service
+MAX_RECORD_OVERHEAD = 1_046_600 - 100  # with its headers just above the limit of the service
 
 
 def send_a_megabyte(cluster: Cluster, servers: Any, *, batches: int, **config: Any) -> None:
@@ -103,7 +103,7 @@ def send_a_megabyte(cluster: Cluster, servers: Any, *, batches: int, **config: A
     options = parse_producer_options(settings(servers, linger_ms=60_000, **config))
     record = RecordColumns(
         keys=None,
-        values=pa.array([b"x" * (RECORD_BYTES // batches)], pa.binary()),
+        values=pa.array([b"x" * (MAX_RECORD_OVERHEAD // batches)], pa.binary()),
         headers=None,
         timestamps_ms=np.array([1_700_000_000_000]),
     )

@@ -209,7 +209,7 @@ def test_the_first_protocol_of_transactions(
 
     from sparkkafka.client.producer import transactions
 
-    monkeypatch.setattr(transactions, "SECOND_PROTOCOL", 1_000)
+    monkeypatch.setattr(transactions, "TRANSACTION_VERSION_2", 1_000)
     topic, compacted = new_topic(partitions=2), new_topic(configs={"cleanup.policy": "compact"})
     with transactional(settings) as producer:
         for number in range(4):

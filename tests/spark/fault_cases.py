@@ -17,7 +17,7 @@ from unittest import mock
 
 from sparkkafka.client.cluster.request_driver import FOR_GROUP
 from sparkkafka.client.producer.partition_queue import SEQUENCE_LIMIT, PartitionQueue
-from sparkkafka.client.producer.produce_errors import PERHAPS_WRITTEN
+from sparkkafka.client.producer.produce_errors import MAYBE_WRITTEN
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import (
     Action,
@@ -106,12 +106,10 @@ def at(action: Action, *moments: int, times: int | None = 1, api: str = "Produce
 def produce_code(code: ErrorCode) -> Case:
     after = code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     strikes = [] if after else at(Answer(code), times=2)
-    if code in PERHAPS_WRITTEN:
+    if code in MAYBE_WRITTEN:
         strikes += at(Answer(code, applied=True), times=2)
-    when = "" if code not in PERHAPS_WRITTEN else ", appended" if after else ", appended or not"
-    return Case(
-        f"`Produce` returns `{code.name}`{when}", strikes, may_double=code in PERHAPS_WRITTEN
-    )
+    when = "" if code not in MAYBE_WRITTEN else ", appended" if after else ", appended or not"
+    return Case(f"`Produce` returns `{code.name}`{when}", strikes, may_double=code in MAYBE_WRITTEN)
 
 
 def change(act: Callable[[Scene, RecordedRequest], object], nth: int, **where: Any) -> Strike:

@@ -98,7 +98,7 @@ class _AsyncPollingClient(AsyncClient[C]):
         await self._end(partial(self._client.close, timeout_s), seconds_of(timeout_s))  # type: ignore[attr-defined]
 
 
-def _moving(
+def _discarding_fetched(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """As `awaited`, of a method that changes what is read next: first the records that an iteration
@@ -193,10 +193,10 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
     async def _return_rest(self) -> None:
         """Let the next poll return the rest."""
         if self._rest:
-            back = self._worker.run(self._seek_back, prepare=self._begin_return)
+            back = self._worker.run(self._seek_back, prepare=self._mark_rest_unread)
             await asyncio.shield(back)  # even if it is cancelled before its turn
 
-    def _begin_return(self) -> None:
+    def _mark_rest_unread(self) -> None:
         self._note_unread()
         self._take_rest()
 
@@ -229,7 +229,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
             self._seek_back()
             return poll(wait_s)
 
-        return await self._poll(run, timeout_s, self._begin_return)
+        return await self._poll(run, timeout_s, self._mark_rest_unread)
 
     async def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
         """As `Consumer.poll_arrow`. If it is cancelled, the next poll returns its records."""
@@ -248,18 +248,18 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
 
     # --- what to read, and from where -------------------------------------------------------------
 
-    assign = _moving(Consumer.assign)
+    assign = _discarding_fetched(Consumer.assign)
     assignment = awaited(Consumer.assignment)
-    subscribe = _moving(Consumer.subscribe)
+    subscribe = _discarding_fetched(Consumer.subscribe)
     subscription = awaited(Consumer.subscription)
-    unsubscribe = _moving(Consumer.unsubscribe)
-    seek = _moving(Consumer.seek)
-    seek_to_beginning = _moving(Consumer.seek_to_beginning)
-    seek_to_end = _moving(Consumer.seek_to_end)
-    seek_to_committed = _moving(Consumer.seek_to_committed)
+    unsubscribe = _discarding_fetched(Consumer.unsubscribe)
+    seek = _discarding_fetched(Consumer.seek)
+    seek_to_beginning = _discarding_fetched(Consumer.seek_to_beginning)
+    seek_to_end = _discarding_fetched(Consumer.seek_to_end)
+    seek_to_committed = _discarding_fetched(Consumer.seek_to_committed)
     position = awaited(Consumer.position)
     lag = awaited(Consumer.lag)
-    pause = _moving(Consumer.pause)
+    pause = _discarding_fetched(Consumer.pause)
     resume = awaited(Consumer.resume)
     paused = awaited(Consumer.paused)
 

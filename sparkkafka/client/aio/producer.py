@@ -164,7 +164,7 @@ class _LoopProducer(Producer):
             super()._wait_for_memory(size_bytes)
             return
         self._buffer.raise_refusal()
-        if not self._buffer.has_room(size_bytes):
+        if not self._buffer.has_memory(size_bytes):
             raise _NoRoomError(
                 f"buffer.memory={self._limit_bytes} is full: call `await drain()` before the next "
                 "send_nowait, or `await send`, which waits",
@@ -311,7 +311,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         except TimeoutError:
             why = self._client._io_thread.failure_text()
             with buffer.lock:
-                failure = buffer.no_room_error(size_bytes, why)
+                failure = buffer.buffer_full_error(size_bytes, why)
                 self._client._record_lost(failure)
             raise failure from None
 

@@ -175,14 +175,14 @@ class Worker:
         except asyncio.CancelledError:
             if call.future.done() and not call.future.cancelled():
                 # It ended in the turn of the loop in which the task was cancelled.
-                self._leave(call, call.future.exception() is None and call.future.result())
+                self._end_turn(call, call.future.exception() is None and call.future.result())
             elif interrupt is not None and self._running is call:
                 interrupt()
             raise
         except BaseException:
-            self._leave(call)
+            self._end_turn(call)
             raise
-        loop.call_soon(self._leave, call)  # once the task has taken the result
+        loop.call_soon(self._end_turn, call)  # once the task has taken the result
         return result
 
     def close(self) -> None:
@@ -201,7 +201,7 @@ class Worker:
         while self._waiting:
             call = self._waiting.popleft()
             if not call.future.done():
-                self._pass(call)
+                self._hand_to_thread(call)
                 if call.interrupt is not None and any(
                     later.interrupt is None for later in self._waiting
                 ):
@@ -211,7 +211,7 @@ class Worker:
             self._thread = None
             self._inbox.put(None)
 
-    def _pass(self, call: _Call) -> None:
+    def _hand_to_thread(self, call: _Call) -> None:
         self._running = call
         if self._thread is None:
             name = f"sparkkafka-{self._what}"
@@ -229,13 +229,13 @@ class Worker:
     def _finish(self, call: _Call, result: Any, error: BaseException | None) -> None:
         """Give the result of a call to its task, which then lets the next call run."""
         if call.future.done():  # cancelled
-            self._leave(call, error is None and result)
+            self._end_turn(call, error is None and result)
         elif error is not None:
             call.future.set_exception(error)
         else:
             call.future.set_result(result)
 
-    def _leave(self, call: _Call, unread: Any = None) -> None:
+    def _end_turn(self, call: _Call, unread: Any = None) -> None:
         """Let the next call run; before it, undo this one if its result is `unread`."""
         if call.undo is not None and unread and self.loop is not None:
             undo = _Call(call.undo, self.loop.create_future(), call.context)

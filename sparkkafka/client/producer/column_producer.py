@@ -39,7 +39,7 @@ from sparkkafka.protocol.columns.encode import (
     RecordColumns,
     oversized_record,
 )
-from sparkkafka.protocol.records.batches import HEADER_BYTES
+from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 STEP_INTERVAL_S = 0.002
 MAX_APPENDED_BYTES = 4 << 20  # between two checks of buffer.memory
@@ -109,11 +109,13 @@ class ColumnProducer:
 
     def check_sizes(self, records: PartitionedRecords) -> None:
         """Raise ProduceError if a record is larger than max.request.size."""
-        oversized = oversized_record(records.columns, self._options.max_request_size - HEADER_BYTES)
+        oversized = oversized_record(
+            records.columns, self._options.max_request_size - RECORD_BATCH_OVERHEAD
+        )
         if oversized is not None:
             row, size_bytes = oversized
             tp = records.tps[bisect_right(records.run_ends, row)]
-            size_bytes += HEADER_BYTES
+            size_bytes += RECORD_BATCH_OVERHEAD
             raise too_large(tp.topic, tp.partition, size_bytes, self._options, self._prefix)
 
     def append(self, records: PartitionedRecords) -> None:

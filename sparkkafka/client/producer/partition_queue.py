@@ -68,7 +68,9 @@ class ProducerBatch:
     """A queued record batch.
 
     `wire`, its header and records as sent, is set at the first send and never changes.
-    `is_unresolved`: it was refused as out of order though it may be written; a later batch shows
+    `is_unresolved`: it was refused as out of order though it may be written; the answer to a later
+    batch shows whether it is. `is_overtaken`: the broker has acknowledged a later batch, so this
+    one can no longer be written with its sequence numbers.
     """
 
     encoded: EncodedBatch

@@ -45,10 +45,10 @@ class Action(enum.Enum):
 
 
 class Verdict(NamedTuple):
-    """`perhaps_written`: the batch may be in the log in spite of this error."""
+    """`maybe_written`: the batch may be in the log in spite of this error."""
 
     action: Action
-    perhaps_written: bool
+    maybe_written: bool
 
 
 # The batch was refused as a whole; smaller ones may be taken.
@@ -57,7 +57,7 @@ TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 # A leader that loses its role, or its disk, while acks=all waits, answers so about records that it
 # has appended; NETWORK_EXCEPTION means that a broker lost the leader in a request for us;
 # UNKNOWN_SERVER_ERROR may come after the append.
-PERHAPS_WRITTEN = frozenset(
+MAYBE_WRITTEN = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -84,24 +84,24 @@ def judge(
     `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: `retries` allows
     another one. `transactional`: the producer id belongs to a transaction and cannot change.
     """
-    perhaps = code in PERHAPS_WRITTEN
+    may_be_appended = code in MAYBE_WRITTEN
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         # A duplicate is the copy of an attempt whose answer was lost.
-        return Verdict(Action.DONE, perhaps_written=False)
+        return Verdict(Action.DONE, maybe_written=False)
     if code in TOO_LARGE and record_count > 1:
         # The broker checks the size before it looks for a duplicate, and would not recognise the
         # parts of a batch that an earlier attempt has written.
         return Verdict(Action.FAIL if maybe_written else Action.SPLIT, maybe_written)
     if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
         # Its predecessor failed and goes again first.
-        return Verdict(Action.AFTER_PREDECESSOR, perhaps)
+        return Verdict(Action.AFTER_PREDECESSOR, may_be_appended)
     if code == ErrorCode.UNKNOWN_PRODUCER_ID and not maybe_written and not transactional:
         # The broker dropped the producer's state with its last records (retention, DeleteRecords;
         # KIP-360), so this batch is not written.
-        return Verdict(Action.NEW_PRODUCER_ID, perhaps)
+        return Verdict(Action.NEW_PRODUCER_ID, may_be_appended)
     if is_retriable(code) and attempts_left:
-        return Verdict(Action.RETRY, perhaps)
-    return Verdict(Action.FAIL, perhaps)
+        return Verdict(Action.RETRY, may_be_appended)
+    return Verdict(Action.FAIL, may_be_appended)
 
 
 def produce_error(
@@ -109,12 +109,12 @@ def produce_error(
     text: str,
     code: int | None,
     *,
-    perhaps: bool,
+    maybe_written: bool,
     kind: type[ProduceError] = ProduceError,
 ) -> ProduceError:
-    """Return the error of this class (`kind`) for records of a partition; `perhaps`: they may be
-    written."""
-    written = Written.UNKNOWN if perhaps else Written.NO
+    """Return the error of this class (`kind`) for records of a partition; `maybe_written`: they
+    may be in the log."""
+    written = Written.UNKNOWN if maybe_written else Written.NO
     return kind(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
 
 
@@ -137,7 +137,7 @@ def too_large(
         TopicPartition(topic, -1 if partition is None else partition),
         f"a record takes {size_bytes} bytes, more than {limit}",
         ErrorCode.MESSAGE_TOO_LARGE,
-        perhaps=False,
+        maybe_written=False,
     )
 
 
@@ -154,7 +154,7 @@ def batch_error(
     text += f"; records in this batch: {batch.encoded.record_count}"
     # A batch that expired was not refused, whatever an earlier attempt met.
     code = cause.code if isinstance(cause, BrokerError) and kind is ProduceError else None
-    error = produce_error(queue.tp, text, code, perhaps=batch.has_unknown_outcome, kind=kind)
+    error = produce_error(queue.tp, text, code, maybe_written=batch.has_unknown_outcome, kind=kind)
     error.__cause__ = cause
     return error
 

@@ -32,10 +32,11 @@ from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerThrea
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.topic_records import (
-    RECORD_BYTES,
+    MAX_RECORD_OVERHEAD,
     AppendedRecords,
     ArrowStream,
     TopicRecords,
+    max_record_bytes,
     series_records,
     table_records,
 )
@@ -45,7 +46,7 @@ from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
-from sparkkafka.protocol.records.batches import HEADER_BYTES
+from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class Producer(NotPickled):
         # `send` reads these for each record.
         self._lock = self._buffer.lock
         self._open = self._buffer.open
-        self._max_record_bytes = min(options.max_request_size - HEADER_BYTES, options.buffer_memory)
+        self._max_record_bytes = max_record_bytes(options)
         self._limit_bytes = self._buffer.limit_bytes
         self._closed = False
         self._process_id = os.getpid()
@@ -159,7 +160,7 @@ class Producer(NotPickled):
         after close. Errors that show later, such as a missing topic or partition, are raised by
         the handle.
         """
-        size = RECORD_BYTES
+        size = MAX_RECORD_OVERHEAD
         if value is not None:
             if value.__class__ is not bytes:
                 value = as_bytes("value", value)
@@ -179,7 +180,8 @@ class Producer(NotPickled):
             if timestamp_ms is not None:
                 timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
         if size > self._max_record_bytes:
-            error = too_large(topic, partition, size + HEADER_BYTES, self._settings.producer)
+            size += RECORD_BATCH_OVERHEAD
+            error = too_large(topic, partition, size, self._settings.producer)
             with self._lock:
                 self._record_lost(error)
             raise error

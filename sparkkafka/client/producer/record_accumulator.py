@@ -30,7 +30,7 @@ from sparkkafka.protocol.columns.encode import (
     sliced,
 )
 from sparkkafka.protocol.records.arrow import BATCH_POOL, binary_array, headers_array
-from sparkkafka.protocol.records.batches import HEADER_BYTES
+from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 Owner = TypeVar("Owner")
 
@@ -86,7 +86,7 @@ class RecordAccumulator(Generic[Owner]):
         self._on_closed = on_closed
         self._batch_size = options.batch_size
         self._max_batch_bytes = max(min(options.batch_size, options.max_request_size), 1)
-        self._max_records_bytes = max(self._max_batch_bytes - HEADER_BYTES, 1)
+        self._max_records_bytes = max(self._max_batch_bytes - RECORD_BATCH_OVERHEAD, 1)
         self._open: dict[TopicPartition, _OpenBatch[Owner]] = {}
         self._full: list[_OpenBatch[Owner]] = []
         # (since_s, number, batch) as a heap; batches that were closed since are skipped.

@@ -114,10 +114,10 @@ class SendBuffer:
         since_s, timed_out = time.monotonic(), False
         self.waiting_threads += 1
         try:
-            while not self.has_room(size_bytes):
+            while not self.has_memory(size_bytes):
                 self.wake()
                 if hint or deadline.expired:
-                    raise self.no_room_error(size_bytes, failure_text(), hint)
+                    raise self.buffer_full_error(size_bytes, failure_text(), hint)
                 self._memory_freed.wait(deadline.remaining_s())
                 self.raise_refusal()
         except KafkaTimeoutError:
@@ -127,12 +127,12 @@ class SendBuffer:
             self.waiting_threads -= 1
             self._metrics.waited_for_memory(since_s, timed_out=timed_out)
 
-    def has_room(self, size_bytes: int) -> bool:
+    def has_memory(self, size_bytes: int) -> bool:
         """Whether `size_bytes` fit, or the buffer is empty."""
         used = self.held_bytes()
         return not used or used + size_bytes <= self.limit_bytes
 
-    def no_room_error(self, size_bytes: int, why: str, hint: str = "") -> KafkaTimeoutError:
+    def buffer_full_error(self, size_bytes: int, why: str, hint: str = "") -> KafkaTimeoutError:
         """Return the error of a caller that has waited for max.block.ms."""
         return KafkaTimeoutError(
             f"{'records cannot be sent' if why else 'the brokers take records too slowly'}: "

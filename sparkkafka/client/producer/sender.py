@@ -63,7 +63,7 @@ from sparkkafka.protocol.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from sparkkafka.protocol.records.batches import HEADER_BYTES, batch_parts
+from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD, batch_parts
 from sparkkafka.protocol.records.codecs import Codec, codec_by_name
 from sparkkafka.protocol.wire.primitives import NULL_UUID
 
@@ -414,12 +414,12 @@ class Sender:
 
         Batches that may be written under a former id fail: the broker would not recognise them.
         """
-        for doubtful in [batch for batch in queue.batches if batch.maybe_written]:
+        for uncertain in [batch for batch in queue.batches if batch.maybe_written]:
             text = (
                 "the broker forgot this producer while an answer was missing, so it is not known "
                 "whether sending again would duplicate records"
             )
-            self._fail(queue, doubtful, text)
+            self._fail(queue, uncertain, text)
         try:
             if self._transaction is not None:
                 self._producer_id = self._transaction.begin(self.attempt_ms)[1:]
@@ -516,7 +516,7 @@ class Sender:
                     queue.tp.topic,
                     batch.encoded.record_count,
                     batch.wire_bytes,
-                    HEADER_BYTES + batch.size_bytes,
+                    RECORD_BATCH_OVERHEAD + batch.size_bytes,
                     now_s - batch.created_s,
                     batch.attempts > 1,
                 )
@@ -864,14 +864,14 @@ class Sender:
         queue.last_error = error
         if verdict.action is Action.FAIL:
             # Not in flight any more; the verdict says whether it may be written.
-            queue.attempt_failed(batch, maybe_written=verdict.perhaps_written)
+            queue.attempt_failed(batch, maybe_written=verdict.maybe_written)
             facts = ""
             if time.monotonic() - self._refusal_facts_s > 1.0:
                 facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
                 self._refusal_facts_s = time.monotonic()
-            for doubtful in queue.unresolved_before(batch):
+            for uncertain in queue.unresolved_before(batch):
                 text = f"{error}: no broker knows whether it is written"
-                self._fail(queue, doubtful, text, error)
+                self._fail(queue, uncertain, text, error)
             text = refusal_text(batch, error, self._options, self._prefix, facts)
             self._fail(queue, batch, text, error, record_messages)
             return
@@ -884,7 +884,7 @@ class Sender:
         if verdict.action is Action.AFTER_PREDECESSOR:
             queue.out_of_order(batch)
             return
-        queue.attempt_failed(batch, maybe_written=verdict.perhaps_written)
+        queue.attempt_failed(batch, maybe_written=verdict.maybe_written)
         if verdict.action is Action.NEW_PRODUCER_ID:
             self._producer_id = None
             queue.reset_producer_id()

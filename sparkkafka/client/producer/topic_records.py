@@ -38,9 +38,15 @@ from sparkkafka.protocol.records.arrow import (
     is_valid,
     to_numpy,
 )
-from sparkkafka.protocol.records.batches import HEADER_BYTES
+from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
-RECORD_BYTES = 21  # the most that a record's own numbers take (Java's MAX_RECORD_OVERHEAD)
+MAX_RECORD_OVERHEAD = 21
+"""The most bytes that a record's own numbers take, as in Java's DefaultRecord."""
+
+
+def max_record_bytes(options: ProducerOptions) -> int:
+    """Return the size of the largest record that can be sent, without its batch's header."""
+    return min(options.max_request_size - RECORD_BATCH_OVERHEAD, options.buffer_memory)
 
 
 class TopicRecords(RecordFutures):
@@ -144,7 +150,7 @@ class AppendedRecords(TopicRecords):
         times_ms = self.times_ms.tolist()
         for index, (key, value, time_ms) in enumerate(zip(keys, values, times_ms, strict=True)):
             headers = self.headers.get(index, ())
-            size_bytes = RECORD_BYTES + len(value or b"") + len(key or b"")
+            size_bytes = MAX_RECORD_OVERHEAD + len(value or b"") + len(key or b"")
             for name, content in headers:
                 size_bytes += HEADER_LENGTHS_BYTES + len(name.encode()) + len(content or b"")
             yield (
@@ -214,7 +220,9 @@ class _Series:
         self.partitions: dict[int, int] = {}
         self.times_ms: dict[int, int] = {}
         if topic is not None and _PLAIN_TYPES.issuperset(map(type, records)):
-            self.sizes = [RECORD_BYTES + (0 if value is None else len(value)) for value in records]
+            self.sizes = [
+                MAX_RECORD_OVERHEAD + (0 if value is None else len(value)) for value in records
+            ]
             return
         self.values = [None] * len(records)
         self.sizes = []
@@ -231,7 +239,7 @@ class _Series:
         if not _FIELDS.issuperset(record):
             unknown = next(name for name in record if name not in _FIELDS)
             raise OptionError(f"it has {unknown!r}; a record has {', '.join(FIELDS)}")
-        size = RECORD_BYTES
+        size = MAX_RECORD_OVERHEAD
         get = record.get
         if (value := get("value")) is not None:
             if value.__class__ is not bytes:
@@ -326,10 +334,10 @@ def series_records(
         )
     columns = _Series(list(series), topic, partition)
     sizes = np.array(columns.sizes, np.int64)
-    limit_bytes = min(options.max_request_size - HEADER_BYTES, options.buffer_memory)
+    limit_bytes = max_record_bytes(options)
     if len(sizes) and int(sizes.max()) > limit_bytes:
         number = int(np.argmax(sizes > limit_bytes))
-        size_bytes = int(sizes[number]) + HEADER_BYTES
+        size_bytes = int(sizes[number]) + RECORD_BATCH_OVERHEAD
         name = columns.topics.get(number) or topic or ""
         error = too_large(name, columns.partitions.get(number, partition), size_bytes, options)
         error.args = (f"record {number} of the series: {error}", *error.args[1:])
@@ -481,12 +489,11 @@ def _checked_partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | 
 
 def _check_row_sizes(rows: InputRows, first_row: int, options: ProducerOptions) -> None:
     """Raise ProduceError for a row that is larger than max.request.size or buffer.memory."""
-    limit = min(options.max_request_size, options.buffer_memory) - HEADER_BYTES
-    oversized = oversized_record(rows.records, limit)
+    oversized = oversized_record(rows.records, max_record_bytes(options))
     if oversized is not None:
         row, size_bytes = oversized
         topic = rows.fixed_topic if rows.topics is None else rows.topics[row].as_py()
-        error = too_large(str(topic), None, size_bytes + HEADER_BYTES, options)
+        error = too_large(str(topic), None, size_bytes + RECORD_BATCH_OVERHEAD, options)
         error.args = (f"row {first_row + row} of the table: {error}",)
         raise error
 

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FEATURE = "transaction.version"
-SECOND_PROTOCOL = 2
+TRANSACTION_VERSION_2 = 2
 # What only the second protocol may use (KIP-890; brokers do not enforce it).
 PRODUCE_VERSION, END_VERSION, OFFSETS_VERSION = 12, 5, 5
 
@@ -516,7 +516,7 @@ class SenderTransaction(ABC):
         self.identity: Transaction | None = None
         self.partitions: set[TopicPartition] = set()
         # Whether it has partitions or groups; also if it may have them, since an answer was lost.
-        self._has_parts = False
+        self._has_started = False
 
     @property
     def produce_version(self) -> int | None:
@@ -534,7 +534,7 @@ class SenderTransaction(ABC):
         if new:
             deadline = Deadline(min(self._attempt_ms, within_ms))
             transaction = self.begin(within_ms)
-            self._has_parts = True  # before the request: if its answer is lost, they may be
+            self._has_started = True  # before the request: if its answer is lost, they may be
             if self.produce_version is None:
                 add_partitions(self._cluster, transaction, sorted(new), deadline, self._hints)
             # After it: without an answer they are added again before anything is written.
@@ -583,7 +583,7 @@ class SingleTransaction(SenderTransaction):
         try:
             # A writer that took the id over has aborted ours; taking it back would abort theirs.
             fenced = getattr(error, "code", None) in FENCED
-            if exc_type is not None and self._has_parts and not fenced:
+            if exc_type is not None and self._has_started and not fenced:
                 self._abort()
         finally:
             self._cluster.__exit__(exc_type)
@@ -646,7 +646,7 @@ class ProducerTransactions(SenderTransaction):
     ) -> None:
         super().__init__(options, transactional_id, attempt_ms, close_signal=close_signal)
         self._timeout_ms = timeout_ms
-        self._second_protocol = False
+        self._uses_version_2 = False
         self._answer_lost = False  # of an end that was sent again
         self._has_gaps = False  # in the sequence numbers
 
@@ -656,7 +656,7 @@ class ProducerTransactions(SenderTransaction):
 
     @property
     def produce_version(self) -> int | None:
-        return PRODUCE_VERSION if self._second_protocol else None
+        return PRODUCE_VERSION if self._uses_version_2 else None
 
     def begin(self, within_ms: float = math.inf) -> Transaction:
         """Return the producer id and epoch that `init` or the last end gave."""
@@ -667,14 +667,14 @@ class ProducerTransactions(SenderTransaction):
     def init(self, deadline: Deadline) -> None:
         """Take the transactional id over. Raises BrokerError, KafkaTimeoutError."""
         self.identity = self._take_over(self._timeout_ms, deadline)
-        self._second_protocol = self._brokers_have_second_protocol(deadline)
+        self._uses_version_2 = self._supports_version_2(deadline)
         log.info(
             "transactional.id %s: producer id %d epoch %d, %s protocol",
             *self.identity,
-            "second" if self._second_protocol else "first",
+            "second" if self._uses_version_2 else "first",
         )
 
-    def _brokers_have_second_protocol(self, deadline: Deadline) -> bool:
+    def _supports_version_2(self, deadline: Deadline) -> bool:
         """Whether the cluster has finalized transaction.version 2, and the coordinator the versions
         that go with it."""
         tid = self.transactional_id
@@ -682,7 +682,7 @@ class ProducerTransactions(SenderTransaction):
         if node_id is None:
             node_id = find_coordinator(self._cluster, tid, FOR_TRANSACTION, deadline)
         connection = self._cluster.connection(node_id, deadline)
-        return connection.features.get(FEATURE, 0) >= SECOND_PROTOCOL and all(
+        return connection.features.get(FEATURE, 0) >= TRANSACTION_VERSION_2 and all(
             connection.versions.get(kind.API_KEY, (0, 0))[1] >= version
             for kind, version in (
                 (ProduceRequest, PRODUCE_VERSION),
@@ -698,14 +698,14 @@ class ProducerTransactions(SenderTransaction):
         outcome is not known: then only the same may be tried again.
         """
         before = self.begin()
-        if self._has_parts:
+        if self._has_started:
             self._end(before, deadline, commit=commit)
         if self.identity == before:
             self._has_gaps = self._has_gaps or not clean
         else:
             self._answer_lost = False
         self.partitions = set()
-        self._has_parts = False
+        self._has_started = False
         return self.identity != before
 
     @property
@@ -744,7 +744,7 @@ class ProducerTransactions(SenderTransaction):
             self._cluster,
             {tid: _end_request(transaction, commit)},
             _END_HINTS,
-            END_VERSION if self._second_protocol else None,
+            END_VERSION if self._uses_version_2 else None,
         )
         lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
         what = "committing a transaction" if commit else "aborting a transaction"
@@ -768,7 +768,7 @@ class ProducerTransactions(SenderTransaction):
         deadline: Deadline,
     ) -> None:
         """Make offsets of a group part of the transaction. Raises as `commit_offsets_in`."""
-        self._has_parts = True
+        self._has_started = True
         commit_offsets_in(
             self._cluster,
             self.begin(),
@@ -776,7 +776,7 @@ class ProducerTransactions(SenderTransaction):
             offsets,
             deadline,
             member=group,
-            version=OFFSETS_VERSION if self._second_protocol else None,
+            version=OFFSETS_VERSION if self._uses_version_2 else None,
         )
 
 

@@ -37,7 +37,7 @@ from sparkkafka.protocol.records.arrow import (
     or_zero,
     repeat_text,
 )
-from sparkkafka.protocol.records.batches import HEADER_BYTES, MAGIC, RecordBatch
+from sparkkafka.protocol.records.batches import MAGIC, RECORD_BATCH_OVERHEAD, RecordBatch
 from sparkkafka.protocol.records.varint_columns import (
     Ints,
     Varints,
@@ -99,7 +99,7 @@ def encode_batches(columns: RecordColumns, *, max_batch_bytes: int) -> list[Enco
     rows = _Rows(columns)
     if not rows.count:
         return []
-    limit = min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES
+    limit = min(max_batch_bytes, MAX_BATCH_BYTES) - RECORD_BATCH_OVERHEAD
     ends = np.cumsum(rows.size_bounds(limit))
     return _encode_cuts(rows, ends, _cut_batches(ends, limit))
 
@@ -114,7 +114,7 @@ def encode_runs(
     into full ones and an almost empty one. Otherwise as `encode_batches`.
     """
     rows = _Rows(columns)
-    limit = max(min(max_batch_bytes, MAX_BATCH_BYTES) - HEADER_BYTES, 1)
+    limit = max(min(max_batch_bytes, MAX_BATCH_BYTES) - RECORD_BATCH_OVERHEAD, 1)
     sizes = rows.size_bounds(limit)
     ends = np.cumsum(sizes)
     edges = np.zeros(len(run_ends) + 1, np.int64)  # run i has the rows [edges[i], edges[i + 1])
@@ -176,7 +176,7 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
         for name, content in headers:
             _append_blob(body, name.encode())
             _append_blob(body, content)
-        if len(body) > MAX_BATCH_BYTES - HEADER_BYTES - 5:
+        if len(body) > MAX_BATCH_BYTES - RECORD_BATCH_OVERHEAD - 5:
             raise EncodeError(f"a record of {len(body)} bytes is beyond Kafka's 2 GiB")
         append_varint(out, 2 * len(body))
         out += body
@@ -318,7 +318,7 @@ def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
         base_sequence=NO_SEQUENCE,
         record_count=batch.record_count,
         data=memoryview(batch.payload),
-        size_bytes=HEADER_BYTES + len(batch.payload),
+        size_bytes=RECORD_BATCH_OVERHEAD + len(batch.payload),
     )
 
 
@@ -365,7 +365,7 @@ class _Rows:
         # at least two bytes more, for its length and its offset delta.
         max_records = min(self.count, max(1, limit // (int(body.min()) + 2)))
         body += varint_size(2 * (max_records - 1))
-        if int(body.max()) > MAX_BATCH_BYTES - HEADER_BYTES - 5:
+        if int(body.max()) > MAX_BATCH_BYTES - RECORD_BATCH_OVERHEAD - 5:
             row = int(body.argmax())
             raise EncodeError(f"row {row}: a record of {body[row]} bytes is beyond Kafka's 2 GiB")
         return body + widths((body << 1).view(np.uint64))

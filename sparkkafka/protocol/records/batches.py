@@ -75,7 +75,7 @@ HEADER = struct.Struct(
     "i"  # baseSequence
     "i"  # recordCount
 )
-HEADER_BYTES = HEADER.size  # 61
+RECORD_BATCH_OVERHEAD = HEADER.size  # 61
 # The same in two parts: what the CRC covers, and what stands before it, the CRC last.
 _CHECKED_HEADER = struct.Struct(">hiqqqhii")
 _FRONT = struct.Struct(">qiibI")
@@ -236,7 +236,7 @@ def split_batches(
     while end_offset is None or next_offset < end_offset or not batches:
         # No whole header of format 2: messages of an older format, or the end of the data, where an
         # entry is cut off.
-        if size - position < HEADER_BYTES or view[position + MAGIC_POSITION] != MAGIC:
+        if size - position < RECORD_BATCH_OVERHEAD or view[position + MAGIC_POSITION] != MAGIC:
             if entry_size(view, position) is None or view[position + MAGIC_POSITION] == MAGIC:
                 break
             converted = convert_message_set(
@@ -299,7 +299,7 @@ def split_batches(
                 offset=base_offset,
             )
         next_offset = base_offset + last_offset_delta + 1
-        start = position + HEADER_BYTES
+        start = position + RECORD_BATCH_OVERHEAD
         if record_count < 0 or (record_count == 0) != (start == end):
             # Compaction may take all records of a batch, and then nothing follows the header.
             raise CorruptRecordError(

@@ -20,12 +20,12 @@ from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas.arrays import flags_of, offsets_of, scalar
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
 from sparkkafka.schemas.envelopes.semantic_types import (
-    Faults,
-    Place,
+    BadRows,
+    FieldContext,
     check_target,
     convert,
+    find_placeholders,
     struct_of,
-    unavailable,
     value_type,
     without,
 )
@@ -132,7 +132,7 @@ def node_of_target(target: pa.DataType, row: ConnectType) -> ConnectType:
     return ConnectType(children={"before": row, "after": row, **others.children})
 
 
-def needed(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectType:
+def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectType:
     """Return the fields of an envelope that `unwrap` needs for `target`. Raises OptionError for a
     field or type of `target` that it cannot give, and SchemaError if `op` is not text; `lenient`:
     fields that it lacks are null."""
@@ -178,7 +178,7 @@ def unwrap(
     node: ConnectType,
     target: pa.DataType,
     kind: str | None,
-    faults: Faults,
+    bad_rows: BadRows,
     rows: Ints | None = None,
 ) -> pa.Array:
     """Return decoded envelopes of the type `node` as `target`, struct<row, change>. `kind`: that of
@@ -189,7 +189,7 @@ def unwrap(
     """
     count = len(values)
     rows = np.arange(count) if rows is None else rows
-    place = Place(faults, rows)
+    context = FieldContext(bad_rows, rows)
     present = is_valid(values)
 
     def field(name: str) -> pa.Array | None:
@@ -197,7 +197,7 @@ def unwrap(
         return None if index < 0 else pc.struct_field(values, [index])
 
     op = field("op") if kind is None else None
-    kinds, is_row, is_delete = _kinds(values, present, op, kind, place)
+    kinds, is_row, is_delete = _kinds(values, present, op, kind, context)
     row_type, change = target.field("row").type, target.field("change").type
     before, after = field("before"), field("after")
     if is_row.any():
@@ -205,7 +205,7 @@ def unwrap(
         if after is not None:
             missing &= ~is_valid(after)
         if missing.any():
-            faults.add(rows, missing, "after", "it is missing, and op is not a delete")
+            bad_rows.add(rows, missing, "after", "it is missing, and op is not a delete")
     columns: list[pa.Array] = []
     missing_names: dict[str, Flags] = {}
     row_node = node.children.get("after", node.children.get("before", ConnectType()))
@@ -215,20 +215,20 @@ def unwrap(
         if wire is None or below is None:
             columns.append(pa.nulls(count, column.type))
             continue
-        flags = unavailable(wire, below)
+        flags = find_placeholders(wire, below)
         if flags is not None:
             missing_names[column.name] = flags
             wire = without(wire, flags)
-        columns.append(convert(wire, below, column.type, place.below(column.name)))
+        columns.append(convert(wire, below, column.type, context.below(column.name)))
     made = {"row": struct_of(row_type, count, is_row, columns)}
     parts = []
     for part in change:
         if part.name in ("key", "old_key") and (old := field("old")) is not None:
             own = {name: _row_column(before, after, is_delete, name) for name in row_node.children}
-            keys = _keys(part, own, old, is_row & ~is_delete, place, row_node)
+            keys = _keys(part, own, old, is_row & ~is_delete, context, row_node)
             parts.append(keys if part.name == "old_key" else without(keys, ~is_row))
         else:
-            parts.append(_change_part(part, values, node, op, kinds, place, missing_names))
+            parts.append(_change_part(part, values, node, op, kinds, context, missing_names))
     made["change"] = struct_of(change, count, None, parts)
     return struct_of(target, count, present, [made[part.name] for part in target])
 
@@ -238,7 +238,7 @@ def _keys(
     columns: dict[str, pa.Array | None],
     old: pa.Array,
     may_change: Flags,
-    place: Place,
+    context: FieldContext,
     node: ConnectType,
 ) -> pa.Array:
     """Return the keys of rows (`columns`), or those before a change of the key."""
@@ -256,13 +256,13 @@ def _keys(
             before = pc.struct_field(old, [index])
             changed |= flags_of(pc.not_equal(before, column))
             column = pc.coalesce(before, column)
-        below = place.below("change").below(part.name).below(field.name)
+        below = context.below("change").below(part.name).below(field.name)
         children.append(convert(column, node.children[field.name], field.type, below))
     return struct_of(part.type, count, changed & may_change if is_old else None, children)
 
 
 def _kinds(
-    values: pa.Array, present: Flags, op: pa.Array | None, kind: str | None, place: Place
+    values: pa.Array, present: Flags, op: pa.Array | None, kind: str | None, context: FieldContext
 ) -> tuple[pa.Array, Flags, Flags]:
     """Return the kind of each record, and which are rows and deletes. Records of no kind are
     bad."""
@@ -278,7 +278,7 @@ def _kinds(
     if unknown.any():
         for index in np.flatnonzero(unknown).tolist():
             text = f"field op: {str(op[index])[:20]!r} is none of {', '.join(KIND_OF_OP)}"
-            place.faults.reasons.setdefault(int(place.rows[index]), text)
+            context.bad_rows.reasons.setdefault(int(context.rows[index]), text)
     others = present & ~is_valid(op)
     if others.any():
         names = {field.name: number for number, field in enumerate(values.type)}
@@ -293,7 +293,9 @@ def _kinds(
         others &= ~(by_kind[TRANSACTION] | by_kind[SCHEMA_CHANGE])
         by_kind[HEARTBEAT] = has("ts_ms") & ~has("after") & ~has("before") & others
         others &= ~by_kind[HEARTBEAT]
-        place.faults.add(place.rows, others, "op", "it is missing, so this is not an envelope")
+        context.bad_rows.add(
+            context.rows, others, "op", "it is missing, so this is not an envelope"
+        )
     return _texts(by_kind, count), by_kind[ROW], flags["d"]
 
 
@@ -336,7 +338,7 @@ def _change_part(
     node: ConnectType,
     op: pa.Array | None,
     kinds: pa.Array,
-    place: Place,
+    context: FieldContext,
     missing_names: dict[str, Flags],
 ) -> pa.Array:
     """Return a field of the change."""
@@ -356,7 +358,7 @@ def _change_part(
     index = values.type.get_field_index(name)
     if index < 0 or name not in node.children:
         return pa.nulls(count, part.type)
-    below = place.below("change").below(name)
+    below = context.below("change").below(name)
     return convert(pc.struct_field(values, [index]), node.children[name], part.type, below)
 
 

@@ -35,8 +35,8 @@ from sparkkafka.schemas.envelopes.connect_types import (
 )
 from sparkkafka.schemas.envelopes.semantic_types import (
     DATE,
-    Faults,
-    Place,
+    BadRows,
+    FieldContext,
     check_target,
     convert,
     value_type,
@@ -182,12 +182,12 @@ def _plan(
 ) -> ConnectType:
     """Return the fields that are decoded. Raises OptionError unless they can become `target`."""
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
-        wanted = debezium.needed(forms.flat_node(node), target, lenient=lenient)
-        return forms.flat_needed(node, wanted)
+        wanted = debezium.prune(forms.flat_node(node), target, lenient=lenient)
+        return forms.prune_flat(node, wanted)
     if envelope.unwraps and envelope.form in forms.FORMS:
         return node
     if envelope.unwraps:
-        return debezium.needed(node, target, lenient=lenient)
+        return debezium.prune(node, target, lenient=lenient)
     check_target(node, target, "", lenient=lenient)
     return node.pruned(target)
 
@@ -248,14 +248,14 @@ class _EnvelopeDecoder:
         budget = budget or MemoryBudget(payloads)
         decoded = self._inner.decode(payloads, budget)
         reasons = dict(zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True))
-        faults = Faults(budget=budget)
+        bad_rows = BadRows(budget=budget)
         if self._envelope.unwraps:
-            values = self._unwrap(decoded.values, faults)
+            values = self._unwrap(decoded.values, bad_rows)
         else:
-            place = Place(faults, np.arange(len(payloads)))
-            values = convert(decoded.values, self._node, self.type, place)
-        if faults.reasons:
-            reasons = {**faults.reasons, **reasons}
+            context = FieldContext(bad_rows, np.arange(len(payloads)))
+            values = convert(decoded.values, self._node, self.type, context)
+        if bad_rows.reasons:
+            reasons = {**bad_rows.reasons, **reasons}
             good = np.ones(len(values), np.bool_)
             good[list(reasons)] = False
             values = null_outside(values, good)
@@ -268,25 +268,25 @@ class _EnvelopeDecoder:
             values = pa.concat_arrays([values, again.values]).take(from_numpy(index))
         return Decoded.of(values, reasons)
 
-    def _unwrap(self, values: pa.Array, faults: Faults) -> pa.Array:
+    def _unwrap(self, values: pa.Array, bad_rows: BadRows) -> pa.Array:
         """Return decoded values as struct<row, change>, or as a list of these."""
         node, target, form = self._node, self.type, forms.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
             wanted = forms.flat_node(node)
-            return debezium.unwrap(forms.flat(values, wanted), wanted, target, self._kind, faults)
+            return debezium.unwrap(forms.flat(values, wanted), wanted, target, self._kind, bad_rows)
         if form is None:
-            return debezium.unwrap(values, node, target, self._kind, faults)
+            return debezium.unwrap(values, node, target, self._kind, bad_rows)
         if not form.has_lists:
-            envelopes, node = forms.reshaped(values, form, node)
-            return debezium.unwrap(envelopes, node, target, None, faults)
-        budget = faults.budget
+            envelopes, node = forms.reshape_rows(values, form, node)
+            return debezium.unwrap(envelopes, node, target, None, bad_rows)
+        budget = bad_rows.budget
         if budget is not None and not budget.take(forms.copied_bytes(values, form)):
             reason = "it has too many rows for the length of its other fields"
-            faults.add(np.arange(len(values)), is_valid(values), "", reason)
+            bad_rows.add(np.arange(len(values)), is_valid(values), "", reason)
             values = pa.nulls(len(values), values.type)
         exploded, rows = forms.explode(values, form)
-        envelopes, node = forms.reshaped(exploded, form, node)
-        items = debezium.unwrap(envelopes, node, target.value_type, None, faults, rows)
+        envelopes, node = forms.reshape_rows(exploded, form, node)
+        items = debezium.unwrap(envelopes, node, target.value_type, None, bad_rows, rows)
         offsets = offsets_of(np.bincount(rows, minlength=len(values)), np.int32)
         buffers = [validity(is_valid(values)), pa.py_buffer(offsets)]
         return pa.Array.from_buffers(target, len(values), buffers, children=[items])

@@ -35,10 +35,9 @@ class Form:
     `row`, `old`: the fields that have the row, and its values before an update. `reshape` returns
     the fields of Debezium's envelope by name. `marks`: fields that each record has, and that no
     earlier form of `FORMS` has all of. `has_lists`: one record has several rows.
-    `numbers_are_text`: a column's value is text in JSON, whatever its type. `tool` names it.
+    `numbers_are_text`: a column's value is text in JSON, whatever its type.
     """
 
-    tool: str
     row: str
     old: str
     fields: Mapping[str, ConnectType]
@@ -110,9 +109,9 @@ _MAXWELL_OPS: Final = {
 def _maxwell(values: pa.Array) -> dict[str, pa.Array]:
     types, data = _child(values, "type"), _child(values, "data")
     is_ddl = flags_of(pc.match_substring_regex(types, "^(table|database)-"))
-    place = _child(values, "position")
-    file = pc.replace_substring_regex(place, r"^.*\.(\d+):.*$", r"\1")
-    at = pc.replace_substring_regex(place, r"^.*:", "")
+    context = _child(values, "position")
+    file = pc.replace_substring_regex(context, r"^.*\.(\d+):.*$", r"\1")
+    at = pc.replace_substring_regex(context, r"^.*:", "")
     # The last row of a transaction has `commit` in the place of `xoffset`.
     last = pc.if_else(_child(values, "commit"), scalar(9_999_999_999), scalar(0))
     row = pc.coalesce(_child(values, "xoffset"), last, scalar(0))
@@ -270,7 +269,7 @@ _FLAT_FIELDS: Final = ("__op", "__deleted", "__ts_ms", "__ts_us", "__ts_ns")
 _FLAT_MARKS: Final = frozenset({*_FLAT_FIELDS, "__lsn", "__source_ts_ms"})
 
 
-def flat_needed(node: ConnectType, wanted: ConnectType) -> ConnectType:
+def prune_flat(node: ConnectType, wanted: ConnectType) -> ConnectType:
     """Return the fields of a flattened row that are needed for Debezium's envelope `wanted`."""
     row, source = wanted.children["after"], wanted.children.get("source", ConnectType())
 
@@ -336,7 +335,6 @@ def flat(values: pa.Array, wanted: ConnectType) -> pa.Array:
 
 FORMS: Final[Mapping[str, Form]] = {
     CANAL: Form(
-        "Canal",
         "data",
         "old",
         {"type": _TEXT, "ts": _LONG, "isDdl": ConnectType(pa.bool_())},
@@ -346,7 +344,6 @@ FORMS: Final[Mapping[str, Form]] = {
         numbers_are_text=True,
     ),
     MAXWELL: Form(
-        "Maxwell",
         "data",
         "old",
         {
@@ -361,7 +358,6 @@ FORMS: Final[Mapping[str, Form]] = {
         frozenset({"database", "table", "type", "data"}),
     ),
     OGG: Form(
-        "GoldenGate",
         "after",
         "before",
         {"op_type": _TEXT, "current_ts": _TEXT, "pos": _TEXT},
@@ -379,7 +375,7 @@ def form_of(names: Set[str]) -> str | None:
     return next((name for name, form in FORMS.items() if form.marks <= names), None)
 
 
-def reshaped(values: pa.Array, form: Form, node: ConnectType) -> tuple[pa.Array, ConnectType]:
+def reshape_rows(values: pa.Array, form: Form, node: ConnectType) -> tuple[pa.Array, ConnectType]:
     """Return decoded envelopes of a form (`node`) as Debezium's, and their type."""
     children = form.reshape(values)
     source = {

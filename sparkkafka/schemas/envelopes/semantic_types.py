@@ -152,7 +152,7 @@ def _can_cast(own: pa.DataType, target: pa.DataType) -> bool:
 
 
 @dataclass
-class Faults:
+class BadRows:
     """Why rows are bad, by row. `budget`: for values that are much larger than their bytes."""
 
     reasons: dict[int, str] = field(default_factory=dict)
@@ -165,53 +165,61 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Place:
-    """The values that are converted: their field, the row of each, and where faults go."""
+class FieldContext:
+    """The values that are converted: their field, the row of each, and where bad_rows go."""
 
-    faults: Faults
+    bad_rows: BadRows
     rows: Ints
     path: str = ""
 
-    def below(self, name: str) -> Place:
-        return Place(self.faults, self.rows, child_path(self.path, name))
+    def below(self, name: str) -> FieldContext:
+        return FieldContext(self.bad_rows, self.rows, child_path(self.path, name))
 
     def fail(self, flags: Flags, reason: str) -> None:
         if flags.any():
-            self.faults.add(self.rows, flags, self.path, reason)
+            self.bad_rows.add(self.rows, flags, self.path, reason)
 
 
-def convert(values: pa.Array, node: ConnectType, target: pa.DataType, place: Place) -> pa.Array:
+def convert(
+    values: pa.Array, node: ConnectType, target: pa.DataType, context: FieldContext
+) -> pa.Array:
     """Return decoded values as `target`; null where a value is null or bad. Fields that the type
     lacks are null."""
     if _is_plain(node, target):
         return as_type(values, target)
     if node.name in _CONVERSIONS or node.is_base64:
-        values = _without_base64(values, node, place)
+        values = _without_base64(values, node, context)
         if node.name in _CONVERSIONS:
-            values = _CONVERSIONS[node.name](values, node, place)
-        return _cast(values, target, place)
+            values = _CONVERSIONS[node.name](values, node, context)
+        return _cast(values, target, context)
     if pa.types.is_struct(target) and node.is_struct:
         children = []
         for child in target:
             if child.name in node.children:
                 own = pc.struct_field(values, [values.type.get_field_index(child.name)])
                 below = node.children[child.name]
-                children.append(convert(own, below, child.type, place.below(child.name)))
+                children.append(convert(own, below, child.type, context.below(child.name)))
             else:
                 children.append(pa.nulls(len(values), child.type))
         return struct_of(target, len(values), is_valid(values), children)
     if pa.types.is_list(target) and node.is_list:
-        counts, rows = _item_counts(values, place)
+        counts, rows = _item_counts(values, context)
         items = convert(
-            values.flatten(), node.item, target.value_type, Place(place.faults, rows, place.path)
+            values.flatten(),
+            node.item,
+            target.value_type,
+            FieldContext(context.bad_rows, rows, context.path),
         )
         buffers = [validity(is_valid(values)), pa.py_buffer(offsets_of(counts, np.int32))]
         return pa.Array.from_buffers(target, len(values), buffers, children=[items])
     if pa.types.is_map(target) and node.is_map:
-        counts, rows = _item_counts(values, place)
+        counts, rows = _item_counts(values, context)
         own_keys, own_items = _entries(values)
         items = convert(
-            own_items, node.item, target.item_type, Place(place.faults, rows, place.path)
+            own_items,
+            node.item,
+            target.item_type,
+            FieldContext(context.bad_rows, rows, context.path),
         )
         pairs = struct_of(
             pa.struct([target.key_field, target.item_field]),
@@ -221,7 +229,7 @@ def convert(values: pa.Array, node: ConnectType, target: pa.DataType, place: Pla
         )
         buffers = [validity(is_valid(values)), pa.py_buffer(offsets_of(counts, np.int32))]
         return pa.Array.from_buffers(target, len(values), buffers, children=[pairs])
-    return _cast(values, target, place)
+    return _cast(values, target, context)
 
 
 def _is_plain(node: ConnectType, target: pa.DataType) -> bool:
@@ -250,10 +258,10 @@ def struct_of(
     return pa.Array.from_buffers(kind, count, [bitmap], children=children)
 
 
-def _item_counts(values: pa.Array, place: Place) -> tuple[Ints, Ints]:
+def _item_counts(values: pa.Array, context: FieldContext) -> tuple[Ints, Ints]:
     """Return how many items each list or map has, and the row of each item."""
     counts: Ints = np.diff(blob_offsets(values)).astype(np.int64) * is_valid(values)
-    return counts, np.repeat(place.rows, counts)
+    return counts, np.repeat(context.rows, counts)
 
 
 def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
@@ -265,7 +273,7 @@ def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
     return maps.keys.take(index), maps.items.take(index)
 
 
-def _cast(values: pa.Array, target: pa.DataType, place: Place) -> pa.Array:
+def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Array:
     """Return the values as `target`; those that cannot be are null, and their rows are bad."""
     own = values.type
     if own == target or pa.types.is_null(own):
@@ -288,7 +296,7 @@ def _cast(values: pa.Array, target: pa.DataType, place: Place) -> pa.Array:
             parts.append(values.slice(start, stop - start).cast(target))
     if bad.any():
         example = values[int(np.flatnonzero(bad)[0])].as_py()
-        place.fail(bad, f"{str(example)[:100]!r} is not of type {type_name(target)}")
+        context.fail(bad, f"{str(example)[:100]!r} is not of type {type_name(target)}")
     return pa.concat_arrays(parts)
 
 
@@ -312,7 +320,7 @@ _BASE64[
 ] = np.arange(64, dtype=np.uint8)
 
 
-def _without_base64(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+def _without_base64(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     """Return the bytes of texts in base64."""
     if not (node.is_base64 and pa.types.is_string(values.type)):
         return values
@@ -348,20 +356,20 @@ def _without_base64(values: pa.Array, node: ConnectType, place: Place) -> pa.Arr
     words = quads[:, 0] << 18 | quads[:, 1] << 12 | quads[:, 2] << 6 | quads[:, 3]
     out = np.empty((len(words), 3), np.uint8)
     out[:, 0], out[:, 1], out[:, 2] = words >> 16, words >> 8 & 255, words & 255
-    place.fail(bad, "the text is not base64")
+    context.fail(bad, "the text is not base64")
     lengths = np.where(valid, sizes // 4 * 3 - pads, -1)
     return gather(pa.py_buffer(out.reshape(-1)), offsets[:-1] // 4 * 3, lengths)
 
 
-def _decimal(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+def _decimal(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     """Connect's Decimal: the unscaled number's bytes, highest first."""
     if not pa.types.is_binary(values.type):
         return values  # Avro's decoder has read it
     digits = _decimal_digits(node)
     if digits is None:
-        return _decimal_texts(values, int(node.parameters["scale"]), place)
+        return _decimal_texts(values, int(node.parameters["scale"]), context)
     words, bad = _words(values, 10 ** digits[0] - 1)
-    place.fail(bad, f"a number of more than {digits[0]} digits")
+    context.fail(bad, f"a number of more than {digits[0]} digits")
     return _decimal_array(words, is_valid(values) & ~bad, *digits)
 
 
@@ -382,7 +390,9 @@ def _decimal_array(words: Any, valid: Flags, precision: int, scale: int) -> pa.A
     return pa.Array.from_buffers(pa.decimal128(precision, scale), len(words), buffers)
 
 
-def _decimal_texts(values: pa.Array, scale: int | list[int | None], place: Place) -> pa.Array:
+def _decimal_texts(
+    values: pa.Array, scale: int | list[int | None], context: FieldContext
+) -> pa.Array:
     """Return the digits of numbers that no decimal can hold, one by one."""
     scales = scale if isinstance(scale, list) else [scale] * len(values)
     texts: list[bytes | None] = []
@@ -391,7 +401,7 @@ def _decimal_texts(values: pa.Array, scale: int | list[int | None], place: Place
         text = None
         if number is not None:
             text = _digits(number, of or 0)
-            budget = place.faults.budget
+            budget = context.bad_rows.budget
             if text is not None and budget is not None and not budget.take(len(text)):
                 text = None
             too_long[row] = text is None
@@ -400,7 +410,7 @@ def _decimal_texts(values: pa.Array, scale: int | list[int | None], place: Place
         f"a number of more than {_MAX_TEXT_DIGITS} digits, a scale beyond {_MAX_SCALE}, or too "
         "many such numbers"
     )
-    place.fail(too_long, reason)
+    context.fail(too_long, reason)
     return binary_array(texts).view(pa.string())
 
 
@@ -418,14 +428,14 @@ def _digits(unscaled: bytes, scale: int) -> bytes | None:
     return f"{'-' if number < 0 else ''}{text}".encode()
 
 
-def _variable_scale(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     """VariableScaleDecimal: a struct of scale and bytes, as the number's digits."""
     if not pa.types.is_struct(values.type):
         return values
     scales = pc.struct_field(values, [values.type.get_field_index("scale")])
     numbers = pc.struct_field(values, [values.type.get_field_index("value")])
     below = node.children.get("value", ConnectType(pa.binary()))
-    numbers = _without_base64(numbers, below, place)
+    numbers = _without_base64(numbers, below, context)
     words, bad = _words(numbers, 10**MAX_DIGITS - 1)
     valid = is_valid(numbers) & is_valid(scales)
     texts = pa.nulls(len(values), pa.string())
@@ -441,8 +451,8 @@ def _variable_scale(values: pa.Array, node: ConnectType, place: Place) -> pa.Arr
         return texts
     rows = np.flatnonzero(bad)
     index = from_numpy(rows)
-    place = Place(place.faults, place.rows[rows], place.path)
-    own = _decimal_texts(numbers.take(index), scales.take(index).to_pylist(), place)
+    context = FieldContext(context.bad_rows, context.rows[rows], context.path)
+    own = _decimal_texts(numbers.take(index), scales.take(index).to_pylist(), context)
     positions = np.arange(len(texts))
     positions[rows] = len(texts) + np.arange(len(rows))
     return pa.concat_arrays([texts, own]).take(from_numpy(positions))
@@ -451,10 +461,12 @@ def _variable_scale(values: pa.Array, node: ConnectType, place: Place) -> pa.Arr
 # --- dates and times --------------------------------------------------------------------------
 
 
-def _epoch(unit: str, kind: pa.DataType) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:
+def _epoch(
+    unit: str, kind: pa.DataType
+) -> Callable[[pa.Array, ConnectType, FieldContext], pa.Array]:
     """Return a conversion of numbers since 1970 in a unit."""
 
-    def convert(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+    def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
         if not pa.types.is_integer(values.type):
             return values  # the decoder has read it
         values = values.cast(pa.int64())
@@ -467,7 +479,7 @@ def _epoch(unit: str, kind: pa.DataType) -> Callable[[pa.Array, ConnectType, Pla
                 pc.or_(pc.greater(values, scalar(limit)), pc.less(values, scalar(-limit)))
             )
             if bad.any():
-                place.fail(bad, "the time is beyond Spark's range")
+                context.fail(bad, "the time is beyond Spark's range")
                 values = without(values, bad)
             values = pc.multiply(values, scalar(1000))
         return values.view(kind)
@@ -482,16 +494,16 @@ def _floor(values: pa.Array, divisor: int) -> pa.Array:
     return pc.subtract(quotient, below.cast(pa.int64()))
 
 
-def _date(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+def _date(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     if not pa.types.is_integer(values.type):
         return values
-    return _cast(values, pa.int32(), place).view(pa.date32())
+    return _cast(values, pa.int32(), context).view(pa.date32())
 
 
-def _time_of_day(digits: int) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:
+def _time_of_day(digits: int) -> Callable[[pa.Array, ConnectType, FieldContext], pa.Array]:
     """Return a conversion of a number of milli-, micro- or nanoseconds to 13:05:09.123456."""
 
-    def convert(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+    def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
         if not pa.types.is_integer(values.type):
             return values
         values = values.cast(pa.int64())
@@ -510,14 +522,14 @@ def _time_of_day(digits: int) -> Callable[[pa.Array, ConnectType, Place], pa.Arr
     return convert
 
 
-def _zoned(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+def _zoned(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     """Return texts with an offset from UTC as timestamps."""
     if not pa.types.is_string(values.type):
         return values
     try:
         return values.cast(_INSTANT)
     except pa.ArrowException:  # perhaps nanoseconds, or Postgres's infinity
-        times = _cast(_without_infinity(_without_nanoseconds(values)), _INSTANT, place)
+        times = _cast(_without_infinity(_without_nanoseconds(values)), _INSTANT, context)
     for text, time_us in _INFINITY.items():
         is_infinite = flags_of(pc.equal(values, scalar(text)))
         if is_infinite.any():
@@ -542,20 +554,20 @@ def _without_nanoseconds(values: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(values, r"(\.\d{6})\d+", r"\1")
 
 
-def _iso(kind: pa.DataType) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:
+def _iso(kind: pa.DataType) -> Callable[[pa.Array, ConnectType, FieldContext], pa.Array]:
     """Return a conversion of ISO texts with a Z behind, which means no zone."""
 
-    def convert(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+    def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
         if not pa.types.is_string(values.type):
             return values
         values = pc.utf8_rtrim(values, "Z")
-        return _cast(_without_nanoseconds(values), kind, place)
+        return _cast(_without_nanoseconds(values), kind, context)
 
     return convert
 
 
-def _duration(divisor: int) -> Callable[[pa.Array, ConnectType, Place], pa.Array]:
-    def convert(values: pa.Array, node: ConnectType, place: Place) -> pa.Array:
+def _duration(divisor: int) -> Callable[[pa.Array, ConnectType, FieldContext], pa.Array]:
+    def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
         if not pa.types.is_integer(values.type):
             return values
         values = values.cast(pa.int64())
@@ -564,7 +576,7 @@ def _duration(divisor: int) -> Callable[[pa.Array, ConnectType, Place], pa.Array
     return convert
 
 
-_CONVERSIONS: Final[Mapping[str, Callable[[pa.Array, ConnectType, Place], pa.Array]]] = {
+_CONVERSIONS: Final[Mapping[str, Callable[[pa.Array, ConnectType, FieldContext], pa.Array]]] = {
     DATE: _date,
     f"{_CONNECT}Date": _date,
     f"{_TIME}IsoDate": _iso(pa.date32()),
@@ -611,7 +623,7 @@ def is_unavailable(value: Any) -> bool:
     return value in (text, PLACEHOLDER, _IN_BASE64, _IN_UUID, as_map)
 
 
-def unavailable(values: pa.Array, node: ConnectType) -> Flags | None:
+def find_placeholders(values: pa.Array, node: ConnectType) -> Flags | None:
     """Return which values of a column are the placeholder: as text or bytes, as the only item of an
     array or map, or as an array of its bytes' numbers. None: no value is."""
     kind = values.type
@@ -647,7 +659,7 @@ def unavailable(values: pa.Array, node: ConnectType) -> Flags | None:
         return None
     firsts = items.take(from_numpy(starts.astype(np.int64)))
     below = ConnectType(pa.string()) if pa.types.is_map(kind) else node.item
-    flags = unavailable(firsts, below)
+    flags = find_placeholders(firsts, below)
     if flags is None and pa.types.is_string(firsts.type):
         flags = _any(pc.equal(firsts, scalar(_IN_UUID)))
     if flags is None:

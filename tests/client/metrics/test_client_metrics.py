@@ -10,7 +10,7 @@ import pytest
 from sparkkafka.client import Admin, Consumer, Producer, TopicPartition
 from sparkkafka.client.metrics.sampled import WINDOW_S, Sampled
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError
-from sparkkafka.protocol.records.batches import HEADER_BYTES
+from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import settings, write
@@ -163,7 +163,7 @@ def test_a_producer_counts_what_it_sends(fake_cluster: FakeCluster) -> None:
         found = producer.metrics()
     totals, topic = found["producer-metrics"], found["producer-topic-metrics,topic=t"]
     batches = [batch for p in (0, 1) for batch in fake_cluster.log("t", p).batches()]
-    sizes = [HEADER_BYTES + len(batch.data) for batch in batches]
+    sizes = [RECORD_BATCH_OVERHEAD + len(batch.data) for batch in batches]
     size_bytes = sum(sizes)
     assert totals["record-send-total"] == topic["record-send-total"] == 1_000
     assert totals["byte-total"] == topic["byte-total"] == size_bytes

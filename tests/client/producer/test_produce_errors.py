@@ -34,7 +34,7 @@ def test_every_code_has_a_verdict_that_agrees_with_kafkas_table(code):
 
 def test_codes_that_leave_open_whether_the_batch_is_written():
     """Those that a broker may give after it has appended the records."""
-    perhaps = {code.name for code in ErrorCode if verdict(code).perhaps_written}
+    perhaps = {code.name for code in ErrorCode if verdict(code).maybe_written}
     assert perhaps == {
         "UNKNOWN_SERVER_ERROR",
         "NOT_LEADER_OR_FOLLOWER",  # lost its place while acks=all waited

@@ -564,6 +564,6 @@ def test_values_that_the_header_cannot_hold(fields: dict[str, int]) -> None:
 
 
 def test_header_constants() -> None:
-    assert batches.HEADER_BYTES == 61 == reference.BATCH_HEADER.size
+    assert batches.RECORD_BATCH_OVERHEAD == 61 == reference.BATCH_HEADER.size
     assert batches.MIN_BATCH_LENGTH == 49
     assert issubclass(CorruptRecordError, DecodeError)

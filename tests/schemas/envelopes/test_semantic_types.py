@@ -19,11 +19,11 @@ from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_conn
 from sparkkafka.schemas.envelopes.decode import Envelope, decoder, full_type, sample_type
 from sparkkafka.schemas.envelopes.semantic_types import (
     PLACEHOLDER,
-    Faults,
-    Place,
+    BadRows,
+    FieldContext,
     check_target,
     convert,
-    unavailable,
+    find_placeholders,
     value_type,
 )
 from sparkkafka.schemas.json import format as json_format
@@ -46,11 +46,11 @@ def converted(
     values: Any, node: ConnectType, target: pa.DataType | None = None
 ) -> tuple[list[Any], dict[int, str]]:
     array = pa.array(values, node.wire)
-    faults = Faults()
-    place = Place(faults, np.arange(len(array)), "x")
-    result = convert(array, node, target or value_type(node), place)
+    bad_rows = BadRows()
+    context = FieldContext(bad_rows, np.arange(len(array)), "x")
+    result = convert(array, node, target or value_type(node), context)
     result.validate(full=True)
-    return result.to_pylist(), faults.reasons
+    return result.to_pylist(), bad_rows.reasons
 
 
 def of(kind: str, semantic: str = "", **parameters: str) -> ConnectType:
@@ -95,8 +95,8 @@ EARLY = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)
     ],
 )
 def test_a_semantic_type(kind: str, semantic: str, value: Any, expected: Any) -> None:
-    values, faults = converted([value, None], of(kind, semantic))
-    assert not faults
+    values, bad_rows = converted([value, None], of(kind, semantic))
+    assert not bad_rows
     found = values[0]
     if isinstance(found, datetime.datetime) and found.tzinfo is not None:
         assert semantic.endswith(("ZonedTimestamp", f"{CONNECT}Timestamp"))
@@ -112,17 +112,17 @@ def test_bytes_of_all_lengths_in_base64() -> None:
 
 @pytest.mark.parametrize("text", ["!!!!", "AAA", "A===", "AA=A", "é==="])
 def test_a_text_that_is_no_base64(text: str) -> None:
-    values, faults = converted(["QQ==", text, "QUI="], of("bytes"))
-    assert faults == {1: "field x: the text is not base64"}
+    values, bad_rows = converted(["QQ==", text, "QUI="], of("bytes"))
+    assert bad_rows == {1: "field x: the text is not base64"}
     assert [values[0], values[2]] == [b"A", b"AB"]
 
 
 def test_decimals() -> None:
     node = of("bytes", f"{CONNECT}Decimal", scale="2", **{"connect.decimal.precision": "20"})
     numbers = [0, -1, 127, 128, 255, -256, 2**63, -(2**64), 10**20 - 1, -(10**20) + 1]
-    values, faults = converted([text_of(number) for number in [*numbers, 10**20]], node)
+    values, bad_rows = converted([text_of(number) for number in [*numbers, 10**20]], node)
     assert values[:-1] == [Decimal(number).scaleb(-2) for number in numbers]
-    assert faults == {10: "field x: a number of more than 20 digits"}
+    assert bad_rows == {10: "field x: a number of more than 20 digits"}
     assert converted([text_of(12345)], node, pa.float64())[0] == [123.45]
     long = of("bytes", f"{CONNECT}Decimal", scale="1", **{"connect.decimal.precision": "50"})
     assert converted([text_of(-(10**49)), text_of(5)], long)[0] == [f"-1{'0' * 48}.0", "0.5"]
@@ -144,9 +144,9 @@ def test_a_number_without_its_parts_names_its_field(parts: dict[str, str]) -> No
 
 
 def test_days_beyond_dates_are_bad() -> None:
-    values, faults = converted([1, 2**40], of("int64", f"{TIME}Date"))
+    values, bad_rows = converted([1, 2**40], of("int64", f"{TIME}Date"))
     assert values == [datetime.date(1970, 1, 2), None]
-    assert faults == {1: "field x: '1099511627776' is not of type int"}
+    assert bad_rows == {1: "field x: '1099511627776' is not of type int"}
 
 
 def test_an_operation_that_is_no_text_makes_its_records_bad() -> None:
@@ -172,8 +172,8 @@ def test_decimals_with_a_scale_of_their_own() -> None:
     huge = 10**9_000 + 7
     numbers = [(2, 12345), (0, -7), (3, 1), (10, 1), (-2, 5), (1, huge)]
     rows = [{"scale": scale, "value": text_of(number)} for scale, number in numbers]
-    values, faults = converted([*rows[:3], None], node)
-    assert (values, faults) == (["123.45", "-7", "0.001", None], {})
+    values, bad_rows = converted([*rows[:3], None], node)
+    assert (values, bad_rows) == (["123.45", "-7", "0.001", None], {})
     values, _ = converted(rows, node)
     assert values[:5] == ["123.45", "-7", "0.001", "0.0000000001", "500"]
     assert values[5] == f"1{'0' * 8_999}.7"
@@ -202,8 +202,8 @@ def test_a_decimal_of_too_many_digits_is_bad(scale: int, size: int) -> None:
     rows = [{"scale": 0, "value": "AQ=="}, {"scale": scale, "value": text}]
     assert converted(rows, type_of_connect_schema(schema)) == (["1", None], {1: reason})
     own = of("bytes", f"{CONNECT}Decimal", scale=str(scale), **{"connect.decimal.precision": "50"})
-    values, faults = converted([None, text], own)
-    assert (values, faults) == ([None, None], {1: reason})
+    values, bad_rows = converted([None, text], own)
+    assert (values, bad_rows) == ([None, None], {1: reason})
 
 
 def test_the_memory_of_long_decimals_is_bounded() -> None:
@@ -224,13 +224,13 @@ def test_the_memory_of_long_decimals_is_bounded() -> None:
 def test_infinity_of_postgres() -> None:
     node = of("string", f"{TIME}ZonedTimestamp")
     array = pa.array(["infinity", "-infinity", "2024-02-29T12:34:56Z", None, "soon"])
-    faults = Faults()
-    result = convert(array, node, value_type(node), Place(faults, np.arange(5), "x"))
+    bad_rows = BadRows()
+    result = convert(array, node, value_type(node), FieldContext(bad_rows, np.arange(5), "x"))
     assert result.view(pa.int64()).to_pylist()[:2] == [
         9_223_372_036_825_200_000,
         -9_223_372_036_832_400_000,
     ]
-    assert faults.reasons == {4: "field x: 'soon' is not of type timestamp"}
+    assert bad_rows.reasons == {4: "field x: 'soon' is not of type timestamp"}
 
 
 def test_lists_and_maps_with_semantic_types() -> None:
@@ -242,15 +242,15 @@ def test_lists_and_maps_with_semantic_types() -> None:
         [datetime.date(1970, 1, 2)],
     ]
     raw = type_of_connect_schema({"type": "map", "values": connect_field("x", "bytes")})
-    values, faults = converted([[("a", "QQ==")], None, [("b", None), ("c", "?")]], raw)
+    values, bad_rows = converted([[("a", "QQ==")], None, [("b", None), ("c", "?")]], raw)
     assert values == [[("a", b"A")], None, [("b", None), ("c", None)]]
-    assert list(faults) == [2]
+    assert list(bad_rows) == [2]
 
 
 def test_another_type_of_the_user() -> None:
-    values, faults = converted(["1.50", "x", None], of("string"), pa.decimal128(10, 2))
+    values, bad_rows = converted(["1.50", "x", None], of("string"), pa.decimal128(10, 2))
     assert values == [Decimal("1.50"), None, None]
-    assert faults == {1: "field x: 'x' is not of type decimal(10,2)"}
+    assert bad_rows == {1: "field x: 'x' is not of type decimal(10,2)"}
     with pytest.raises(OptionError, match=r"field x is .*Date, which cannot become boolean"):
         check_target(of("int32", f"{TIME}Date"), pa.bool_(), "x", lenient=False)
 
@@ -279,13 +279,13 @@ def test_values_that_were_not_sent(values: list[Any], node: Any) -> None:
         item = ConnectType(node.item_type if is_map else node.value_type)
         node = ConnectType(children={"": item}, is_list=not is_map, is_map=is_map)
     array = pa.array(values, node.wire)
-    flags = unavailable(array, node)
+    flags = find_placeholders(array, node)
     assert flags is not None
     assert flags.tolist() == [number == 1 for number in range(len(values))]
-    flags = unavailable(array.slice(1), node)
+    flags = find_placeholders(array.slice(1), node)
     assert flags is not None
     assert flags.tolist() == [number == 0 for number in range(len(values) - 1)]
-    assert unavailable(array.slice(2), node) is None
+    assert find_placeholders(array.slice(2), node) is None
 
 
 def test_numbers_that_json_has_as_text() -> None:
