@@ -606,6 +606,7 @@ def test_every_public_call_is_among_them() -> None:
         client.ConfigEntry,
         ConfigResource,
         client.ConsumerGroupDescription,
+        client.DamagedRecord,
         Deadline,
         client.FeatureMetadata,
         client.FeatureUpdate,
