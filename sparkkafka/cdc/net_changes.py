@@ -196,14 +196,15 @@ class Changes:
             .agg(*(value.alias(name) for name, value in aggregates.items()))
             .withColumns({"buried": buried, "row": F.when(~buried, F.col("last.row"))})
         )
-        missing, values = F.col("last.unsent"), {}
+        found, values = [], {}
         for index, name in enumerate(filled):
             # A value of a row that was deleted since is not that of the row inserted later.
             earlier = F.col(f"value{index}.sequence") > F.coalesce("ended", F.lit(""))
             known = F.array_contains("last.unsent", name) & F.coalesce(earlier, F.lit(False))
             values[name] = F.when(known & ~F.col("buried"), F.col(f"value{index}.value"))
-            missing = F.when(known, F.array_remove(missing, name)).otherwise(missing)
+            found.append(F.when(known, F.lit(name)))
         columns = self._columns(values)
+        missing = _without(F.col("last.unsent"), found)
         if with_change:
             change = F.when(F.col("buried"), F.col("alone_whole")).otherwise(F.col("last.whole"))
             columns.append(change.withField("unavailable", missing).alias(CHANGE))
@@ -230,7 +231,7 @@ class Changes:
         order = Window.partitionBy(*self._key_names).orderBy("sequence")
         ended = F.max(F.when(F.col("deleted"), F.col("sequence"))).over(order)
         started = F.max("started").over(order)
-        missing, values = F.col("unsent"), {}
+        found, values = [], {}
         for name in filled:
             value = F.struct("sequence", column_at("row", name).alias("value"))
             earlier = F.last(F.when(_has(name), value), ignorenulls=True).over(order)
@@ -238,14 +239,14 @@ class Changes:
                 earlier["sequence"] > F.coalesce(ended, F.lit("")), F.lit(False)
             )
             values[name] = F.when(known, earlier["value"])
-            missing = F.when(known, F.array_remove(missing, name)).otherwise(missing)
+            found.append(F.when(known, F.lit(name)))
         return events.select(
             *self._columns(values),
             F.col("time").alias(VALID_FROM),
             F.col("sequence").alias(POSITION),
             F.col("deleted").alias(DELETED),
             (F.col("kind") == TRUNCATE).alias(TRUNCATED),
-            _as_text(missing).alias(UNAVAILABLE),
+            _as_text(_without(F.col("unsent"), found)).alias(UNAVAILABLE),
             started.alias(STARTED),
         )
 
@@ -404,6 +405,11 @@ def _sequence(position: Column) -> Column:
 def _is_of_snapshot() -> Column:
     """Whether a change is a row of a snapshot, and its position is known."""
     return F.coalesce(F.col("op") == "r", F.lit(False)) & F.col("position").isNotNull()
+
+
+def _without(names: Column, found: list[Column]) -> Column:
+    """Return the names that are not among those found, of which some are null."""
+    return F.array_except(names, F.array_compact(F.array(*found))) if found else names
 
 
 def _as_text(names: Column) -> Column:

@@ -64,6 +64,13 @@ def record(
     return (*row, (op, kind, 1, None, position, None, None, key, None, unavailable, *kafka))
 
 
+def test_many_columns_that_may_be_unsent(spark: Any) -> None:
+    changes = [record(0, "c", "1", "first"), record(1, "u", "2", unavailable=["note", "c7"])]
+    wide = frame(spark, changes).withColumns({f"c{index}": F.lit("x") for index in range(40)})
+    [row] = cdc.latest(wide).collect()
+    assert (row.note, row.c7, row.change.unavailable) == ("first", "x", [])
+
+
 def test_a_change_behind_a_snapshot_s_row_is_newer(spark: Any) -> None:
     """Its transaction was open when the snapshot began, so it is earlier in the source's log."""
     of_snapshot = record(5, "r", "100", "of the snapshot")
