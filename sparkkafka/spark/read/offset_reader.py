@@ -21,6 +21,7 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import (
     BrokerError,
+    ErrorCode,
     KafkaError,
     OptionError,
     UnknownTopicError,
@@ -257,9 +258,11 @@ class OffsetReader:
         return starts, ends, losses
 
     def _batch_bounds(self, deadline: Deadline) -> _BatchBounds:
-        """Look up the bounds of a batch read. Raises OptionError."""
+        """Look up the bounds of a batch read. Raises OptionError, UnknownTopicError if a topic was
+        recreated in the meantime: its start could be an offset of the old one."""
         options = self._options
         partitions = self.subscribed_partitions(deadline)
+        topic_ids = {tp.topic: self._cluster.topic_id(tp.topic) for tp in partitions}
         planning.check_named("startingOffsets", options.starting, partitions)
         planning.check_named("endingOffsets", options.ending, partitions)
         # Looked up before the ends of the logs: logs grow, so no start is then behind its end.
@@ -275,6 +278,10 @@ class OffsetReader:
             offsets.get(tp, -1) > end for offsets in specific for tp, end in latest.items()
         ):
             latest = self.confirmed_ends(latest, deadline)
+        for name, topic_id in topic_ids.items():
+            if self._cluster.was_recreated(name, topic_id):
+                why = "the topic was deleted and recreated while its offsets were looked up"
+                raise UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_ID, f"Metadata of {name}", why)
         return _BatchBounds(partitions, starting, ending, earliest, latest)
 
     def task_ranges(

@@ -14,9 +14,16 @@ from typing import Any
 import pytest
 
 import sparkkafka
-from sparkkafka.errors import BrokerError, DataLossError, OptionError, UnknownTopicError
+from sparkkafka.errors import (
+    BrokerError,
+    DataLossError,
+    ErrorCode,
+    OptionError,
+    UnknownTopicError,
+)
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.testing.fake.cluster import FakeCluster
+from sparkkafka.testing.fake.faults import Answer
 from tests.client.support import commit_offsets, open_cluster, write
 from tests.spark.read.test_bind_offsets import append
 from tests.support.batches import build_batch
@@ -112,6 +119,21 @@ def test_what_is_resolved(fake: FakeCluster) -> None:
     nothing = sparkkafka.resolve_offsets(given)
     assert nothing["startingOffsets"] == nothing["endingOffsets"] == new["endingOffsets"]
     assert sparkkafka.resolve_offsets(new) == new  # what is resolved stays as it is
+
+
+def test_a_topic_that_is_recreated_while_its_offsets_are_looked_up(fake: FakeCluster) -> None:
+    """The committed offset is of the old topic, the end of the new one: it is read from its
+    start."""
+    assert len(run(fake)) == 3
+
+    def recreate(_: object) -> Answer:
+        fake.recreate_topic("t")
+        write(fake, "t", 5)
+        return Answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    fake.fault(recreate, api="ListOffsets")
+    assert run(fake, **{"fetchOffset.retryIntervalMs": "1"}) == [(0, offset) for offset in range(5)]
+    assert fake.committed("job")["t", 0] == 5
 
 
 @pytest.mark.parametrize("release", ["3.9", "4.4"])
