@@ -171,7 +171,8 @@ def _split_by_message(unframed: Unframed) -> Unframed:
         rows = np.flatnonzero(is_valid(group.payloads))
         if not len(rows):
             continue
-        values, bodies, too_long = read_unsigned(unframer.data, unframer.starts[rows], 32)
+        data = unframer.data if len(unframer.data) else np.zeros(1, np.uint8)  # all are empty
+        values, bodies, too_long = read_unsigned(data, unframer.starts[rows], 32)
         is_good = bodies <= unframer.ends[rows]
         if too_long is not None:
             is_good &= ~too_long

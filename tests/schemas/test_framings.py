@@ -162,7 +162,9 @@ def test_protobuf_of_glue(framing: str, message: tuple[int, ...], number: int) -
         plan = ColumnPlan("value", PROTOBUF, framing, NESTED, kind, message=message, guid=guid)
         registry = Anything()
         registry.schema = NESTED
-        found = ColumnDecoder(plan, lambda registry=registry: registry).decode(column, None)
+        decoder = ColumnDecoder(plan, lambda registry=registry: registry)
+        assert [row.row for row in decoder.decode(pa.array([head, None]), None).bad] == [0]
+        found = decoder.decode(column, None)
         assert found.values.to_pylist() == [*rows, *[None] * len(bad), *rows]
         assert [row.row for row in found.bad] == [2, 3, 4, 5, 6]
         reasons = [row.reason for row in found.bad]
