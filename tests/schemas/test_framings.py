@@ -455,7 +455,7 @@ def test_pages_of_azures_versions(clouds: CloudRegistry, monkeypatch: pytest.Mon
     }
     monkeypatch.setattr(clouds, "azure", lambda _, at, *__: (200, json.dumps(pages[at]), ""))
     assert client.versions("Order") == (1, 2, 3)
-    for link in ("https://h/elsewhere?a=b", 7, f"{path}", f"{path}?a=\u00fc"):
+    for link in ("https://h/elsewhere?a=b", 7, f"{path}", f"{path}?a=\u00fc", "http://["):
         pages[f"{path}?{query}"]["NextLink"] = link
         with pytest.raises(RegistryError, match="as the link to its next page"):
             client.versions("Order")
@@ -495,3 +495,12 @@ def test_apicurios_third_version(clouds: CloudRegistry) -> None:
         client.latest("none")
     with pytest.raises(Exception, match="has no schemas with GUIDs"):
         client.by_guid(bytes(16))
+
+
+def test_names_of_apicurios_versions_that_are_no_numbers(
+    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(RegistryOptions(url=f"{clouds.url}/apis/registry/v3/groups/shop"))
+    rows = [{"version": name} for name in ("2", "1.0.0", "9" * 5_000, "1", None)]
+    monkeypatch.setattr(clouds, "apicurio", lambda *_: (200, json.dumps({"versions": rows})))
+    assert client.versions("orders") == (1, 2)

@@ -8,6 +8,7 @@ Source: the registry's OpenAPI documents, versions 2 and 3.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -62,8 +63,8 @@ class Client(ForeignClient):
         """Return the artifact's versions that are numbers, ascending, at most 500."""
         path = f"{self._artifact(subject)}/versions?limit=500"
         found = self._request_subject(subject, "GET", path, self._deadline())
-        texts = [str(entry.get("version")) for entry in _entries(found)]
-        return tuple(sorted(int(text) for text in texts if text.isascii() and text.isdigit()))
+        numbers = [_version_of(entry) for entry in _entries(found)]
+        return tuple(sorted(number for number in numbers if number is not None))
 
     def lookup(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -188,9 +189,7 @@ class Client(ForeignClient):
         ids = found.get("globalId"), found.get("contentId")
         if not all(isinstance(number, int) and 0 < number < 1 << 63 for number in ids):
             raise RegistryError(f"{self.address} answers without ids for {subject!r}")
-        text = str(found.get("version"))
-        version = int(text) if text.isascii() and text.isdigit() else None
-        return RegisteredSchema(subject, ids[0], version, None, schema, ids[1])
+        return RegisteredSchema(subject, ids[0], _version_of(found), None, schema, ids[1])
 
 
 def _entries(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -199,3 +198,9 @@ def _entries(found: dict[str, Any]) -> list[dict[str, Any]]:
     return (
         [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     )
+
+
+def _version_of(entry: dict[str, Any]) -> int | None:
+    """Return the version in its metadata, None if it is not a number."""
+    text = str(entry.get("version"))
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None

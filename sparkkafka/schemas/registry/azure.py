@@ -82,7 +82,10 @@ class Client(ForeignClient):
             if not link:
                 return tuple(sorted(versions))
             # Its host is not used: the token is for this registry.
-            page = urlsplit(str(link))
+            try:
+                page = urlsplit(str(link))
+            except ValueError:  # as of "http://["
+                page = urlsplit("")
             if unquote(page.path) != unquote(first) or not re.fullmatch(
                 "[!-~]{1,4096}", page.query
             ):
