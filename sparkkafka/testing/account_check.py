@@ -95,7 +95,11 @@ class AccountCheck:
             limits |= {"delivery.timeout.ms": limit_ms, "linger.ms": 20}
         bounded = {name: str(value) for name, value in limits.items()}
         given = {name.replace("_", "."): value for name, value in more.items()}
-        return settings_of(self.sources, kind) | bounded | given
+        of_file = settings_of(self.sources, kind)
+        if kind == "consumer":
+            # A group of the file is not this program's: a consumer would commit for it.
+            of_file = {name: of_file[name] for name in of_file if not name.startswith("group.")}
+        return of_file | bounded | given
 
     def report(self, mark: str, step: str, text: object, seconds: float = 0.0) -> None:
         self.marks.append(mark)
