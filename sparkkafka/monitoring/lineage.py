@@ -342,7 +342,7 @@ def _matching(option: Callable[[str], Any], leaf: Any, progress: Any) -> list[To
     found = {tp.topic for tp in end_offsets(progress)} if hasattr(progress, "sources") else set()
     fields = _fields(json.loads(leaf.schema().json()))
     return [
-        (_namespace(option), name, fields) for name in sorted(found) if re.fullmatch(pattern, name)
+        (_namespace(option), name, fields) for name in sorted(found) if re.search(pattern, name)
     ]
 
 

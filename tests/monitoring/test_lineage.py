@@ -123,7 +123,7 @@ def test_streams(
 ) -> None:
     stream = (
         spark.readStream.format("pykafka")
-        .options(**options, subscribePattern="a|b", startingOffsets="earliest")
+        .options(**options, subscribePattern="(?=a|b)", startingOffsets="earliest")
         .load()
         .select("value")
     )
