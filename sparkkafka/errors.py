@@ -356,7 +356,8 @@ class TransactionError(KafkaError):
 
 
 class NoOffsetError(KafkaError):
-    """A partition has no valid position, and auto.offset.reset=none."""
+    """A partition has no valid position, and auto.offset.reset=none; or it has no offset in tiered
+    storage to seek to."""
 
     code = "NO_OFFSET"
 

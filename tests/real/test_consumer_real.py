@@ -16,7 +16,7 @@ from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.consumer.record import Record as OurRecord
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import UnknownTopicError
+from sparkkafka.errors import NoOffsetError, UnknownTopicError
 from tests.client.support import write
 from tests.real.peers import (
     CODECS,
@@ -169,8 +169,10 @@ def test_assign_and_seek_say_where_to_begin(kafka_cluster, new_topic):
         assert source.poll(WAIT_S)[0].offset == 0
         source.seek(second, OffsetSpec.earliest_local())
         assert source.position(second) == 0
-        source.seek(second, OffsetSpec.latest_tiered())  # nothing is tiered: the earliest
-        assert source.position(second) == 0
+        source.seek(second, OffsetSpec.latest_tiered())
+        with pytest.raises(NoOffsetError, match="no tiered storage"):
+            source.position(second)
+        source.seek(second, 0)
         found = source.offsets_for(topic)
         assert found == {first: (0, 100), second: (0, 100)}
         assert found == {

@@ -41,11 +41,12 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaConnectionError,
     KafkaError,
+    NoOffsetError,
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.constants import (
     CONSUMER_REPLICA_ID,
-    EARLIEST,
+    EARLIEST_PENDING_UPLOAD,
     ISOLATION_LEVELS,
     LATEST,
     LATEST_TIERED,
@@ -423,8 +424,16 @@ class Fetcher:
             reason = f"it returned offset {offset}"
             self.retry(state, BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, where, reason))
             return
-        if offset == NO_OFFSET:  # no record is that late, or none has been tiered
-            state.seek(None, lookup=EARLIEST if state.lookup == LATEST_TIERED else LATEST)
+        if offset == NO_OFFSET and state.lookup in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            error = NoOffsetError(
+                "there is no such offset: the topic has no tiered storage, or nothing of it is "
+                "uploaded yet. Seek to the earliest or earliest local offset",
+                topic=state.tp.topic,
+                partition=state.tp.partition,
+            )
+            self._subscription.fail(state, error)
+        elif offset == NO_OFFSET:  # no record is that late
+            state.seek(None, lookup=LATEST)
         else:
             log.debug("%s: reading from offset %d", state.tp, offset)
             state.seek(offset)

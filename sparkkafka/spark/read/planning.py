@@ -518,8 +518,9 @@ def loss_error(losses: list[Loss], *, streaming: bool = False) -> DataLossError:
             "Some data may have been lost because they are not available in Kafka any more; either "
             "the data was aged out by Kafka or the topic may have been deleted before all the data "
             f"in the topic was processed. Reason: {what}. To continue with the records that exist, "
-            "restart the query with failOnDataLoss=false; to read again from startingOffsets, use "
-            "a new checkpoint location"
+            "restart the query with failOnDataLoss=false, which leaves out those of a recreated "
+            "topic before the checkpoint's offsets (sparkkafka checkpoint reset chooses others); "
+            "to read again from startingOffsets, use a new checkpoint location"
         )
     else:
         text = (
