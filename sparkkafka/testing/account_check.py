@@ -223,7 +223,7 @@ class AccountCheck:
             for tp, offset in begins.items():
                 consumer.seek(tp, offset)
             records = next(self.polled(consumer))
-        return f"{counted(len(records), 'record')} of {records[0].topic}-{records[0].partition}"
+        return f"{counted(len(records), 'record')} of {records[0].topic}"
 
     def polled(self, consumer: Consumer) -> Iterator[list[Any]]:
         """Yield what polls return. Raises KafkaTimeoutError at the step's deadline."""
@@ -433,7 +433,10 @@ def _done(work: Callable[[], object]) -> str:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0.1 <= seconds <= 3600:
         raise argparse.ArgumentTypeError(f"{text} is not from 0.1 to 3600 seconds")
     return seconds
