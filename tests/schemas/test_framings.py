@@ -31,6 +31,7 @@ from sparkkafka.schemas.values import BASE_BUDGET, Schema, TooManyRowsError
 from sparkkafka.schemas.wire_format import CONTENT_ID, FINGERPRINT, GLOBAL_ID, WriterId
 from tests.schemas.cloud_registries import CloudRegistry, cloud_registry
 from tests.schemas.small_registry import small_registry
+from tests.support.loopback_server import Answer, LoopbackServer
 
 ORDER = Schema(
     AVRO,
@@ -307,6 +308,24 @@ def test_a_fingerprint_is_looked_up_among_the_versions_of_the_subject() -> None:
 
 
 # --- registries ---------------------------------------------------------------------------------
+
+
+class _Dripping(LoopbackServer):
+    def understand(self, *_: Any) -> Any:
+        return None
+
+    def respond(self, request: Any) -> Answer:
+        return Answer(drip=True)
+
+
+def test_glue_byte_by_byte(clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _Dripping(None) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_GLUE", server.url)
+        client = connect(
+            RegistryOptions(url="glue://us-west-1/shop", request_timeout_ms=300, max_retries=0)
+        )
+        with pytest.raises(RegistryError, match=r"bytes that take more than 0\.3 s"):
+            client.versions("orders")
 
 
 def test_glue_by_boto3(clouds: CloudRegistry) -> None:
