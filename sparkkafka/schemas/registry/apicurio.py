@@ -152,7 +152,7 @@ class Client(ForeignClient):
         found = self._request_subject(
             subject, "GET", self._artifact(subject) + path, self._deadline()
         )
-        kind = str(found.get("artifactType") or found.get("type"))
+        kind = str(found.get("artifactType") or found.get("type"))[:100]
         schema = Schema(_FORMATS.get(kind, kind), "")
         self._with_format(f"artifact {subject!r}", schema, format)
         global_id = found.get("globalId")

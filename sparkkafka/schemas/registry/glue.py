@@ -148,8 +148,9 @@ class Client(ForeignClient):
             if found.get("Status") == "AVAILABLE":
                 return self._registered(subject, found, what)
             if found.get("Status") != "PENDING":
+                status = self._redactor.redact(str(found.get("Status")))
                 raise RegistryError(
-                    f"{self.address} refuses {what} (status {found.get('Status')}): it is not "
+                    f"{self.address} refuses {what} (status {status}): it is not "
                     "compatible with the versions before it. Compare it with the latest version, "
                     "or write with use.latest.version=true",
                     status=409,
@@ -204,7 +205,8 @@ class Client(ForeignClient):
             schema = Schema(_FORMATS[found["DataFormat"]], str(found["SchemaDefinition"]))
         except (KeyError, ValueError, TypeError) as error:
             raise RegistryError(
-                f"{self.address} answers the request for {what} without {error}"
+                f"{self.address} answers the request for {what} without "
+                f"{self._redactor.redact(str(error))}"
             ) from None
         version = found.get("VersionNumber")
         return RegisteredSchema(
@@ -247,7 +249,7 @@ class Client(ForeignClient):
             return answer
         except exceptions.ClientError as error:
             details = error.response.get("Error", {})
-            code = str(details.get("Code"))
+            code = self._redactor.redact(str(details.get("Code")))
             message = self._redactor.redact(str(details.get("Message")))
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             hint = ""
