@@ -18,7 +18,7 @@ from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches
 from sparkkafka.protocol.records.batches import (
-    HEADER_BYTES,
+    RECORD_BATCH_OVERHEAD,
     RecordBatch,
     split_batches,
 )
@@ -167,12 +167,12 @@ def rival_encode(rows: list[tuple[int, bytes]], batch_bytes: int) -> Done:
     builder = _rival_builder(batch_bytes)
     for timestamp_ms, value in rows:
         if builder.append(offset, timestamp_ms, None, value, []) is None:
-            size_bytes += builder.size() - HEADER_BYTES
+            size_bytes += builder.size() - RECORD_BATCH_OVERHEAD
             builder = _rival_builder(batch_bytes)
             builder.append(0, timestamp_ms, None, value, [])
             offset = 0
         offset += 1
-    return Done(len(rows), size_bytes + builder.size() - HEADER_BYTES)
+    return Done(len(rows), size_bytes + builder.size() - RECORD_BATCH_OVERHEAD)
 
 
 def _rival_builder(batch_bytes: int) -> DefaultRecordBatchBuilder:

@@ -71,4 +71,4 @@ def test_nothing_grows(
             assert now.rss_bytes - first.rss_bytes < GROWTH_BYTES
     finally:
         query.stop()
-    assert runners() == before, "the process of a query that was stopped is still there"
+    wait_until(lambda: runners() == before, "the process of the stopped query ends")
