@@ -170,7 +170,12 @@ def decoder(
         is_row = not envelope.unwraps or envelope.form != DEBEZIUM or "op" in written.children
         if written.means_same(read) and is_row:
             try:
-                return _make(format_module, envelope, writer, reader, read, target, message)
+                made = _make(format_module, envelope, writer, reader, read, target, message)
+                if writer != reader:  # a null of a column that is NOT NULL now
+                    made.second = _make(
+                        format_module, envelope, writer, None, written, target, message
+                    )
+                return made
             except SchemaError:  # the values of another version may fit one by one
                 pass
     lenient = reader is not None

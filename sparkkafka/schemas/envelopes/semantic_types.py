@@ -144,8 +144,12 @@ def _can_cast(own: pa.DataType, target: pa.DataType) -> bool:
         (own_number and target_number)
         or (types.is_string(target) and not types.is_binary(own))
         or (types.is_string(own) and not types.is_boolean(target) and not types.is_duration(target))
-        or (types.is_timestamp(own) and (types.is_timestamp(target) or types.is_date(target)))
+        or (_is_day_or_instant(own) and _is_day_or_instant(target))
     )
+
+
+def _is_day_or_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 # --- conversion -------------------------------------------------------------------------------
