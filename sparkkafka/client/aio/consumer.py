@@ -209,7 +209,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                 subscription.state(tp).seek(offset)
 
     async def _run(self, call: Callable[[], T], worker: Worker | None = None) -> T:
-        return await self._worker.run(call, prepare=self._note_unread)
+        return await (worker or self._worker).run(call, prepare=self._note_unread)
 
     def _note_unread(self) -> None:
         """Let commits exclude the rest. The thread runs no call now."""

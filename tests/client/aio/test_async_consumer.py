@@ -35,7 +35,7 @@ def filled(fake_cluster: FakeCluster) -> FakeCluster:
 
 def consumer(fake: Any, **config: Any) -> AsyncConsumer:
     usual = {"auto_offset_reset": "earliest", "group_id": "g", "max_poll_records": 100}
-    return AsyncConsumer(settings(fake, **(usual | config)))
+    return AsyncConsumer(settings(fake, **(usual | {"fetch_max_wait_ms": 20} | config)))
 
 
 async def take(source: AsyncConsumer, count: int) -> list[Record]:
@@ -301,18 +301,25 @@ def test_a_commit_beside_a_poll_excludes_what_the_poll_returns(filled: FakeClust
     asyncio.run(main())
 
 
+async def commit_on_its_way(
+    fake: FakeCluster, source: AsyncConsumer
+) -> tuple[asyncio.Task[None], Hold]:
+    """A commit behind 10 records, which the broker answers once the hold is released."""
+    hold = Hold()
+    fake.fault(hold, api="OffsetCommit", nth=1)
+    await source.assign([TP])
+    await take(source, 10)
+    commit = asyncio.create_task(source.commit())
+    await asyncio.to_thread(fake.wait_for_requests, "OffsetCommit")
+    return commit, hold
+
+
 def test_cancelled_before_its_turn_a_poll_keeps_what_the_iteration_has_left(
     filled: FakeCluster,
 ) -> None:
-    hold = Hold()
-    filled.fault(hold, api="OffsetCommit", nth=1)
-
     async def main() -> None:
         async with consumer(filled, enable_auto_commit=False) as source:
-            await source.assign([TP])
-            await take(source, 10)
-            commit = asyncio.create_task(source.commit())
-            await asyncio.to_thread(filled.wait_for_requests, "OffsetCommit")
+            commit, hold = await commit_on_its_way(filled, source)
             polling = asyncio.create_task(source.poll_arrow(WAIT_S))
             await asyncio.sleep(0)
             polling.cancel()
@@ -352,15 +359,9 @@ def test_cancelled_in_the_turn_in_which_its_records_come(
 
 
 def test_a_cancelled_commit_ends_before_the_next_call(filled: FakeCluster) -> None:
-    hold = Hold()
-    filled.fault(hold, api="OffsetCommit", nth=1)
-
     async def main() -> None:
         async with consumer(filled, enable_auto_commit=False) as source:
-            await source.assign([TP])
-            await take(source, 10)
-            commit = asyncio.create_task(source.commit())
-            await asyncio.to_thread(filled.wait_for_requests, "OffsetCommit")
+            commit, hold = await commit_on_its_way(filled, source)
             commit.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await commit

@@ -7,12 +7,13 @@ import contextlib
 import gc
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from sparkkafka.client import Consumer, TopicPartition
-from sparkkafka.client.aio import AsyncProducer
+from sparkkafka.client.aio import AsyncConsumer, AsyncProducer
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
@@ -259,6 +260,40 @@ def test_a_transaction_with_a_consumers_offsets(fake: FakeCluster) -> None:
         assert [record.value for record in consumer.poll(WAIT_S)] == [b"committed"] * 3
 
 
+def test_a_transaction_is_whole_wherever_it_was_cancelled(fake: FakeCluster) -> None:
+    """The call that was cancelled ends in the background, before `close`, which aborts."""
+
+    async def transact(opened: AsyncProducer, step: int) -> None:
+        offsets = {TopicPartition("t", 0): step}
+        for call in (
+            opened.begin_transaction,
+            partial(opened.send_many, "t", [b"%d-%d" % (step, number) for number in range(2)]),
+            partial(opened.send_offsets_to_transaction, offsets, f"g{step}"),
+            opened.commit_transaction,
+        ):
+            for _ in range(3):  # so that the call does not wait for its turn: it begins
+                await asyncio.sleep(0)
+            await call()
+
+    async def main(step: int) -> bool:
+        async with producer(fake, transactional_id="tid") as opened:
+            await opened.init_transactions()
+            cancelled = CancelledAt(transact(opened, step), step)
+            await cancelled
+        return cancelled.is_complete
+
+    steps = 0
+    while not asyncio.run(main(steps)):
+        steps += 1
+    config = settings(fake, isolation_level="read_committed", auto_offset_reset="earliest")
+    with Consumer(config) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        found = [record.value for record in consumer.poll(WAIT_S)]
+    committed = [step for step in range(steps + 1) if fake.committed(f"g{step}")]
+    assert committed == [steps - 1, steps]  # cancelled in the commit, and not at all
+    assert found == [b"%d-%d" % (step, number) for step in committed for number in range(2)]
+
+
 def test_a_delivery_is_a_future(fake: FakeCluster) -> None:
     hold = Hold()
     fake.fault(hold, api="Produce", nth=1)
@@ -314,10 +349,18 @@ def test_each_loop_needs_its_own(fake: FakeCluster) -> None:
             await opened.flush()
         async with producer(fake) as mine:
             await mine.send("t", b"second")
+            # A thread with a loop of its own, beside this one.
+            await asyncio.to_thread(asyncio.run, other(mine))
+
+    async def other(theirs: AsyncProducer) -> None:
+        with pytest.raises(KafkaError, match="belongs to another event loop"):
+            await theirs.send("t", b"")
+        async with producer(fake) as mine:
+            await mine.send("t", b"third")
 
     asyncio.run(main())
     opened._client.close()
-    assert log_values(fake, "t") == [b"first", b"second"]
+    assert log_values(fake, "t") == [b"first", b"second", b"third"]
 
 
 def test_a_loop_that_is_closed_early_loses_no_record(
@@ -359,6 +402,35 @@ def test_leaving_a_cancelled_task_delivers_what_it_can(fake: FakeCluster) -> Non
 
     asyncio.run(main())
     assert log_values(fake, "t") == [b"queued"]
+
+
+def test_a_task_group_that_fails_closes_its_clients(fake: FakeCluster) -> None:
+    async def main() -> None:
+        ready = asyncio.Event()
+
+        async def service() -> None:
+            config = settings(fake, group_id="g", auto_offset_reset="earliest")
+            async with producer(fake) as opened, AsyncConsumer(config) as consumer:
+                await consumer.subscribe(["t"])
+                await opened.send("t", b"read")
+                async for record in consumer:
+                    opened.send_nowait("t", b"queued after %s" % record.value)
+                    ready.set()
+                    await asyncio.Event().wait()
+
+        async def fail() -> None:
+            await ready.wait()
+            raise ValueError("of a task beside it")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(service())
+            group.create_task(fail())
+
+    with pytest.raises(ExceptionGroup) as raised:
+        asyncio.run(main())
+    assert [str(error) for error in raised.value.exceptions] == ["of a task beside it"]
+    assert log_values(fake, "t") == [b"read", b"queued after read"]
+    assert fake.committed("g") == {}
 
 
 def test_leaving_does_not_wait_for_a_flush_that_was_cancelled(
@@ -450,6 +522,13 @@ def test_other_loops_work(fake: FakeCluster, runner: asyncio.Runner) -> None:
                 for number in range(100):
                     group.create_task(opened.send("t", b"%d" % number))
             await opened.flush()
+        found = set()
+        async with AsyncConsumer(settings(fake, auto_offset_reset="earliest")) as consumer:
+            await consumer.assign([TopicPartition("t", 0)])
+            async for record in consumer:
+                found.add(record.value)
+                if len(found) == 100:
+                    break
 
     runner.run(main())
     assert len(log_values(fake, "t")) == 100
