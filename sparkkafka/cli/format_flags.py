@@ -116,7 +116,7 @@ def _parse_others(side: Side, texts: Iterable[str]) -> dict[str, str]:
             raise OptionError(
                 f"--option {row.name} is for Spark: here --on-bad says what becomes of bad records"
             )
-        if row.key == "envelope.columns":
+        if row.key in ("envelope.columns", "envelope.unavailable"):
             raise OptionError(f"--option {row.name} is for Spark: --envelope shows changes")
         if not row.side.covers(side):
             verb = "write" if side is Side.READ else "read"

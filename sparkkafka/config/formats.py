@@ -26,6 +26,7 @@ from sparkkafka.config.kinds import (
     CONFLUENT,
     DEAD_LETTER,
     DEBEZIUM,
+    DEBEZIUM_FLAT,
     DEPTH_OPTION,
     FAIL,
     GLUE,
@@ -35,6 +36,7 @@ from sparkkafka.config.kinds import (
     MAXWELL,
     NO_FRAMING,
     OGG,
+    PLACEHOLDER,
     PROTOBUF,
     REGISTRY_PREFIX,
     ROW_COLUMNS,
@@ -66,6 +68,7 @@ class ColumnFormat:
     not set. `infer`: it is "infer". `schema_version` None is the latest version, `message` "" the
     first of a Protobuf schema, `subject` "" the subject of the strategy. `envelope`: the column has
     changes in this envelope, "" for none; `unwraps`: they become the columns of the table.
+    `placeholder` stands for values that were not sent.
     `is_optional`: the option envelope sets the format of keys, which records need not have.
     """
 
@@ -80,6 +83,7 @@ class ColumnFormat:
     strategy: str = TOPIC_NAME
     envelope: str = ""
     unwraps: bool = False
+    placeholder: str = PLACEHOLDER
     is_optional: bool = False
 
     @property
@@ -93,8 +97,8 @@ class FormatOptions:
     """Formats of both columns, and the options that both share.
 
     `registry` is None if none is needed. Only reads have `on_bad_record`, `dead_letter_topic` (set
-    if that is "deadLetter"), `rescued_column` and `envelope_columns`; only writes have
-    `envelope_schemas`, `auto_register_schemas` and the fields after it.
+    if that is "deadLetter"), `rescued_column`, `envelope_columns` and `envelope_unavailable`; only
+    writes have `envelope_schemas`, `auto_register_schemas` and the fields after it.
     `recursive_fields_max_depth` is the number of levels of a recursive type that are structs; None:
     such a type is an error.
     """
@@ -109,6 +113,7 @@ class FormatOptions:
     rescued_column: bool = False
     envelope: str = ""
     envelope_columns: str = ROW_COLUMNS
+    envelope_unavailable: str = PLACEHOLDER
     envelope_schemas: bool = True
     recursive_fields_max_depth: int | None = None
     auto_register_schemas: bool = False
@@ -136,7 +141,7 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
         return None
     key, value = _column_format("key", parsed), _column_format("value", parsed)
     fields = parsed.group("format")
-    if {"envelope", "envelope_columns", "envelope_schemas"} & fields.keys():
+    if any(field.startswith("envelope") for field in fields):
         key, value = _with_envelope(key, value, parsed)
     columns = [column for column in (value, key) if column.format != BINARY]
     if not columns:
@@ -261,6 +266,14 @@ def _with_envelope(
     if parsed.side is Side.WRITE:
         return key, _written_envelope(value, parsed)
     unwraps = fields.get("envelope_columns", ROW_COLUMNS) == ROW_COLUMNS
+    placeholder = fields.get("envelope_unavailable", PLACEHOLDER)
+    if "envelope_unavailable" in fields and not (unwraps and envelope in (DEBEZIUM, DEBEZIUM_FLAT)):
+        raise OptionError(
+            f"option envelope.unavailable has no effect: it is for envelope={DEBEZIUM} or "
+            f"{DEBEZIUM_FLAT}, and envelope.columns={ROW_COLUMNS}"
+        )
+    if not placeholder:
+        raise OptionError("option envelope.unavailable is empty: remove it")
     for name, field in (("rescuedColumn", "rescued_column"), (DEPTH_OPTION, None)):
         if fields.get(field or "recursive_fields_max_depth"):
             raise OptionError(f"option {name} and envelope={envelope} exclude each other")
@@ -273,7 +286,7 @@ def _with_envelope(
         )
     return (
         dataclasses.replace(key, envelope=envelope if key.has_schema else ""),
-        dataclasses.replace(value, envelope=envelope, unwraps=unwraps),
+        dataclasses.replace(value, envelope=envelope, unwraps=unwraps, placeholder=placeholder),
     )
 
 

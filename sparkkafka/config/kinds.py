@@ -498,6 +498,7 @@ DEBEZIUM_FLAT: Final = "debezium-flat"
 MAXWELL: Final = "maxwell"
 CANAL: Final = "canal"
 OGG: Final = "ogg"
+PLACEHOLDER: Final = "__debezium_unavailable_value"
 ROW_COLUMNS: Final = "row"
 ENVELOPE_COLUMN: Final = "envelope"
 

@@ -598,6 +598,11 @@ FORMATS: tuple[Option, ...] = (
         "value is the envelope.",
     ),
     used(
+        "envelope.unavailable", _READ, "format.envelope_unavailable", wire_name,
+        "The connector's unavailable.value.placeholder: what Debezium sends for values that the "
+        "source did not send. Such a column is null, and change.unavailable names it.",
+    ),
+    used(
         "envelope.schemas", _WRITE, "format.envelope_schemas", boolean,
         "envelope=debezium and valueFormat=json: put the schema beside each payload, as Kafka "
         "Connect's JsonConverter does with schemas.enable=true.",

@@ -65,7 +65,9 @@ def test_each_used_row_fills_a_field_and_each_field_has_a_row() -> None:
     }
     for column in ("key", "value"):
         fields -= {f"{column}.column", f"{column}.infer"}  # of the schema
-        fields -= {f"{column}.{name}" for name in ("envelope", "unwraps", "is_optional")}
+        fields -= {
+            f"{column}.{name}" for name in ("envelope", "unwraps", "placeholder", "is_optional")
+        }
     fields -= {"format.key", "format.value", "format.registry", "registry.tls", "registry.names"}
     fields.remove("security.names")  # which rows were given
     fields.remove("client.prefix")  # how the user writes names

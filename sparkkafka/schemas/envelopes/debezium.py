@@ -20,8 +20,10 @@ from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas.arrays import flags_of, offsets_of, scalar
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
 from sparkkafka.schemas.envelopes.semantic_types import (
+    PLACEHOLDER,
     BadRows,
     FieldContext,
+    Placeholder,
     check_target,
     convert,
     find_placeholders,
@@ -180,9 +182,11 @@ def unwrap(
     kind: str | None,
     bad_rows: BadRows,
     rows: Ints | None = None,
+    placeholder: Placeholder = PLACEHOLDER,
 ) -> pa.Array:
     """Return decoded envelopes of the type `node` as `target`, struct<row, change>. `kind`: that of
     all records, if their schema says it. `rows`: the record of each, if records have several.
+    `placeholder`: for values that were not sent.
 
     A field `old` has the values before an update that are other ones; with it, key and old_key
     come from the rows.
@@ -215,7 +219,7 @@ def unwrap(
         if wire is None or below is None:
             columns.append(pa.nulls(count, column.type))
             continue
-        flags = find_placeholders(wire, below)
+        flags = find_placeholders(wire, below, placeholder)
         if flags is not None:
             missing_names[column.name] = flags
             wire = without(wire, flags)

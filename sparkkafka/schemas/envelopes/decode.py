@@ -35,8 +35,10 @@ from sparkkafka.schemas.envelopes.connect_types import (
 )
 from sparkkafka.schemas.envelopes.semantic_types import (
     DATE,
+    PLACEHOLDER,
     BadRows,
     FieldContext,
+    Placeholder,
     check_target,
     convert,
     value_type,
@@ -54,11 +56,12 @@ _MAX_CALL_SCHEMAS: Final = 1_000
 class Envelope:
     """How a column is read: `form` is the value of the option envelope; `unwraps`: as
     struct<row, change>, else as it is with its semantic types converted. `names`: (column, semantic
-    type) of records that have no schema."""
+    type) of records that have no schema. `placeholder`: for values that were not sent."""
 
     form: str
     unwraps: bool
     names: tuple[tuple[str, str], ...] = ()
+    placeholder: Placeholder = PLACEHOLDER
 
 
 def full_type(
@@ -278,9 +281,12 @@ class _EnvelopeDecoder:
         node, target, form = self._node, self.type, forms.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
             wanted = forms.flat_node(node)
-            return debezium.unwrap(forms.flat(values, wanted), wanted, target, self._kind, bad_rows)
+            values, node = forms.flat(values, wanted), wanted
         if form is None:
-            return debezium.unwrap(values, node, target, self._kind, bad_rows)
+            placeholder = self._envelope.placeholder
+            return debezium.unwrap(
+                values, node, target, self._kind, bad_rows, placeholder=placeholder
+            )
         if not form.has_lists:
             envelopes, node = forms.reshape_rows(values, form, node)
             return debezium.unwrap(envelopes, node, target, None, bad_rows)

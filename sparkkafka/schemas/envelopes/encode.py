@@ -278,6 +278,6 @@ def _with_placeholders(row: pa.Array, unavailable: pa.Array | None) -> pa.Array:
                 f"change.unavailable names {field.name}, and Debezium's envelopes have no "
                 f"placeholder for {type_name(field.type)}: take its value from the table first",
             )
-        placeholder = scalar(PLACEHOLDER.decode() if is_text else PLACEHOLDER)
+        placeholder = scalar(PLACEHOLDER.text if is_text else PLACEHOLDER.bytes)
         children[number] = pc.if_else(from_numpy(flags), placeholder, children[number])
     return struct_of(row.type, len(row), is_valid(row), children)

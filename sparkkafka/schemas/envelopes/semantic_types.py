@@ -8,17 +8,21 @@ not have.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkkafka.config import kinds
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
@@ -600,51 +604,53 @@ _CONVERSIONS: Final[Mapping[str, Callable[[pa.Array, ConnectType, FieldContext],
 
 # --- values that the source did not send --------------------------------------------------------
 
-PLACEHOLDER: Final = b"__debezium_unavailable_value"
-_IN_BASE64: Final = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+
+class Placeholder:
+    """What a connector sends for a value that the source did not send: its setting
+    unavailable.value.placeholder."""
+
+    def __init__(self, text: str = kinds.PLACEHOLDER) -> None:
+        self.text, self.bytes = text, text.encode()
+        self.base64 = base64.b64encode(self.bytes).decode()
+        # Java's UUID.nameUUIDFromBytes
+        digest = hashlib.md5(self.bytes, usedforsecurity=False).digest()
+        self.uuid = str(UUID(bytes=digest, version=3))
+        self.map = json.dumps({text: text}, separators=(",", ":"), ensure_ascii=False)
 
 
-def _name_uuid(name: bytes) -> str:
-    """Return Java's UUID.nameUUIDFromBytes."""
-    digest = bytearray(hashlib.md5(name, usedforsecurity=False).digest())
-    digest[6] = digest[6] & 0x0F | 0x30
-    digest[8] = digest[8] & 0x3F | 0x80
-    text = digest.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-
-
-_IN_UUID: Final = _name_uuid(PLACEHOLDER)
+PLACEHOLDER: Final = Placeholder()
 
 
 def is_unavailable(value: Any) -> bool:
-    """As `unavailable`, of one value, whatever its type."""
-    text = PLACEHOLDER.decode()
+    """As `find_placeholders`, of one value, whatever its type."""
     if isinstance(value, list):
-        return value == list(PLACEHOLDER) or (len(value) == 1 and is_unavailable(value[0]))
+        return value == list(PLACEHOLDER.bytes) or (len(value) == 1 and is_unavailable(value[0]))
     if isinstance(value, Mapping):
-        return text in value
-    as_map = f'{{"{text}":"{text}"}}'
-    return value in (text, PLACEHOLDER, _IN_BASE64, _IN_UUID, as_map)
+        return PLACEHOLDER.text in value
+    own = PLACEHOLDER
+    return value in (own.text, own.bytes, own.base64, own.uuid, own.map)
 
 
-def find_placeholders(values: pa.Array, node: ConnectType) -> Flags | None:
+def find_placeholders(
+    values: pa.Array, node: ConnectType, placeholder: Placeholder = PLACEHOLDER
+) -> Flags | None:
     """Return which values of a column are the placeholder: as text or bytes, as the only item of an
     array or map, or as an array of its bytes' numbers. None: no value is."""
     kind = values.type
     if pa.types.is_string(kind):
-        text = _IN_BASE64 if node.is_base64 else PLACEHOLDER.decode()
+        text = placeholder.base64 if node.is_base64 else placeholder.text
         if node.name == f"{_DATA}Json":  # an hstore
-            as_map = pc.equal(values, scalar(f'{{"{text}":"{text}"}}'))
+            as_map = pc.equal(values, scalar(placeholder.map))
             return _any(pc.or_(pc.equal(values, scalar(text)), as_map))
         return _any(pc.equal(values, scalar(text)))
     if pa.types.is_binary(kind):
-        return _any(pc.equal(values, scalar(PLACEHOLDER)))
+        return _any(pc.equal(values, scalar(placeholder.bytes)))
     if not (pa.types.is_list(kind) or pa.types.is_map(kind)):
         return None
     counts = np.diff(blob_offsets(values)) * is_valid(values)
     items = values.keys if pa.types.is_map(kind) else values.values
     is_numbers = pa.types.is_integer(items.type)
-    rows = np.flatnonzero(counts == (len(PLACEHOLDER) if is_numbers else 1))
+    rows = np.flatnonzero(counts == (len(placeholder.bytes) if is_numbers else 1))
     if not len(rows):
         return None
     found = np.zeros(len(values), np.bool_)
@@ -655,17 +661,17 @@ def find_placeholders(values: pa.Array, node: ConnectType) -> Flags | None:
         for row, start, number in zip(
             rows.tolist(), starts.tolist(), first.to_pylist(), strict=True
         ):
-            if number == PLACEHOLDER[0]:
-                own = numbers.slice(start, len(PLACEHOLDER)).to_pylist()
-                found[row] = own == list(PLACEHOLDER)
+            if number == placeholder.bytes[0]:
+                own = numbers.slice(start, len(placeholder.bytes)).to_pylist()
+                found[row] = own == list(placeholder.bytes)
         return found if found.any() else None
     if not (pa.types.is_string(items.type) or pa.types.is_binary(items.type)):
         return None
     firsts = items.take(from_numpy(starts.astype(np.int64)))
     below = ConnectType(pa.string()) if pa.types.is_map(kind) else node.item
-    flags = find_placeholders(firsts, below)
+    flags = find_placeholders(firsts, below, placeholder)
     if flags is None and pa.types.is_string(firsts.type):
-        flags = _any(pc.equal(firsts, scalar(_IN_UUID)))
+        flags = _any(pc.equal(firsts, scalar(placeholder.uuid)))
     if flags is None:
         return None
     found[rows[flags]] = True

@@ -44,6 +44,7 @@ from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, format_modu
 from sparkkafka.schemas.envelopes import decode as envelopes
 from sparkkafka.schemas.envelopes.decode import Envelope
 from sparkkafka.schemas.envelopes.forms import FORMS
+from sparkkafka.schemas.envelopes.semantic_types import Placeholder
 from sparkkafka.schemas.framings import unframe_column
 from sparkkafka.schemas.registry.client import (
     SUBJECT_NOT_FOUND,
@@ -321,7 +322,9 @@ def _type_of(column: ColumnFormat, chosen: ChosenSchema, depth: int | None) -> p
 
 def _envelope(column: ColumnFormat, names: tuple[tuple[str, str], ...] = ()) -> Envelope | None:
     """Return how a column of changes is read; None for another column."""
-    return Envelope(column.envelope, column.unwraps, names) if column.envelope else None
+    if not column.envelope:
+        return None
+    return Envelope(column.envelope, column.unwraps, names, Placeholder(column.placeholder))
 
 
 # --- the type of inferred JSON -------------------------------------------------------------------

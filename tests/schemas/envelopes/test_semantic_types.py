@@ -21,6 +21,7 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     PLACEHOLDER,
     BadRows,
     FieldContext,
+    Placeholder,
     check_target,
     convert,
     find_placeholders,
@@ -255,16 +256,16 @@ def test_another_type_of_the_user() -> None:
         check_target(of("int32", f"{TIME}Date"), pa.bool_(), "x", lenient=False)
 
 
-CODES = list(PLACEHOLDER)
-TEXT = PLACEHOLDER.decode()
+CODES = list(PLACEHOLDER.bytes)
+TEXT = PLACEHOLDER.text
 
 
 @pytest.mark.parametrize(
     ("values", "node"),
     [
         (["a", TEXT, None], of("string")),
-        ([b"a", PLACEHOLDER, None], ConnectType(pa.binary())),
-        (["QQ==", base64.b64encode(PLACEHOLDER).decode(), None], of("bytes")),
+        ([b"a", PLACEHOLDER.bytes, None], ConnectType(pa.binary())),
+        (["QQ==", PLACEHOLDER.base64, None], of("bytes")),
         (["{}", f'{{"{TEXT}":"{TEXT}"}}', None], of("string", f"{DATA}Json")),
         ([["a", "b"], [TEXT], ["a"], None], pa.list_(pa.string())),
         ([[1] * 28, CODES, [], None], pa.list_(pa.int32())),
@@ -286,6 +287,20 @@ def test_values_that_were_not_sent(values: list[Any], node: Any) -> None:
     assert flags is not None
     assert flags.tolist() == [number == 0 for number in range(len(values) - 1)]
     assert find_placeholders(array.slice(2), node) is None
+
+
+def test_a_connector_has_a_placeholder_of_its_own() -> None:
+    own = Placeholder("(größer)")
+    numbers = ConnectType(children={"": ConnectType(pa.int64())}, is_list=True)
+    for value, node in (
+        ("(größer)", of("string")),
+        ("KGdyw7bDn2VyKQ==", of("bytes")),
+        ('{"(größer)":"(größer)"}', of("string", f"{DATA}Json")),
+        (list("(größer)".encode()), numbers),
+    ):
+        array = pa.array([value], node.wire)
+        assert find_placeholders(array, node, own) is not None
+        assert find_placeholders(array, node) is None
 
 
 def test_numbers_that_json_has_as_text() -> None:

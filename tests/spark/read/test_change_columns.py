@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     DateType,
     DecimalType,
     IntegerType,
@@ -250,6 +251,19 @@ def test_topics_of_heartbeats_beside_a_table(topics: Topics) -> None:
         assert found == {"row": (7, {"id": 7}), "heartbeat": (None, {"id": None})}
 
 
+@pytest.mark.parametrize("envelope", ["debezium", "debezium-flat"])
+def test_a_placeholder_of_the_connector(topics: Topics, envelope: str) -> None:
+    row = {"id": 1, "city": "(not sent)"}
+    value = row if envelope == "debezium-flat" else payload("u", None, row)
+    topics.put(TOPIC, [json.dumps(value).encode()])
+    options = json_options(topics, **{"envelope.unavailable": "(not sent)"})
+    unavailable = struct(unavailable=ArrayType(StringType()))
+    schema = struct(id=LongType(), city=StringType(), change=unavailable)
+    assert topics.read(options | {"envelope": envelope}, schema) == [
+        {"id": 1, "city": None, "change": {"unavailable": ["city"]}}
+    ]
+
+
 def test_a_column_gets_another_type(topics: Topics) -> None:
     """Values of older schemas become the latest type, where they fit it."""
     texts = [avro_envelope([("id", "long"), ("zip", kind)]) for kind in ("string", "int", "long")]
@@ -366,6 +380,12 @@ def test_names_that_the_read_needs_are_refused(topics: Topics) -> None:
         ({"rescuedColumn": "true"}, "rescuedColumn and envelope=debezium exclude each other"),
         ({"includeHeaders": "true"}, "includeHeaders has no effect with envelope.columns=row"),
         ({"envelope": "mine"}, "envelope"),
+        (
+            {"envelope.unavailable": "x", "envelope.columns": "envelope"},
+            "envelope.unavailable has no effect",
+        ),
+        ({"envelope.unavailable": "x", "envelope": "canal"}, "envelope.unavailable has no effect"),
+        ({"envelope.unavailable": ""}, "envelope.unavailable is empty"),
     ],
 )
 def test_options_that_exclude_each_other(topics: Topics, more: dict[str, str], match: str) -> None:
