@@ -397,7 +397,7 @@ class SchemaError(KafkaError, ValueError):
 
 
 class RegistryError(KafkaError):
-    """The Schema Registry refused a request. `status` is that of HTTP, None without an answer;
+    """The Schema Registry refused a request. `status` is that of HTTP, None without a response;
     `code` is the registry's own (40401: no such subject), if there is one."""
 
     code: int | str = "REGISTRY_FAILED"

@@ -341,7 +341,7 @@ def test_no_two_classes_have_the_same_code():
     }
     assert None not in codes.values()
     assert len(set(codes.values())) == len(codes)
-    # A name of Kafka's would be taken for the broker's answer.
+    # A name of Kafka's would be taken for the broker's response.
     assert not {row.name for row in ErrorCode} & set(codes.values())
 
 

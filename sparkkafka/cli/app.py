@@ -117,7 +117,7 @@ def _dispatch(arguments: list[str], session: Session) -> int:
     except typer.Exit as end:
         return end.exit_code
     except typer.Abort as end:
-        # Ctrl-C, or the end of the input, instead of an answer to a question.
+        # Ctrl-C, or the end of the input, instead of a response to a question.
         if isinstance(end.__context__, KeyboardInterrupt):
             raise end.__context__ from None
         _start_new_line()

@@ -372,7 +372,7 @@ def _versions_finding(server: str, connection: Connection) -> Finding:
         return problem(
             f"{server} API versions", "older than Kafka 2.1, the first that is supported"
         )
-    return ok(f"{server} API versions", f"those of Kafka {release}, by its answer to ApiVersions")
+    return ok(f"{server} API versions", f"those of Kafka {release}, by its response to ApiVersions")
 
 
 def broker_findings(

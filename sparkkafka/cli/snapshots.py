@@ -42,7 +42,7 @@ MAX_POINTS: Final = 180
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerRow:
-    """A broker. `state` is online; "no answer" if it is in the cluster's metadata and does not
+    """A broker. `state` is online; "no response" if it is in the cluster's metadata and does not
     answer; "offline" if only its replicas are. `out_of_sync` counts its replicas that are not in
     sync."""
 
@@ -430,7 +430,7 @@ def _broker_rows(
     for node_id in sorted({*live, *replicas}):
         broker = live.get(node_id)
         directories = list(log_dirs.get(node_id, {}).values())
-        state = "offline" if broker is None else "no answer" if node_id in silent else "online"
+        state = "offline" if broker is None else "no response" if node_id in silent else "online"
         found.append(
             BrokerRow(
                 broker=node_id,

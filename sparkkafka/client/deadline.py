@@ -137,7 +137,7 @@ DRAIN_BYTES = 4096
 
 
 class Pollable(Protocol):
-    """A connection on which an answer is awaited."""
+    """A connection on which a response is awaited."""
 
     @property
     def is_open(self) -> bool: ...

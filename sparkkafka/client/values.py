@@ -40,7 +40,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
-    """Yield the rows of an answer, whose `topics` have a `name` and `partitions`, each with its
+    """Yield the rows of a response, whose `topics` have a `name` and `partitions`, each with its
     partition."""
     for topic in topics:
         for row in topic.partitions:

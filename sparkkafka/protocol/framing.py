@@ -49,8 +49,8 @@ class _Pending(NamedTuple):
 class Framing:
     """The client's side of one connection.
 
-    `send` makes frames, `receive` takes the payloads of the answers, in the order of the requests.
-    After any DecodeError the position in the stream is lost: close the connection.
+    `send` makes frames, `receive` takes the payloads of the responses, in the order of the
+    requests. After any DecodeError the position in the stream is lost: close the connection.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Framing:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests without an answer yet."""
+        """The number of requests without a response yet."""
         return len(self._pending)
 
     def choose_version(self, request_type: type[Request[Any]], highest: int | None = None) -> int:
@@ -102,19 +102,19 @@ class Framing:
         return version
 
     def send(
-        self, request: Request[Any], version: int | None = None, *, expect_reply: bool = True
+        self, request: Request[Any], version: int | None = None, *, expect_response: bool = True
     ) -> tuple[int, bytes]:
         """Make a request's frame: (its correlation id, the whole frame, size prefix included).
 
-        `version` None takes the highest common one. `expect_reply` False is for Produce with
+        `version` None takes the highest common one. `expect_response` False is for Produce with
         acks 0, which brokers do not answer. Raises EncodeError and UnsupportedVersionError, and
         then nothing has changed.
         """
-        correlation_id, parts = self.send_parts(request, version, expect_reply=expect_reply)
+        correlation_id, parts = self.send_parts(request, version, expect_response=expect_response)
         return correlation_id, b"".join(parts)
 
     def send_parts(
-        self, request: Request[Any], version: int | None = None, *, expect_reply: bool = True
+        self, request: Request[Any], version: int | None = None, *, expect_response: bool = True
     ) -> tuple[int, list[BytesLike]]:
         """Make a frame as `send` does, in parts, so that large records need not be copied."""
         request_type = type(request)
@@ -130,7 +130,7 @@ class Framing:
         encode_into(writer, request, version)
         parts = _finish_frame(writer, request)
         self._next_correlation_id = 0 if correlation_id == MAX_INT32 else correlation_id + 1
-        if expect_reply:
+        if expect_response:
             self._pending.append(_Pending(correlation_id, request_type, version))
         return correlation_id, parts
 
@@ -151,7 +151,7 @@ class Framing:
         """Decode the response in a frame's payload, without the size prefix: (its correlation id,
         the response).
 
-        Records in it are memoryviews of `payload`. Raises DecodeError, also for an answer to
+        Records in it are memoryviews of `payload`. Raises DecodeError, also for a response to
         another request than the oldest one in flight: Kafka answers in order.
         """
         if not self._pending:
@@ -162,7 +162,7 @@ class Framing:
         correlation_id = reader.int32()
         if correlation_id != pending.correlation_id:
             raise DecodeError(
-                f"answer to request {correlation_id} where the one to {pending.correlation_id} "
+                f"response to request {correlation_id} where the one to {pending.correlation_id} "
                 f"({request_type.API_NAME}) is due",
                 0,
             )
@@ -255,14 +255,14 @@ def _explain_bad_size(prefix: bytes, size: int, max_frame_bytes: int) -> str:
     """Return the error message for 4 bytes that are not the size of a frame: which other protocol
     they begin, or that `size`, the bytes as a number, is impossible."""
     if prefix.upper() == b"HTTP":
-        return "the answer is HTTP: this port is a web server's, not a Kafka listener's"
+        return "the response is HTTP: this port is a web server's, not a Kafka listener's"
     if _MARKUP.fullmatch(prefix):
         # A web server that could not read the request may answer without a status line.
-        return "the answer is HTML: this port is a web server's, not a Kafka listener's"
+        return "the response is HTML: this port is a web server's, not a Kafka listener's"
     if is_tls(prefix):
-        return "the answer is TLS: this listener wants security.protocol SSL or SASL_SSL"
+        return "the response is TLS: this listener wants security.protocol SSL or SASL_SSL"
     if prefix == b"SSH-":
-        return "the answer is SSH: this port is not a Kafka listener's"
+        return "the response is SSH: this port is not a Kafka listener's"
     if size < _MIN_FRAME_BYTES:
-        return f"frame of {size} bytes, which is too small for an answer"
+        return f"frame of {size} bytes, which is too small for a response"
     return f"frame of {size} bytes, the limit is {max_frame_bytes}; is this a Kafka listener?"

@@ -128,7 +128,7 @@ def _to_bytes(value: BytesLike | None) -> bytes | None:
 def decode_records(
     data: BytesLike, *, check_crcs: bool = True, max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES
 ) -> Iterator[PlainRecord]:
-    """Decode the records of a partition in a Fetch answer; a batch that is cut off is left out.
+    """Decode the records of a partition in a Fetch response; a batch that is cut off is left out.
 
     Control records are left out; records of aborted transactions are not (`AbortedTransactions`
     finds them). A batch may decompress to `max_payload_bytes`. Raises CorruptRecordError for

@@ -361,8 +361,8 @@ class ColumnDecoder:
             no_page = is_unknown_path(error.status, error.code)
             if error.status == 404 and not no_page:
                 return f"the registry does not know {writer}"
-            # Registries without GUIDs, such as Confluent's before 8.0, have no such path or answer
-            # with one of these. It is not a failure: any bytes may look like a GUID.
+            # Registries without GUIDs, such as Confluent's before 8.0, have no such path or
+            # response with one of these. It is not a failure: any bytes may look like a GUID.
             if writer.guid is not None and (no_page or error.status in (400, 405, 501)):
                 return f"the registry cannot look up {writer} (it knows ids, not GUIDs)"
             raise

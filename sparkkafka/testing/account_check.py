@@ -239,7 +239,7 @@ class AccountCheck:
     @contextmanager
     def topic(self, admin: Admin, topic: str, *, exists: bool) -> Iterator[bool]:
         """Yield whether there is the topic to write to. One that was created here is deleted, also
-        if the answer was lost."""
+        if the response was lost."""
         if exists:
             yield True
             return

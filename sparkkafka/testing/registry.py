@@ -5,7 +5,7 @@
         spark.read.format("pykafka").option("schema.registry.url", registry.url)
 
 It is Apicurio Registry, which has Confluent's API, from the jars of kafka/jars.py. It differs from
-Confluent's registry: it has no GUIDs (`guid` in answers, `/schemas/guids`), gives schemas that
+Confluent's registry: it has no GUIDs (`guid` in responses, `/schemas/guids`), gives schemas that
 differ in white space different ids, refuses a JSON Schema that has neither `$schema` nor
 `properties`, and explains an incompatible schema in `reason` instead of `messages`. It requires no
 password.
@@ -70,7 +70,7 @@ _MANAGED_VARIABLES = (
 _CALL_SECONDS = 30.0
 _POLL_SECONDS = 0.1
 _PORT_ATTEMPTS = 3
-_MAX_BYTES = 16 * 1024 * 1024  # of an answer
+_MAX_BYTES = 16 * 1024 * 1024  # of a response
 
 
 class SchemaRegistry:
@@ -243,8 +243,8 @@ class SchemaRegistry:
             {"name": name, "subject": other, "version": version}
             for name, other, version in references
         ]
-        answer = self.call("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
-        return int(answer["id"])
+        response = self.call("POST", f"/subjects/{quote(subject, safe='')}/versions", body)
+        return int(response["id"])
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """Set the rule for new versions, of one subject or of all that have no rule. `level`: one
@@ -272,7 +272,7 @@ class SchemaRegistry:
         timeout_seconds: float = _CALL_SECONDS,
     ) -> Any:
         """Send a request to Confluent's API, `call("GET", "/subjects")`, and return its JSON
-        answer.
+        response.
 
         Raises `KafkaError` with the registry's message for a status other than 200, and OSError if
         it does not answer within `timeout_seconds`.

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
-from tests.bench.codec_rows import BATCH_NAMES, WANTED, answers, columns, decode, encode
+from tests.bench.codec_rows import BATCH_NAMES, WANTED, columns, decode, encode, responses
 from tests.bench.turns import quiet
 
 
@@ -50,12 +50,12 @@ def main() -> None:
         count = len(data.timestamps_ms)
         wanted = WANTED | {"headers"} if "headers" in name else WANTED
         for batch_bytes, batch_name in BATCH_NAMES.items():
-            fetched = answers(data, batch_bytes)
-            size = sum(answer.payload_bytes for answer in fetched)
+            fetched = responses(data, batch_bytes)
+            size = sum(response.payload_bytes for response in fetched)
 
             def decode_whole(fetched=fetched, wanted=wanted) -> None:
-                for answer in fetched:
-                    decode_batches(answer.batches, Selection(0, 1 << 60, wanted))
+                for response in fetched:
+                    decode_batches(response.batches, Selection(0, 1 << 60, wanted))
 
             cells = []
             for work in (

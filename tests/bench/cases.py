@@ -212,7 +212,7 @@ def _plain_reads(
 
 def _bounded_read(size: int, topic: Topic, pairs: int) -> Read:
     """The JVM connector waits in each task that comes to the end of an idle partition: its next
-    fetch is on the way, and answers to its questions about offsets come after that one's, which
+    fetch is on the way, and responses to its questions about offsets come after that one's, which
     has nothing to bring and takes fetch.max.wait.ms. Here neither waits. No target: at 1 KB even
     Spark's Arrow transfer alone is not much more than twice as fast as the connector then."""
     name = f"{SIZE_NAMES[size]}, {BATCH_NAMES[topic.batch_bytes]}, {NOOP}"

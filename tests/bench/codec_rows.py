@@ -39,7 +39,7 @@ SMALL_BATCH_SHARE = 0.75
 
 _RIVAL_BYTES = 2 << 20  # it is slow
 _RIVAL_RECORDS = 20_000
-_ANSWER_BYTES = 4 << 20
+_RESPONSE_BYTES = 4 << 20
 _SINK_ROWS = 65536
 _ALL_OFFSETS = 1 << 60
 
@@ -56,7 +56,7 @@ _LARGE = ("1000", "10000")  # told in GB/s
 _ENCODED = ("100", "1000")
 
 
-class Answer(NamedTuple):
+class EncodedResponse(NamedTuple):
     """One fetch's records: the bytes, and the same split into batches."""
 
     raw: bytes
@@ -104,9 +104,9 @@ def cut(data: RecordColumns, low: int, count: int) -> RecordColumns:
     return RecordColumns(keys, values, headers, data.timestamps_ms[low : low + count])
 
 
-def answers(data: RecordColumns, batch_bytes: int) -> list[Answer]:
-    """Fetch answers of about 4 MB each, batches one after the other in one buffer."""
-    found: list[Answer] = []
+def responses(data: RecordColumns, batch_bytes: int) -> list[EncodedResponse]:
+    """Fetch responses of about 4 MB each, batches one after the other in one buffer."""
+    found: list[EncodedResponse] = []
     whole = bytearray()
     offset = 0
     for encoded in encode_batches(data, max_batch_bytes=batch_bytes):
@@ -118,9 +118,9 @@ def answers(data: RecordColumns, batch_bytes: int) -> list[Answer]:
             base_offset=offset,
         )
         offset += encoded.record_count
-        if len(whole) >= _ANSWER_BYTES or offset == len(data.timestamps_ms):
+        if len(whole) >= _RESPONSE_BYTES or offset == len(data.timestamps_ms):
             raw = bytes(whole)
-            found.append(Answer(raw, split_batches(raw)))
+            found.append(EncodedResponse(raw, split_batches(raw)))
             whole.clear()
     return found
 
@@ -131,12 +131,12 @@ class Done(NamedTuple):
     """Of encoded records, without the batches' headers."""
 
 
-def decode(fetched: list[Answer], wanted: frozenset[str] = WANTED) -> Done:
+def decode(fetched: list[EncodedResponse], wanted: frozenset[str] = WANTED) -> Done:
     """Decodes as the source does, chunk by chunk."""
     records = size_bytes = 0
-    for answer in fetched:
-        size_bytes += answer.payload_bytes
-        for chunk in decode_chunks(answer.batches, Selection(0, _ALL_OFFSETS, wanted)):
+    for response in fetched:
+        size_bytes += response.payload_bytes
+        for chunk in decode_chunks(response.batches, Selection(0, _ALL_OFFSETS, wanted)):
             records += len(chunk)
     return Done(records, size_bytes)
 
@@ -150,11 +150,11 @@ def encode(data: RecordColumns, batch_bytes: int) -> Done:
     return Done(len(data.timestamps_ms), size_bytes)
 
 
-def rival_decode(fetched: list[Answer]) -> Done:
+def rival_decode(fetched: list[EncodedResponse]) -> Done:
     records = size_bytes = 0
-    for answer in fetched:
-        size_bytes += answer.payload_bytes
-        for batch in MemoryRecords(answer.raw):
+    for response in fetched:
+        size_bytes += response.payload_bytes
+        for batch in MemoryRecords(response.raw):
             for record in batch:
                 record.key, record.value, record.offset, record.timestamp  # noqa: B018
                 records += 1
@@ -201,7 +201,7 @@ def codec_rows(*, quick: bool, say: Callable[[str], None]) -> list[Row]:
             target = DECODE_TARGETS.get(sizes)
             row = _row(f"decode {_SIZES[sizes]}, {batch_name} batches", sizes)
             row.target = target and share * target
-            fetched, fetched_few = answers(data, batch_bytes), answers(few, batch_bytes)
+            fetched, fetched_few = responses(data, batch_bytes), responses(few, batch_bytes)
             row.checks = {WRITTEN: sums(few.values.to_pylist()), **_decoded(fetched_few)}
             compare(row.checks, row.name)
             row.work = [_work(row, decode(fetched)), _work(row, rival_decode(fetched_few))]
@@ -250,14 +250,14 @@ def _few(data: RecordColumns) -> int:
     return min(_RIVAL_RECORDS, len(data.values) * _RIVAL_BYTES // max(data.values.nbytes, 1))
 
 
-def _decoded(fetched: list[Answer]) -> dict[str, list[int | None]]:
+def _decoded(fetched: list[EncodedResponse]) -> dict[str, list[int | None]]:
     """What both sides find in the same batches."""
     ours: list[bytes] = []
     theirs: list[bytes] = []
-    for answer in fetched:
-        for chunk in decode_chunks(answer.batches, Selection(0, _ALL_OFFSETS, WANTED)):
+    for response in fetched:
+        for chunk in decode_chunks(response.batches, Selection(0, _ALL_OFFSETS, WANTED)):
             ours += chunk.values.to_pylist()
-        theirs += [record.value for batch in MemoryRecords(answer.raw) for record in batch]
+        theirs += [record.value for batch in MemoryRecords(response.raw) for record in batch]
     return {"pykafka": sums(ours), RIVAL: sums(theirs)}
 
 

@@ -619,10 +619,10 @@ def _commit() -> str:
 
 
 def java_version(java: Path) -> str:
-    answer = subprocess.run(
+    response = subprocess.run(
         [str(java), "-version"], capture_output=True, text=True, timeout=60, check=True
     )
-    match = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    match = re.search(r'version "([^"]+)"', response.stderr + response.stdout)
     return match[1] if match else "unknown"
 
 

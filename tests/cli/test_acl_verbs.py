@@ -11,7 +11,7 @@ from sparkkafka.cli.app import main
 from sparkkafka.client import AclBinding
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer
+from sparkkafka.testing.fake.faults import ErrorResponse
 from tests.docs.snippets import page
 
 
@@ -149,7 +149,7 @@ def test_deleting_asks_for_confirmation(command, admin, monkeypatch):
 
 
 def test_failed_items_are_named_and_the_others_are_done(command, admin, fake):
-    refusal = Answer(ErrorCode.INVALID_REQUEST, message="not this")
+    refusal = ErrorResponse(ErrorCode.INVALID_REQUEST, message="not this")
     fake.fault(refusal, api="CreateAcls", topic="orders")
     run = command(
         *CREATE, "--topic", "orders", "--topic", "b", "--operation", "read", "--json", code=1

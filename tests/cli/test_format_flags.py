@@ -74,7 +74,7 @@ def test_the_timeout_counts_for_the_registry(verb, timeout, given, limit, capsys
         arguments += ["--option", "schema.registry.retries.max.wait.ms=1"]
         assert main([*arguments, "--schema-registry", url]) == 1
     err = capsys.readouterr().err
-    assert f"the Schema Registry {url}: no answer in time" in err
+    assert f"the Schema Registry {url}: no response in time" in err
     assert limit is None or f"(schema.registry.api.timeout.ms={limit})" in err
 
 

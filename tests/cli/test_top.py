@@ -146,7 +146,7 @@ def test_a_broker_that_metadata_still_names_does_not_answer(fake, collector, mon
     fake.broker_down(2, move_leaders=False)
     snapshot = collector.collect()
     assert caplog.records == []  # on a terminal the command prints them
-    assert row_of(snapshot.brokers, 2).state == "no answer"
+    assert row_of(snapshot.brokers, 2).state == "no response"
     assert any("broker 2" in problem for problem in snapshot.problems)
     # Its partitions are not looked up, those of the other brokers are.
     assert {snapshot.leaders[tp] for tp in snapshot.ends} == {0, 1}

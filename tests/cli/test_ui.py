@@ -21,7 +21,7 @@ import pytest
 
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.snapshots import Collector
-from sparkkafka.cli.ui.answers import CACHED_S, MAX_LETTERS, Answers, Watcher
+from sparkkafka.cli.ui.responses import CACHED_S, MAX_LETTERS, Responses, Watcher
 from sparkkafka.cli.ui.server import FILES, PageServer
 from sparkkafka.client import Admin, Producer, TopicPartition
 from sparkkafka.testing.fake.cluster import FakeCluster
@@ -48,8 +48,8 @@ def serving(fake, *, every_s=3600.0, checkpoints=(), dead_letters=(), settings=(
     session.set_option("bootstrap_server", fake.bootstrap_servers)
     session.set_option("property", list(settings))
     with Collector(session.admin()) as collector, Watcher(collector, every_s) as watcher:
-        with Answers(watcher, session, checkpoints, dead_letters) as answers:
-            with PageServer("127.0.0.1", 0, answers) as server:
+        with Responses(watcher, session, checkpoints, dead_letters) as responses:
+            with PageServer("127.0.0.1", 0, responses) as server:
                 thread = threading.Thread(target=server.serve)
                 thread.start()
 
@@ -68,7 +68,11 @@ def serving(fake, *, every_s=3600.0, checkpoints=(), dead_letters=(), settings=(
 
                 try:
                     yield SimpleNamespace(
-                        get=get, request=request, server=server, answers=answers, watcher=watcher
+                        get=get,
+                        request=request,
+                        server=server,
+                        responses=responses,
+                        watcher=watcher,
                     )
                 finally:
                     server.shutdown()
@@ -184,7 +188,7 @@ def test_dead_letters_are_read_once_for_all_browsers(letters, monkeypatch):
         count = len(letters.requests_of("Fetch"))
         page.get("/api/dead-letters")
         assert len(letters.requests_of("Fetch")) == count
-        monkeypatch.setattr("sparkkafka.cli.ui.answers.CACHED_S", 0.0)
+        monkeypatch.setattr("sparkkafka.cli.ui.responses.CACHED_S", 0.0)
         produce(letters, "orders-dlq", {0: 1}, {"error": b"a new one"})
         page.get("/api/dead-letters")
         assert len(letters.requests_of("Fetch")) > count
@@ -278,7 +282,7 @@ def test_a_request_without_a_host_is_refused(fake):
             assert connection.makefile("rb").readline().split()[1] == b"403"
 
 
-def test_no_answer_has_a_secret_or_lets_other_sites_read_it():
+def test_no_response_has_a_secret_or_lets_other_sites_read_it():
     with FakeCluster(sasl_users={"alice": PASSWORD}) as fake:
         settings = [
             "security.protocol=SASL_PLAINTEXT",
@@ -287,7 +291,7 @@ def test_no_answer_has_a_secret_or_lets_other_sites_read_it():
             f"sasl.password={PASSWORD}",
         ]
         with serving(fake, settings=settings) as page:
-            for path in [*FILES, *page.answers]:
+            for path in [*FILES, *page.responses]:
                 response = page.request(path, Origin="http://evil.example")
                 assert PASSWORD not in response.text
                 assert not [name for name in response.headers if "Access-Control" in name]
@@ -374,11 +378,11 @@ def test_clients_that_send_byte_by_byte_are_cut(fake, monkeypatch):
 def test_a_slow_checkpoint_does_not_hold_up_dead_letters(fake, monkeypatch):
     is_slow, may_end = threading.Event(), threading.Event()
 
-    def wait_for_long(answers, location):
+    def wait_for_long(responses, location):
         is_slow.set()
         assert may_end.wait(60)
 
-    monkeypatch.setattr(Answers, "_checkpoint", wait_for_long)
+    monkeypatch.setattr(Responses, "_checkpoint", wait_for_long)
     with serving(fake, checkpoints=["slow"]) as page:
         slow = threading.Thread(target=page.request, args=("/api/checkpoints",))
         slow.start()

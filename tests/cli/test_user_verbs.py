@@ -89,7 +89,7 @@ def test_a_password_from_the_prompt(command, fake, monkeypatch):
     assert text == "Password of user etl"
     assert options == {"hide_input": True, "confirmation_prompt": True, "err": True}
     assert HUSH not in run.out + run.err
-    # The second time the command asks, and the answer is "y".
+    # The second time the command asks, and the response is "y".
     run = command("users", "create", "etl", "--mechanism", SHA_256)
     assert "replace it?" in run.err
     assert len(asked) == 2

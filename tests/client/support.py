@@ -134,7 +134,7 @@ def list_short_ends(cluster: FakeCluster) -> Fault:
     """From now on the brokers answer ListOffsets as Tansu 0.6 does: a log ends one offset behind
     the first one of its last batch."""
 
-    def answer(request: RecordedRequest) -> ListOffsetsResponse | None:
+    def respond(request: RecordedRequest) -> ListOffsetsResponse | None:
         topics = request.message.topics
         if any(row.timestamp != LATEST for topic in topics for row in topic.partitions):
             return None
@@ -158,4 +158,4 @@ def list_short_ends(cluster: FakeCluster) -> Fault:
         batches = cluster.log(topic, partition).batches()
         return batches[-1].base_offset + 1 if batches else 0
 
-    return cluster.fault(answer, api="ListOffsets", times=None)
+    return cluster.fault(respond, api="ListOffsets", times=None)

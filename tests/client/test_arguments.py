@@ -383,7 +383,7 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
             "partition": Kind(0, lambda v: is_whole(v) and 0 <= v < 1 << 31),
             "timestamp": WHOLE,
         },
-        "send": {"request": REQUEST, "expect_reply": FLAG, "patience_s": optional(SECONDS)},
+        "send": {"request": REQUEST, "expect_response": FLAG, "patience_s": optional(SECONDS)},
         "send_rest": {"patience_s": SECONDS},
         "receive": {"buffer": NOT_CHECKED_HERE},
         "choose_version": {},

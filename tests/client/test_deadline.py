@@ -67,7 +67,7 @@ def test_an_attempt_that_the_deadline_cut_does_not_hide_what_was_said_before():
     retry = Retry(Deadline(60_000), Backoff(0, 0), "committing")
     said = BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "OffsetCommit of group 'g'")
     retry.after(said)
-    cut = KafkaTimeoutError("127.0.0.1:1: no answer within 0.1 s")
+    cut = KafkaTimeoutError("127.0.0.1:1: no response within 0.1 s")
     retry.deadline = deadline
     with pytest.raises(KafkaTimeoutError, match="LOAD_IN_PROGRESS") as raised:
         retry.after(cut)

@@ -67,7 +67,7 @@ def event_hubs(fake_cluster_factory: Any) -> FakeCluster:
 
 
 def test_the_handshake_asks_for_version_3_of_api_versions(event_hubs: FakeCluster) -> None:
-    """It resets a connection at version 4, instead of the answer that KIP-511 wants."""
+    """It resets a connection at version 4, instead of the response that KIP-511 wants."""
     write(event_hubs, "t", 10)
     assert read(event_hubs, "t") == numbers(10)
     assert {row.version for row in event_hubs.requests_of("ApiVersions")} == {3}
@@ -183,7 +183,7 @@ def test_a_write_that_is_throttled_for_too_long_says_so(event_hubs: FakeCluster)
 
 
 @pytest.mark.parametrize("throttle_ms", [0, 100])
-def test_a_read_of_a_range_goes_on_after_empty_answers(
+def test_a_read_of_a_range_goes_on_after_empty_responses(
     event_hubs: FakeCluster, throttle_ms: int
 ) -> None:
     write(event_hubs, "t", 1_000, batch_size=1_000)
@@ -196,7 +196,7 @@ def test_a_read_of_a_range_goes_on_after_empty_answers(
     assert (found, rule.fired) == (numbers(1_000), 3)
 
 
-def test_a_consumer_goes_on_after_empty_answers(event_hubs: FakeCluster) -> None:
+def test_a_consumer_goes_on_after_empty_responses(event_hubs: FakeCluster) -> None:
     write(event_hubs, "t", 1_000, batch_size=1_000)
     event_hubs.clear_requests()
     rule = event_hubs.fault(Throttle(100, empty=True), api="Fetch", times=3)

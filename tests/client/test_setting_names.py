@@ -37,7 +37,7 @@ from sparkkafka.config.options import (
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, error_description
 from sparkkafka.protocol.messages import MetadataRequest
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.hostile import HostileServer, Peer
 from tests.client.support import QUICK, values_of
 from tests.support.certificates import Identity, signed
@@ -376,7 +376,7 @@ def test_an_abort_that_fails_is_logged(
         SingleTransaction(parse_write_options(given).client, "x", 60_000, 5_000) as transaction,
     ):
         transaction.add([TopicPartition("t", 0)])
-        refused = Answer(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        refused = ErrorResponse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         fake_cluster.fault(refused, api="InitProducerId", times=None)
         raise ZeroDivisionError
     assert "or kafka.transaction.timeout.ms, ends it" in caplog.text

@@ -109,7 +109,7 @@ def test_the_search_does_not_find_tables_of_benchmarks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "answer"),
+    ("question", "response"),
     [
         ("how to reset offsets", "Reset offsets"),
         ("How do I read the last hour", "Read the last hour, or from a timestamp"),
@@ -122,7 +122,7 @@ def test_the_search_does_not_find_tables_of_benchmarks() -> None:
         ("test without kafka", "Write a unit test without a Kafka cluster"),
     ],
 )
-def test_a_question_finds_its_answer(question: str, answer: str) -> None:
+def test_a_question_finds_its_response(question: str, response: str) -> None:
     """The search shows a section if each word of the query begins one of its words."""
     config = (docs_site.ROOT / "mkdocs.yml").read_text("utf-8")
     separator = re.search(r"separator: '(.*)'", config)
@@ -138,7 +138,7 @@ def test_a_question_finds_its_answer(question: str, answer: str) -> None:
         for title, said in sections.items()
         if all(any(word.startswith(asked) for word in said) for asked in words(question))
     ]
-    assert answer in found and len(found) <= 3
+    assert response in found and len(found) <= 3
 
 
 def test_a_page_that_the_nav_lacks_is_found(tmp_path: Path) -> None:

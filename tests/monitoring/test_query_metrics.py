@@ -35,8 +35,8 @@ def fill(servers: str, topic: str, good: int = GOOD, bad: int = BAD, key: str = 
 
 def scraped(port: int) -> dict[tuple[str, str, str], float]:
     """Return values by name, query and topic (or part, or reason)."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        text = response.read().decode()
     found = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

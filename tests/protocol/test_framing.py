@@ -118,15 +118,15 @@ def test_null_client_id() -> None:
 # Correlation ids
 
 
-def test_replies_come_in_order(framing: Framing) -> None:
+def test_responses_come_in_order(framing: Framing) -> None:
     first, _ = framing.send(MetadataRequest(topics=None), 4)
     second, _ = framing.send(FetchRequest(), 12)
     assert (first, second, framing.in_flight) == (0, 1, 2)
-    answer = MetadataResponse(controller_id=3)
-    assert framing.receive(encode_response(answer, 4, first)[4:]) == (first, answer)
+    response = MetadataResponse(controller_id=3)
+    assert framing.receive(encode_response(response, 4, first)[4:]) == (first, response)
     assert framing.in_flight == 1
-    reply = framing.receive(encode_response(FetchResponse(session_id=5), 12, second)[4:])
-    assert reply == (second, FetchResponse(session_id=5))
+    response = framing.receive(encode_response(FetchResponse(session_id=5), 12, second)[4:])
+    assert response == (second, FetchResponse(session_id=5))
     assert framing.in_flight == 0
 
 
@@ -138,7 +138,7 @@ def test_wrong_correlation_id(framing: Framing) -> None:
         framing.receive(frame[4:])
 
 
-def test_answer_to_nothing(framing: Framing) -> None:
+def test_response_to_nothing(framing: Framing) -> None:
     with pytest.raises(DecodeError, match="no request is in flight"):
         framing.receive(bytes(8))
 
@@ -149,7 +149,7 @@ def test_correlation_ids_begin_again(framing: Framing) -> None:
     assert framing.send(ApiVersionsRequest(), 0)[0] == 0
 
 
-def test_produce_without_acks_has_no_reply(framing: Framing) -> None:
+def test_produce_without_acks_has_no_response(framing: Framing) -> None:
     request = ProduceRequest(
         topic_data=[
             TopicProduceData(
@@ -157,13 +157,13 @@ def test_produce_without_acks_has_no_reply(framing: Framing) -> None:
             )
         ]
     )
-    silent, frame = framing.send(request, expect_reply=False)
+    silent, frame = framing.send(request, expect_response=False)
     assert framing.in_flight == 0
     assert b"\x03ab" in frame
     spoken, _ = framing.send(request)
     assert spoken == silent + 1
-    reply = encode_response(ProduceResponse(), ProduceRequest.MAX_VERSION, spoken)
-    assert framing.receive(reply[4:]) == (spoken, ProduceResponse())
+    response = encode_response(ProduceResponse(), ProduceRequest.MAX_VERSION, spoken)
+    assert framing.receive(response[4:]) == (spoken, ProduceResponse())
 
 
 def test_a_request_that_cannot_be_sent_changes_nothing(framing: Framing) -> None:
@@ -246,7 +246,7 @@ def test_refused_api_versions_is_answered_in_version_0(version: int) -> None:
         assert framing.receive(frame[4:]) == (correlation_id, refused)
 
 
-def test_bytes_behind_an_answer_are_left_alone() -> None:
+def test_bytes_behind_an_response_are_left_alone() -> None:
     """As by Java's client. librdkafka's mock cluster ends its Metadata with one too many."""
     framing = Framing("c")
     correlation_id, _ = framing.send(MetadataRequest(), 12)

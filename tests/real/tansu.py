@@ -33,13 +33,13 @@ def tansu(*flags: str) -> Iterator[str]:
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: answers(address), "Tansu answers")
+            wait_until(lambda: is_up(address), "Tansu answers")
             yield address
         finally:
             process.kill()
 
 
-def answers(address: str) -> bool:
+def is_up(address: str) -> bool:
     """Whether a broker answers at this address."""
     try:
         with Admin({"bootstrap.servers": address, "request.timeout.ms": 2_000}) as admin:

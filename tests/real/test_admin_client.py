@@ -236,8 +236,8 @@ def test_the_cluster_and_its_disks(admin, other, kafka_cluster, new_topic):
     (directory,) = admin.describe_log_dirs()[0].values()
     second = kafka.KafkaAdminClient(bootstrap_servers=servers)
     try:
-        (answer,) = second.describe_log_dirs()
-        (log_dir,) = answer["log_dirs"]
+        (response,) = second.describe_log_dirs()
+        (log_dir,) = response["log_dirs"]
         sizes = {
             (row["name"], part["partition_index"]): part["partition_size"]
             for row in log_dir["topics"]
@@ -345,10 +345,10 @@ def test_offsets_of_a_group_are_seen_by_another_client(admin, other, kafka_clust
     # confluent-kafka reads a text beside an offset beyond its end, so another one does it.
     second = kafka.KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers)
     try:
-        answer = second.list_group_offsets([group])[group]
+        response = second.list_group_offsets([group])[group]
     finally:
         second.close()
-    assert {tp.partition: (row.offset, row.metadata) for tp, row in answer.items()} == {
+    assert {tp.partition: (row.offset, row.metadata) for tp, row in response.items()} == {
         0: (5, ""),
         1: (6, "why"),
         2: (7, ""),

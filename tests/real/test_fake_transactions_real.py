@@ -1,4 +1,4 @@
-"""The fake's transaction coordinator against a real one: same requests, same answers.
+"""The fake's transaction coordinator against a real one: same requests, same responses.
 
 Each script sends raw requests and notes what came back. It runs on a real broker and on
 FakeCluster, and the notes must be equal; the real broker is right. The requests are those of
@@ -80,7 +80,7 @@ class Owner(NamedTuple):
 
 
 class Script:
-    """Sends requests to one broker and keeps notes of the answers."""
+    """Sends requests to one broker and keeps notes of the responses."""
 
     def __init__(self, bootstrap_servers: str, topic: str, tid: str, versions: Versions) -> None:
         host, _, port = bootstrap_servers.partition(",")[0].rpartition(":")
@@ -113,9 +113,9 @@ class Script:
 
     def _settled(self, ask: Callable[[], Any], wait: bool = True) -> Any:
         deadline = Deadline(DEADLINE_MS)
-        while (answer := ask()).error_code in NOT_YET and wait and not deadline.expired:
+        while (response := ask()).error_code in NOT_YET and wait and not deadline.expired:
             time.sleep(0.02)
-        return answer
+        return response
 
     def note(self, what: str, code: int, more: str = "") -> None:
         self.notes.append(f"{what}: {ErrorCode(code).name}{more}")
@@ -135,13 +135,13 @@ class Script:
             transaction_timeout_ms=timeout_ms,
             **fields,
         )
-        answer = self._settled(lambda: self._call(request, self.versions.init), wait)
-        found = Owner(answer.producer_id, answer.producer_epoch)
+        response = self._settled(lambda: self._call(request, self.versions.init), wait)
+        found = Owner(response.producer_id, response.producer_epoch)
         if found.producer_id not in self._ids:
             self._ids.append(found.producer_id)
         which = self._ids.index(found.producer_id)
-        more = "" if answer.error_code else f" id {which} epoch {found.epoch}"
-        self.note(f"init {what}", answer.error_code, more)
+        more = "" if response.error_code else f" id {which} epoch {found.epoch}"
+        self.note(f"init {what}", response.error_code, more)
         return found
 
     def add(
@@ -159,15 +159,15 @@ class Script:
 
         def ask() -> Any:
             response = self._call(request, self.versions.add)
-            answers = sorted(
+            responses = sorted(
                 (row.name == self.topic, item.partition_index, item.partition_error_code)
                 for row in response.results_by_topic_v3_and_below
                 for item in row.results_by_partition
             )
-            return _Answers(answers[0][2], answers)
+            return _Responses(responses[0][2], responses)
 
-        answer = self._settled(ask)
-        self.note(f"add {what}", answer.error_code, f" {answer.more}")
+        response = self._settled(ask)
+        self.note(f"add {what}", response.error_code, f" {response.more}")
 
     def end(
         self, what: str, owner: Owner, *, commit: bool, tid: str | None = None, wait: bool = True
@@ -178,10 +178,10 @@ class Script:
             producer_epoch=owner.epoch,
             committed=commit,
         )
-        answer = self._settled(lambda: self._call(request, self.versions.end), wait)
-        if not answer.error_code:  # until the markers are written
+        response = self._settled(lambda: self._call(request, self.versions.end), wait)
+        if not response.error_code:  # until the markers are written
             self._settled(lambda: self._call(request, self.versions.end))
-        self.note(f"{'commit' if commit else 'abort'} {what}", answer.error_code)
+        self.note(f"{'commit' if commit else 'abort'} {what}", response.error_code)
 
     def produce(
         self,
@@ -203,10 +203,10 @@ class Script:
         )
         request = produce_request(self.topic, partition, data)
         request.transactional_id = self.tid if tid == "own" else tid
-        answer = self._settled(
+        response = self._settled(
             lambda: self._call(request, self.versions.produce).responses[0].partition_responses[0]
         )
-        self.note(f"produce {what}", answer.error_code, f" at {answer.base_offset}")
+        self.note(f"produce {what}", response.error_code, f" at {response.base_offset}")
 
     def produce_two(self, what: str, *owners: Owner) -> None:
         """One request for partitions 0 and 1, each from its own owner."""
@@ -239,8 +239,8 @@ class Script:
             producer_epoch=owner.epoch,
             group_id=self.group if group is None else group,
         )
-        answer = self._settled(lambda: self._call(request, self.versions.offsets))
-        self.note(f"add offsets {what}", answer.error_code)
+        response = self._settled(lambda: self._call(request, self.versions.offsets))
+        self.note(f"add offsets {what}", response.error_code)
 
     def offsets(
         self,
@@ -279,15 +279,15 @@ class Script:
 
         def ask() -> Any:
             response = self._call(request, self.versions.offsets)
-            answers = sorted(
+            responses = sorted(
                 (row.name == self.topic, item.partition_index, ErrorCode(item.error_code).name)
                 for row in response.topics
                 for item in row.partitions
             )
-            return _Answers(ErrorCode[answers[-1][2]], answers)
+            return _Responses(ErrorCode[responses[-1][2]], responses)
 
-        answer = self._settled(ask)
-        self.note(f"offsets {what}", answer.error_code, f" {answer.more}")
+        response = self._settled(ask)
+        self.note(f"offsets {what}", response.error_code, f" {response.more}")
 
     def plain_offset(self, what: str, partition: int, offset: int) -> None:
         request = OffsetCommitRequest(
@@ -304,8 +304,8 @@ class Script:
                 )
             ],
         )
-        answer = self._call(request, 8).topics[0].partitions[0]
-        self.note(f"plain offset {what}", answer.error_code)
+        response = self._call(request, 8).topics[0].partitions[0]
+        self.note(f"plain offset {what}", response.error_code)
 
     def committed(self, what: str) -> None:
         """OffsetFetch of all topics and of two partitions, each with and without waiting."""
@@ -319,13 +319,13 @@ class Script:
                         group_id=self.group, topics=None if every else topics
                     )
                     request = OffsetFetchRequest(groups=[wanted], require_stable=stable)
-                    answer = self._call(request, self.versions.fetch).groups[0]
+                    response = self._call(request, self.versions.fetch).groups[0]
                 else:
                     topics = [OffsetFetchRequestTopic(name=self.topic, partition_indexes=[0, 1])]
                     request = OffsetFetchRequest(
                         group_id=self.group, topics=None if every else topics, require_stable=stable
                     )
-                    answer = self._call(request, self.versions.fetch)
+                    response = self._call(request, self.versions.fetch)
                 rows = sorted(
                     (
                         row.partition_index,
@@ -333,18 +333,18 @@ class Script:
                         row.metadata,
                         ErrorCode(row.error_code).name,
                     )
-                    for topic in answer.topics
+                    for topic in response.topics
                     for row in topic.partitions
                 )
                 kind = f"{'all' if every else 'two'} {'stable' if stable else 'any'}"
-                self.note(f"committed {what}, {kind}", answer.error_code, f" {rows}")
+                self.note(f"committed {what}, {kind}", response.error_code, f" {rows}")
 
     def describe(self, what: str, *tids: str) -> None:
         request = DescribeTransactionsRequest(transactional_ids=list(tids) or [self.tid])
 
         def ask() -> Any:
             rows = self._call(request, 0).transaction_states
-            return _Answers(max(rows, key=lambda row: row.error_code in NOT_YET).error_code, rows)
+            return _Responses(max(rows, key=lambda row: row.error_code in NOT_YET).error_code, rows)
 
         for row in self._settled(ask).more:
             # A row about an unknown id has the producer id 0, which may be somebody's.
@@ -363,15 +363,15 @@ class Script:
             )
 
     def list(self, what: str, version: int, states: Any = (), **filters: Any) -> None:
-        """ListTransactions; of the answer only what is of this script."""
+        """ListTransactions; of the response only what is of this script."""
         request = ListTransactionsRequest(state_filters=[*states], **filters)
-        answer = self._settled(lambda: self._call(request, version))
+        response = self._settled(lambda: self._call(request, version))
         rows = [
             (row.transaction_state, self._ids.index(row.producer_id))
-            for row in answer.transaction_states
+            for row in response.transaction_states
             if row.transactional_id == self.tid
         ]
-        self.note(f"list {what}", answer.error_code, f" {rows} {answer.unknown_state_filters}")
+        self.note(f"list {what}", response.error_code, f" {rows} {response.unknown_state_filters}")
 
     def ends(self, what: str, partition: int = 0) -> None:
         """The log's end and its last stable offset."""
@@ -391,7 +391,7 @@ class Script:
         self.notes.append(f"ends {what}: {found}")
 
 
-class _Answers(NamedTuple):
+class _Responses(NamedTuple):
     error_code: int
     more: Any
 
@@ -501,7 +501,7 @@ def an_owner_that_names_itself(at: Script) -> None:
     at.init("unknown tid, with an id", owner=Owner(12345, 3))
     two = at.init("plain")
     three = at.init("bump", owner=two)
-    at.init("bump, the answer got lost", owner=two)
+    at.init("bump, the response got lost", owner=two)
     at.init("another's id", owner=Owner(two.producer_id + 1_000_000, 0))
     at.init("old", owner=Owner(two.producer_id, 0))
     at.init("future", owner=Owner(two.producer_id, 77))

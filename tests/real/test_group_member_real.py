@@ -87,8 +87,8 @@ class Confluent:
 
 class KafkaPython(kafka.ConsumerRebalanceListener):
     """Polls on a thread of its own, for longer than any test takes: when a poll ends while it joins
-    because of new metadata, it never reads the answer (need_rejoin is False by then), and sends no
-    heartbeats."""
+    because of new metadata, it never reads the response (need_rejoin is False by then), and sends
+    no heartbeats."""
 
     def __init__(self, servers: str, group: str, topic: str, strategy: str) -> None:
         self._servers, self._topic = servers, topic

@@ -155,7 +155,7 @@ def test_offsets_by_time_are_those_of_confluent_kafka(cluster, kafka_cluster, ne
     topic = new_topic(partitions=3)
     servers = kafka_cluster.bootstrap_servers
     ordered = [Record(None, b"%d" % i, (), T0_MS + 100 * (i // 3)) for i in range(60)]
-    # Times that go back: the answer is the first offset at or after, not the nearest time.
+    # Times that go back: the response is the first offset at or after, not the nearest time.
     jumping = [Record(None, b"", (), T0_MS + (i * 7919) % 2000) for i in range(60)]
     confluent_write(servers, topic, ordered, 0, batch_num_messages=7)
     confluent_write(servers, topic, jumping, 1, compression_type="lz4", batch_num_messages=7)
@@ -228,7 +228,7 @@ def test_read_committed_ends_where_an_open_transaction_starts(
 
     assert ends() == {"read_uncommitted": 10, "read_committed": 5}
     producer.abort_transaction(WAIT_S)
-    # The marker takes an offset, and is written after the coordinator's answer.
+    # The marker takes an offset, and is written after the coordinator's response.
     tp = TopicPartition(topic, 0)
     assert wait_until(lambda: list_offsets(cluster, {tp: LATEST})[tp].offset == 11)
     assert wait_until(lambda: ends() == {"read_uncommitted": 11, "read_committed": 11})

@@ -50,7 +50,7 @@ class DecisionWatch:
         self._cluster.close()
 
     def decided(self) -> bool:
-        """Whether there is a decision that was not there at the time of the last answer True."""
+        """Whether there is a decision that was not there at the time of the last response True."""
         mark = self._mark()
         if mark is None or mark.state not in ("PrepareCommit", "CompleteCommit"):
             return False

@@ -18,8 +18,8 @@ from sparkkafka.schemas.registry.glue import boto3_client
 
 class CloudRegistry:
     """`schemas` has (name, text, format) by GUID, in the order of registration. `requests` are the
-    actions that were asked for. `answers`: what Glue answers next, (status, error code). `headers`
-    are those of all answers of the others."""
+    actions that were asked for. `responses`: what Glue answers next, (status, error code).
+    `headers` are those of all responses of the others."""
 
     def __init__(self) -> None:
         self.schemas: dict[str, tuple[str, str, str]] = {}
@@ -174,7 +174,7 @@ def cloud_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudRegistry]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def _answer(self) -> None:
+        def _respond(self) -> None:
             text = self.rfile.read(int(self.headers.get("content-length", 0))).decode()
             target = self.headers.get("x-amz-target", "")
             schema_id = ""
@@ -182,19 +182,19 @@ def cloud_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudRegistry]:
             if target:
                 action = target.removeprefix("AWSGlue.")
                 registry.requests.append(action)
-                status, answer = registry.glue(action, json.loads(text))
-                body = json.dumps(answer).encode()
+                status, response = registry.glue(action, json.loads(text))
+                body = json.dumps(response).encode()
             elif self.path.startswith("/apis/"):
-                status, answer_text = registry.apicurio(self.command, self.path, text)
-                body = answer_text.encode()
+                status, response_text = registry.apicurio(self.command, self.path, text)
+                body = response_text.encode()
                 if "returnArtifactType=true" in self.path and status == 200:
                     number = int(re.findall(r"\d+", self.path)[-1])
                     *_, kind = list(registry.schemas.values())[number - 1]
                     headers["X-Registry-ArtifactType"] = kind
             else:
                 registry.requests.append(f"{self.command} {self.path}")
-                status, answer_text, schema_id = registry.azure(self.command, self.path, text)
-                body = answer_text.encode()
+                status, response_text, schema_id = registry.azure(self.command, self.path, text)
+                body = response_text.encode()
             self.send_response(status)
             if schema_id:
                 headers = {"Schema-Id": schema_id, **headers}
@@ -205,7 +205,7 @@ def cloud_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudRegistry]:
             if status != 204:
                 self.wfile.write(body)
 
-        do_GET = do_POST = do_PUT = _answer
+        do_GET = do_POST = do_PUT = _respond
 
         def log_message(self, *given: Any) -> None:
             pass

@@ -1,4 +1,4 @@
-"""A Schema Registry of one process and of a few answers: subjects, versions, ids, GUIDs."""
+"""A Schema Registry of one process and of a few responses: subjects, versions, ids, GUIDs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SmallRegistry:
             versions.append(number)
         return number
 
-    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+    def respond(self, method: str, path: str, body: Any) -> tuple[int, Any]:
         if self.refuse is not None:
             return self.refuse, {"error_code": self.refuse, "message": "no"}
         match [unquote(part) for part in urlsplit(path).path.strip("/").split("/")]:
@@ -118,19 +118,19 @@ def small_registry() -> Iterator[SmallRegistry]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def _answer(self) -> None:
+        def _respond(self) -> None:
             registry.requests.append(f"{self.command} {self.path}")
             size = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(size)) if size else None
-            status, answer = registry.answer(self.command, self.path, body)
-            data = json.dumps(answer).encode()
+            status, response = registry.respond(self.command, self.path, body)
+            data = json.dumps(response).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = _answer
+        do_GET = do_POST = _respond
 
         def log_message(self, *args: Any) -> None:
             pass

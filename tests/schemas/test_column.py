@@ -198,14 +198,14 @@ def test_one_id_that_is_refused_among_many(status: int, monkeypatch: pytest.Monk
     with small_registry() as other:
         for text in TEXTS:
             other.add("s", text)
-        usual = other.answer
+        usual = other.respond
 
-        def answer(method: str, path: str, body: Any) -> tuple[int, Any]:
+        def respond(method: str, path: str, body: Any) -> tuple[int, Any]:
             if "/ids/77?" in path:
                 return status, {"error_code": status, "message": "no"}
             return usual(method, path, body)
 
-        monkeypatch.setattr(other, "answer", answer)
+        monkeypatch.setattr(other, "respond", respond)
         one = decoder(RegistryClient(RegistryOptions(url=other.url, max_retries=0)))
         payloads = [framed(0, {"a": 1}), framed(1, {"a": 1, "b": None})]
         payloads += [b"\0" + number.to_bytes(4, "big") for number in range(3, 100)]

@@ -1,6 +1,6 @@
 """Rules of a registry: which count, what a write refuses and a read warns of, in whose words.
 
-Answers have the JSON that Confluent's client writes.
+Responses have the JSON that Confluent's client writes.
 """
 
 from __future__ import annotations
@@ -177,19 +177,19 @@ def test_an_older_version_with_a_rule_is_refused_too(registry: SmallRegistry) ->
     assert plan(registry, use_latest_version=True).writer.schema_id == 2
 
 
-def test_a_user_who_may_only_register_is_refused_by_the_answer(
+def test_a_user_who_may_only_register_is_refused_by_the_response(
     registry: SmallRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.guids = True  # it answers with the whole schema
-    answer = registry.answer
+    response = registry.respond
 
     def write_only(method: str, path: str, body: Any) -> tuple[int, Any]:
         if method == "GET":
             return 403, {"error_code": 40301, "message": "User is denied operation Read"}
-        status, found = answer(method, path, body)
+        status, found = response(method, path, body)
         return status, {**found, **contract}
 
-    monkeypatch.setattr(registry, "answer", write_only)
+    monkeypatch.setattr(registry, "respond", write_only)
     contract: dict[str, Any] = {}
     assert plan(registry, auto_register_schemas=True).writer.schema_id == 1
     contract = PII  # as a registry gives it to all versions (defaultRuleSet)

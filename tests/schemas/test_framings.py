@@ -26,12 +26,12 @@ from sparkkafka.schemas.column import (
     format_module,
 )
 from sparkkafka.schemas.registry.client import RegistryClient, connect
-from sparkkafka.schemas.registry.rest_service import MAX_ANSWER_BYTES
+from sparkkafka.schemas.registry.rest_service import MAX_RESPONSE_BYTES
 from sparkkafka.schemas.values import BASE_BUDGET, Schema, TooManyRowsError
 from sparkkafka.schemas.wire_format import CONTENT_ID, FINGERPRINT, GLOBAL_ID, WriterId
 from tests.schemas.cloud_registries import CloudRegistry, cloud_registry
 from tests.schemas.small_registry import small_registry
-from tests.support.loopback_server import Answer, LoopbackServer
+from tests.support.loopback_server import HttpResponse, LoopbackServer
 
 ORDER = Schema(
     AVRO,
@@ -314,8 +314,8 @@ class _Dripping(LoopbackServer):
     def understand(self, *_: Any) -> Any:
         return None
 
-    def respond(self, request: Any) -> Answer:
-        return Answer(drip=True)
+    def respond(self, request: Any) -> HttpResponse:
+        return HttpResponse(drip=True)
 
 
 def test_glue_byte_by_byte(clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,21 +361,21 @@ def test_glue_by_boto3(clouds: CloudRegistry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("response", "reason"),
     [
-        ([1, 2], "is not an answer of AWS Glue"),
-        (None, "is not an answer of AWS Glue"),
-        ("text", "is not an answer of AWS Glue"),
+        ([1, 2], "is not a response of AWS Glue"),
+        (None, "is not a response of AWS Glue"),
+        ("text", "is not a response of AWS Glue"),
         ({"SchemaVersionId": 7, "DataFormat": {}}, "without"),
         ({"SchemaVersionId": str(uuid.UUID(bytes=GUID)), "DataFormat": "XML"}, "without 'XML'"),
-        ({"SchemaDefinition": "x" * MAX_ANSWER_BYTES}, f"more than {MAX_ANSWER_BYTES} bytes"),
+        ({"SchemaDefinition": "x" * MAX_RESPONSE_BYTES}, f"more than {MAX_RESPONSE_BYTES} bytes"),
     ],
 )
-def test_wrong_answers_of_glue(
-    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, answer: Any, reason: str
+def test_wrong_responses_of_glue(
+    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, response: Any, reason: str
 ) -> None:
     pytest.importorskip("boto3")
-    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, answer))
+    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, response))
     registry = connect(RegistryOptions(url="glue://eu-west-1/shop", max_retries=0))
     for request in (lambda: registry.by_guid(GUID), lambda: registry.latest("Order")):
         with pytest.raises(RegistryError, match=f"^glue://eu-west-1/shop answers .*{reason}"):
@@ -383,7 +383,7 @@ def test_wrong_answers_of_glue(
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
+    ("response", "reason"),
     [
         ({"Schemas": [], "NextToken": "again"}, "without an end, within 0.3 s"),
         ({"Schemas": [{}]}, "without numbers"),
@@ -391,10 +391,10 @@ def test_wrong_answers_of_glue(
     ],
 )
 def test_wrong_lists_of_glue(
-    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, answer: Any, reason: str
+    clouds: CloudRegistry, monkeypatch: pytest.MonkeyPatch, response: Any, reason: str
 ) -> None:
     pytest.importorskip("boto3")
-    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, answer))
+    monkeypatch.setattr(clouds, "glue", lambda action, body: (200, response))
     registry = connect(RegistryOptions(url="glue://eu-west-1/shop", api_timeout_ms=300))
     with pytest.raises(KafkaError, match=f"^glue://eu-west-1/shop lists .* 'Order' {reason}"):
         registry.versions("Order")
@@ -436,7 +436,7 @@ def test_azure(clouds: CloudRegistry) -> None:
         ({}, "[" * 100_000, "not JSON"),
     ],
 )
-def test_wrong_answers_of_azure(
+def test_wrong_responses_of_azure(
     clouds: CloudRegistry, headers: dict[str, str], body: str, reason: str
 ) -> None:
     client = connect(RegistryOptions(url=f"{clouds.url}/$schemaGroups/shop", max_retries=0))
@@ -447,7 +447,7 @@ def test_wrong_answers_of_azure(
         client.by_guid(guid, AVRO)
     clouds.headers = {}
     clouds.schemas[str(uuid.UUID(bytes=guid))] = "Order", ORDER.text, "AVRO"
-    if reason != "is json, not avro":  # an answer that is none is not kept
+    if reason != "is json, not avro":  # a response that is none is not kept
         assert client.by_guid(guid, AVRO) == ORDER
 
 

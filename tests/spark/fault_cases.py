@@ -21,10 +21,10 @@ from sparkkafka.client.producer.produce_errors import MAYBE_WRITTEN
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import (
     Action,
-    Answer,
     CutFrame,
     Delay,
     Drop,
+    ErrorResponse,
     Garbage,
     RecordedRequest,
     Throttle,
@@ -105,9 +105,9 @@ def at(action: Action, *moments: int, times: int | None = 1, api: str = "Produce
 
 def produce_code(code: ErrorCode) -> Case:
     after = code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    strikes = [] if after else at(Answer(code), times=2)
+    strikes = [] if after else at(ErrorResponse(code), times=2)
     if code in MAYBE_WRITTEN:
-        strikes += at(Answer(code, applied=True), times=2)
+        strikes += at(ErrorResponse(code, applied=True), times=2)
     when = "" if code not in MAYBE_WRITTEN else ", appended" if after else ", appended or not"
     return Case(f"`Produce` returns `{code.name}`{when}", strikes, may_double=code in MAYBE_WRITTEN)
 
@@ -216,9 +216,9 @@ WRITING: list[Case] = [
     *map(produce_code, PRODUCE_CODES),
     Case(
         f"`Produce` returns any of the other {len(OTHER_CODES)} retriable codes",
-        [strike for code in OTHER_CODES for strike in at(Answer(code), 6, times=2)],
+        [strike for code in OTHER_CODES for strike in at(ErrorResponse(code), 6, times=2)],
     ),
-    # Answers of other requests may be lost with the connection.
+    # Responses of other requests may be lost with the connection.
     Case("connection lost before `Produce` is applied", at(Drop.BEFORE), may_double=True),
     Case(
         "connection lost after `Produce` is applied, before the response",
@@ -298,7 +298,7 @@ WRITING: list[Case] = [
     Case(
         "the broker returns `UNKNOWN_SERVER_ERROR`, appended or not",
         at(ErrorCode.UNKNOWN_SERVER_ERROR)
-        + at(Answer(ErrorCode.UNKNOWN_SERVER_ERROR, applied=True)),
+        + at(ErrorResponse(ErrorCode.UNKNOWN_SERVER_ERROR, applied=True)),
     ),
     Case(
         "the broker does not answer within `delivery.timeout.ms`, appended or not",
@@ -333,7 +333,7 @@ def transaction_codes(api: str) -> list[Strike]:
         strike
         for code in COORDINATOR_CODES
         for applied in (False, True)
-        for strike in at(Answer(code, applied=applied), *range(1, count + 1), api=api)
+        for strike in at(ErrorResponse(code, applied=applied), *range(1, count + 1), api=api)
     ]
 
 
@@ -354,7 +354,7 @@ def questions() -> list[Strike]:
         strike
         for api, some in codes.items()
         for code in some
-        for strike in at(Answer(code), 1, times=2, api=api)
+        for strike in at(ErrorResponse(code), 1, times=2, api=api)
     ]
 
 
@@ -386,15 +386,15 @@ def away_until_they_expire(scene: Scene) -> None:
 
 
 def refused(code: ErrorCode, api: str, nth: int = 1) -> list[Strike]:
-    return at(Answer(code), nth, times=FOREVER, api=api)
+    return at(ErrorResponse(code), nth, times=FOREVER, api=api)
 
 
 def no_such_group(scene: Scene) -> None:
     """Brokers say it when they are asked for the group's coordinator."""
 
-    def action(request: RecordedRequest) -> Answer | None:
+    def action(request: RecordedRequest) -> ErrorResponse | None:
         group = request.message.key_type == FOR_GROUP
-        return Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED) if group else None
+        return ErrorResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED) if group else None
 
     scene.fault(action, api="FindCoordinator", times=FOREVER)
 

@@ -95,7 +95,7 @@ def test_a_connection_that_breaks_is_made_anew(filled: Any) -> None:
 
 
 def test_a_topic_made_again_is_still_noticed(filled: Any) -> None:
-    """The answer of the leader says the topic's id before anything is fetched."""
+    """The response of the leader says the topic's id before anything is fetched."""
     with open_cluster(filled) as cluster:
         cluster.topics(["t"])
         topic_id = cluster.topic_id("t")

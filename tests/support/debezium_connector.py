@@ -124,7 +124,7 @@ class ConnectWorker:
 
     def __enter__(self) -> ConnectWorker:
         try:
-            self._wait(lambda: self._answers("/connectors"), "Kafka Connect answers", START_S)
+            self._wait(lambda: self._is_up("/connectors"), "Kafka Connect answers", START_S)
         except BaseException:
             self.kill()
             raise
@@ -154,7 +154,7 @@ class ConnectWorker:
         self._wait(lambda: self._state(name) == "STOPPED", f"{name} has stopped", STOP_S)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """Send a request to the worker, and return its JSON answer."""
+        """Send a request to the worker, and return its JSON response."""
         connection = http.client.HTTPConnection(LOOPBACK, self._port, timeout=_CALL_S)
         try:
             text = None if body is None else json.dumps(body)
@@ -166,7 +166,7 @@ class ConnectWorker:
         assert response.status < 300, f"{method} {path}: {response.status} {content[:2000]!r}"
         return json.loads(content) if content else None
 
-    def _answers(self, path: str) -> bool:
+    def _is_up(self, path: str) -> bool:
         with suppress(OSError, http.client.HTTPException, AssertionError):
             self.call("GET", path)
             return True

@@ -33,10 +33,11 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """What to answer instead. `body` is JSON unless it is bytes.
 
-    `wait`: hold the answer back until this event. `drip`: send the body byte by byte, without end.
+    `wait`: hold the response back until this event. `drip`: send the body byte by byte, without
+    end.
     """
 
     status: int = 200
@@ -48,7 +49,7 @@ class Answer:
 
 
 class LoopbackServer:
-    """Each request takes the next of `answers`, or else what `respond` makes. `requests` has all.
+    """Each request takes the next of `responses`, or else what `respond` makes. `requests` has all.
 
     By TLS with a certificate that `authority` signs, or with a `context` of the test's own.
     """
@@ -63,7 +64,7 @@ class LoopbackServer:
         context: ssl.SSLContext | None = None,
     ) -> None:
         self.requests: list[Any] = []
-        self.answers: list[Answer] = []
+        self.responses: list[HttpResponse] = []
         self.over = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -99,8 +100,8 @@ class LoopbackServer:
         """The request as `respond` and `requests` have it."""
         raise NotImplementedError
 
-    def respond(self, request: Any) -> Answer:
-        """The usual answer."""
+    def respond(self, request: Any) -> HttpResponse:
+        """The usual response."""
         raise NotImplementedError
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -112,22 +113,22 @@ class LoopbackServer:
                 body = self.rfile.read(int(headers.get("content-length", "0")))
                 request = outer.understand(self.command, self.path, headers, body)
                 outer.requests.append(request)
-                answer = outer.answers.pop(0) if outer.answers else outer.respond(request)
-                if answer.wait is not None:
-                    answer.wait.wait(30)
-                if answer.hang_up:
+                response = outer.responses.pop(0) if outer.responses else outer.respond(request)
+                if response.wait is not None:
+                    response.wait.wait(30)
+                if response.hang_up:
                     self.close_connection = True
                     return
-                content = answer.body
+                content = response.body
                 if not isinstance(content, bytes):
                     content = json.dumps(content).encode()
-                self.send_response(answer.status)
+                self.send_response(response.status)
                 fields = {"content-type": outer.content_type}
-                fields["content-length"] = str(10**6 if answer.drip else len(content))
-                for name, value in (fields | dict(answer.headers)).items():
+                fields["content-length"] = str(10**6 if response.drip else len(content))
+                for name, value in (fields | dict(response.headers)).items():
                     self.send_header(name, value)
                 self.end_headers()
-                while answer.drip and not outer.over.wait(0.02):
+                while response.drip and not outer.over.wait(0.02):
                     self.wfile.write(b" ")
                     self.wfile.flush()
                 self.wfile.write(content)

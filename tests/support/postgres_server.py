@@ -53,7 +53,7 @@ def postgres_server(programs: Path, *, port: int | None = None) -> Iterator[str]
             server = LeashedProcess([*as_user, *run], output=log, working_directory=folder)
         database = f"host={folder} port={port or 5432} dbname=postgres user=shop"
         try:
-            wait_until(lambda: _answers(database) or not server.running, "Postgres answers")
+            wait_until(lambda: _is_up(database) or not server.running, "Postgres answers")
             assert server.running, (folder / "log").read_text()
             yield database
             server.terminate()
@@ -64,7 +64,7 @@ def postgres_server(programs: Path, *, port: int | None = None) -> Iterator[str]
         shutil.rmtree(folder)
 
 
-def _answers(database: str) -> bool:
+def _is_up(database: str) -> bool:
     import psycopg  # here: each process of the tests imports all test modules
 
     try:

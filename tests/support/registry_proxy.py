@@ -1,7 +1,7 @@
 """What Confluent's registry has and Apicurio's has not: GUIDs, and Protobuf schemas in base64.
 
-A proxy in this process: it hands requests on, adds `guid` to each answer about a schema with an id,
-and answers `/schemas/guids/…`. A GUID here has the schema's id in its last four bytes.
+A proxy in this process: it hands requests on, adds `guid` to each response about a schema with an
+id, and answers `/schemas/guids/…`. A GUID here has the schema's id in its last four bytes.
 
 confluent-kafka sends a Protobuf schema as a FileDescriptorProto in base64, and asks for it so with
 `format=serialized`, while the registry keeps the .proto text. Here that text must be registered
@@ -69,14 +69,14 @@ def guid_proxy(registry: SchemaRegistry) -> Iterator[GuidProxy]:
                 path = f"/schemas/ids/{schema_id}"
             elif match := re.match(r"/schemas/ids/(\d+)(\?.*)?$", path):
                 schema_id = int(match[1])
-            status, answer = self.ask(path, body)
-            if status == 200 and isinstance(answer, dict):
-                schema_id = answer.get("id", schema_id)
+            status, response = self.ask(path, body)
+            if status == 200 and isinstance(response, dict):
+                schema_id = response.get("id", schema_id)
                 if schema_id is not None:
-                    answer["guid"] = str(guid_of(schema_id))
+                    response["guid"] = str(guid_of(schema_id))
                 if "serialized" in parse_qs(urlsplit(self.path).query).get("format", ()):
-                    answer["schema"] = _in_base64(answer["schema"])
-            content = json.dumps(answer).encode()
+                    response["schema"] = _in_base64(response["schema"])
+            content = json.dumps(response).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
             self.send_header("Content-Length", str(len(content)))

@@ -3,7 +3,7 @@ misbehave.
 
 with RegistryServer() as registry:
     registry.add("orders-value", '"long"')
-    registry.url, registry.requests, registry.answers.append(Answer(503))
+    registry.url, registry.requests, registry.answers.append(HttpResponse(503))
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.support.certificates import Identity
-from tests.support.loopback_server import Answer, LoopbackServer, Request
+from tests.support.loopback_server import HttpResponse, LoopbackServer, Request
 
 HTML = b"<!DOCTYPE html><html><body>Log in</body></html>"
 
@@ -28,8 +28,8 @@ class RegistryRequest(Request):
     body: Any
 
 
-def error(status: int, code: int, message: str = "words") -> Answer:
-    return Answer(status, {"error_code": code, "message": message})
+def error(status: int, code: int, message: str = "words") -> HttpResponse:
+    return HttpResponse(status, {"error_code": code, "message": message})
 
 
 @dataclass
@@ -111,9 +111,9 @@ class RegistryServer(LoopbackServer):
         self.rows.append(_Row(schema_id, subject, version, text, kind, found, contract))
         return schema_id
 
-    # --- answers -----------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------
 
-    def respond(self, request: RegistryRequest) -> Answer:
+    def respond(self, request: RegistryRequest) -> HttpResponse:
         if self.user_info is not None and request.basic != self.user_info:
             return error(401, 401, "Unauthorized")
         shown = request.headers.get("authorization")
@@ -128,15 +128,15 @@ class RegistryServer(LoopbackServer):
                 if not rows:
                     return error(404, 40403, "Schema not found")
                 if rest == ["versions"]:
-                    return Answer(
+                    return HttpResponse(
                         200, [{"subject": row.subject, "version": row.version} for row in rows]
                     )
-                return Answer(200, self._shown(rows[0], "subject", "version", "id"))
+                return HttpResponse(200, self._shown(rows[0], "subject", "version", "id"))
             case "GET", ["schemas", "guids", guid] if self.modern:
                 rows = [row for row in self.rows if row.guid == guid]
-                return Answer(200, rows[0].as_json()) if rows else error(404, 40403)
+                return HttpResponse(200, rows[0].as_json()) if rows else error(404, 40403)
             case "GET", ["subjects"]:
-                return Answer(200, sorted({row.subject for row in self.rows}))
+                return HttpResponse(200, sorted({row.subject for row in self.rows}))
             case "GET", ["subjects", subject, "versions"]:
                 return self._of(subject, lambda rows: [row.version for row in rows])
             case "GET", ["subjects", subject, "versions", version]:
@@ -172,14 +172,14 @@ class RegistryServer(LoopbackServer):
             found.pop(name, None)
         return found
 
-    def _of(self, subject: str, answer: Any) -> Answer:
+    def _of(self, subject: str, response: Any) -> HttpResponse:
         rows = [row for row in self.rows if row.subject == subject]
         if not rows:
             return error(404, 40401, f"Subject '{subject}' not found.")
-        found = answer(rows)
-        return found if isinstance(found, Answer) else Answer(200, found)
+        found = response(rows)
+        return found if isinstance(found, HttpResponse) else HttpResponse(200, found)
 
-    def _register(self, subject: str, request: RegistryRequest) -> Answer:
+    def _register(self, subject: str, request: RegistryRequest) -> HttpResponse:
         if self.incompatible and any(row.subject == subject for row in self.rows):
             return error(409, 409, "Schema being registered is incompatible with an earlier schema")
         kind = request.body.get("schemaType", "AVRO")
@@ -188,4 +188,4 @@ class RegistryServer(LoopbackServer):
         ]
         schema_id = same[0].id if same else self.add(subject, request.body["schema"], kind)
         row = next(row for row in reversed(self.rows) if row.id == schema_id)
-        return Answer(200, self._shown(row) if self.modern else {"id": schema_id})
+        return HttpResponse(200, self._shown(row) if self.modern else {"id": schema_id})

@@ -1,7 +1,7 @@
 """An OAuth token endpoint on loopback, over HTTPS or HTTP, that gives out JWTs and can misbehave.
 
 with TokenServer(authority) as tokens:
-    tokens.url, tokens.requests, tokens.answers.append(Answer(503))
+    tokens.url, tokens.requests, tokens.answers.append(HttpResponse(503))
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from tests.support.certificates import Identity
-from tests.support.loopback_server import Answer, LoopbackServer, Request
+from tests.support.loopback_server import HttpResponse, LoopbackServer, Request
 
 KEY_ID = "test-key"
 ISSUER = "https://issuer.example"
@@ -90,13 +90,13 @@ class TokenServer(LoopbackServer):
     ) -> TokenRequest:
         return TokenRequest(method, path, headers, parse_qs(body.decode(), keep_blank_values=True))
 
-    def respond(self, request: TokenRequest) -> Answer:
+    def respond(self, request: TokenRequest) -> HttpResponse:
         client_id, _, secret = request.basic.partition(":")
         if self.secrets is not None and self.secrets.get(client_id) != secret:
             body = {"error": "invalid_client", "error_description": "no such client"}
-            return Answer(401, body)
+            return HttpResponse(401, body)
         token = self.signer.token(client_id, self.life_s)
-        return Answer(
+        return HttpResponse(
             200, {"access_token": token, "token_type": "Bearer", "expires_in": int(self.life_s)}
         )
 

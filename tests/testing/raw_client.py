@@ -1,4 +1,4 @@
-"""A client of few lines: a socket and Framing. No retries, so that tests see each answer."""
+"""A client of few lines: a socket and Framing. No retries, so that tests see each response."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ class RawClient:
     ) -> None:
         self.sock.close()
 
-    def send(self, request: Any, version: int | None = None, *, expect_reply: bool = True) -> None:
-        _, frame = self.framing.send(request, version, expect_reply=expect_reply)
+    def send(
+        self, request: Any, version: int | None = None, *, expect_response: bool = True
+    ) -> None:
+        _, frame = self.framing.send(request, version, expect_response=expect_response)
         self.sock.sendall(frame)
 
     def receive(self) -> Any:

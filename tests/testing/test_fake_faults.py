@@ -19,10 +19,10 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import (
-    Answer,
     CutFrame,
     Delay,
     Drop,
+    ErrorResponse,
     Garbage,
     RecordedRequest,
     Throttle,
@@ -73,8 +73,8 @@ def test_an_error_code_hits_its_partition_only(one: FakeCluster) -> None:
 
 def test_an_error_that_comes_after_the_append(one: FakeCluster) -> None:
     one.fault(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, api="Produce")
-    one.fault(Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True), api="Produce")
-    one.fault(Answer(ErrorCode.REQUEST_TIMED_OUT), api="Produce")
+    one.fault(ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=True), api="Produce")
+    one.fault(ErrorResponse(ErrorCode.REQUEST_TIMED_OUT), api="Produce")
     with RawClient(one) as client:
         codes = [client.produce("t", 0, DATA).error_code for _ in range(4)]
     assert codes == [20, 7, 7, 0]
@@ -107,7 +107,7 @@ def test_a_rule_without_end_can_be_cleared(one: FakeCluster) -> None:
 
 
 def test_a_code_that_is_not_in_the_table(one: FakeCluster) -> None:
-    one.fault(Answer(9999), api="Produce")
+    one.fault(ErrorResponse(9999), api="Produce")
     with RawClient(one) as client:
         assert client.produce("t", 0, DATA).error_code == 9999
 
@@ -127,8 +127,8 @@ def test_errors_in_metadata(one: FakeCluster) -> None:
         assert client.call(request).topics[0].error_code == 0
 
 
-def test_errors_of_a_whole_reply(one: FakeCluster) -> None:
-    one.fault(Answer(ErrorCode.UNKNOWN_SERVER_ERROR, top_level=True), api="Fetch")
+def test_errors_of_a_whole_response(one: FakeCluster) -> None:
+    one.fault(ErrorResponse(ErrorCode.UNKNOWN_SERVER_ERROR, top_level=True), api="Fetch")
     one.fault(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, api="DescribeCluster")
     with RawClient(one) as client:
         response = client.call(fetch_request("t", 0, 0))
@@ -214,7 +214,7 @@ def test_garbage_and_wrong_correlation_ids(one: FakeCluster) -> None:
     ):
         client.call(ApiVersionsRequest())
     one.fault(WrongCorrelationId(), api="Metadata")
-    with RawClient(one) as client, pytest.raises(DecodeError, match="answer to request"):
+    with RawClient(one) as client, pytest.raises(DecodeError, match="response to request"):
         client.call(MetadataRequest(topics=[]))
 
 

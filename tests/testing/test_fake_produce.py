@@ -47,11 +47,11 @@ def test_acks(one: FakeCluster) -> None:
         assert client.produce("t", 0, batch([b"a"]), acks=1).error_code == 0
         row = client.produce("t", 0, batch([b"b"]), acks=2)
         assert row.error_code == ErrorCode.INVALID_REQUIRED_ACKS
-        client.send(produce_request("t", 0, batch([b"c"]), acks=0), expect_reply=False)
-        # the next answer on the wire is the next request's: there was none to acks 0
+        client.send(produce_request("t", 0, batch([b"c"]), acks=0), expect_response=False)
+        # the next response on the wire is the next request's: there was none to acks 0
         assert client.produce("t", 0, batch([b"d"])).base_offset == 2
         # an error cannot be told, so the broker closes the connection
-        client.send(produce_request("u", 0, batch([b"e"]), acks=0), expect_reply=False)
+        client.send(produce_request("u", 0, batch([b"e"]), acks=0), expect_response=False)
         with pytest.raises(Closed):
             client.read(1)
     assert values(one.log("t", 0)) == [b"a", b"c", b"d"]

@@ -28,7 +28,7 @@ from sparkkafka.protocol.messages import (
     TxnOffsetCommitRequestTopic,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.faults import Drop, ErrorResponse
 from sparkkafka.testing.fake.groups.state import OFFSETS_TOPIC, offsets_partition
 
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -42,11 +42,11 @@ class Writer(RawClient):
     epoch = -1
 
     def init(self) -> int:
-        answer = self.call(
+        response = self.call(
             InitProducerIdRequest(transactional_id=self.tid, transaction_timeout_ms=60_000)
         )
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        return int(answer.error_code)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        return int(response.error_code)
 
     def add_offsets(self, group: str = "g") -> int:
         request = AddOffsetsToTxnRequest(
@@ -95,14 +95,14 @@ class Writer(RawClient):
             topics: Any = None if every else [OffsetFetchRequestTopics(**names)]
             group = OffsetFetchRequestGroup(group_id="g", topics=topics)
             request = OffsetFetchRequest(groups=[group], require_stable=stable)
-            answer = self.call(request, version).groups[0]
+            response = self.call(request, version).groups[0]
         else:
             topics = None if every else [OffsetFetchRequestTopic(**names)]
             request = OffsetFetchRequest(group_id="g", topics=topics, require_stable=stable)
-            answer = self.call(request, version)
+            response = self.call(request, version)
         return sorted(
             (row.partition_index, row.committed_offset, row.error_code)
-            for topic in answer.topics
+            for topic in response.topics
             for row in topic.partitions
         )
 
@@ -213,12 +213,12 @@ def test_each_goes_to_its_own_coordinator(fake_cluster: FakeCluster) -> None:
 def test_faults(one: FakeCluster, writer: Writer, applied: bool) -> None:
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     writer.init()
-    one.fault(Answer(code, applied=applied), api="AddOffsetsToTxn")
+    one.fault(ErrorResponse(code, applied=applied), api="AddOffsetsToTxn")
     assert writer.add_offsets() == code
     found = one.transaction("x")
     assert found is not None and bool(found.partitions) is applied
     assert writer.add_offsets() == 0
-    one.fault(Answer(code, applied=applied), api="TxnOffsetCommit", topic="t", partition=1)
+    one.fault(ErrorResponse(code, applied=applied), api="TxnOffsetCommit", topic="t", partition=1)
     assert writer.offsets({0: 1, 1: 2}) == [0, code]
     assert set(one.pending_offsets("g")) == {("t", 0)} | ({("t", 1)} if applied else set())
     for api, request in (
@@ -226,9 +226,9 @@ def test_faults(one: FakeCluster, writer: Writer, applied: bool) -> None:
         ("ListTransactions", ListTransactionsRequest()),
     ):
         one.fault(code, api=api)
-        answer = writer.call(request)
-        answers = answer.transaction_states or [answer]
-        assert [row.error_code for row in answers] == [code]
+        response = writer.call(request)
+        responses = response.transaction_states or [response]
+        assert [row.error_code for row in responses] == [code]
         assert len(writer.call(request).transaction_states) == 1
 
 

@@ -23,7 +23,7 @@ from sparkkafka.protocol.messages import (
     OffsetCommitRequestTopic,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from sparkkafka.testing.fake.transactions.transactions import LAST_EPOCH, TransactionState
 
 TRANSACTIONAL = 0x10
@@ -37,15 +37,15 @@ class Writer(RawClient):
     epoch = -1
 
     def init(self, tid: str = "x", timeout_ms: int = MINUTE_MS) -> int:
-        answer = self.call(
+        response = self.call(
             InitProducerIdRequest(transactional_id=tid, transaction_timeout_ms=timeout_ms)
         )
-        if not answer.error_code:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        return int(answer.error_code)
+        if not response.error_code:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        return int(response.error_code)
 
     def add(self, *partitions: int, topic: str = "t", tid: str = "x") -> list[int]:
-        answer = self.call(
+        response = self.call(
             AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=tid,
                 v3_and_below_producer_id=self.producer_id,
@@ -57,7 +57,7 @@ class Writer(RawClient):
         )
         return [
             item.partition_error_code
-            for row in answer.results_by_topic_v3_and_below
+            for row in response.results_by_topic_v3_and_below
             for item in row.results_by_partition
         ]
 
@@ -347,7 +347,7 @@ def test_the_coordinator_moves(fake_cluster: FakeCluster) -> None:
     assert committed(fake_cluster) == [b"a"]
 
 
-def test_an_end_whose_answer_is_lost(one: FakeCluster, writer: Writer) -> None:
+def test_an_end_whose_response_is_lost(one: FakeCluster, writer: Writer) -> None:
     writer.init()
     writer.add(0)
     writer.write(b"a", 0)
@@ -382,7 +382,9 @@ def test_faults_of_the_coordinator(one: FakeCluster, writer: Writer) -> None:
     ]
     assert state(one) is TransactionState.EMPTY
     one.fault(
-        Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True), api="AddPartitionsToTxn", topic="t"
+        ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=True),
+        api="AddPartitionsToTxn",
+        topic="t",
     )
     assert writer.add(0, 1) == [ErrorCode.REQUEST_TIMED_OUT] * 2
     assert state(one) is TransactionState.ONGOING
@@ -391,7 +393,9 @@ def test_faults_of_the_coordinator(one: FakeCluster, writer: Writer) -> None:
     writer.write(b"a", 0)
     one.fault(ErrorCode.COORDINATOR_NOT_AVAILABLE, api="EndTxn")
     assert writer.end() == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    one.fault(Answer(ErrorCode.UNKNOWN_SERVER_ERROR, applied=True, top_level=True), api="EndTxn")
+    one.fault(
+        ErrorResponse(ErrorCode.UNKNOWN_SERVER_ERROR, applied=True, top_level=True), api="EndTxn"
+    )
     assert writer.end() == ErrorCode.UNKNOWN_SERVER_ERROR
     assert committed(one) == [b"a"]
     one.fault(lambda request: ErrorCode.INVALID_TXN_STATE, api="EndTxn")

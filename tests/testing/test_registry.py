@@ -48,7 +48,7 @@ OTHER_ID = ORDER_1.replace('"long"', '"string"')
 
 
 def get(url: str, path: str, **options: Any) -> tuple[int, Any]:
-    """Status and answer of a plain GET."""
+    """Status and response of a plain GET."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=30, **options)
@@ -66,13 +66,13 @@ def test_a_schema_is_registered_and_read(schema_registry: SchemaRegistry) -> Non
     second = schema_registry.register("orders-value", ORDER_2, "AVRO")
     assert first != second
     assert schema_registry.register("orders-value", ORDER_1) == first
-    status, answer = get(schema_registry.url, f"/schemas/ids/{second}")
+    status, response = get(schema_registry.url, f"/schemas/ids/{second}")
     assert status == 200
-    assert answer["schema"] == ORDER_2
-    status, answer = get(schema_registry.url, "/subjects/orders-value/versions/latest")
-    assert (answer["id"], answer["version"], answer["subject"]) == (second, 2, "orders-value")
-    status, answer = get(schema_registry.url, "/schemas/ids/999999")
-    assert (status, answer["error_code"]) == (404, 40403)
+    assert response["schema"] == ORDER_2
+    status, response = get(schema_registry.url, "/subjects/orders-value/versions/latest")
+    assert (response["id"], response["version"], response["subject"]) == (second, 2, "orders-value")
+    status, response = get(schema_registry.url, "/schemas/ids/999999")
+    assert (status, response["error_code"]) == (404, 40403)
 
 
 @pytest.mark.real
@@ -85,9 +85,9 @@ def test_all_three_formats_and_references(schema_registry: SchemaRegistry) -> No
     schema_registry.register("formats-customer", customer, "PROTOBUF")
     reference = ("customer.proto", "formats-customer", 1)
     number = schema_registry.register("formats-sale", sale, "PROTOBUF", [reference])
-    answer = schema_registry.call("GET", f"/schemas/ids/{number}")
-    assert answer["schemaType"] == "PROTOBUF"
-    assert answer["references"] == [
+    response = schema_registry.call("GET", f"/schemas/ids/{number}")
+    assert response["schemaType"] == "PROTOBUF"
+    assert response["references"] == [
         {"name": "customer.proto", "subject": "formats-customer", "version": 1}
     ]
     number = schema_registry.register("formats-json", JSON_SCHEMA, "JSON")

@@ -50,7 +50,7 @@ _VOTERS = "changes the controllers themselves: kafka-metadata-quorum.sh does tha
 ACCEPTED: Mapping[str, str] = {
     "AlterConfigs": "deprecated: it resets what it does not name. IncrementalAlterConfigs does not",
     "OffsetForLeaderEpoch": "Fetch 12 (Kafka 2.7) itself finds that a log was truncated (KIP-320)",
-    "DescribeTopicPartitions": "Metadata has all partitions in one answer, at most some megabytes",
+    "DescribeTopicPartitions": "Metadata has all partitions in one response, some megabytes",
     "AlterReplicaLogDirs": "moves replicas between the disks of a broker: a tool of its operators",
     "GetTelemetrySubscriptions": _TELEMETRY,
     "PushTelemetry": _TELEMETRY,

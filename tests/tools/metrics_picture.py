@@ -68,10 +68,10 @@ def prometheus(folder: Path) -> Iterator[None]:
 
 
 def query_prometheus(path: str, **parameters: str) -> Any:
-    """Return the `data` of an answer of Prometheus' API."""
+    """Return the `data` of a response of Prometheus' API."""
     query = urllib.parse.urlencode(parameters)
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/api/v1/{path}?{query}") as answer:
-        return json.load(answer)["data"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/api/v1/{path}?{query}") as response:
+        return json.load(response)["data"]
 
 
 def check() -> None:

@@ -87,10 +87,10 @@ class LoopbackBroker:
             while len(prefix := stream.read(4)) == 4:
                 frame = stream.read(int.from_bytes(prefix, "big"))
                 key, version, correlation_id, id_size = struct.unpack_from(">hhih", frame)
-                body = self._answer(key, version, frame[10 + max(id_size, 0) :])
+                body = self._respond(key, version, frame[10 + max(id_size, 0) :])
                 client.sendall(struct.pack(">ii", len(body) + 4, correlation_id) + body)
 
-    def _answer(self, key: int, version: int, body: bytes) -> bytes:
+    def _respond(self, key: int, version: int, body: bytes) -> bytes:
         if key == 18:
             apis = {
                 0: PRODUCE_VERSIONS[self.magic],

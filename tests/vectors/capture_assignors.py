@@ -48,10 +48,10 @@ class Java:
         assert self._process.stdin and self._process.stdout
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
+        response = self._process.stdout.readline()
+        if not response:
             raise SystemExit(f"Java ended at: {line}")
-        return answer.strip()
+        return response.strip()
 
     def close(self) -> None:
         assert self._process.stdin
@@ -92,9 +92,9 @@ def assign(
             for number, names in enumerate((racks or {}).get(topic, ()))
         ]
     )
-    answer = java.ask("|".join([f"assign {assignor} {topics} {near}", *rows]))
+    response = java.ask("|".join([f"assign {assignor} {topics} {near}", *rows]))
     assigned = {}
-    for part in answer.split("|"):
+    for part in response.split("|"):
         member, _, partitions = part.partition(" ")
         assigned[member] = [] if partitions == "-" else partitions.split(",")
     made = {"assignor": assignor, "partitions": counts, "members": members, "assigned": assigned}

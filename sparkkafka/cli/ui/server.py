@@ -1,7 +1,7 @@
 """The web server of `ui`: files of the page, and JSON. It reads only.
 
 - Only GET is served. Nothing that a request says changes anything.
-- A page of another site cannot read the answers: none has a CORS header, and a request whose Host
+- A page of another site cannot read the responses: none has a CORS header, and a request whose Host
   is a foreign name (DNS rebinding) is refused.
 - The page loads nothing from another host: see CSP.
 """
@@ -182,14 +182,14 @@ class _Handler(BaseHTTPRequestHandler):
         if path in FILES:
             name, media_type = FILES[path]
             content = files("sparkkafka.cli.ui").joinpath(name).read_bytes()
-            self._answer(200, media_type, content)
+            self._respond(200, media_type, content)
             return
         document = self._documents.get(path)
         if document is None:
             self._refuse(404, f"there is no {path}")
             return
         try:
-            self._answer_json(200, document(dict(parse_qsl(query))))
+            self._response_json(200, document(dict(parse_qsl(query))))
         except NotFoundError as error:
             self._refuse(404, str(error))
         except OptionError as error:
@@ -205,14 +205,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, code: int, message: str) -> None:
         self.close_connection = True
-        self._answer_json(code, {"error": message})
+        self._response_json(code, {"error": message})
 
-    def _answer_json(self, code: int, document: Any) -> None:
+    def _response_json(self, code: int, document: Any) -> None:
         # ASCII, because the name of a topic or a header may have half a pair of surrogates.
         content = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
-        self._answer(code, "application/json", content)
+        self._respond(code, "application/json", content)
 
-    def _answer(self, code: int, media_type: str, content: bytes) -> None:
+    def _respond(self, code: int, media_type: str, content: bytes) -> None:
         self.send_response(code)
         self.send_header("Content-Type", f"{media_type}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))

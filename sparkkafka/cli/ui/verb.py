@@ -75,13 +75,13 @@ def ui(
             f"--host {host} is reachable from other machines, and the page has no authentication: "
             "forward the port with ssh -L instead, or give --allow-remote too"
         )
-    from sparkkafka.cli.ui.answers import Answers, Watcher
+    from sparkkafka.cli.ui.responses import Responses, Watcher
     from sparkkafka.cli.ui.server import PageServer
 
     session = session_of(context)
     with Collector(session.admin()) as collector, Watcher(collector, interval_s) as watcher:
-        answers = Answers(watcher, session, checkpoint or (), dead_letters or ())
-        with answers, PageServer(host, port, answers) as server:
+        responses = Responses(watcher, session, checkpoint or (), dead_letters or ())
+        with responses, PageServer(host, port, responses) as server:
             if is_remote:
                 print_error(
                     f"warning: everybody who reaches {host} port {server.port} can see topics, "

@@ -251,7 +251,7 @@ def _filter_fields(acl_filter: AclBindingFilter) -> dict[str, Any]:
 
 
 def _read_binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
-    """Read an ACL: the parts of an answer with its resource, and with its user and operation."""
+    """Read an ACL: the parts of a response with its resource, and with its user and operation."""
     return AclBinding(
         _name_of(resource.resource_type, RESOURCE_TYPES),
         resource.resource_name,

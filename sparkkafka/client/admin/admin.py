@@ -81,7 +81,7 @@ class Admin(NotPickled):
 
     Each call waits at most `timeout_s`, by default default.api.timeout.ms, and retries failures
     that may pass until then: a moved leader, controller or coordinator, a broken connection, a
-    broker that starts. If an answer is lost, the retry counts what the first attempt has done as
+    broker that starts. If a response is lost, the retry counts what the first attempt has done as
     success. Errors are KafkaErrors: BrokerError with Kafka's code, and the ACL to grant if the
     request was denied; KafkaTimeoutError with the last failure; OptionError for a bad argument,
     before anything is sent.
@@ -571,7 +571,8 @@ class Admin(NotPickled):
         self, filters: Iterable[AclBindingFilter], *, timeout_s: float | None = None
     ) -> Results[AclBindingFilter, list[AclBinding]]:
         """Delete all ACLs that each filter matches. By filter: the deleted ACLs, without those of
-        an attempt whose answer was lost, or an error if one was not deleted. Raises OptionError."""
+        an attempt whose response was lost, or an error if one was not deleted. Raises
+        OptionError."""
         with self._call(timeout_s) as (cluster, deadline):
             return acls.delete_acls(cluster, filters, deadline)
 

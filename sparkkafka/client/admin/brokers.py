@@ -207,7 +207,7 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
 
 
 def _read_log_dir(row: Any) -> LogDirDescription:
-    """Read a log directory of a DescribeLogDirs answer."""
+    """Read a log directory of a DescribeLogDirs response."""
     return LogDirDescription(
         replicas={
             tp: ReplicaInfo(replica.partition_size, replica.offset_lag, replica.is_future_key)
@@ -370,7 +370,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
         return request
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        # From version 2 on the answer has one error for all features, and no results.
+        # From version 2 on the response has one error for all features, and no results.
         outcomes = dict.fromkeys(items, Outcome(0))
         outcomes |= {row.feature: Outcome.of(row) for row in response.results}
         return list(outcomes.items())

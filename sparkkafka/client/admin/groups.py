@@ -165,7 +165,7 @@ def _consumer_member(member: Any) -> MemberDescription:
 
 
 def assigned_partitions(assignment: Any) -> frozenset[TopicPartition]:
-    """Return the partitions of an assignment in the answer about a consumer or share group."""
+    """Return the partitions of an assignment in the response about a consumer or share group."""
     return frozenset(
         TopicPartition(topic.topic_name, number)
         for topic in assignment.topic_partitions

@@ -192,7 +192,7 @@ def delete_records(
 ) -> Results[TopicPartition, int]:
     """Delete the records before an offset in each partition; the value is the log's new start.
 
-    For HIGH_WATERMARK the offset is listed first: the request is repeated if its answer is lost,
+    For HIGH_WATERMARK the offset is listed first: the request is repeated if its response is lost,
     and that must not delete records that were written meanwhile.
     """
     items = {
@@ -264,7 +264,7 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         return [(tp, Outcome.of(row)) for tp, row in by_partition(response.responses)]
 
     def is_already_done(self, item: TopicPartition, code: int) -> bool:
-        """Return whether an earlier attempt, whose answer was lost, has cancelled the
+        """Return whether an earlier attempt, whose response was lost, has cancelled the
         reassignment."""
         return self._items[item] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
@@ -383,7 +383,8 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
 
 
 def _election_error(tp: TopicPartition, row: Any) -> KafkaError | None:
-    """Return the error of a partition in the answer about all of them; None if it has a leader."""
+    """Return the error of a partition in the response about all of them; None if it has a
+    leader."""
     if not row.error_code:
         return None
     return BrokerError(row.error_code, f"ElectLeaders of {tp}", row.error_message)

@@ -119,7 +119,7 @@ class ClientQuotaAlteration:
 
 
 def _read_entity(parts: Iterable[Any]) -> ClientQuotaEntity:
-    """Read an entity of a broker's answer. It is not checked: it may have types that this client
+    """Read an entity of a broker's response. It is not checked: it may have types that this client
     does not know."""
     entity = ClientQuotaEntity.__new__(ClientQuotaEntity)
     entity.entries = dict(sorted((part.entity_type, part.entity_name) for part in parts))

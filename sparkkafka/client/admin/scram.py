@@ -133,7 +133,8 @@ def _infos(row: Any) -> tuple[ScramCredentialInfo, ...]:
 
 
 def _infos_or_error(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
-    """Read the mechanisms and iterations of a user in the answer about all, or the user's error."""
+    """Read the mechanisms and iterations of a user in the response about all, or the user's
+    error."""
     if row.error_code:
         return BrokerError(row.error_code, f"user {row.user}", row.error_message)
     return _infos(row)

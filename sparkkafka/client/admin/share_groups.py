@@ -197,10 +197,10 @@ def _share_offset(row: Any) -> ShareGroupOffset | None:
 def _group_or_item_outcomes(
     response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]
 ) -> Outcomes[_K]:
-    """Read an answer with an error of the whole group, which is then that of each item, or else
-    the outcome of each item, which `rows` has with its part of the answer."""
-    answers = [(item, response) for item in items] if response.error_code else rows
-    return [(item, Outcome.of(answer)) for item, answer in answers]
+    """Read a response with an error of the whole group, which is then that of each item, or else
+    the outcome of each item, which `rows` has with its part of the response."""
+    parts = [(item, response) for item in items] if response.error_code else rows
+    return [(item, Outcome.of(part)) for item, part in parts]
 
 
 class _AlterOffsets(_ShareHandler[TopicPartition, None]):

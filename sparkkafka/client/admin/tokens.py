@@ -57,7 +57,7 @@ class DelegationToken:
 
 
 class _SingleRequest(ApiHandler[str, T]):
-    """Sends one request, and reads its answer with the function `read`. Its one item is the text
+    """Sends one request, and reads its response with the function `read`. Its one item is the text
     that names the operation in errors."""
 
     def __init__(self, request: Any, read: Callable[[Any], T]) -> None:
@@ -81,7 +81,7 @@ class _SingleRequest(ApiHandler[str, T]):
 def _call(
     cluster: Cluster, what: str, request: Any, read: Callable[[Any], T], deadline: Deadline
 ) -> T:
-    """Send the request to any broker and return what `read` makes of the answer. `what` names the
+    """Send the request to any broker and return what `read` makes of the response. `what` names the
     operation in errors. Raises KafkaError."""
     handler = _SingleRequest(request, read)
     return call_all(cluster, [what], handler, ToAny(), deadline, what)[what]
@@ -110,9 +110,13 @@ def create_delegation_token(
         max_lifetime_ms=_checked_period(max_lifetime_ms, "max_lifetime_ms"),
     )
 
-    def read(answer: Any) -> DelegationToken:
-        times_ms = answer.issue_timestamp_ms, answer.expiry_timestamp_ms, answer.max_timestamp_ms
-        return _make_token(answer, renewer_principals, times_ms)
+    def read(response: Any) -> DelegationToken:
+        times_ms = (
+            response.issue_timestamp_ms,
+            response.expiry_timestamp_ms,
+            response.max_timestamp_ms,
+        )
+        return _make_token(response, renewer_principals, times_ms)
 
     return _call(cluster, "getting a delegation token", request, read, deadline)
 
@@ -154,7 +158,9 @@ def _change_expiry(
 
     request = request_type(hmac=token.hmac.reveal(), **period)  # its repr hides the HMAC
     what = f"{doing} delegation token {token.token_id}"
-    return _call(cluster, what, request, lambda answer: int(answer.expiry_timestamp_ms), deadline)
+    return _call(
+        cluster, what, request, lambda response: int(response.expiry_timestamp_ms), deadline
+    )
 
 
 def describe_delegation_tokens(
@@ -172,30 +178,30 @@ def describe_delegation_tokens(
             for kind, name in principals
         ]
 
-    def read(answer: Any) -> list[DelegationToken]:
+    def read(response: Any) -> list[DelegationToken]:
         return [
             _make_token(
                 token,
                 [(user.principal_type, user.principal_name) for user in token.renewers],
                 (token.issue_timestamp, token.expiry_timestamp, token.max_timestamp),
             )
-            for token in answer.tokens
+            for token in response.tokens
         ]
 
     return _call(cluster, "reading delegation tokens", request, read, deadline)
 
 
 def _make_token(
-    answer: Any, renewers: Iterable[tuple[str, str]], times_ms: tuple[int, int, int]
+    response: Any, renewers: Iterable[tuple[str, str]], times_ms: tuple[int, int, int]
 ) -> DelegationToken:
-    """Make the token that a broker's answer, or a part of one, describes. `renewers` are type and
+    """Make the token that a broker's response, or a part of one, describes. `renewers` are type and
     name of users, `times_ms` its issue, expiry and maximum timestamps."""
-    requester = answer.token_requester_principal_name
+    requester = response.token_requester_principal_name
     return DelegationToken(
-        answer.token_id,
-        SecretBytes(answer.hmac),
-        f"{answer.principal_type}:{answer.principal_name}",
-        f"{answer.token_requester_principal_type}:{requester}" if requester else "",
+        response.token_id,
+        SecretBytes(response.hmac),
+        f"{response.principal_type}:{response.principal_name}",
+        f"{response.token_requester_principal_type}:{requester}" if requester else "",
         tuple(f"{kind}:{name}" for kind, name in renewers),
         *times_ms,
     )

@@ -334,7 +334,7 @@ def list_topics(
 
 
 def _description(row: Any) -> TopicDescription:
-    """Read a topic of a Metadata answer."""
+    """Read a topic of a Metadata response."""
     return TopicDescription(
         name=row.name,
         topic_id=topic_id_text(row.topic_id),
@@ -363,7 +363,7 @@ def topic_id_text(topic_id: uuid.UUID) -> str | None:
 
 
 def broker_timeout_ms(cluster: Cluster, deadline: Deadline) -> int:
-    """Return how long the broker may take: not longer than the client waits for its answer."""
+    """Return how long the broker may take: not longer than the client waits for its response."""
     return int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
 
 

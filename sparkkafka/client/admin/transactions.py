@@ -287,10 +287,10 @@ def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]
     while True:
         cluster.request_metadata([], deadline)
         brokers = sorted(cluster.brokers)
-        answers = call_once(cluster, brokers, handler, ToBroker(cluster), deadline)
-        failures = answers.errors.values()
+        responses = call_once(cluster, brokers, handler, ToBroker(cluster), deadline)
+        failures = responses.errors.values()
         if not failures:
-            return sorted({row.transactional_id for rows in answers.values() for row in rows})
+            return sorted({row.transactional_id for rows in responses.values() for row in rows})
         # The next attempt goes to all brokers: ids of one that failed may have moved to one that
         # has already answered. An error that is not retriable is raised first.
         retry.after(min(failures, key=lambda error: error.retriable))
@@ -385,7 +385,7 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
 
 
 def _producer_state(state: Any) -> ProducerState:
-    """Read a producer of the answer, with None for what is -1 there."""
+    """Read a producer of the response, with None for what is -1 there."""
     start = state.current_txn_start_offset
     return ProducerState(
         state.producer_id,

@@ -172,23 +172,23 @@ def authenticate(
     """
     try:
         # With version 0 tokens are sent outside of Kafka's requests, without error messages.
-        answer = connection.call(
+        response = connection.call(
             SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=1
         )
-        if answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offered = printable(", ".join(answer.mechanisms)) or "none"
+        if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offered = printable(", ".join(response.mechanisms)) or "none"
             raise AuthenticationError(
                 f"{connection}: this listener has no SASL mechanism {settings.mechanism}, but "
                 f"{offered}; compare {prefix}sasl.mechanism with the broker's "
                 "sasl.enabled.mechanisms"
             )
-        if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
             raise AuthenticationError(
                 f"{connection}: this listener does not use SASL: compare {prefix}security.protocol "
                 "with the listener's (SSL or PLAINTEXT)"
             )
-        if answer.error_code:
-            raise BrokerError(answer.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
+        if response.error_code:
+            raise BrokerError(response.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
         lifetime_ms = _exchange_messages(connection, settings, deadline)
     except AuthenticationError:
         settings.forget_token()
@@ -227,17 +227,17 @@ def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Dea
     message, lifetime_ms = next(conversation), 0
     for _ in range(MAX_ROUNDS):
         # Revealed only here: the request's repr hides it.
-        answer = connection.call(SaslAuthenticateRequest(auth_bytes=message.reveal()), deadline)
-        if answer.error_code:
-            reason = _redact(answer.error_message or "", message, settings.username)
-            if answer.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
-                raise BrokerError(answer.error_code, f"SaslAuthenticate @ {connection}", reason)
+        response = connection.call(SaslAuthenticateRequest(auth_bytes=message.reveal()), deadline)
+        if response.error_code:
+            reason = _redact(response.error_message or "", message, settings.username)
+            if response.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
+                raise BrokerError(response.error_code, f"SaslAuthenticate @ {connection}", reason)
             raise AuthenticationError(
                 f"{connection}: authentication with {settings.text} failed: {reason}"
             )
-        lifetime_ms = answer.session_lifetime_ms
+        lifetime_ms = response.session_lifetime_ms
         try:
-            message = conversation.send(bytes(answer.auth_bytes))
+            message = conversation.send(bytes(response.auth_bytes))
         except StopIteration:
             return int(lifetime_ms)
         except AuthenticationError as error:

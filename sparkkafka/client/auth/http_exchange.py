@@ -1,7 +1,7 @@
-"""One request and its answer over HTTP or HTTPS, for OAuth token endpoints and schema registries.
+"""One request and its response over HTTP or HTTPS, for OAuth token endpoints and schema registries.
 
-http.client writes the request and parses the answer, on a socket with one deadline for all its
-operations. The size of an answer is limited. Redirects are not followed and proxies are not used,
+http.client writes the request and parses the response, on a socket with one deadline for all its
+operations. The size of a response is limited. Redirects are not followed and proxies are not used,
 since a request may contain a secret. No frame of a traceback has a secret in a variable.
 """
 
@@ -26,15 +26,16 @@ RETRIABLE_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 """The common ones of 5xx, and those of 4xx that are not in Java's UNRETRYABLE_HTTP_CODES."""
 
 MAX_HEADER_BYTES: Final = 256 * 1024
-"""Maximum size of an answer's headers and sizes of chunks. http.client accepts a negative size of a
-chunk, and would read forever."""
+"""Maximum size of a response's headers and sizes of chunks. http.client accepts a negative size of
+a chunk, and would read forever."""
 
 
 class Server(NamedTuple):
     """A server, and its names in errors.
 
-    `name` is its address without secrets. `error_class` is raised if the answer is not HTTP, or has
-    more than `max_answer_bytes` and so is not `answer_kind`. `url_option`, `truststore_option` and
+    `name` is its address without secrets. `error_class` is raised if the response is not HTTP, or
+    has more than `max_response_bytes` and so is not `response_kind`. `url_option`,
+    `truststore_option` and
     `versions_option` are the options of its address, of its authorities and of the versions of TLS;
     `prefix` precedes the names of other options of TLS.
     """
@@ -44,9 +45,9 @@ class Server(NamedTuple):
     host: str
     port: int
     tls: TlsSettings
-    max_answer_bytes: int
+    max_response_bytes: int
     error_class: type[KafkaError]
-    answer_kind: str
+    response_kind: str
     url_option: str
     truststore_option: str
     versions_option: str
@@ -63,7 +64,7 @@ class Request(NamedTuple):
     body: SecretBytes | None = None
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     headers: http.client.HTTPMessage
     body: SecretBytes
@@ -84,17 +85,19 @@ class Answer(NamedTuple):
 
 
 def exchange(
-    server: Server, request: Request, deadline: Deadline, *, connect_ms: float, answer_ms: float
-) -> Answer:
-    """Send a request and return its answer. Connecting may take `connect_ms`, and the answer after
-    that `answer_ms`.
+    server: Server, request: Request, deadline: Deadline, *, connect_ms: float, response_ms: float
+) -> HttpResponse:
+    """Send a request and return its response. Connecting may take `connect_ms`, and the response
+    after that `response_ms`.
 
     Raises KafkaConnectionError for failures that may pass, AuthenticationError if TLS fails,
-    `server.error_class` if the answer is not HTTP or is too long, OptionError for TLS settings.
+    `server.error_class` if the response is not HTTP or is too long, OptionError for TLS settings.
     """
     with open_connection(server, deadline.sooner(connect_ms)) as sock:
         connection = http.client.HTTPConnection(server.host, server.port)
-        connection.sock = _BoundedSocket(sock, deadline.sooner(answer_ms), server.max_answer_bytes)
+        connection.sock = _BoundedSocket(
+            sock, deadline.sooner(response_ms), server.max_response_bytes
+        )
         try:
             connection.request(
                 request.method,
@@ -106,15 +109,15 @@ def exchange(
                 },
             )
             response = connection.getresponse()
-            body = SecretBytes(response.read(server.max_answer_bytes + 1))
-            if len(body) > server.max_answer_bytes:
+            body = SecretBytes(response.read(server.max_response_bytes + 1))
+            if len(body) > server.max_response_bytes:
                 raise _TooLongError
             if response.length:
                 raise http.client.IncompleteRead(b"", response.length)
         except Exception as error:
             # Variables in the frames of http.client contain the secret, or the token.
             raise error.with_traceback(None) from None
-        return Answer(response.status, response.headers, body)
+        return HttpResponse(response.status, response.headers, body)
 
 
 @contextmanager
@@ -161,7 +164,7 @@ def _timeout_s(deadline: Deadline) -> float:
 
 
 class _TooLongError(Exception):
-    """The answer has more than the maximum size."""
+    """The response has more than the maximum size."""
 
 
 class _BoundedSocket(io.RawIOBase):
@@ -171,10 +174,10 @@ class _BoundedSocket(io.RawIOBase):
     never exceed it.
     """
 
-    def __init__(self, sock: socket.socket, deadline: Deadline, max_answer_bytes: int) -> None:
+    def __init__(self, sock: socket.socket, deadline: Deadline, max_response_bytes: int) -> None:
         self._sock = sock
         self._deadline = deadline
-        self._left_bytes = max_answer_bytes + MAX_HEADER_BYTES
+        self._left_bytes = max_response_bytes + MAX_HEADER_BYTES
 
     def sendall(self, data: bytes) -> None:
         self._set_timeout()
@@ -212,8 +215,8 @@ def _kafka_errors(server: Server) -> Iterator[None]:
         raise
     except _TooLongError:
         raise server.error_class(
-            f"{server.name}: the answer is longer than {server.max_answer_bytes} bytes: not "
-            f"{server.answer_kind}"
+            f"{server.name}: the response is longer than {server.max_response_bytes} bytes: not "
+            f"{server.response_kind}"
         ) from None
     except ssl.SSLCertVerificationError as error:
         message = untrusted_message(
@@ -226,7 +229,7 @@ def _kafka_errors(server: Server) -> Iterator[None]:
         )
         raise AuthenticationError(f"{server.name}: its certificate {message}") from error
     except TimeoutError as error:
-        raise KafkaConnectionError(f"{server.name}: no answer in time") from error
+        raise KafkaConnectionError(f"{server.name}: no response in time") from error
     except (ssl.SSLEOFError, ConnectionError) as error:
         message = system_message(error)
         if server.secure and not isinstance(error, ConnectionRefusedError):
@@ -246,7 +249,7 @@ def _kafka_errors(server: Server) -> Iterator[None]:
     except (OSError, UnicodeError) as error:
         raise KafkaConnectionError(f"{server.name}: {system_message(error)}") from error
     except http.client.IncompleteRead as error:
-        raise KafkaConnectionError(f"{server.name}: the answer ends in the middle") from error
+        raise KafkaConnectionError(f"{server.name}: the response ends in the middle") from error
     except (http.client.HTTPException, ValueError) as error:
         # ValueError: http.client does not check all that a server may send.
         raise server.error_class(f"{server.name} does not answer in HTTP") from error

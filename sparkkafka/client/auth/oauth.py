@@ -63,7 +63,7 @@ RENEW_AGAIN_S = 10.0
 MAX_CACHED_S = 24 * 3600.0
 """The longest life that a token is assumed to have."""
 
-MAX_ANSWER_BYTES = 1_000_000
+MAX_RESPONSE_BYTES = 1_000_000
 """The largest response of a token endpoint, as in Java's HttpAccessTokenRetriever, or file."""
 
 MAX_SOURCES = 256
@@ -229,8 +229,8 @@ def _endpoint_or_problem(settings: OAuthSettings) -> HttpUrl | str:
 def fetch_token(settings: OAuthSettings, deadline: Deadline, once: bool = False) -> Token:
     """Request a token, and retry with backoff after failures that may pass, unless `once`.
 
-    Raises AuthenticationError if the server refuses or its answer is not OAuth's, KafkaTimeoutError
-    or (`once`) KafkaConnectionError if it does not answer, OptionError.
+    Raises AuthenticationError if the server refuses or its response is not OAuth's,
+    KafkaTimeoutError or (`once`) KafkaConnectionError if it does not answer, OptionError.
     """
     endpoint = parse_endpoint(settings)
     backoff = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
@@ -253,7 +253,7 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
         endpoint.host,
         endpoint.port,
         settings.tls,
-        MAX_ANSWER_BYTES,
+        MAX_RESPONSE_BYTES,
         AuthenticationError,
         "a token's",
         settings.options.url,
@@ -266,14 +266,14 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
         _headers(settings),
         _body(settings),
     )
-    answer = exchange(
+    response = exchange(
         server,
         request,
         deadline,
         connect_ms=settings.connect_timeout_ms,
-        answer_ms=settings.read_timeout_ms,
+        response_ms=settings.read_timeout_ms,
     )
-    status, body = answer.status, answer.body
+    status, body = response.status, response.body
     if status in (200, 201):
         token = _parse_token(body)
         if token is not None:
@@ -284,7 +284,7 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
         message = _error_message(body, settings)
         raise AuthenticationError(f"{endpoint} answers without an access_token{message}")
     if 300 <= status < 400:
-        where = _redact(answer.redirect_host(), settings) or "elsewhere"
+        where = _redact(response.redirect_host(), settings) or "elsewhere"
         raise AuthenticationError(
             f"{endpoint} redirects (status {status}) to {where}, and no secret is sent there: "
             f"set {settings.options.url} to the token endpoint itself"
@@ -352,13 +352,13 @@ def _body(settings: OAuthSettings) -> SecretBytes:
 
 def _parse_token(body: SecretBytes) -> Token | None:
     """Return the token in the response, None if there is none."""
-    answer = _parse_json_object(body) or {}
+    response = _parse_json_object(body) or {}
     # Java's JwtResponseParser takes either.
-    token = answer.get("access_token") or answer.get("id_token")
+    token = response.get("access_token") or response.get("id_token")
     if not isinstance(token, str) or not token.strip():
         return None
     try:
-        life_s = float(answer["expires_in"])  # a number, or, from some servers, its text
+        life_s = float(response["expires_in"])  # a number, or, from some servers, its text
     except (KeyError, TypeError, ValueError, OverflowError):
         life_s = math.nan
     return Token(Secret(token.strip()), life_s if math.isfinite(life_s) else None)
@@ -367,10 +367,10 @@ def _parse_token(body: SecretBytes) -> Token | None:
 def _parse_json_object(body: SecretBytes) -> dict[str, Any] | None:
     """Return the response as a JSON object, None if it is no such object."""
     try:
-        answer = json.loads(body.reveal())
+        response = json.loads(body.reveal())
     except (ValueError, RecursionError):
         return None
-    return answer if isinstance(answer, dict) else None
+    return response if isinstance(response, dict) else None
 
 
 def _body_kind(body: SecretBytes) -> str:
@@ -382,11 +382,11 @@ def _body_kind(body: SecretBytes) -> str:
 
 
 def _error_message(body: SecretBytes, settings: OAuthSettings) -> str:
-    """Return OAuth's description of an error (RFC 6749, 5.2), or else the kind of the answer."""
-    answer = _parse_json_object(body)
-    if answer is None:
+    """Return OAuth's description of an error (RFC 6749, 5.2), or else the kind of the response."""
+    response = _parse_json_object(body)
+    if response is None:
         return f" with {_body_kind(body)}" if body else ""
-    values = [answer.get(name) for name in ("error", "error_description")]
+    values = [response.get(name) for name in ("error", "error_description")]
     message = ": ".join(value for value in values if isinstance(value, str) and value)
     return f": {_redact(message, settings)}" if message else ""
 
@@ -408,7 +408,10 @@ def make_assertion(settings: AssertionSettings) -> Secret:
     OptionError, naming the option."""
     if settings.file:
         text = (
-            read_store(settings.file, MAX_ANSWER_BYTES).reveal().decode("utf-8", "replace").strip()
+            read_store(settings.file, MAX_RESPONSE_BYTES)
+            .reveal()
+            .decode("utf-8", "replace")
+            .strip()
         )
         if not text:
             raise OptionError(f"{settings.file} is empty")
@@ -455,7 +458,7 @@ def _load_signing_key(settings: AssertionSettings) -> Any:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     store, passphrase = settings.key, settings.passphrase
-    content = read_store(store, MAX_ANSWER_BYTES)
+    content = read_store(store, MAX_RESPONSE_BYTES)
     try:
         return load_pem_private_key(content.reveal(), passphrase.reveal().encode() or None)
     except Exception:  # of several types, with messages of OpenSSL that do not help
@@ -471,7 +474,7 @@ def _read_template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
     if not store:
         return {}, {}
     try:
-        template = json.loads(read_store(store, MAX_ANSWER_BYTES).reveal())
+        template = json.loads(read_store(store, MAX_RESPONSE_BYTES).reveal())
         header, claims = template.get("header", {}), template.get("payload", {})
         return dict(header), dict(claims)
     except (ValueError, TypeError, AttributeError, RecursionError):
@@ -487,14 +490,14 @@ def _read_token_file(path: str) -> Secret:
     """Read the token in a file. Raises AuthenticationError."""
     try:
         with Path(path).open("rb") as file:
-            content = SecretBytes(file.read(MAX_ANSWER_BYTES + 1))
+            content = SecretBytes(file.read(MAX_RESPONSE_BYTES + 1))
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or str(error)
         raise AuthenticationError(
             f"the file of the OAuth token, {path}, cannot be read on this machine ({what})"
         ) from None
     token = Secret(content.reveal().decode("utf-8", "replace").strip())
-    if not token or len(content) > MAX_ANSWER_BYTES:
+    if not token or len(content) > MAX_RESPONSE_BYTES:
         raise AuthenticationError(
             f"the file of the OAuth token, {path}, is {'too large' if token else 'empty'}"
         )
@@ -670,9 +673,9 @@ def _role_credentials(settings: OAuthSettings) -> Any:
         role["ExternalId"] = settings.aws_role_external_id
 
     def load(_provider: Any) -> Any:
-        answer = sts.assume_role(**role)["Credentials"]
+        response = sts.assume_role(**role)["Credentials"]
         names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
-        return credentials.Credentials(*(answer[name] for name in names))
+        return credentials.Credentials(*(response[name] for name in names))
 
     return type("AssumedRole", (credentials.CredentialProvider,), {"load": load})()
 

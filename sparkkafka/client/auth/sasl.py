@@ -1,13 +1,14 @@
 """The SASL mechanisms PLAIN, SCRAM, OAUTHBEARER and GSSAPI, as conversations with a server.
 
 A conversation is a generator: it yields bytes to send (hidden, in `SecretBytes`), receives the
-server's answer, and returns once the mechanism has succeeded. Nothing here uses a broker's socket.
+server's response, and returns once the mechanism has succeeded. Nothing here uses a broker's
+socket.
 
     message = next(conversation)
     while True:
-        answer = ...  # SaslAuthenticate with `message.reveal()`
+        response = ...  # SaslAuthenticate with `message.reveal()`
         try:
-            message = conversation.send(answer)
+            message = conversation.send(response)
         except StopIteration:
             break
 
@@ -153,7 +154,7 @@ def oauthbearer_conversation(
         "\x01".join(["n,,", f"auth=Bearer {token.reveal()}", *pairs, "", ""]).encode()
     )
     if challenge:
-        # RFC 7628, section 3.2.3: a dummy answer lets the server end the conversation.
+        # RFC 7628, section 3.2.3: a dummy response lets the server end the conversation.
         yield SecretBytes(b"\x01")
         reason = printable(bytes(challenge[:300]).decode("utf-8", "replace"))
         raise AuthenticationError(f"OAUTHBEARER: the server refuses the token: {reason}")
@@ -243,11 +244,11 @@ def kerberos_conversation(
     try:
         context, token = _run_within(deadline, lambda: _start_context(gssapi, settings, host))
         while True:
-            answer = yield SecretBytes(token or b"")
+            response = yield SecretBytes(token or b"")
             if context.complete:
                 break
-            token = context.step(answer)
-        offer = context.unwrap(answer).message  # RFC 4752, 3.1: security layers, maximum size
+            token = context.step(response)
+        offer = context.unwrap(response).message  # RFC 4752, 3.1: security layers, maximum size
         if len(offer) != 4 or not offer[0] & _NO_LAYER:
             raise AuthenticationError(
                 "GSSAPI: the broker requires a security layer (auth-int or auth-conf), which "
@@ -330,7 +331,7 @@ def _run_within(deadline: Deadline, action: Callable[[], _T]) -> _T:
         raise errors[0]
     if not results:
         raise KafkaTimeoutError(
-            f"GSSAPI: no answer from the KDC within {deadline.text}: krb5.conf has its address"
+            f"GSSAPI: no response from the KDC within {deadline.text}: krb5.conf has its address"
         )
     return results[0]
 

@@ -2,7 +2,7 @@
 
 A `Cluster` belongs to one thread (a Spark task, or the driver's planning call). It keeps one
 connection per broker, opens it when first needed and again after it broke. Clients with several
-threads have a `Cluster` for each, so that no thread waits for an answer to another; what brokers
+threads have a `Cluster` for each, so that no thread waits for a response to another; what brokers
 say of the cluster is kept once, in the `Metadata` that all of them share.
 """
 
@@ -55,7 +55,7 @@ UNKNOWN_TOPIC_GRACE_MS = 5_000
 # The same for a topic that has existed, since a job fails if it counts as missing too soon.
 KNOWN_TOPIC_GRACE_MS = 30_000
 # The same if every broker of the cluster says that the topic does not exist. Java's Admin believes
-# the first answer; the JVM connector requests metadata three times in two seconds.
+# the first response; the JVM connector requests metadata three times in two seconds.
 UNKNOWN_TO_ALL_GRACE_MS = 2_000
 
 # Metadata may be used for at least this time: with metadata.max.age.ms=0 it would be outdated
@@ -90,7 +90,7 @@ class Cluster:
         self.metadata = metadata or Metadata()
         self._metrics = metrics
         self.metadata_age_ms = max(options.metadata_max_age_ms, MIN_METADATA_AGE_MS)
-        """How long an answer about topics may be used."""
+        """How long a response about topics may be used."""
         self._for_task = for_task
         self.close_signal = close_signal
         self.topic_errors: dict[str, int] = {}
@@ -190,11 +190,11 @@ class Cluster:
         retry = self.retry(deadline, what or request.API_NAME)
         while True:
             try:
-                answer = self._call_once(request, deadline)
+                response = self._call_once(request, deadline)
                 self.failing = None
                 if isinstance(request, MetadataRequest):
                     self._no_metadata_since_s = None
-                return answer
+                return response
             except KafkaError as error:
                 failure = error
                 if isinstance(request, MetadataRequest):
@@ -205,7 +205,7 @@ class Cluster:
                 retry.after(failure)
 
     def _call_once(self, request: Any, deadline: Deadline) -> Any:
-        """Send the request to one broker, and raise the error code of its answer."""
+        """Send the request to one broker, and raise the error code of its response."""
         connection = self.any_connection(deadline)
         # request.timeout.ms starts here: finding a broker that answers may have taken longer.
         response = connection.call(request, deadline.sooner(self.options.request_timeout_ms))
@@ -215,10 +215,10 @@ class Cluster:
             raise BrokerError(code, f"{request.API_NAME} @ {connection}", message)
         throttle(response, deadline)
         if isinstance(request, MetadataRequest) and not response.brokers:
-            # As in Java's clients, this is no answer: the broker is starting, or cut off.
+            # As in Java's clients, this is no response: the broker is starting, or cut off.
             where = f"{request.API_NAME} @ {connection}"
             raise BrokerError(
-                ErrorCode.LEADER_NOT_AVAILABLE, where, "the answer names no brokers at all"
+                ErrorCode.LEADER_NOT_AVAILABLE, where, "the response names no brokers at all"
             )
         return response
 
@@ -313,7 +313,7 @@ class Cluster:
         """Return since when (monotonic clock) these topics count as unknown in an operation that
         began at `began_s`.
 
-        That is `began_s`, but in a task the time of the first answer without the topic: a task
+        That is `began_s`, but in a task the time of the first response without the topic: a task
         reads partitions one after the other, and only the first one must wait for the topic.
         """
         if not self._for_task:
@@ -541,7 +541,8 @@ class Cluster:
 
 
 def throttle(response: Any, deadline: Deadline) -> None:
-    """Wait for the answer's throttle time (KIP-219: the broker answers, then the client waits)."""
+    """Wait for the response's throttle time (KIP-219: the broker answers, then the client
+    waits)."""
     wait_ms = getattr(response, "throttle_time_ms", 0)
     if wait_ms > 0:
         log.info("throttled by the broker for %d ms", wait_ms)

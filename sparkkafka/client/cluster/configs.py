@@ -426,7 +426,7 @@ def _lookup(cluster: Cluster) -> ToBroker:
 
 
 def _resource(row: Any) -> ConfigResource:
-    """Return the resource that a part of an answer is about. An unknown type is its number."""
+    """Return the resource that a part of a response is about. An unknown type is its number."""
     kind = _TYPE_NAMES.get(row.resource_type, str(row.resource_type))
     return ConfigResource(kind, row.resource_name)
 
@@ -437,7 +437,7 @@ def _acl_name(resource: ConfigResource) -> str:
 
 
 def _entry(row: Any) -> ConfigEntry:
-    """Read a setting of a DescribeConfigs answer."""
+    """Read a setting of a DescribeConfigs response."""
     return ConfigEntry(
         name=row.name,
         value=row.value,

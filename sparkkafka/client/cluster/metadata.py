@@ -48,9 +48,9 @@ class TopicMetadata:
 def read_topics(
     rows: Iterable[MetadataResponseTopic], names: Iterable[str] | None
 ) -> tuple[dict[str, TopicMetadata], dict[str, int]]:
-    """Read a Metadata answer: its topics, and the error codes of those that have no metadata.
+    """Read a Metadata response: its topics, and the error codes of those that have no metadata.
 
-    A topic of `names` that the answer leaves out counts as unknown.
+    A topic of `names` that the response leaves out counts as unknown.
     """
     topics: dict[str, TopicMetadata] = {}
     failed: dict[str, int] = {}
@@ -220,7 +220,7 @@ class Metadata:
         return topics, failed
 
     def add_broker(self, broker: Broker) -> None:
-        """Add a broker that an answer about a coordinator names."""
+        """Add a broker that a response about a coordinator names."""
         with self._lock:
             known = self.brokers.get(broker.node_id)
             if known is None or (known.host, known.port) != (broker.host, broker.port):

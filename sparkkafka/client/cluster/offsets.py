@@ -1,7 +1,7 @@
 """Offsets of partitions: the earliest, the latest and those of timestamps, by ListOffsets.
 
 In Kafka the latest offset of ListOffsets is the high watermark, or with read_committed the last
-stable offset, and Fetch answers have the same. Another broker may give an offset inside the last
+stable offset, and Fetch responses have the same. Another broker may give an offset inside the last
 batch (Tansu 0.6: the batch's first offset plus 1), so that a read up to it would leave out the rest
 of the batch: `confirmed_ends` compares them with those of Fetch.
 """
@@ -362,7 +362,7 @@ def _list_all_or_raise(
 
 
 class _FetchEnds(ApiHandler[TopicPartition, int]):
-    """Fetches from the end on: the answer has no records, and says where the log ends."""
+    """Fetches from the end on: the response has no records, and says where the log ends."""
 
     request_type = FetchRequest
 
@@ -411,7 +411,7 @@ def confirmed_ends(
     isolation_level: str,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, int]:
-    """Return the ends `latest`, which ListOffsets gave, or those of the leaders' Fetch answers
+    """Return the ends `latest`, which ListOffsets gave, or those of the leaders' Fetch responses
     where these are later. Sends one more request to each leader.
 
     The first time that ListOffsets was wrong is logged as a warning, and `cluster.lists_short_ends`

@@ -1,7 +1,7 @@
 """The request driver: sends a request about several items to the right brokers, retries it, and
 ends with a value or an error for each item.
 
-An `ApiHandler` builds one kind of request and reads its answers; a `Lookup` finds the broker of
+An `ApiHandler` builds one kind of request and reads its responses; a `Lookup` finds the broker of
 each item (as Java's AdminApiDriver, AdminApiHandler and AdminApiLookupStrategy do). Items of one
 broker share a request, and requests to several brokers are in flight together. An item is done when
 it has a value or an error that is not retriable, or at the deadline.
@@ -69,17 +69,17 @@ class Outcome(NamedTuple):
     message: str | None = None
 
     @classmethod
-    def of(cls, answer: Any, value: Any = None) -> Self:
-        """Return the outcome with the error_code and error_message of an answer, or of the part of
+    def of(cls, response: Any, value: Any = None) -> Self:
+        """Return the outcome with the error_code and error_message of a response, or of the part of
         one that is about the item."""
-        return cls(answer.error_code, value, getattr(answer, "error_message", None))
+        return cls(response.error_code, value, getattr(response, "error_message", None))
 
 
 Outcomes: TypeAlias = Iterable[tuple[K, Outcome]]
 
 
 class ApiHandler(Generic[K, V]):
-    """Builds one kind of request about several items, and reads its answers."""
+    """Builds one kind of request about several items, and reads its responses."""
 
     request_type: ClassVar[Any]
 
@@ -99,7 +99,7 @@ class ApiHandler(Generic[K, V]):
     """Codes that are retriable in Kafka, but not here, where they mean a mistyped name."""
 
     done_codes: ClassVar[frozenset[int]] = frozenset()
-    """Codes that, after an attempt without an answer, mean that this attempt has succeeded."""
+    """Codes that, after an attempt without a response, mean that this attempt has succeeded."""
 
     empty_codes: ClassVar[frozenset[int]] = frozenset()
     """Codes that are no error: they mean that there is nothing about an item."""
@@ -119,7 +119,7 @@ class ApiHandler(Generic[K, V]):
         return [items]
 
     def read(self, response: Any, items: Sequence[K]) -> Outcomes[K]:
-        """Read the outcome of each item. An item that the answer leaves out has failed."""
+        """Read the outcome of each item. An item that the response leaves out has failed."""
         raise NotImplementedError
 
     def name(self, item: K) -> str:
@@ -315,9 +315,9 @@ class _Attempt(Generic[K, V]):
         self._sent: list[tuple[Connection, Sequence[K]]] = []
         self.connections: dict[K, Connection] = {}
         self.outcomes: dict[K, Outcome] = {}
-        """What the answers say of their items."""
+        """What the responses say of their items."""
         self.failures: dict[K, KafkaError] = {}
-        """The errors of items without an answer."""
+        """The errors of items without a response."""
         self.unanswered: set[K] = set()
         """Items whose request was sent and not answered: it may have been carried out."""
 
@@ -327,7 +327,7 @@ class _Attempt(Generic[K, V]):
         return f"{name} of {about} @ {self.connections[items[0]]}"
 
     def run(self, items: Sequence[K], lookup: Lookup[K]) -> None:
-        """Find the brokers, send to all of them, then read the answers."""
+        """Find the brokers, send to all of them, then read the responses."""
         by_node: dict[int | None, list[K]] = {}
         try:
             for item, node in lookup.find(items, self._deadline).items():
@@ -352,7 +352,7 @@ class _Attempt(Generic[K, V]):
             raise
 
     def _receive_all(self) -> None:
-        """Read the answers to all requests that were sent."""
+        """Read the responses to all requests that were sent."""
         timeouts: dict[Connection, KafkaTimeoutError] = {}
         for connection, items in self._sent:
             try:
@@ -444,7 +444,7 @@ class _Attempt(Generic[K, V]):
         else:
             outcomes = dict(self._handler.read(response, items))
         left_out = Outcome(
-            ErrorCode.UNKNOWN_SERVER_ERROR, None, "the broker's answer leaves it out"
+            ErrorCode.UNKNOWN_SERVER_ERROR, None, "the broker's response leaves it out"
         )
         for item in items:
             self.outcomes[item] = outcomes.get(item, left_out)
@@ -691,13 +691,15 @@ class _FindCoordinator(ApiHandler[str, int]):
             return [(items[0], self._cache(items[0], response))] if len(items) == 1 else []
         return [(row.key, self._cache(row.key, row)) for row in response.coordinators]
 
-    def _cache(self, key: str, answer: Any) -> Outcome:
-        """Cache the key's coordinator and its address, unless the answer is an error. Returns the
+    def _cache(self, key: str, response: Any) -> Outcome:
+        """Cache the key's coordinator and its address, unless the response is an error. Returns the
         outcome of the key."""
-        if not answer.error_code:
-            self._cluster.metadata.add_broker(Broker(answer.node_id, answer.host, answer.port))
-            self._cluster.coordinators[self._kind, key] = answer.node_id
-        return Outcome(answer.error_code, answer.node_id, answer.error_message)
+        if not response.error_code:
+            self._cluster.metadata.add_broker(
+                Broker(response.node_id, response.host, response.port)
+            )
+            self._cluster.coordinators[self._kind, key] = response.node_id
+        return Outcome(response.error_code, response.node_id, response.error_message)
 
     def name(self, item: str) -> str:
         return f"{'group' if self._kind == FOR_GROUP else 'transactional id'} {item!r}"

@@ -70,7 +70,7 @@ class Consumer(NotPickled):
 
     One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods
     raise ConsumerStateError after `close`, BrokerError for errors of brokers and KafkaTimeoutError
-    after `timeout_s` (None: default.api.timeout.ms). The first call that needs an answer sends the
+    after `timeout_s` (None: default.api.timeout.ms). The first call that needs a response sends the
     first request. Raises OptionError.
     """
 
@@ -247,8 +247,8 @@ class Consumer(NotPickled):
     def lag(
         self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None
     ) -> dict[TopicPartition, LagInfo]:
-        """Position, end and lag of each partition, as the leaders answer now; None: of all assigned
-        partitions. With read_committed the end is the last stable offset."""
+        """Position, end and lag of each partition, as the leaders answer now; None: of all
+        assigned partitions. With read_committed the end is the last stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)
             chosen = [state.tp for state in self._states(partitions)]
@@ -291,7 +291,7 @@ class Consumer(NotPickled):
         asynchronous: bool = False,
         callback: CommitCallback | None = None,
     ) -> None:
-        """Commit offsets for group.id, and wait for the broker's answer: the positions of all
+        """Commit offsets for group.id, and wait for the broker's response: the positions of all
         assigned partitions, or these offsets (the next ones to read).
 
         Raises CommitFailedError if this is no longer a member, or the group rebalances.

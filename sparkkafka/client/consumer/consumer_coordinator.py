@@ -56,7 +56,7 @@ MISSING_TOPICS_LOOKUP_S = 30.0
 # The time until the second lookup, if the first one creates topics.
 TOPIC_CREATION_S = 1.0
 
-# The longest wait of an automatic commit for its answer; if it fails, the next one commits more.
+# The longest wait of an automatic commit for its response; if it fails, the next one commits more.
 AUTO_COMMIT_MS = 5_000
 
 # A commit that is due inside poll gets poll's remaining time, but at least MIN_COMMIT_MS, so that
@@ -257,7 +257,7 @@ class ConsumerCoordinator:
 
     def poll(self, deadline: Deadline, lookup_deadline: Deadline) -> None:
         """Do what is due in the group: rebalances, callbacks, automatic commits. `lookup_deadline`
-        is for metadata: it is later than `deadline`, if that is too short for an answer."""
+        is for metadata: it is later than `deadline`, if that is too short for a response."""
         self._commits.run_callbacks()
         if self._member is not None and not self._callback_depth:
             self._match_topics(lookup_deadline)
@@ -341,7 +341,7 @@ class ConsumerCoordinator:
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
     ) -> None:
-        """Commit, and wait for the answer. Raises OptionError without a group.id."""
+        """Commit, and wait for the response. Raises OptionError without a group.id."""
         try:
             self._commit(offsets, deadline)
         finally:

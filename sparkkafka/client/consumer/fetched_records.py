@@ -1,7 +1,7 @@
-"""The records of one partition in one answer, decoded as they are needed.
+"""The records of one partition in one response, decoded as they are needed.
 
-About ten thousand records are decoded at a time. Until then batches are views of the answer's
-memory, which is reused once all of the answer's partitions are decoded. (Java's CompletedFetch.)
+About ten thousand records are decoded at a time. Until then batches are views of the response's
+memory, which is reused once all of the response's partitions are decoded. (Java's CompletedFetch.)
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from sparkkafka.protocol.records.legacy import MAGIC_POSITION
 MAX_REQUIRED_BYTES = 200 << 20
 
 
-class AnswerBuffer:
-    """The memory of one answer, which its partitions share. The last `release` returns it to
-    `spare`, so that a later answer is read into it."""
+class ResponseBuffer:
+    """The memory of one response, which its partitions share. The last `release` returns it to
+    `spare`, so that a later response is read into it."""
 
     def __init__(
         self, buffer: FrameBuffer, spare: list[FrameBuffer], metrics: FetchMetrics | None
@@ -56,7 +56,7 @@ class AnswerBuffer:
         if not self._users:
             self._spare.append(self._buffer)
             if self._metrics is not None and self._record_count:
-                self._metrics.answer_read(self._record_count, self._column_bytes)
+                self._metrics.response_read(self._record_count, self._column_bytes)
 
     @property
     def is_measured(self) -> bool:
@@ -70,7 +70,7 @@ class AnswerBuffer:
 
 
 class TakenBatches(NamedTuple):
-    """The batches of a partition in one answer. `visible` have records for the reader, others are
+    """The batches of a partition in one response. `visible` have records for the reader, others are
     markers, aborted or emptied by compaction. `next_offset` is the offset after the last batch,
     visible or not, and `last_epoch` its leader epoch."""
 
@@ -86,7 +86,7 @@ def take_batches(
     *,
     size_bytes: int | None = None,
 ) -> TakenBatches | None:
-    """Split the records (the first `size_bytes`) of `partition`, its row in a Fetch answer, into
+    """Split the records (the first `size_bytes`) of `partition`, its row in a Fetch response, into
     batches; return None if there is not one whole batch.
 
     The first batch may begin before the fetch offset, the last may end after `end_offset`;
@@ -129,7 +129,7 @@ class FetchedRecords:
         batches: list[RecordBatch],
         start_offset: int,
         next_offset: int,
-        buffer: AnswerBuffer,
+        buffer: ResponseBuffer,
         damage: CorruptRecordError | None = None,
         *,
         last_epoch: int,
@@ -155,11 +155,11 @@ class FetchedRecords:
         """What the next call of `next_records` returns or raises."""
         self.has_begun_decoding = False
         self.is_measured = buffer.is_measured
-        self._buffer: AnswerBuffer | None = buffer
+        self._buffer: ResponseBuffer | None = buffer
         buffer.retain()
 
     def extend_to(self, offset: int, epoch: int) -> None:
-        """Note that the next answer has no records for the reader up to this offset."""
+        """Note that the next response has no records for the reader up to this offset."""
         if epoch != self.last_epoch:
             self._only_epoch = NO_LEADER_EPOCH
         self.next_offset, self.last_epoch = offset, epoch
@@ -206,7 +206,7 @@ class FetchedRecords:
         else:
             is_last = self._next_to_decode > self._last_offset
         if records is None or is_last:
-            self.drop()  # frees the answer's memory
+            self.drop()  # frees the response's memory
         return records
 
     def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
@@ -276,7 +276,7 @@ def take_before_damage(
     tp: TopicPartition, row: Any, options: FetchOptions, error: CorruptRecordError, offset: int
 ) -> tuple[TakenBatches | None, CorruptRecordError]:
     """Return the batches before the damaged one, and the error with its offsets. `row` is a
-    partition of an answer, read from `offset`, for which `take_batches` raised `error`."""
+    partition of a response, read from `offset`, for which `take_batches` raised `error`."""
     start_byte, next_offset = _find_damage(memoryview(row.records), error)
     taken = take_batches(row, options, size_bytes=start_byte)
     position = offset if taken is None else max(offset, taken.next_offset)

@@ -2,8 +2,8 @@
 
 Each leader has its own connection here, with one request in flight: ListOffsets for partitions
 without a position, else a Fetch of all its partitions whose buffered records are all decoded.
-`receive` takes the answers that have arrived, from any broker. Unread answers stay in the sockets,
-so the brokers work while the user does.
+`receive` takes the responses that have arrived, from any broker. Unread responses stay in the
+sockets, so the brokers work while the user does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets_request, unsupported_reason
 from sparkkafka.client.consumer.fetched_records import (
-    AnswerBuffer,
     FetchedRecords,
+    ResponseBuffer,
     required_fetch_bytes,
     take_batches,
     take_before_damage,
@@ -243,7 +243,7 @@ class Fetcher:
         return connection.choose_version(FetchRequest, FetchRequest.MAX_VERSION)
 
     def _fetch_request(self, states: list[PartitionState], version: int) -> FetchRequest:
-        """Return one Fetch for these partitions. A broker fills its answer in their order: those
+        """Return one Fetch for these partitions. A broker fills its response in their order: those
         with a batch above the configured fetch size come first."""
         options = self.options
         max_bytes = options.fetch_max_bytes
@@ -299,16 +299,16 @@ class Fetcher:
         return supported
 
     def _receive_in_kernel(self, leader: LeaderConnection) -> None:
-        """Let the operating system receive the answer to a Fetch while the user processes other
+        """Let the operating system receive the response to a Fetch while the user processes other
         records."""
         if leader.is_fetch and leader.connection is not None:
             size_bytes = len(leader.requested) * self.options.max_partition_fetch_bytes
             leader.connection.receive_in_kernel(min(size_bytes, self.options.fetch_max_bytes))
 
-    # --- answers ----------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------
 
     def receive(self, wait_s: float) -> None:
-        """Wait until something arrives, and take the answers that are complete.
+        """Wait until something arrives, and take the responses that are complete.
 
         A partition's error goes to its state. Raises errors that a retry cannot fix.
         """
@@ -324,27 +324,27 @@ class Fetcher:
             wait_ms = self.options.fetch_max_wait_ms if leader.is_fetch else 0
             limit_s = (self._cluster.options.request_timeout_ms + wait_ms) / 1000
             try:
-                answer = leader.read_answer(
+                received = leader.read_response(
                     is_ready=connection in ready, limit_s=limit_s, metrics=self._metrics
                 )
-                if answer is None:
+                if received is None:
                     self._receive_in_kernel(leader)
                 else:
-                    self._on_answer(leader, connection, *answer)
+                    self._on_response(leader, connection, *received)
             except KafkaError as error:
                 self._on_broker_failure(leader, error)
-            except BaseException:  # Ctrl-C: the answer is lost, so it is requested again
+            except BaseException:  # Ctrl-C: the response is lost, so it is requested again
                 leader.close()
                 raise
 
-    def _on_answer(
+    def _on_response(
         self,
         leader: LeaderConnection,
         connection: Connection,
         response: Any,
-        buffer: AnswerBuffer,
+        buffer: ResponseBuffer,
     ) -> None:
-        """End the request in flight, and act on its answer."""
+        """End the request in flight, and act on its response."""
         requested = [(state, state.requested_offset) for state in leader.requested]
         leader.requested = []
         for state, _ in requested:
@@ -360,12 +360,12 @@ class Fetcher:
         connection: Connection,
         requested: list[tuple[PartitionState, int | None]],
         response: Any,
-        buffer: AnswerBuffer,
+        buffer: ResponseBuffer,
     ) -> None:
-        """Act on the answer for each requested partition: records, an offset, or an error.
+        """Act on the response for each requested partition: records, an offset, or an error.
 
         `requested` has the offset of each, or the timestamp that was looked up. If nothing of the
-        answer changes the next request (`has_news`), that request may be sent later.
+        response changes the next request (`has_news`), that request may be sent later.
         """
         now_s = time.monotonic()
         if self._metrics is not None and leader.is_fetch:
@@ -395,14 +395,14 @@ class Fetcher:
                 or is_lookup is leader.is_fetch
                 or current != offset
             ):
-                has_news = True  # after a revocation or a seek the answer is dropped
+                has_news = True  # after a revocation or a seek the response is dropped
                 continue
             row = rows.get(tp)
             where = f"{name} of {tp} @ {connection}"
             if row is None and leader.is_fetch and not code:
                 continue  # it has no records for this partition now (Tansu leaves it out then)
             if code or row is None:
-                reason = None if code else "the answer leaves it out"
+                reason = None if code else "the response leaves it out"
                 error = BrokerError(
                     code or ErrorCode.UNKNOWN_SERVER_ERROR, where, reason, prefix=prefix
                 )
@@ -418,7 +418,7 @@ class Fetcher:
         leader.pace(self.options.fetch_max_wait_ms, has_news=has_news)
 
     def _take_listed_offset(self, state: PartitionState, offset: int, where: str) -> None:
-        """Set the position that the leader looked up. An answer that no broker of Kafka gives is
+        """Set the position that the leader looked up. A response that no broker of Kafka gives is
         requested again, after a backoff."""
         if offset < NO_OFFSET or (offset == NO_OFFSET and state.lookup == LATEST):
             reason = f"it returned offset {offset}"
@@ -438,8 +438,9 @@ class Fetcher:
             log.debug("%s: reading from offset %d", state.tp, offset)
             state.seek(offset)
 
-    def _take_records(self, state: PartitionState, row: Any, buffer: AnswerBuffer) -> bool:
-        """Buffer the records of a partition; return whether the answer changes its next request."""
+    def _take_records(self, state: PartitionState, row: Any, buffer: ResponseBuffer) -> bool:
+        """Buffer the records of a partition; return whether the response changes its next
+        request."""
         tp, offset = state.tp, state.fetch_offset or 0
         bounds = LogBounds(row.log_start_offset, row.high_watermark, row.last_stable_offset)
         end_offset = bounds.end_offset(self.options.isolation_level)

@@ -16,7 +16,7 @@ from sparkkafka.client.cluster.metadata import (
     no_leader_error,
     unknown_partition_error,
 )
-from sparkkafka.client.consumer.fetched_records import AnswerBuffer
+from sparkkafka.client.consumer.fetched_records import ResponseBuffer
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.metrics.fetching import FetchMetrics
@@ -99,7 +99,7 @@ class ConnectionAttempt:
 
 
 class LeaderConnection:
-    """The connection to one broker, its request in flight, and the memory for answers."""
+    """The connection to one broker, its request in flight, and the memory for responses."""
 
     def __init__(self, node_id: int, backoff: Backoff) -> None:
         self.node_id = node_id
@@ -110,13 +110,13 @@ class LeaderConnection:
         self.is_fetch = False
         """Whether the request in flight is a Fetch, not a ListOffsets."""
         self.topic_names: Mapping[uuid.UUID, str] = {}
-        """The topics of the Fetch in flight by their ids, which stand for names in its answer."""
+        """The topics of the Fetch in flight by their ids, which stand for names in its response."""
         self.sent_s = 0.0
         self.not_before_s = 0.0
         self.backoff = backoff
-        # After answers without news, for brokers that do not wait (fetch.max.wait.ms may be 0).
+        # After responses without news, for brokers that do not wait (fetch.max.wait.ms may be 0).
         self._idle_backoff = Backoff(10, 200)
-        self._buffer: FrameBuffer | None = None  # with the first part of an incomplete answer
+        self._buffer: FrameBuffer | None = None  # with the first part of an incomplete response
         self._spare_buffers: list[FrameBuffer] = []
 
     def open(
@@ -151,10 +151,10 @@ class LeaderConnection:
             state.requested_offset = None
         self.requested = []
 
-    def read_answer(
+    def read_response(
         self, *, is_ready: bool, limit_s: float, metrics: FetchMetrics | None
-    ) -> tuple[Any, AnswerBuffer] | None:
-        """Read what has arrived of the answer. Return the answer once it is complete, with its
+    ) -> tuple[Any, ResponseBuffer] | None:
+        """Read what has arrived of the response. Return the response once it is complete, with its
         memory, else None. `is_ready`: the socket has input.
 
         Raises KafkaTimeoutError if nothing has arrived `limit_s` after the request.
@@ -166,17 +166,17 @@ class LeaderConnection:
         if is_ready or begun_bytes:
             if self._buffer is None:
                 self._buffer = self._spare_buffers.pop() if self._spare_buffers else FrameBuffer()
-            answer = connection.receive_ready(self._buffer)
-            if answer is not None:
-                memory = AnswerBuffer(self._buffer, self._spare_buffers, metrics)
+            response = connection.receive_ready(self._buffer)
+            if response is not None:
+                memory = ResponseBuffer(self._buffer, self._spare_buffers, metrics)
                 self._buffer = None
                 self.backoff.reset()
-                return answer[1], memory
+                return response[1], memory
             if is_ready or connection.begun_bytes > begun_bytes:
                 return None
         if time.monotonic() - self.sent_s > limit_s:
             raise KafkaTimeoutError(
-                f"{connection}: no answer within {limit_s:g} s (request.timeout.ms)"
+                f"{connection}: no response within {limit_s:g} s (request.timeout.ms)"
             )
         return None
 
@@ -185,8 +185,8 @@ class LeaderConnection:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def pace(self, max_wait_ms: int, *, has_news: bool) -> None:
-        """Send the next request later, if the answer has no news (it changes nothing about the next
-        request) and the broker did not wait `max_wait_ms` for records."""
+        """Send the next request later, if the response has no news (it changes nothing about the
+        next request) and the broker did not wait `max_wait_ms` for records."""
         now_s = time.monotonic()
         if has_news:
             self._idle_backoff.reset()

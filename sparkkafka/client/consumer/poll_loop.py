@@ -1,5 +1,5 @@
 """The loop inside a consumer's poll: serve the group, set starting positions, exchange requests and
-answers with the leaders, and take buffered records from partitions in turn.
+responses with the leaders, and take buffered records from partitions in turn.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# The least time for answers that poll must wait for (metadata, committed offsets), so that poll(0)
-# makes progress. It doubles after each attempt that reached a broker and was too short. If brokers
-# are down it stays, as a longer wait would not help.
-MIN_ANSWER_MS = 1_000
+# The least time for responses that poll must wait for (metadata, committed offsets), so that
+# poll(0) makes progress. It doubles after each attempt that reached a broker and was too short. If
+# brokers are down it stays, as a longer wait would not help.
+MIN_RESPONSE_MS = 1_000
 
 
 class PollLoop:
@@ -64,7 +64,7 @@ class PollLoop:
         self._coordinator = coordinator
         self._offset_reset = AutoOffsetReset(options, cluster)
         self._wakeup = threading.Event()
-        self._min_answer_ms = float(MIN_ANSWER_MS)
+        self._min_response_ms = float(MIN_RESPONSE_MS)
         self._error_of_next_poll: KafkaError | None = None
         self._old_positions: list[tuple[PartitionState, int | None]] = []
         """Of the partitions of which the last poll took records: their positions before it."""
@@ -93,7 +93,7 @@ class PollLoop:
             if state.position is not None:
                 return state.position
             if deadline.expired:
-                why = "no answer came" if state.last_failure is None else f"{state.last_failure}"
+                why = "no response came" if state.last_failure is None else f"{state.last_failure}"
                 raise KafkaTimeoutError(
                     f"no position of {state.tp} within {deadline.text}: {why}"
                 ) from state.last_failure
@@ -113,7 +113,7 @@ class PollLoop:
             self._metrics.poll_ends()
 
     def _poll_until(self, deadline: Deadline, collect: Callable[[Deadline], T | None]) -> T | None:
-        """Exchange requests and answers until `collect` returns records, or the deadline."""
+        """Exchange requests and responses until `collect` returns records, or the deadline."""
         if self._error_of_next_poll is not None:
             error, self._error_of_next_poll = self._error_of_next_poll, None
             raise error
@@ -122,7 +122,7 @@ class PollLoop:
             if self._wakeup.is_set():
                 self._wakeup.clear()
                 raise WakeupError("poll was ended by wakeup()")
-            self._coordinator.poll(deadline, self._with_time_for_answer(deadline))
+            self._coordinator.poll(deadline, self._with_time_for_response(deadline))
             if self._fetcher.is_closed:
                 raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
             self._set_positions(deadline)
@@ -146,29 +146,29 @@ class PollLoop:
             return
         failure: KafkaError | None = None
         try:
-            self._offset_reset.set_positions(states, self._with_time_for_answer(deadline))
-            self._min_answer_ms = float(MIN_ANSWER_MS)
+            self._offset_reset.set_positions(states, self._with_time_for_response(deadline))
+            self._min_response_ms = float(MIN_RESPONSE_MS)
         except KafkaError as error:
             if not error.retriable:
                 raise
             log.warning("%s", error)
             if not isinstance(error.__cause__ or error, KafkaConnectionError):
-                max_ms = max(MIN_ANSWER_MS, self._options.client.request_timeout_ms)
-                self._min_answer_ms = min(2 * self._min_answer_ms, max_ms)
+                max_ms = max(MIN_RESPONSE_MS, self._options.client.request_timeout_ms)
+                self._min_response_ms = min(2 * self._min_response_ms, max_ms)
             failure = error
         for state in states:
             state.last_failure = failure or state.last_failure
             self._subscription.enqueue_if_ready(state)
 
-    def _with_time_for_answer(self, deadline: Deadline) -> Deadline:
-        """Return the deadline, or a later one that leaves time for an answer."""
-        if deadline.remaining_s() * 1000 >= self._min_answer_ms:
+    def _with_time_for_response(self, deadline: Deadline) -> Deadline:
+        """Return the deadline, or a later one that leaves time for a response."""
+        if deadline.remaining_s() * 1000 >= self._min_response_ms:
             return deadline
-        return Deadline(self._min_answer_ms)
+        return Deadline(self._min_response_ms)
 
     def _exchange(self, deadline: Deadline) -> None:
-        """Send requests to the leaders, and wait for an answer or the next step of the group."""
-        self._fetcher.send(self._with_time_for_answer(deadline))
+        """Send requests to the leaders, and wait for a response or the next step of the group."""
+        self._fetcher.send(self._with_time_for_response(deadline))
         self._fetcher.receive(
             min(deadline.remaining_s(), self._fetcher.next_step_s, self._coordinator.next_step_s)
         )
@@ -227,7 +227,7 @@ class PollLoop:
             return len(columns)
 
         if max_records is None and self._subscription.has_ready:
-            # The brokers prepare the next answers while these are decoded.
+            # The brokers prepare the next responses while these are decoded.
             self._fetch_ahead(is_draining=True)
         self._take_in_turn(take, max_records, deadline)
         return batches
@@ -276,7 +276,7 @@ class PollLoop:
             except BaseException:
                 self.restore_positions()
                 raise
-            if state.is_between_answers:
+            if state.is_between_responses:
                 self._subscription.end_turn(state)
             if remaining == 0 or is_over or state.is_decoding:
                 return
@@ -297,7 +297,7 @@ class PollLoop:
     def _raise_error_of(self, state: PartitionState) -> None:
         """Raise the partition's error, if it has one. Resets a position that is out of range."""
         if state.is_out_of_range:
-            self._offset_reset.reset_position(state, Deadline(MIN_ANSWER_MS))
+            self._offset_reset.reset_position(state, Deadline(MIN_RESPONSE_MS))
         if state.error is None:
             return
         if isinstance(state.error, UnknownTopicError) and self._coordinator.is_subscribed:

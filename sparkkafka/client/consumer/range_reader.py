@@ -61,7 +61,7 @@ CLIENT_SETTINGS = SettingNames()
 
 
 class OpenEnds(NamedTuple):
-    """The ends of a range that the leader's first answer sets, so a read of a growing log ends.
+    """The ends of a range that the leader's first response sets, so a read of a growing log ends.
 
     `start`: if the log starts after the range's start, the read starts there without data loss.
     `end`: the read ends where the log ends; the range's end is where the log ended at planning,
@@ -141,12 +141,12 @@ class RangeReader:
             state.selection = planned.selection
             if planned.open_ends != NO_OPEN_ENDS:
                 self._open_ends[tp] = planned.open_ends
-            if planned.open_ends.end:  # no end until the first answer
+            if planned.open_ends.end:  # no end until the first response
                 state.selection = planned.selection._replace(end_offset=Selection().end_offset)
-            if planned.open_ends.whole_log:  # any topic of this name, until the first answer
+            if planned.open_ends.whole_log:  # any topic of this name, until the first response
                 self._topic_ids[tp] = None
         if len(ranges) > 1:
-            # Bounds the memory of an answer to that of one for a single partition.
+            # Bounds the memory of a response to that of one for a single partition.
             max_bytes = min(options.fetch_max_bytes, options.max_partition_fetch_bytes)
             options = replace(options, fetch_max_bytes=max_bytes)
         self._options = options
@@ -192,7 +192,7 @@ class RangeReader:
             wait_s = min(self._fetcher.next_step_s, deadlines.poll_timeout.remaining_s())
             self._fetcher.receive(0.0 if self._subscription.has_ready else wait_s)
             self._set_open_ends(deadlines.poll_timeout)
-            # The brokers prepare the next answers while these are decoded.
+            # The brokers prepare the next responses while these are decoded.
             self._fetcher.send(None, is_draining=True)
             for state in self._subscription.ready():
                 while (records := self._next_records(state)) is not None:
@@ -231,7 +231,7 @@ class RangeReader:
     # --- open ends --------------------------------------------------------------------------
 
     def _set_open_ends(self, deadline: Deadline) -> None:
-        """Set the open ends of ranges to the offsets in the leaders' first answers."""
+        """Set the open ends of ranges to the offsets in the leaders' first responses."""
         for tp, ends in list(self._open_ends.items()):
             state = self._subscription.state(tp)
             bounds = state.log_bounds
@@ -261,7 +261,7 @@ class RangeReader:
             self._fetcher.options = self._options
 
     def _end_of_log(self, tp: TopicPartition, bounds: LogBounds, deadline: Deadline) -> int:
-        """Return the end in the answer. If the leader may be new, return a later end of
+        """Return the end in the response. If the leader may be new, return a later end of
         ListOffsets: a new leader learns the high watermark late, and ListOffsets waits for it
         (KIP-207)."""
         isolation_level = self._options.isolation_level
@@ -281,13 +281,13 @@ class RangeReader:
         return "latest" if self._has_open_end(tp) else str(self._ends[tp])
 
     def _has_open_end(self, tp: TopicPartition) -> bool:
-        """Whether the first answer, which sets the end, has not come yet."""
+        """Whether the first response, which sets the end, has not come yet."""
         return self._open_ends.get(tp, NO_OPEN_ENDS).end
 
     # --- no progress ------------------------------------------------------------------------
 
     def _new_deadlines(self) -> _ProgressDeadlines:
-        """Begin a new wait for progress, and forget answers and failures before it."""
+        """Begin a new wait for progress, and forget responses and failures before it."""
         for state in self._subscription:
             state.last_failure = state.log_bounds = None
         timeout_ms, signal = self._poll_timeout_ms, self._cluster.close_signal
@@ -327,7 +327,7 @@ class RangeReader:
                 f"reading {tp} at offset {position} (end {self._end_text(tp)}): gave up after "
                 f"{deadline.text} ({self._settings.poll_timeout}) and "
                 f"{counted(failures, 'failed attempt')}; the last failure: "
-                f"{state.last_failure or 'no answer came'}"
+                f"{state.last_failure or 'no response came'}"
             )
         is_held_back = (
             self._options.isolation_level == "read_committed"

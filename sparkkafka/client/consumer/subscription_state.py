@@ -2,7 +2,7 @@
 
 `position` is the offset after the records that poll has returned, `fetch_offset` the offset after
 the records that were fetched; the records in between are buffered. A partition without a position
-waits for the group's committed offset, or for the leader's answer to `lookup`, the timestamp of a
+waits for the group's committed offset, or for the leader's response to `lookup`, the timestamp of a
 ListOffsets request (EARLIEST, LATEST, or milliseconds).
 
 As in Java's SubscriptionState, but the subscribed topics are `ConsumerCoordinator`'s; Java's
@@ -51,7 +51,7 @@ class EpochEnd(NamedTuple):
 
 
 class LogBounds(NamedTuple):
-    """The offsets of the log in a leader's answer; -1 if its version does not have one."""
+    """The offsets of the log in a leader's response; -1 if its version does not have one."""
 
     log_start_offset: int
     high_watermark: int
@@ -67,8 +67,8 @@ class PreferredReadReplica:
     """The replica of a partition to read from: the leader, or one that the leader named (KIP-392).
 
     A leader that knows the reader's rack (client.rack) may answer a Fetch with the id of a nearer
-    replica and no records. That replica lags a little and may fail; only the leader's answers count
-    for lost offsets. The choice expires after metadata.max.age.ms, as in Java.
+    replica and no records. That replica lags a little and may fail; only the leader's responses
+    count for lost offsets. The choice expires after metadata.max.age.ms, as in Java.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -137,9 +137,9 @@ class PartitionState:
         self.row_bytes = self.column_bytes = 0.0
         """The mean sizes of the rows decoded last: in memory, and in their columns."""
         self.end_offset: int | None = None
-        """Where the partition ends for this reader, by the last answer."""
+        """Where the partition ends for this reader, by the last response."""
         self.log_bounds: LogBounds | None = None
-        """The offsets of the log in the last answer, if it was the leader's."""
+        """The offsets of the log in the last response, if it was the leader's."""
         self.lags: Sampled | None = None  # behind each poll that had records
         self._records: DecodedRecords | None = None
         """Decoded records of the first of `_fetched`; those before `_row` are taken."""
@@ -154,7 +154,8 @@ class PartitionState:
     def seek(
         self, offset: int | None, lookup: int | None = None, epoch: int = NO_LEADER_EPOCH
     ) -> None:
-        """Move to an offset, or (None) to the leader's answer to `lookup`. Drops buffered records.
+        """Move to an offset, or (None) to the leader's response to `lookup`. Drops buffered
+        records.
         `epoch` is the leader epoch of the record before the offset."""
         self.drop()
         self.position = self.fetch_offset = offset
@@ -200,13 +201,13 @@ class PartitionState:
         return bool(self._fetched) or self.error is not None or self.is_out_of_range
 
     @property
-    def is_between_answers(self) -> bool:
-        """Whether another partition may have its turn: not while records of an answer are partly
+    def is_between_responses(self) -> bool:
+        """Whether another partition may have its turn: not while records of a response are partly
         decoded, as in Java, since these take memory."""
         return self._records is None and not (self._fetched and self._fetched[0].has_begun_decoding)
 
     def add(self, fetched: FetchedRecords) -> None:
-        """Buffer the records of an answer."""
+        """Buffer the records of a response."""
         self._fetched.append(fetched)
         self.fetch_offset = fetched.next_offset
         self.fetch_epoch = fetched.last_epoch

@@ -565,7 +565,7 @@ class MemberSubscription(NamedTuple):
 def read_subscription(
     encoded: BytesLike, group_instance_id: str | None = None
 ) -> MemberSubscription:
-    """Decode a member's metadata in the answer to JoinGroup. Raises DecodeError."""
+    """Decode a member's metadata in the response to JoinGroup. Raises DecodeError."""
     read = decode_subscription(encoded)
     return MemberSubscription(
         topics=read.topics,

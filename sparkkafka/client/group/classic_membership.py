@@ -85,8 +85,8 @@ class Phase(enum.Enum):
 
     OUTSIDE = "for poll to join"
     TO_JOIN = "for the thread to send the JoinGroup"
-    JOINING = "for the answer to JoinGroup"
-    SYNCING = "for the answer to SyncGroup"
+    JOINING = "for the response to JoinGroup"
+    SYNCING = "for the response to SyncGroup"
     JOINED = "for the next rebalance: it is a member of the generation"
 
 
@@ -141,8 +141,8 @@ class ClassicMemberThread(MemberThread):
         """The JoinGroup is sent again with the member id that the coordinator gave (KIP-394)."""
         self._connection: Connection | None = None  # with a JoinGroup or SyncGroup in flight
         self._node_id = -1  # its broker
-        self._answer_due = Deadline(0)
-        """When the answer that `_connection` awaits is given up."""
+        self._response_due = Deadline(0)
+        """When the response that `_connection` awaits is given up."""
         self._watch: TopicWatch | None = None  # of the leader
 
     # --- called by the member --------------------------------------------------------------------
@@ -194,8 +194,8 @@ class ClassicMemberThread(MemberThread):
     def awaited_connection(self) -> Connection | None:
         return self._connection if self.phase in (Phase.JOINING, Phase.SYNCING) else None
 
-    def step(self, has_answer: bool) -> float:
-        """Join or read the answer of the rebalance, and send heartbeats, by `phase`."""
+    def step(self, has_response: bool) -> float:
+        """Join or read the response of the rebalance, and send heartbeats, by `phase`."""
         phase = self.phase
         if phase is Phase.TO_JOIN:
             pause_s = self._join_request.not_before_s - time.monotonic()
@@ -204,15 +204,17 @@ class ClassicMemberThread(MemberThread):
             self._send_join()
             phase = self.phase
         elif phase in (Phase.JOINING, Phase.SYNCING):
-            if has_answer or self._connection is None or not self._connection.is_open:
-                self._read_answer()
+            if has_response or self._connection is None or not self._connection.is_open:
+                self._read_response()
                 return 0
-            if self._answer_due.expired:
-                raise KafkaTimeoutError(f"no answer to {phase.name} within {self._answer_due.text}")
+            if self._response_due.expired:
+                raise KafkaTimeoutError(
+                    f"no response to {phase.name} within {self._response_due.text}"
+                )
         if phase is Phase.OUTSIDE:
             return math.inf
         if phase is Phase.JOINING:
-            return self._answer_due.remaining_s()
+            return self._response_due.remaining_s()
         return self.stay()
 
     def on_error(self, error: KafkaError) -> float:
@@ -274,7 +276,7 @@ class ClassicMemberThread(MemberThread):
     # --- joining ---------------------------------------------------------------------------------
 
     def _take_connection(self, deadline: Deadline) -> Connection:
-        """Take the connection to the coordinator out of the pool until the answer has arrived.
+        """Take the connection to the coordinator out of the pool until the response has arrived.
 
         The coordinator answers JoinGroup when all members have joined, and answers a connection's
         requests in their order: heartbeats in the meantime need another connection.
@@ -292,7 +294,7 @@ class ClassicMemberThread(MemberThread):
         return connection
 
     def _send_join(self) -> None:
-        """Send the JoinGroup, whose answer ends the wait in JOINING."""
+        """Send the JoinGroup, whose response ends the wait in JOINING."""
         deadline = self.request_deadline()
         connection = self._take_connection(deadline)
         options = self.options
@@ -316,13 +318,13 @@ class ClassicMemberThread(MemberThread):
         )
         connection.send(request, deadline)
         lapse_ms = min(options.max_poll_interval_ms + JOIN_LAPSE_MS, INT32_MAX)
-        self._answer_due = Deadline(max(options.client.request_timeout_ms, lapse_ms))
+        self._response_due = Deadline(max(options.client.request_timeout_ms, lapse_ms))
         with self.lock:
             if self.phase is Phase.TO_JOIN:
                 self.phase = Phase.JOINING
 
-    def _read_answer(self) -> None:
-        """Read the answer to the JoinGroup or SyncGroup. Raises KafkaConnectionError if the
+    def _read_response(self) -> None:
+        """Read the response to the JoinGroup or SyncGroup. Raises KafkaConnectionError if the
         connection broke."""
         connection = self._connection
         if connection is None:
@@ -332,11 +334,11 @@ class ClassicMemberThread(MemberThread):
         self.cluster.connections.put_back(self._node_id, connection)
         throttle(response, self.request_deadline())
         if isinstance(response, JoinGroupResponse):
-            self._on_join_answer(response)
+            self._on_join_response(response)
         elif isinstance(response, SyncGroupResponse):
-            self._on_sync_answer(response)
+            self._on_sync_response(response)
 
-    def _on_join_answer(self, response: JoinGroupResponse) -> None:
+    def _on_join_response(self, response: JoinGroupResponse) -> None:
         """Become a member of the new generation; the leader assigns. Send the SyncGroup."""
         code = response.error_code
         if code:
@@ -381,9 +383,9 @@ class ClassicMemberThread(MemberThread):
             ),
             deadline,
         )
-        # The answer comes when the leader has sent its SyncGroup, for which it has the rebalance
+        # The response comes when the leader has sent its SyncGroup, for which it has the rebalance
         # timeout. As in Java the request is sent again after request.timeout.ms.
-        self._answer_due = deadline
+        self._response_due = deadline
 
     def _on_join_error(self, code: int, member_id: str) -> None:
         """Join again with a new member id, give up the membership, or raise."""
@@ -411,7 +413,7 @@ class ClassicMemberThread(MemberThread):
             )
         raise self.coordinator_error(code, "JoinGroup", hint)
 
-    def _on_sync_answer(self, response: SyncGroupResponse) -> None:
+    def _on_sync_response(self, response: SyncGroupResponse) -> None:
         """Keep the assignment for `poll`, or join again."""
         code = response.error_code
         if code in _NO_MEMBER_CODES:
@@ -455,9 +457,9 @@ class ClassicMemberThread(MemberThread):
 
     def check_metadata(self) -> float:
         """As the leader, watch the partitions of the subscribed topics. Also returns the seconds
-        until the answer to a SyncGroup is due."""
+        until the response to a SyncGroup is due."""
         if self.phase is Phase.SYNCING:
-            return self._answer_due.remaining_s()
+            return self._response_due.remaining_s()
         watch = self._watch
         if watch is None or self.phase is not Phase.JOINED:
             # In another phase, to which the member has just changed, `step` is called again.
@@ -467,7 +469,7 @@ class ClassicMemberThread(MemberThread):
         return watch.until_lookup_s()
 
     def send_heartbeat(self) -> None:
-        """Send a Heartbeat, whose answer may begin a rebalance or end the membership."""
+        """Send a Heartbeat, whose response may begin a rebalance or end the membership."""
         options = self.options
         generation = self.generation
         limit_ms = min(options.client.request_timeout_ms, options.session_timeout_ms)

@@ -193,8 +193,8 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
 
 
 class _FetchAllOrFail(FetchAllOffsets):
-    """As `FetchAllOffsets`, but fails if one offset has an error: the answer may lack others of the
-    same transaction."""
+    """As `FetchAllOffsets`, but fails if one offset has an error: the response may lack others of
+    the same transaction."""
 
     empty_codes = _NO_GROUP
 
@@ -236,8 +236,9 @@ def _fetch_request(
 
 
 def _read_group(group: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
-    """Return the error code of a group in an OffsetFetch answer (before GROUPS_VERSION the whole
-    answer), and the outcome of each partition: an OffsetAndMetadata, or None without an offset."""
+    """Return the error code of a group in an OffsetFetch response (before GROUPS_VERSION the whole
+    response), and the outcome of each partition: an OffsetAndMetadata, or None without an
+    offset."""
     return group.error_code, {
         tp: Outcome(row.error_code, _read_offset(row)) for tp, row in by_partition(group.topics)
     }
@@ -358,7 +359,7 @@ class CommitOffsets(CommitHandler):
 
 
 def partition_outcomes(response: Any) -> list[tuple[TopicPartition, Outcome]]:
-    """Return the outcome of each partition in an answer that has only their error codes."""
+    """Return the outcome of each partition in a response that has only their error codes."""
     return [(tp, Outcome(row.error_code)) for tp, row in by_partition(response.topics)]
 
 
@@ -536,7 +537,7 @@ def list_consumer_group_offsets(
     offsets.
 
     `require_stable` waits for open transactions that commit offsets (Kafka 2.5). Raises KafkaError
-    if all offsets are fetched and the answer has an error for the group.
+    if all offsets are fetched and the response has an error for the group.
     """
     checked_name(group_id, "group_id")
     checked_flag(require_stable, "require_stable")

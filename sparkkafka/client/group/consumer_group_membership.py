@@ -1,10 +1,10 @@
 """Membership under group.protocol=consumer (KIP-848): the coordinator assigns the partitions.
 
-No rebalance stops the whole group. The answers to heartbeats have a member's target assignment, and
-the coordinator gives a partition to another member only after its owner has revoked it. Heartbeats
-report what has changed: the subscription, the owned partitions. The member reconciles on the user's
-thread (it revokes, then takes over) and calls `acknowledge`, which sends a heartbeat immediately.
-(Java's ConsumerHeartbeatRequestManager and ConsumerMembershipManager.)
+No rebalance stops the whole group. The responses to heartbeats have a member's target assignment,
+and the coordinator gives a partition to another member only after its owner has revoked it.
+Heartbeats report what has changed: the subscription, the owned partitions. The member reconciles on
+the user's thread (it revokes, then takes over) and calls `acknowledge`, which sends a heartbeat
+immediately. (Java's ConsumerHeartbeatRequestManager and ConsumerMembershipManager.)
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ STATIC_LEAVE_EPOCH = -2
 """A static member leaves and will come back, so the coordinator keeps its partitions."""
 
 FIRST_INTERVAL_MS = 1_000
-"""The time between heartbeats until an answer has the group's."""
+"""The time between heartbeats until a response has the group's."""
 
 Partitions = Mapping[TopicPartition, uuid.UUID]
 """Partitions with the ids of their topics: a topic that is recreated has another id."""
@@ -164,7 +164,7 @@ class ConsumerGroupMemberThread(MemberThread):
 
     # --- the thread ------------------------------------------------------------------------------
 
-    def step(self, has_answer: bool) -> float:
+    def step(self, has_response: bool) -> float:
         return self.stay() if self.is_in_group else math.inf
 
     def on_error(self, error: KafkaError) -> float:
@@ -208,7 +208,7 @@ class ConsumerGroupMemberThread(MemberThread):
     # --- heartbeats ------------------------------------------------------------------------------
 
     def send_heartbeat(self) -> None:
-        """Send a heartbeat; keep the epoch and the target assignment of its answer."""
+        """Send a heartbeat; keep the epoch and the target assignment of its response."""
         deadline = self.request_deadline()
         self._check_version(deadline)
         request, topics, owned = self._heartbeat_request()
@@ -223,7 +223,7 @@ class ConsumerGroupMemberThread(MemberThread):
             hint = self._heartbeat_hint(code, response.error_message)
             raise self.coordinator_error(code, request.API_NAME, hint)
         self.reset_retries()
-        self._on_heartbeat_answer(response, topics, owned)
+        self._on_heartbeat_response(response, topics, owned)
 
     def _check_version(self, deadline: Deadline) -> None:
         """Raises UnsupportedVersionError if the coordinator does not know the protocol."""
@@ -271,7 +271,7 @@ class ConsumerGroupMemberThread(MemberThread):
             ]
         return request, topics, owned
 
-    def _on_heartbeat_answer(
+    def _on_heartbeat_response(
         self, response: ConsumerGroupHeartbeatResponse, topics: frozenset[str], owned: Partitions
     ) -> None:
         """Take over epoch, interval and target. `topics` and `owned` are what the heartbeat
@@ -427,7 +427,7 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         topic_ids: TopicIds,
         deadline: Deadline,
     ) -> None:
-        """Commit; after a refusal send a heartbeat, whose answer says what has changed."""
+        """Commit; after a refusal send a heartbeat, whose response says what has changed."""
         try:
             commit_as_member(
                 cluster, identity, offsets, topic_ids, deadline, min_version=EPOCH_VERSION
@@ -453,7 +453,7 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
     def _reconcile(self, target: Partitions, thread: ConsumerGroupMemberThread) -> None:
         """Revoke, take over, acknowledge: as in Java also after a hook has raised."""
         if self._has_reconciled and target == self._owned:
-            thread.acknowledge(target)  # the same target again, after a lost answer
+            thread.acknowledge(target)  # the same target again, after a lost response
             return
         self._has_reconciled = True
         # A topic of the same name but another id is another topic.

@@ -228,10 +228,10 @@ class MemberThread(ABC):
     # --- what the protocols do differently -------------------------------------------------------
 
     @abstractmethod
-    def step(self, has_answer: bool) -> float:
+    def step(self, has_response: bool) -> float:
         """Do what is due; return the seconds until something else is due.
 
-        `has_answer`: the `awaited_connection` has input. KafkaErrors are passed to `on_error`.
+        `has_response`: the `awaited_connection` has input. KafkaErrors are passed to `on_error`.
         """
 
     @abstractmethod
@@ -240,7 +240,7 @@ class MemberThread(ABC):
 
     @abstractmethod
     def send_heartbeat(self) -> None:
-        """Send a heartbeat, act on its answer, and set `next_heartbeat_s`."""
+        """Send a heartbeat, act on its response, and set `next_heartbeat_s`."""
 
     @abstractmethod
     def check_metadata(self) -> float:
@@ -262,7 +262,7 @@ class MemberThread(ABC):
 
     @property
     def awaited_connection(self) -> Connection | None:
-        """The connection whose answer ends the sleep of this thread."""
+        """The connection whose response ends the sleep of this thread."""
         return None
 
     # --- the thread ------------------------------------------------------------------------------
@@ -345,14 +345,14 @@ class MemberThread(ABC):
         self.cluster.coordinators.pop((FOR_GROUP, self.group_id), None)
 
     def coordinator_error(self, code: int, where: str, hint: str | None = None) -> BrokerError:
-        """Return the error of an answer. A broker that is not the coordinator is forgotten."""
+        """Return the error of a response. A broker that is not the coordinator is forgotten."""
         if code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR):
             self.forget_coordinator()
         return group_error(code, self.group_id, where, hint)
 
     def call(self, request: Any, deadline: Deadline) -> Any:
-        """Send a request to the coordinator, once, and return the answer. After a failure the next
-        call looks up the coordinator."""
+        """Send a request to the coordinator, once, and return the response. After a failure the
+        next call looks up the coordinator."""
         try:
             connection = self.cluster.connection(self.coordinator(deadline), deadline)
             response = connection.call(request, deadline)
@@ -387,15 +387,15 @@ class MemberThread(ABC):
     def _run(self) -> None:
         """Run the steps until `stop`, then leave the group."""
         try:
-            has_answer = False
+            has_response = False
             while self._stopping is None:
                 try:
-                    wait_s = self.step(has_answer)
+                    wait_s = self.step(has_response)
                 except KafkaError as error:
                     wait_s = self.on_error(error)
                 awaited = self.awaited_connection
                 connections = [] if awaited is None else [awaited]
-                has_answer = bool(self._waker.wait(min(wait_s, MAX_SLEEP_S), connections))
+                has_response = bool(self._waker.wait(min(wait_s, MAX_SLEEP_S), connections))
         except Exception as error:  # a bug; the user must not wait for a thread that has ended
             log.exception("group %s: the member's thread failed", self.group_id)
             self._bug = error

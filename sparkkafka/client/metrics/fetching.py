@@ -24,7 +24,7 @@ HEARTBEATS = ("Heartbeat", "ConsumerGroupHeartbeat", "ShareGroupHeartbeat")
 
 
 class PartitionFigures(NamedTuple):
-    """Metrics of an assigned partition. `lag` is None before the first answer; `lags` has the lag
+    """Metrics of an assigned partition. `lag` is None before the first response; `lags` has the lag
     after each poll that returned records of it."""
 
     tp: TopicPartition
@@ -51,8 +51,8 @@ class FetchMetrics:
         self.network = NetworkMetrics()
         self._lock = self.network.lock
         self._topics: dict[str, _TopicCounts] = {}
-        self._answer_bytes = Sampled()
-        self._answer_records = Sampled()
+        self._response_bytes = Sampled()
+        self._response_records = Sampled()
         self._throttles_ms = Sampled()
         self._last_poll_s: float | None = None
         self._between_polls_ms = Sampled()
@@ -100,12 +100,12 @@ class FetchMetrics:
         counts.records.record(records, now_s)
         counts.bytes.record(size_bytes, now_s)
 
-    def answer_read(self, records: int, size_bytes: int) -> None:
-        """Count a Fetch answer whose records are all decoded or dropped."""
+    def response_read(self, records: int, size_bytes: int) -> None:
+        """Count a Fetch response whose records are all decoded or dropped."""
         now_s = time.monotonic()
         with self._lock:
-            self._answer_records.record(records, now_s)
-            self._answer_bytes.record(size_bytes, now_s)
+            self._response_records.record(records, now_s)
+            self._response_bytes.record(size_bytes, now_s)
 
     def throttled(self, throttle_ms: int) -> None:
         with self._lock:
@@ -177,9 +177,9 @@ class FetchMetrics:
         return {
             **count_rate_and_total("fetch", latencies_ms, now_s),
             **mean_and_max("fetch-latency", latencies_ms, now_s),
-            **mean_and_max("fetch-size", self._answer_bytes, now_s),
+            **mean_and_max("fetch-size", self._response_bytes, now_s),
             **mean_and_max("fetch-throttle-time", self._throttles_ms, now_s),
-            "records-per-request-avg": self._answer_records.window(now_s).mean,
+            "records-per-request-avg": self._response_records.window(now_s).mean,
         }
 
     def _coordinator_metrics(self, partitions: int, now_s: float) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""Metrics of a client's connections: requests, answers, bytes, latencies.
+"""Metrics of a client's connections: requests, responses, bytes, latencies.
 
 All connections of a client share one `NetworkMetrics`, those of its other threads included. A
-connection reports each request and each answer to its `ConnectionMeter`. Nothing else counts
+connection reports each request and each response to its `ConnectionMeter`. Nothing else counts
 requests: a commit's latency is that of OffsetCommit, whichever part of the client sent it.
 """
 
@@ -29,7 +29,7 @@ class NetworkMetrics:
         self._sent = Sampled()
         """Sizes of requests."""
         self._received = Sampled()
-        """Sizes of answers."""
+        """Sizes of responses."""
         self._created = Sampled()
         self._closed = Sampled()
         self._latencies_ms: dict[str, Sampled] = {}
@@ -42,15 +42,15 @@ class NetworkMetrics:
             self._created.record(1, time.monotonic())
         return ConnectionMeter(self)
 
-    def sent(self, api: str, size_bytes: int, *, expects_reply: bool, now_s: float) -> None:
-        """Count a request; a Produce with acks=0 expects no reply."""
+    def sent(self, api: str, size_bytes: int, *, expects_response: bool, now_s: float) -> None:
+        """Count a request; a Produce with acks=0 expects no response."""
         with self.lock:
             self._sent.record(size_bytes, now_s)
             self._last_sent_s[api] = now_s
-            self._in_flight += expects_reply
+            self._in_flight += expects_response
 
     def received(self, api: str, size_bytes: int, sent_s: float) -> None:
-        """Count the answer to a request that was sent at `sent_s`."""
+        """Count the response to a request that was sent at `sent_s`."""
         now_s = time.monotonic()
         with self.lock:
             self._received.record(size_bytes, now_s)
@@ -61,7 +61,7 @@ class NetworkMetrics:
             latencies.record((now_s - sent_s) * 1000, now_s)
 
     def closed(self, unanswered: int) -> None:
-        """Count a connection that has ended, and with it this many requests without an answer."""
+        """Count a connection that has ended, and with it this many requests without a response."""
         with self.lock:
             self._closed.record(1, time.monotonic())
             self._in_flight -= unanswered
@@ -83,11 +83,11 @@ class NetworkMetrics:
 
     @property
     def in_flight(self) -> int:
-        """Requests whose answers have not been read."""
+        """Requests whose responses have not been read."""
         return self._in_flight
 
     def latencies_ms(self, api: str) -> Sampled:
-        """Latencies of this API, from writing the request to reading the answer."""
+        """Latencies of this API, from writing the request to reading the response."""
         return self._latencies_ms.get(api) or Sampled()
 
     def since_sent_s(self, apis: Iterable[str], now_s: float) -> float:
@@ -97,7 +97,7 @@ class NetworkMetrics:
 
 
 class ConnectionMeter:
-    """Meter of one connection, whose answers arrive in the order of requests. For its thread."""
+    """Meter of one connection, whose responses arrive in the order of requests. For its thread."""
 
     __slots__ = ("_metrics", "_unanswered")
 
@@ -105,16 +105,18 @@ class ConnectionMeter:
         self._metrics = metrics
         self._unanswered: deque[tuple[str, float]] = deque()  # API and time of sending
 
-    def sent(self, api: str, size_bytes: int, *, expects_reply: bool) -> None:
+    def sent(self, api: str, size_bytes: int, *, expects_response: bool) -> None:
         """A request is about to be written."""
         now_s = time.monotonic()
-        if expects_reply:
+        if expects_response:
             self._unanswered.append((api, now_s))
-        self._metrics.sent(api, size_bytes, expects_reply=expects_reply, now_s=now_s)
+        self._metrics.sent(api, size_bytes, expects_response=expects_response, now_s=now_s)
 
     def received(self, size_bytes: int) -> None:
-        """The answer to the oldest request has been read."""
-        if self._unanswered:  # or else an unrequested answer, after which the connection is closed
+        """The response to the oldest request has been read."""
+        if (
+            self._unanswered
+        ):  # or else an unrequested response, after which the connection is closed
             api, sent_s = self._unanswered.popleft()
             self._metrics.received(api, size_bytes, sent_s)
 
@@ -132,7 +134,7 @@ class _NoMeter(ConnectionMeter):
     def __init__(self) -> None:
         pass
 
-    def sent(self, api: str, size_bytes: int, *, expects_reply: bool) -> None:
+    def sent(self, api: str, size_bytes: int, *, expects_response: bool) -> None:
         pass
 
     def received(self, size_bytes: int) -> None:

@@ -31,7 +31,7 @@ from sparkkafka.client.auth.tls import (
     untrusted_message,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ReplyReader
+from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ResponseReader
 from sparkkafka.client.values import Address
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.settings import TlsSettings
@@ -109,12 +109,12 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
     if preferred_family != socket.AF_UNSPEC:
         addresses.sort(key=lambda address: address[0] != preferred_family)
     failures: list[str] = []
-    has_refused = may_answer = False  # an address refused; another one was not tried to the end
+    has_refused = may_response = False  # an address refused; another one was not tried to the end
     for family, kind, protocol, _, address in addresses:
         timeout_s = deadline.sooner(options.socket_connection_setup_timeout_ms).remaining_s()
         if timeout_s <= 0:
             failures.append(f"{address[0]}: no time left")
-            may_answer = True
+            may_response = True
             break
         try:
             sock = socket.socket(family, kind, protocol)
@@ -136,8 +136,8 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
             sock.connect(address)
         except TimeoutError:
             sock.close()
-            failures.append(f"{address[0]}: no answer within {timeout_s:.3g} s")
-            may_answer = True
+            failures.append(f"{address[0]}: no response within {timeout_s:.3g} s")
+            may_response = True
         except OSError as error:
             sock.close()
             has_refused = has_refused or isinstance(error, ConnectionRefusedError)
@@ -148,7 +148,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
         else:
             return sock
     failure = KafkaConnectionError(f"{where}: cannot connect ({'; '.join(failures)})")
-    if has_refused and not may_answer:
+    if has_refused and not may_response:
         failure.errno = errno.ECONNREFUSED
     raise failure
 
@@ -372,7 +372,7 @@ def _final_error(message: str) -> KafkaConnectionError:
 def _not_tls_error(
     where: str, peer: Peer, context: ssl.SSLContext, prefix: str
 ) -> KafkaConnectionError:
-    """Return the error for an answer that is not TLS, which a probe finds out more about."""
+    """Return the error for a response that is not TLS, which a probe finds out more about."""
     first = _probe_tls(peer, context, TLS_PROBE_MS)
     if first.startswith(b"HTTP"):
         what = "HTTP: this port is a web server's, not a Kafka listener's"
@@ -380,7 +380,7 @@ def _not_tls_error(
         what = "SSH: this port is not a Kafka listener's"
     else:
         what = f"not TLS; {_no_tls_hint(prefix)}"
-    return _final_error(f"{where}: the answer is {what}")
+    return _final_error(f"{where}: the response is {what}")
 
 
 def _probe_certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tuple[str, ...]:
@@ -464,7 +464,8 @@ def connection_error(
         return AuthenticationError(_tls_refusal(error, listener.where, listener.prefix))
     if isinstance(error, TimeoutError):
         return KafkaTimeoutError(
-            f"{listener.where}: no answer within {time.monotonic() - started_s:.1f} s while {doing}"
+            f"{listener.where}: no response within {time.monotonic() - started_s:.1f} s "
+            f"while {doing}"
         )
     hint = ""
     if has_hung_up:
@@ -536,16 +537,16 @@ def _probe_sasl_mechanisms(
 
     A broker without SASL refuses the request; franz-go's kfake accepts it with no mechanisms.
     """
-    answer = _send_probe(peer, SaslHandshakeRequest(mechanism="PLAIN"), 1, context, host)
+    response = _send_probe(peer, SaslHandshakeRequest(mechanism="PLAIN"), 1, context, host)
     has_sasl = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
-    if answer is None or answer.error_code not in has_sasl:
+    if response is None or response.error_code not in has_sasl:
         return None
-    return answer.mechanisms or None
+    return response.mechanisms or None
 
 
 def _probe_tls(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
     """Send the first message of a TLS handshake on a new connection, and return the first bytes of
-    the answer; empty without one."""
+    the response; empty without one."""
     hello = ssl.MemoryBIO()
     handshake = context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
     try:
@@ -572,7 +573,7 @@ def _send_probe(
                 wrapped = context.wrap_socket(sock, server_hostname=host.removesuffix("."))
                 sock = stack.enter_context(wrapped)
             sock.sendall(framing.send(request, version)[1])
-            reader = ReplyReader(framing.frame_length)
+            reader = ResponseReader(framing.frame_length)
             return framing.receive(reader.read(sock, FrameBuffer(), limit))[1]
     except (KafkaError, OSError, ValueError):
         return None

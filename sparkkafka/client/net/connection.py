@@ -1,4 +1,4 @@
-"""One blocking socket to one broker: connect, handshake, requests and replies under a deadline.
+"""One blocking socket to one broker: connect, handshake, requests and responses under a deadline.
 
 A connection is used by one thread. Requests may be pipelined: call `send` several times, then
 `receive` in the same order (Kafka answers a connection's requests in order). After a failure within
@@ -7,7 +7,7 @@ raises KafkaConnectionError.
 
 Opening means: connect, TLS, ApiVersions, SASL, as the options say. If the SASL session is about to
 expire, the connection re-authenticates before it sends a request (KIP-368): when nothing is in
-flight, or, if that does not happen in time, after it has read and stored the replies in flight.
+flight, or, if that does not happen in time, after it has read and stored the responses in flight.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sparkkafka.client.net.connecting import (
     peer_of,
     start_tls,
 )
-from sparkkafka.client.net.frames import FrameBuffer, ReplyReader, RequestWriter
+from sparkkafka.client.net.frames import FrameBuffer, RequestWriter, ResponseReader
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
 from sparkkafka.config.options import ClientOptions
@@ -81,7 +81,7 @@ _ErrorT = TypeVar("_ErrorT", bound=KafkaError)
 _Metrics: TypeAlias = NetworkMetrics | None
 
 log = logging.getLogger(__name__)
-wire_log = logging.getLogger("sparkkafka.protocol")  # requests and replies, without content
+wire_log = logging.getLogger("sparkkafka.protocol")  # requests and responses, without content
 
 # Brokers since 2.4 support it. Version 4 changes nothing for a client, and with brokers before 3.9
 # it would take a second request. So would version 5 (KIP-1242), with which brokers of Kafka 4.4
@@ -92,9 +92,9 @@ API_VERSIONS_VERSION = 3
 class Connection:
     """A connected, handshaken socket to `host:port`, made by `Connection.to` or `Connection.open`.
 
-    `call(request)` sends one request and returns its reply; `send` and `receive` pipeline. Without
-    a deadline each may take request.timeout.ms. `versions` has the broker's range of versions by
-    API key. The settings may have hooks: see `sparkkafka.hooks`."""
+    `call(request)` sends one request and returns its response; `send` and `receive` pipeline.
+    Without a deadline each may take request.timeout.ms. `versions` has the broker's range of
+    versions by API key. The settings may have hooks: see `sparkkafka.hooks`."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Connection:
             address_text(host, port), host, peer_of(sock), protocol, context, prefix
         )
         self._framing = framing
-        self._reader = ReplyReader(framing.frame_length)
+        self._reader = ResponseReader(framing.frame_length)
         self._writer = RequestWriter()
         self.host = host
         self.port = port
@@ -123,7 +123,7 @@ class Connection:
         self._options: ClientOptions | None = None
         self._session: Session | None = None
         self._is_reauthenticating = False
-        self._early_replies: deque[tuple[int, Any]] = deque()  # read before `receive`
+        self._early_responses: deque[tuple[int, Any]] = deque()  # read before `receive`
         self._max_idle_s = ClientOptions.connections_max_idle_ms / 1000
         self._last_used_s = time.monotonic()
         self._has_unread_request = False  # the broker may not have read one with acks=0 yet
@@ -219,10 +219,10 @@ class Connection:
         }
 
     def _reauthenticate(self, options: ClientOptions, deadline: Deadline) -> None:
-        """Authenticate again on this connection, before the session expires (KIP-368). Replies that
-        are in flight are read first, for later calls of `receive`."""
+        """Authenticate again on this connection, before the session expires (KIP-368). Responses
+        that are in flight are read first, for later calls of `receive`."""
         while self._framing.in_flight:
-            self._early_replies.append(self._read_reply(deadline, FrameBuffer()))
+            self._early_responses.append(self._read_response(deadline, FrameBuffer()))
         self._is_reauthenticating = True
         try:
             with kafka_errors_only(str(self)):
@@ -290,16 +290,16 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests whose reply the caller has not received."""
-        return self._framing.in_flight + len(self._early_replies)
+        """The number of requests whose response the caller has not received."""
+        return self._framing.in_flight + len(self._early_responses)
 
     @property
     def expires_s(self) -> float:
         """The monotonic time at which the connection has been idle for connections.max.idle.ms.
 
-        Infinite if that is 0, while a reply is expected, and while the broker may not have read a
-        request without a reply (acks=0). A pool closes a connection after this time: the broker, or
-        a firewall, is about to do so, and the next request would be lost (Java's
+        Infinite if that is 0, while a response is expected, and while the broker may not have read
+        a request without a response (acks=0). A pool closes a connection after this time: the
+        broker, or a firewall, is about to do so, and the next request would be lost (Java's
         Selector.IdleExpiryManager).
         """
         if not self._max_idle_s or self.in_flight or self._has_unread_request:
@@ -325,12 +325,12 @@ class Connection:
     def has_input(self) -> bool:
         """Whether input is buffered that the socket's descriptor no longer reports. Check this
         before select() and poll()."""
-        return bool(self._early_replies) or (
+        return bool(self._early_responses) or (
             isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         )
 
     def receive_in_kernel(self, size_bytes: int) -> None:
-        """Let the system receive the next reply, of about `size_bytes`, before we read it.
+        """Let the system receive the next response, of about `size_bytes`, before we read it.
 
         Call `prepare_to_poll` before polling the descriptor; `receive` does not need it.
         """
@@ -338,13 +338,13 @@ class Connection:
             self._reader.receive_in_kernel(self._sock, size_bytes)
 
     def prepare_to_poll(self) -> None:
-        """Make the descriptor report the next reply again, after `receive_in_kernel`."""
+        """Make the descriptor report the next response again, after `receive_in_kernel`."""
         if self._sock is not None:
             self._reader.prepare_to_poll(self._sock)
 
     @property
     def begun_bytes(self) -> int:
-        """How much `receive_ready` has read of an incomplete reply. If there is some, the
+        """How much `receive_ready` has read of an incomplete response. If there is some, the
         descriptor may not report more until much of the rest has arrived."""
         return self._reader.begun_bytes
 
@@ -380,7 +380,7 @@ class Connection:
         return self._socket_or_raise().fileno()
 
     def close(self) -> None:
-        """Close it; replies in flight are lost. May be called again."""
+        """Close it; responses in flight are lost. May be called again."""
         self._close(None)
 
     def _close_after(self, error: _ErrorT) -> _ErrorT:
@@ -403,9 +403,9 @@ class Connection:
     def call(
         self, request: Any, deadline: Deadline | None = None, *, version: int | None = None
     ) -> Any:
-        """Send one request and return its reply.
+        """Send one request and return its response.
 
-        Raises KafkaError if another request is in flight, whose reply would come first, and what
+        Raises KafkaError if another request is in flight, whose response would come first, and what
         `send` and `receive` raise.
         """
         deadline = self._checked_deadline(deadline)
@@ -413,13 +413,13 @@ class Connection:
         if waiting and self.is_open:
             raise KafkaError(
                 f"{self}: call while {waiting} request{'s are' if waiting > 1 else ' is'} in "
-                "flight: first get the replies with receive, or use only send and receive"
+                "flight: first get the responses with receive, or use only send and receive"
             )
         correlation_id = self.send(request, deadline, version=version)
         answered_id, response = self.receive(deadline)
         if answered_id != correlation_id:
             raise self._close_after(
-                DecodeError(f"reply {answered_id} of {self} to request {correlation_id}")
+                DecodeError(f"response {answered_id} of {self} to request {correlation_id}")
             )
         return response
 
@@ -476,11 +476,11 @@ class Connection:
             topic_data=[TopicProduceData(name=topic, partition_data=[data])],
         )
         if not acks:
-            self.send(request, deadline, expect_reply=False)
+            self.send(request, deadline, expect_response=False)
             return -1
-        answer = self.call(request, deadline)
+        response = self.call(request, deadline)
         produced = self._single_partition(
-            where, (topic.partition_responses for topic in answer.responses)
+            where, (topic.partition_responses for topic in response.responses)
         )
         return int(produced.base_offset)
 
@@ -516,10 +516,10 @@ class Connection:
             max_bytes=max_bytes,
             topics=[FetchTopic(topic=topic, partitions=[requested])],
         )
-        answer = self.call(request, deadline)
-        if answer.error_code:
-            raise BrokerError(answer.error_code, where)
-        fetched = self._single_partition(where, (topic.partitions for topic in answer.responses))
+        response = self.call(request, deadline)
+        if response.error_code:
+            raise BrokerError(response.error_code, where)
+        fetched = self._single_partition(where, (topic.partitions for topic in response.responses))
         # The batch that contains the offset may begin before it.
         return [
             record
@@ -539,8 +539,8 @@ class Connection:
         request = ListOffsetsRequest(
             replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[requested])]
         )
-        answer = self.call(request, deadline)
-        listed = self._single_partition(where, (topic.partitions for topic in answer.topics))
+        response = self.call(request, deadline)
+        listed = self._single_partition(where, (topic.partitions for topic in response.topics))
         return int(listed.offset)
 
     def _checked_partition(self, api: str, topic: str, partition: int) -> tuple[int, str]:
@@ -572,7 +572,7 @@ class Connection:
         deadline: Deadline | None = None,
         *,
         version: int | None = None,
-        expect_reply: bool = True,
+        expect_response: bool = True,
         patience_s: float | None = None,
     ) -> int:
         """Write a request and return its correlation id. `version` None: the highest common one.
@@ -589,7 +589,7 @@ class Connection:
                 "a request is one of sparkkafka.protocol.messages, such as "
                 f"MetadataRequest(topics=None); got {request!r}"
             )
-        checked_flag(expect_reply, "expect_reply")
+        checked_flag(expect_response, "expect_response")
         if patience_s is not None:
             patience_s = seconds_of(patience_s, "patience_s")
         if version is not None:
@@ -605,13 +605,13 @@ class Connection:
             self._reauthenticate(self._options, deadline)
         sock = self._socket_or_raise()
         correlation_id, parts = self._framing.send_parts(
-            request, version, expect_reply=expect_reply
+            request, version, expect_response=expect_response
         )
         size = sum(map(len, parts))
         wire_log.debug("%s <- %s #%d, %d bytes", self, request.API_NAME, correlation_id, size)
-        self._meter.sent(request.API_NAME, size, expects_reply=expect_reply)
+        self._meter.sent(request.API_NAME, size, expects_response=expect_response)
         self._last_used_s = time.monotonic()
-        self._has_unread_request = self._has_unread_request or not expect_reply
+        self._has_unread_request = self._has_unread_request or not expect_response
         with self._closing_on_error(f"sending {request.API_NAME}"):
             self._writer.write(sock, parts, deadline, patience_s)
         return correlation_id
@@ -651,21 +651,21 @@ class Connection:
     def receive(
         self, deadline: Deadline | None = None, buffer: FrameBuffer | None = None
     ) -> tuple[int, Any]:
-        """Read the next reply, and return (correlation id, response).
+        """Read the next response, and return (correlation id, response).
 
         Record fields of the response are views of memory of its own, or of `buffer`: these are
         valid until that is used again.
         """
         deadline = self._checked_deadline(deadline)
-        if self._early_replies and not self._is_reauthenticating:
-            return self._early_replies.popleft()
+        if self._early_responses and not self._is_reauthenticating:
+            return self._early_responses.popleft()
         if not self._framing.in_flight and self.is_open:
-            raise KafkaError(f"{self}: receive without a request in flight: no reply will come")
-        return self._note_answer(self._read_reply(deadline, buffer or FrameBuffer()))
+            raise KafkaError(f"{self}: receive without a request in flight: no response will come")
+        return self._note_response(self._read_response(deadline, buffer or FrameBuffer()))
 
-    def _note_answer(self, received: tuple[int, Any]) -> tuple[int, Any]:
-        """Log a reply to a caller's request, note that the listener answers such requests, and
-        return the reply: (correlation id, response)."""
+    def _note_response(self, received: tuple[int, Any]) -> tuple[int, Any]:
+        """Log a response to a caller's request, note that the listener answers such requests, and
+        return the response: (correlation id, response)."""
         if wire_log.isEnabledFor(logging.DEBUG):
             correlation_id, response = received
             code = getattr(response, "error_code", 0)
@@ -675,33 +675,35 @@ class Connection:
             self._stage = Stage.ANSWERED
         return received
 
-    def _read_reply(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
-        """Send what is unsent, then read the next reply. Returns (correlation id, response)."""
+    def _read_response(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
+        """Send what is unsent, then read the next response. Returns (correlation id, response)."""
         sock = self._socket_or_raise()
-        with self._closing_on_error("waiting for a reply"):
+        with self._closing_on_error("waiting for a response"):
             self._writer.write_rest(sock, deadline)
-            return self._decode_reply(self._reader.read(sock, buffer, deadline))
+            return self._decode_response(self._reader.read(sock, buffer, deadline))
 
-    def _decode_reply(self, reply: memoryview) -> tuple[int, Any]:
-        """Count a reply and decode it. Returns (correlation id, response)."""
-        self._meter.received(PREFIX_BYTES + len(reply))
+    def _decode_response(self, response: memoryview) -> tuple[int, Any]:
+        """Count a response and decode it. Returns (correlation id, response)."""
+        self._meter.received(PREFIX_BYTES + len(response))
         self._last_used_s = time.monotonic()
         # A broker handles requests in order, so it has read all before this one.
         self._has_unread_request = False
-        return self._framing.receive(reply)
+        return self._framing.receive(response)
 
     def receive_ready(self, buffer: FrameBuffer) -> tuple[int, Any] | None:
-        """Do what `receive` does without waiting. Return None until the reply is complete.
+        """Do what `receive` does without waiting. Return None until the response is complete.
 
         For callers that wait for several brokers together (`fileno`, `has_input`). `buffer` belongs
-        to this reply until it is complete.
+        to this response until it is complete.
         """
-        if self._early_replies:
-            return self._early_replies.popleft()
+        if self._early_responses:
+            return self._early_responses.popleft()
         sock = self._socket_or_raise()
-        with self._closing_on_error("waiting for a reply"):
-            reply = self._reader.read_ready(sock, buffer)
-            return None if reply is None else self._note_answer(self._decode_reply(reply))
+        with self._closing_on_error("waiting for a response"):
+            response = self._reader.read_ready(sock, buffer)
+            return (
+                None if response is None else self._note_response(self._decode_response(response))
+            )
 
     def _socket_or_raise(self) -> socket.socket:
         """Return the socket. Raises KafkaConnectionError if the connection is closed."""

@@ -1,4 +1,4 @@
-"""Frames on a socket: writing requests, reading replies, and the memory for replies."""
+"""Frames on a socket: writing requests, reading responses, and the memory for responses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HungUpError(KafkaConnectionError):
     """The other side closed the connection."""
 
 
-class _PartialReply(NamedTuple):
+class _PartialResponse(NamedTuple):
     """A frame, or the prefix with its size, of which `done` bytes have been read."""
 
     view: memoryview
@@ -71,22 +71,22 @@ class _PartialReply(NamedTuple):
     is_prefix: bool
 
 
-class ReplyReader:
-    """Reads replies from one socket. `frame_length` returns the size in a prefix, or raises.
+class ResponseReader:
+    """Reads responses from one socket. `frame_length` returns the size in a prefix, or raises.
 
-    `read` and `read_ready` continue a reply that `read_ready` has begun. Both raise HungUpError,
+    `read` and `read_ready` continue a response that `read_ready` has begun. Both raise HungUpError,
     and what the socket raises."""
 
     def __init__(self, frame_length: Callable[[bytes], int]) -> None:
         self._frame_length = frame_length
         self._prefix = bytearray(PREFIX_BYTES)
-        self._partial: _PartialReply | None = None
+        self._partial: _PartialResponse | None = None
         self._low_water_bytes = 1  # the mark that is set now; 0: not known
         self._has_low_water_marks = True
 
     @property
     def begun_bytes(self) -> int:
-        """How much `read_ready` has read of an incomplete reply. The descriptor of such a socket
+        """How much `read_ready` has read of an incomplete response. The descriptor of such a socket
         may not report bytes that have arrived."""
         partial = self._partial
         if partial is None:
@@ -94,7 +94,7 @@ class ReplyReader:
         return partial.done if partial.is_prefix else PREFIX_BYTES + partial.done
 
     def receive_in_kernel(self, sock: socket.socket, size_bytes: int) -> None:
-        """Let the system receive the next reply, of about `size_bytes`, before we read it.
+        """Let the system receive the next response, of about `size_bytes`, before we read it.
 
         Call `prepare_to_poll` before polling the socket's descriptor.
         """
@@ -102,12 +102,12 @@ class ReplyReader:
             self._set_low_water_mark(sock, min(size_bytes, _MAX_MARK_BYTES))
 
     def prepare_to_poll(self, sock: socket.socket) -> None:
-        """Make the socket's descriptor report the first byte of the next reply."""
+        """Make the socket's descriptor report the first byte of the next response."""
         if self._partial is None:
             self._set_low_water_mark(sock, 1)
 
     def read(self, sock: socket.socket, buffer: FrameBuffer, deadline: Deadline) -> memoryview:
-        """Read a whole reply, and return it without its prefix. Raises TimeoutError."""
+        """Read a whole response, and return it without its prefix. Raises TimeoutError."""
         self._set_low_water_mark(sock, 1)  # `receive_in_kernel` may have set a larger one
         view, done, is_prefix = self._take_partial()
         self._read_into(sock, view[done:], deadline)
@@ -118,8 +118,8 @@ class ReplyReader:
         return view
 
     def read_ready(self, sock: socket.socket, buffer: FrameBuffer) -> memoryview | None:
-        """Read as much of a reply as has arrived. Return None until it is complete; `buffer`
-        belongs to this reply until then."""
+        """Read as much of a response as has arrived. Return None until it is complete; `buffer`
+        belongs to this response until then."""
         sock.settimeout(0)
         view, done, is_prefix = self._take_partial()
         while True:
@@ -128,7 +128,7 @@ class ReplyReader:
                     count = sock.recv_into(view[done:])
                 except (BlockingIOError, ssl.SSLWantReadError):
                     if done or not is_prefix:
-                        self._partial = _PartialReply(view, done, is_prefix)
+                        self._partial = _PartialResponse(view, done, is_prefix)
                     self._set_mark_to_rest(sock, len(view) - done)
                     return None
                 if count == 0:
@@ -166,14 +166,14 @@ class ReplyReader:
                 raise HungUpError("the broker closed the connection")
             done += count
 
-    def _take_partial(self) -> _PartialReply:
-        """Return what has been read of the next reply, and forget it."""
+    def _take_partial(self) -> _PartialResponse:
+        """Return what has been read of the next response, and forget it."""
         partial, self._partial = self._partial, None
-        return partial or _PartialReply(memoryview(self._prefix), 0, is_prefix=True)
+        return partial or _PartialResponse(memoryview(self._prefix), 0, is_prefix=True)
 
     def _set_mark_to_rest(self, sock: socket.socket, size_bytes: int) -> None:
-        """Set the low-water mark to the rest of a reply, of `size_bytes`. Not for a small rest, and
-        not with TLS, whose bytes are not those of the reply."""
+        """Set the low-water mark to the rest of a response, of `size_bytes`. Not for a small rest,
+        and not with TLS, whose bytes are not those of the response."""
         is_small = size_bytes < _MIN_MARK_BYTES or isinstance(sock, ssl.SSLSocket)
         self._set_low_water_mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
 

@@ -55,7 +55,7 @@ class ConnectionPool:
 
     def close_idle(self) -> None:
         """Close connections with nothing in flight: their brokers may belong to another cluster
-        now. Others stay open until their answers are read."""
+        now. Others stay open until their responses are read."""
         for connection in self._by_node.values():
             if not connection.in_flight:
                 connection.close()

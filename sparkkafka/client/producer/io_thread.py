@@ -285,7 +285,7 @@ class ProducerThread:
         self._report()
 
     def _sleep_s(self) -> float:
-        """Return how long the sender may wait for answers: until the next batch closes, the next
+        """Return how long the sender may wait for responses: until the next batch closes, the next
         lookup is due, records without metadata expire, or the deadline of `stop`."""
         now_s = time.monotonic()
         until_s = min(
@@ -464,7 +464,7 @@ class ProducerThread:
         self.fail_unsent(reason)
         self.sender.fail_all(str(reason))
 
-    def await_answers(self, deadline: Deadline) -> bool:
+    def await_responses(self, deadline: Deadline) -> bool:
         """Wait until all sent batches are acknowledged or have failed; return True. After the
         deadline fail the rest, and return False."""
         while self.sender.has_unacknowledged and not deadline.expired:
@@ -474,7 +474,7 @@ class ProducerThread:
                 self.sender.fail_all(str(error))
             self._buffer.is_sleeping = False
         is_complete = not self.sender.has_unacknowledged
-        self.sender.fail_all("no answer came before the transaction was ended")
+        self.sender.fail_all("no response came before the transaction was ended")
         self.sender.close_connections()
         return is_complete
 

@@ -26,7 +26,7 @@ broker's ProducerAppendInfo):
   (`out_of_order`). The rest then starts at sequence 0 of the next epoch (Java's
   bumpIdempotentProducerEpoch), and the broker refuses late batches of the old one.
 - After an unclean restart a broker knows only a producer's last batch. Of several batches whose
-  answers were lost it refuses the first ones as out of order, although they are in the log
+  responses were lost it refuses the first ones as out of order, although they are in the log
   (`ProducerBatch.is_unresolved`). Once it takes a later one of them, or recognises it as a
   duplicate, all before it are in the log, because a broker takes a batch only behind its
   predecessor. This holds only in the log that they were sent to, by its topic id, and only if
@@ -68,9 +68,9 @@ class ProducerBatch:
     """A queued record batch.
 
     `wire`, its header and records as sent, is set at the first send and never changes.
-    `is_unresolved`: it was refused as out of order though it may be written; the answer to a later
-    batch shows whether it is. `is_overtaken`: the broker has acknowledged a later batch, so this
-    one can no longer be written with its sequence numbers.
+    `is_unresolved`: it was refused as out of order though it may be written; the response to a
+    later batch shows whether it is. `is_overtaken`: the broker has acknowledged a later batch, so
+    this one can no longer be written with its sequence numbers.
     """
 
     encoded: EncodedBatch
@@ -135,7 +135,9 @@ class PartitionQueue:
         self.state = State.SENDING
         self._last_offset = -1  # of the acknowledged batches
         self._topic_id: bytes | None = None
-        self._failed_in_flight = 0  # batches that failed in flight: their answers are still to come
+        self._failed_in_flight = (
+            0  # batches that failed in flight: their responses are still to come
+        )
         self._next_sequence = 0
         self._state_known_until_s = 0.0  # see PRODUCER_STATE_S
 
@@ -217,7 +219,7 @@ class PartitionQueue:
     # --- what is sent when ------------------------------------------------------------------------
 
     def next_batch(self, node_id: int) -> ProducerBatch | None:
-        """Return the batch to send to this broker now, None if there is none or answers must come
+        """Return the batch to send to this broker now, None if there is none or responses must come
         first: from a former leader, after a failure, of a batch that is sent again, or from a log
         that may not know the producer id."""
         if self.in_flight:
@@ -319,7 +321,7 @@ class PartitionQueue:
                 refused.maybe_written = refused.is_unresolved = False
 
     def fail(self, batch: ProducerBatch) -> None:
-        """Remove a batch that failed for good. A later answer is ignored."""
+        """Remove a batch that failed for good. A later response is ignored."""
         self.batches.remove(batch)
         batch.has_failed = True
         self._failed_in_flight += batch.in_flight
@@ -341,7 +343,7 @@ class PartitionQueue:
         return bool(self.batches) and self.batches[0].is_unresolved
 
     def unresolved_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Return the unresolved batches whose outcome the answer to this one shows."""
+        """Return the unresolved batches whose outcome the response to this one shows."""
         return [other for other in self.batches if other.is_unresolved and other is not batch]
 
     def fits_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:

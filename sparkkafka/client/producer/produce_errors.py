@@ -54,8 +54,8 @@ class Verdict(NamedTuple):
 # The batch was refused as a whole; smaller ones may be taken.
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
-# A leader that loses its role, or its disk, while acks=all waits, answers so about records that it
-# has appended; NETWORK_EXCEPTION means that a broker lost the leader in a request for us;
+# A leader that loses its role, or its disk, while acks=all waits, answers so about records that
+# it has appended; NETWORK_EXCEPTION means that a broker lost the leader in a request for us;
 # UNKNOWN_SERVER_ERROR may come after the append.
 MAYBE_WRITTEN = frozenset(
     {
@@ -78,7 +78,7 @@ def judge(
     attempts_left: bool,
     transactional: bool = False,
 ) -> Verdict:
-    """Return the verdict on a batch for which the broker's answer has this error code.
+    """Return the verdict on a batch for which the broker's response has this error code.
 
     `is_head`: every earlier batch of the partition is acknowledged, or not worth waiting for.
     `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: `retries` allows
@@ -86,7 +86,7 @@ def judge(
     """
     may_be_appended = code in MAYBE_WRITTEN
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-        # A duplicate is the copy of an attempt whose answer was lost.
+        # A duplicate is the copy of an attempt whose response was lost.
         return Verdict(Action.DONE, maybe_written=False)
     if code in TOO_LARGE and record_count > 1:
         # The broker checks the size before it looks for a duplicate, and would not recognise the
@@ -167,7 +167,7 @@ def refusal_text(
     text = str(error)
     if error.code in TOO_LARGE and batch.encoded.record_count > 1:
         text += (
-            ": an earlier attempt, which may have been written, got no answer (was "
+            ": an earlier attempt, which may have been written, got no response (was "
             "max.message.bytes lowered since?), so the batch cannot be sent in smaller parts"
         )
     elif error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:

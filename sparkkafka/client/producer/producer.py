@@ -343,7 +343,7 @@ class Producer(NotPickled):
             if count is not None:
                 return list(range(count))
             if deadline.expired:
-                raise KafkaTimeoutError(f"{what}: no answer within {deadline.text}")
+                raise KafkaTimeoutError(f"{what}: no response within {deadline.text}")
             deadline.pause(50)
 
     def metrics(self) -> Metrics:

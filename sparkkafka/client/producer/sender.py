@@ -1,6 +1,6 @@
-"""Sends record batches to partition leaders, and acts on the answers.
+"""Sends record batches to partition leaders, and acts on the responses.
 
-A `Sender` has no thread: `step` sends what can be sent, reads the answers that are here, and
+A `Sender` has no thread: `step` sends what can be sent, reads the responses that are here, and
 returns. A Producer's I/O thread calls it in a loop, a Spark task between its rows.
 `partition_queue.py` has the rules of order, `produce_errors.py` the meaning of error codes.
 """
@@ -69,7 +69,7 @@ from sparkkafka.protocol.wire.primitives import NULL_UUID
 
 log = logging.getLogger(__name__)
 
-AWAY_S = 0.2  # a caller that comes back after longer has left answers unread
+AWAY_S = 0.2  # a caller that comes back after longer has left responses unread
 MAX_WAIT_S = 1.0
 PATIENCE_S = 0.1
 """A leader that takes nothing of a request for so long delays nobody else: the rest waits."""
@@ -79,7 +79,7 @@ LARGE_REQUEST_BYTES = 128 << 10
 EPOCH_LIMIT = (1 << 15) - 1
 MIN_ATTEMPT_MS, MAX_MIN_ATTEMPT_MS = 1_000, 6_000
 """What a request for metadata, a producer id or a connection gets at least, however soon a batch
-expires. The longer batches expire without an answer, the more it is: batches that expire one after
+expires. The longer batches expire without a response, the more it is: batches that expire one after
 another must not cut short every attempt to reach a slow broker."""
 
 
@@ -91,7 +91,7 @@ class QueuedBatch(NamedTuple):
 
 
 class SentRequest(NamedTuple):
-    """A Produce request that waits for its answer."""
+    """A Produce request that waits for its response."""
 
     deadline: Deadline
     batches: list[QueuedBatch]
@@ -152,14 +152,16 @@ class Sender:
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         self.queued_bytes = 0
         self._outcome_count = 0  # calls of callbacks
-        self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their answers
+        self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their responses
         self._buffers: defaultdict[int, FrameBuffer] = defaultdict(FrameBuffer)
         self._muted_until_s: dict[int, float] = {}
         self._producer_id: tuple[int, int] | None = None
         self._producer_id_backoff = cluster.backoff()
         self._producer_id_error: KafkaError | None = None
         self._next_producer_id_s = 0.0  # monotonic
-        self._expiring_since_s: float | None = None  # the first batch expired after the last answer
+        self._expiring_since_s: float | None = (
+            None  # the first batch expired after the last response
+        )
         self._refusal_facts_s = -math.inf
         self._step_end_s = time.monotonic()  # of the last `step`
         self._lookup_s = 0.0  # see `add_lookup_time`
@@ -193,12 +195,12 @@ class Sender:
 
     @property
     def has_in_flight(self) -> bool:
-        """Whether an answer is still to come."""
+        """Whether a response is still to come."""
         return any(self._sent.values())
 
     @property
     def has_unacknowledged(self) -> bool:
-        """Whether a batch is queued, or an answer is still to come."""
+        """Whether a batch is queued, or a response is still to come."""
         return bool(self._busy) or self.has_in_flight
 
     def outcomes(self) -> dict[TopicPartition, PartitionOutcome]:
@@ -217,8 +219,8 @@ class Sender:
     # --- the loop ---------------------------------------------------------------------------------
 
     def step(self, max_wait_s: Callable[[], float] | float = MAX_WAIT_S) -> None:
-        """Send what can be sent, wait for an answer at most `max_wait_s` (a function is called when
-        all is sent), and read the answers that are here.
+        """Send what can be sent, wait for a response at most `max_wait_s` (a function is called
+        when all is sent), and read the responses that are here.
 
         Raises what the callback of a batch raises, and errors of the transaction.
         """
@@ -233,7 +235,7 @@ class Sender:
         if outcome_count != self._outcome_count:
             wait_s = 0.0  # the caller may wait for an outcome that came just now
         for node_id in self._poll_brokers(self._wait_s(wait_s) if wait_s > 0 else 0.0):
-            self._take_answer(node_id)
+            self._take_response(node_id)
         self._step_end_s = time.monotonic()
 
     def add_lookup_time(self, seconds: float) -> None:
@@ -242,11 +244,11 @@ class Sender:
         self._lookup_s += seconds
 
     def _resume_after(self, away_s: float) -> None:
-        """Read the answers that came while the caller prepared its next rows, for `away_s`: that
+        """Read the responses that came while the caller prepared its next rows, for `away_s`: that
         time does not count as part of delivery.timeout.ms."""
         while nodes := self._poll_brokers(0.0):
             for node_id in nodes:
-                self._take_answer(node_id)
+                self._take_response(node_id)
         now_s = time.monotonic()
         for queue in self._busy.values():
             for batch in queue.batches:
@@ -260,16 +262,16 @@ class Sender:
             self.barrier()
 
     def barrier(self) -> None:
-        """Wait until brokers have handled all requests sent with acks=0, which have no answers.
+        """Wait until brokers have handled all requests sent with acks=0, which have no responses.
 
-        Brokers handle a connection's requests in order, and close it when one fails: an answer to
+        Brokers handle a connection's requests in order, and close it when one fails: a response to
         any request proves that all before it were handled.
         """
         deadline = Deadline(self._cluster.options.request_timeout_ms)
         while self.has_in_flight and not deadline.expired:  # of first batches: see `_acks`
             nodes = self._poll_brokers(0.0)
             for node_id in nodes:
-                self._take_answer(node_id)
+                self._take_response(node_id)
             if not nodes:
                 deadline.pause(1)
         for node_id in list(self._sent):
@@ -282,7 +284,7 @@ class Sender:
                 log.warning("acks=0: broker %d may have lost records: %s", node_id, error)
 
     def close_connections(self) -> None:
-        """Close the connections with an answer still to come: nothing sent over them may arrive
+        """Close the connections with a response still to come: nothing sent over them may arrive
         after the end of the transaction."""
         for node_id in [node_id for node_id, sent in self._sent.items() if sent]:
             connection = self._cluster.connections.find_open(node_id)
@@ -310,7 +312,7 @@ class Sender:
 
     def _can_send(self, node_id: int) -> bool:
         """Whether a broker may get another request: fewer than
-        max.in.flight.requests.per.connection wait for answers, and the last one is sent
+        max.in.flight.requests.per.connection wait for responses, and the last one is sent
         completely."""
         if len(self._sent.get(node_id, ())) >= self._options.max_in_flight:
             return False
@@ -357,7 +359,7 @@ class Sender:
         for queue, leader in zip(waiting, leaders, strict=True):
             if leader is None or queue.not_before_s > now_s:  # the lookups may delay it
                 continue
-            if self._options.acks == 0 and queue.in_flight:  # an answer is awaited: see `_acks`
+            if self._options.acks == 0 and queue.in_flight:  # a response is awaited: see `_acks`
                 continue
             node_id = leader.leader
             if not self._can_send(node_id) or self._muted_until_s.get(node_id, 0.0) > now_s:
@@ -378,7 +380,7 @@ class Sender:
 
     def _wait_s(self, max_wait_s: float) -> float:
         """Return for how many seconds, `max_wait_s` at most, there is nothing to do unless an
-        answer comes."""
+        response comes."""
         now_s = time.monotonic()
         until_s = min(now_s + max_wait_s, self._next_expiry_s)
         for sent in self._sent.values():
@@ -410,13 +412,13 @@ class Sender:
 
     def _assign_producer_id(self, queue: PartitionQueue) -> bool:
         """Give a partition the producer id; request it if there is none. Return False if there is
-        no answer, or if it is refused and the batches have failed.
+        no response, or if it is refused and the batches have failed.
 
         Batches that may be written under a former id fail: the broker would not recognise them.
         """
         for uncertain in [batch for batch in queue.batches if batch.maybe_written]:
             text = (
-                "the broker forgot this producer while an answer was missing, so it is not known "
+                "the broker forgot this producer while a response was missing, so it is not known "
                 "whether sending again would duplicate records"
             )
             self._fail(queue, uncertain, text)
@@ -495,7 +497,7 @@ class Sender:
                 request,
                 deadline,
                 version=self._produce_version(connection, queues[: len(chosen)]),
-                expect_reply=acks != 0,
+                expect_response=acks != 0,
                 # Without answers a request is done when it is sent.
                 patience_s=PATIENCE_S if acks else None,
             )
@@ -613,10 +615,10 @@ class Sender:
             topic_data=list(topics.values()),
         )
 
-    # --- answers --------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
     def _poll_brokers(self, wait_s: float) -> list[int]:
-        """Wait at most `wait_s` for brokers with an answer, or that are ready for the rest of a
+        """Wait at most `wait_s` for brokers with a response, or that are ready for the rest of a
         half-sent request; return them. Those whose connection or deadline has ended are returned
         without a wait."""
         sockets: dict[int, int] = {}
@@ -647,34 +649,34 @@ class Sender:
         ready = (descriptor for descriptor, _ in poll.poll(0 if has_input else wait_s * 1000))
         return has_input + [sockets[descriptor] for descriptor in ready if descriptor in sockets]
 
-    def _take_answer(self, node_id: int) -> None:
-        """Read the next answer of a broker, if all of it is here, and act on it."""
+    def _take_response(self, node_id: int) -> None:
+        """Read the next response of a broker, if all of it is here, and act on it."""
         deadline = self._sent[node_id][0].deadline
         connection = self._cluster.connections.find_open(node_id)
         try:
             if connection is None:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
             if deadline.expired:
-                # Fails immediately and closes the connection: a late answer would be taken for the
-                # next request's.
-                answer = connection.receive(deadline)
+                # Fails immediately and closes the connection: a late response would be taken for
+                # the next request's.
+                received = connection.receive(deadline)
             else:
                 if connection.has_unsent:
                     connection.send_rest(deadline)
-                # The rest of this answer does not delay other brokers' answers.
-                found = connection.receive_ready(self._buffers[node_id])
-                if found is None:
+                # The rest of this response does not delay other brokers' responses.
+                ready = connection.receive_ready(self._buffers[node_id])
+                if ready is None:
                     return
-                answer = found
+                received = ready
         except KafkaError as error:
             self._on_connection_lost(node_id, error)
             return
-        response: ProduceResponse = answer[1]
+        response: ProduceResponse = received[1]
         if self._send_metrics is not None:
             self._send_metrics.throttled(response.throttle_time_ms)
         if response.throttle_time_ms > 0:
             self._muted_until_s[node_id] = time.monotonic() + response.throttle_time_ms / 1000
-        self._process_answer(self._sent[node_id].popleft(), response, connection)
+        self._process_response(self._sent[node_id].popleft(), response, connection)
 
     def _on_connection_lost(
         self, node_id: int, error: KafkaError, queues: Iterable[PartitionQueue] = ()
@@ -687,10 +689,10 @@ class Sender:
         largest_bytes = max(sizes, default=0)
         is_closed = isinstance(error, KafkaConnectionError) and error.retriable
         if is_closed and largest_bytes >= LARGE_REQUEST_BYTES:
-            # A broker gives no other answer to a request above its socket.request.max.bytes.
+            # A broker gives no other response to a request above its socket.request.max.bytes.
             error = KafkaConnectionError(
-                f"{error}; the largest Produce request without an answer had {largest_bytes} bytes "
-                "of records: if the broker closes the connection at each such request, lower "
+                f"{error}; the largest Produce request without a response had {largest_bytes} "
+                "bytes of records: if the broker closes the connection at each such request, lower "
                 f"{self._prefix}max.request.size={self._options.max_request_size}"
             )
         log.info("%s", error)
@@ -713,15 +715,15 @@ class Sender:
             for batch in [] if error.retriable else list(queue.batches):
                 self._fail(queue, batch, str(error), error)
 
-    # --- what answers do ---------------------------------------------------------------------
+    # --- what responses do ---------------------------------------------------------------------
 
-    def _process_answer(
+    def _process_response(
         self, sent: SentRequest, response: ProduceResponse, connection: Connection
     ) -> None:
-        """Act on the answer to a request. Raises what a callback raises, at the end."""
+        """Act on the response to a request. Raises what a callback raises, at the end."""
         # In later versions ids stand for names.
         has_ids = any(topic.topic_id.int for topic in response.responses)
-        answers: dict[tuple[bytes | str | None, int], Any] = {
+        rows: dict[tuple[bytes | str | None, int], Any] = {
             (topic.topic_id.bytes if has_ids else topic.name, row.index): row
             for topic in response.responses
             for row in topic.partition_responses
@@ -732,7 +734,7 @@ class Sender:
                 queue.answered(batch)
                 continue
             topic, partition = queue.tp
-            row = answers.get((queue.topic_id if has_ids else topic, partition))
+            row = rows.get((queue.topic_id if has_ids else topic, partition))
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if is_out_of_order and self._recover_out_of_order(queue, batch):
@@ -752,13 +754,13 @@ class Sender:
                     self._resolve(queue, batch, base_offset, has_ids=has_ids)
                 except ProduceError as error:
                     failure = failure or error
-                # With acks=0 some batches have answers (`_acks`); their offsets are not reported.
+                # With acks=0 some batches have responses (`_acks`); their offsets are not reported.
                 if row is None or self._options.acks == 0:
                     self._acknowledge(queue, batch)
                 else:
                     self._acknowledge(queue, batch, row.base_offset, row.log_append_time_ms)
                 continue
-            message = "the answer leaves the partition out" if row is None else row.error_message
+            message = "the response leaves the partition out" if row is None else row.error_message
             where = f"Produce @ {connection} for {queue.tp}"
             refusal = BrokerError(code, where, message, prefix=self._prefix)
             records = [] if row is None else row.record_errors
@@ -771,7 +773,7 @@ class Sender:
                     {record.batch_index: record.batch_index_error_message for record in records},
                 )
             except ProduceError as error:
-                failure = failure or error  # the rest of the answer counts as well
+                failure = failure or error  # the rest of the response counts as well
         if failure is not None:
             raise failure
 
@@ -793,7 +795,7 @@ class Sender:
         if not queue.mark_unresolved(batch):
             return False
         log.info(
-            "%s: out of order; the answer to a later batch will show whether it is written",
+            "%s: out of order; the response to a later batch will show whether it is written",
             queue.tp,
         )
         return True

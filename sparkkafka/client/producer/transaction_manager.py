@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 MIN_ABORT_S = 1.0
 
 _NOT_COMMITTED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
-"""Answers to a commit that say for sure that it did not happen, and that an abort is possible."""
+"""Responses to a commit that say for sure that it did not happen, and that an abort is possible."""
 
 _FINAL = FENCED | {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -186,7 +186,7 @@ class TransactionManager:
         thread = self._thread
         thread.fail_unsent(TransactionError("the transaction was aborted"))
         request_ms = self._settings.client.request_timeout_ms
-        clean = thread.await_answers(deadline.sooner(request_ms)) and not thread.sender.has_gaps
+        clean = thread.await_responses(deadline.sooner(request_ms)) and not thread.sender.has_gaps
         self._notifier.take_failures()
         self._end(deadline, commit=False, clean=clean)
 

@@ -2,7 +2,7 @@
 
 Kafka ties a transaction to no connection: whoever knows its id, producer id and epoch may end it.
 So one process can write in a transaction that another ends. Each request may be repeated until its
-answer is known (KIP-98, TransactionCoordinator.scala).
+response is known (KIP-98, TransactionCoordinator.scala).
 
 Kafka has two protocols. In the first (all brokers; Produce up to 11, EndTxn up to 4), requests of
 their own add partitions and groups to a transaction, and the epoch stays the same from one
@@ -12,7 +12,7 @@ reach the next transaction. The functions here use the first, unless a version i
 
 A `SenderTransaction` is what a sender's batches are part of: `SingleTransaction` of a Spark task,
 which the driver ends, or `ProducerTransactions` of a Producer, one transaction after another. Each
-has connections to its coordinator of its own: the sender's carry requests whose answers are to
+has connections to its coordinator of its own: the sender's carry requests whose responses are to
 come.
 """
 
@@ -261,8 +261,8 @@ def init_transactions(
     handler = _RequestEach(cluster, requests, hints)
     results = _call_each(cluster, handler, deadline, "taking over transactional ids")
     return results.errors | {
-        key: Transaction(key, answer.producer_id, answer.producer_epoch)
-        for key, answer in results.values_by_item.items()
+        key: Transaction(key, response.producer_id, response.producer_epoch)
+        for key, response in results.values_by_item.items()
     }
 
 
@@ -345,7 +345,7 @@ def add_partitions_each(
     """Do `add_partitions` for several transactions. Return the error of each by transactional id,
     None for success.
 
-    Partitions that are part of the transaction already stay so: the answer then shows whether the
+    Partitions that are part of the transaction already stay so: the response then shows whether the
     transaction is still open and its writer still the owner.
     """
     requests = {
@@ -515,7 +515,7 @@ class SenderTransaction(ABC):
         self.transactional_id = transactional_id
         self.identity: Transaction | None = None
         self.partitions: set[TopicPartition] = set()
-        # Whether it has partitions or groups; also if it may have them, since an answer was lost.
+        # Whether it has partitions or groups; also if it may have them, since a response was lost.
         self._has_started = False
 
     @property
@@ -534,10 +534,10 @@ class SenderTransaction(ABC):
         if new:
             deadline = Deadline(min(self._attempt_ms, within_ms))
             transaction = self.begin(within_ms)
-            self._has_started = True  # before the request: if its answer is lost, they may be
+            self._has_started = True  # before the request: if its response is lost, they may be
             if self.produce_version is None:
                 add_partitions(self._cluster, transaction, sorted(new), deadline, self._hints)
-            # After it: without an answer they are added again before anything is written.
+            # After it: without a response they are added again before anything is written.
             self.partitions |= new
 
     def _take_over(
@@ -647,7 +647,7 @@ class ProducerTransactions(SenderTransaction):
         super().__init__(options, transactional_id, attempt_ms, close_signal=close_signal)
         self._timeout_ms = timeout_ms
         self._uses_version_2 = False
-        self._answer_lost = False  # of an end that was sent again
+        self._response_lost = False  # of an end that was sent again
         self._has_gaps = False  # in the sequence numbers
 
     def close(self) -> None:
@@ -703,7 +703,7 @@ class ProducerTransactions(SenderTransaction):
         if self.identity == before:
             self._has_gaps = self._has_gaps or not clean
         else:
-            self._answer_lost = False
+            self._response_lost = False
         self.partitions = set()
         self._has_started = False
         return self.identity != before
@@ -712,7 +712,7 @@ class ProducerTransactions(SenderTransaction):
     def wants_next_epoch(self) -> bool:
         """Whether the next transaction needs another epoch: sequence numbers have a gap, or
         (KAFKA-17754) a repeated request may still be on its way and would end it."""
-        return self._has_gaps or self._answer_lost
+        return self._has_gaps or self._response_lost
 
     def next_epoch(self, deadline: Deadline) -> bool:
         """Get the next epoch (KIP-360). Return whether the producer id or epoch has changed.
@@ -729,16 +729,16 @@ class ProducerTransactions(SenderTransaction):
                     f"transactional.id {self.transactional_id!r}: brokers before Kafka 2.5 cannot "
                     "give the next epoch after an error; close the producer and make a new one"
                 ) from error
-        self._has_gaps = self._answer_lost = False
+        self._has_gaps = self._response_lost = False
         return self.identity != before
 
     def _end(self, transaction: Transaction, deadline: Deadline, *, commit: bool) -> None:
-        """Send EndTxn until its answer is known; note whether an answer was lost, and which
+        """Send EndTxn until its response is known; note whether a response was lost, and which
         producer id or epoch comes next (KIP-890)."""
         tid = transaction.transactional_id
 
-        def note_lost_answer(error: KafkaError) -> None:
-            self._answer_lost = self._answer_lost or not isinstance(error, BrokerError)
+        def note_lost_response(error: KafkaError) -> None:
+            self._response_lost = self._response_lost or not isinstance(error, BrokerError)
 
         handler = _RequestEach(
             self._cluster,
@@ -749,17 +749,17 @@ class ProducerTransactions(SenderTransaction):
         lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
         what = "committing a transaction" if commit else "aborting a transaction"
         try:
-            answer = call_all(
-                self._cluster, [tid], handler, lookup, deadline, what, on_retry=note_lost_answer
+            response = call_all(
+                self._cluster, [tid], handler, lookup, deadline, what, on_retry=note_lost_response
             )[tid]
         except BrokerError as error:
             # The coordinator has no partitions: the requests that added them did not arrive.
             if commit or error.code != ErrorCode.INVALID_TXN_STATE:
                 raise
-            self._answer_lost = True
+            self._response_lost = True
             return
-        if answer.producer_id != NO_PRODUCER_ID:
-            self.identity = Transaction(tid, answer.producer_id, answer.producer_epoch)
+        if response.producer_id != NO_PRODUCER_ID:
+            self.identity = Transaction(tid, response.producer_id, response.producer_epoch)
 
     def commit_offsets(
         self,

@@ -141,7 +141,7 @@ def acknowledge_range(first_offset: int, last_offset: int, kind: int) -> Acknowl
 
 
 class AcquiredPartition:
-    """The records of a partition that one answer has acquired, decoded as polls take them.
+    """The records of a partition that one response has acquired, decoded as polls take them.
 
     They are acknowledged in `session`, a ShareSession. `ranges` has the acquired offsets; they are
     in order and do not overlap.
@@ -265,7 +265,7 @@ class DamagedError(Exception):
 
 
 def sorted_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
-    """Return the acquired ranges of an answer in order; None if they are invalid or overlap."""
+    """Return the acquired ranges of a response in order; None if they are invalid or overlap."""
     found = sorted(
         AcquiredRange(row.first_offset, row.last_offset, row.delivery_count) for row in rows
     )

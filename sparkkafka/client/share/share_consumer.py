@@ -175,7 +175,7 @@ class ShareConsumer(NotPickled):
         self._submit_acknowledgements()
 
     def _poll(self, deadline: Deadline) -> list[ShareRecord]:
-        """Exchange requests and answers until there are records, or until the deadline."""
+        """Exchange requests and responses until there are records, or until the deadline."""
         if self._guard.is_closed:
             raise ConsumerStateError("this ShareConsumer was closed by a callback, inside poll")
         if self._error_of_next_poll is not None:
@@ -305,7 +305,7 @@ class ShareConsumer(NotPickled):
             )
 
     def commit(self, timeout_s: float | None = None, *, asynchronous: bool = False) -> None:
-        """Send all acknowledgements, and wait for the brokers' answers. With implicit
+        """Send all acknowledgements, and wait for the brokers' responses. With implicit
         acknowledgement this accepts the records of the last poll.
 
         Raises AcknowledgeError with the error of each partition whose records are handed out again;
@@ -321,7 +321,7 @@ class ShareConsumer(NotPickled):
                 self._fetcher.send_acknowledgements()
                 return
             deadline = deadline_of(timeout_s) or self._cluster.deadline()
-            self._await_answers(deadline)
+            self._await_responses(deadline)
             failed: dict[tuple[str, int], KafkaError] = {
                 result.tp: result.error for result in self._results if result.error is not None
             }
@@ -329,12 +329,12 @@ class ShareConsumer(NotPickled):
             if failed:
                 raise AcknowledgeError(failed)
 
-    def _await_answers(self, deadline: Deadline) -> None:
+    def _await_responses(self, deadline: Deadline) -> None:
         """Wait until all acknowledgements are answered. Raises KafkaTimeoutError."""
         while self._fetcher.has_unanswered:
             if deadline.expired:
                 raise KafkaTimeoutError(
-                    f"no answer to acknowledgements of share group {self._options.group_id!r} "
+                    f"no response to acknowledgements of share group {self._options.group_id!r} "
                     f"within {deadline.text}: whether the brokers have them is not known"
                 )
             self._fetcher.send_acknowledgements()
@@ -349,8 +349,8 @@ class ShareConsumer(NotPickled):
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """How long this member acquires records for, by the last answer; None before the first one.
-        It is share.record.lock.duration.ms of the group."""
+        """How long this member acquires records for, by the last response; None before the first
+        one. It is share.record.lock.duration.ms of the group."""
         return self._fetcher.lock_timeout_ms
 
     def _accept_if_implicit(self) -> None:

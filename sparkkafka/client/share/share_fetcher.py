@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import no_leader_error
 from sparkkafka.client.consumer.fetched_records import (
-    AnswerBuffer,
     FetchedRecords,
+    ResponseBuffer,
     take_batches,
     take_before_damage,
 )
@@ -87,7 +87,7 @@ class ShareSession:
         self.partitions: TopicIds = {}
         """The partitions that the broker has in the session."""
         self.ids: dict[TopicPartition, uuid.UUID] = {}
-        """The topic ids of all partitions that were read, for acknowledgements and answers."""
+        """The topic ids of all partitions that were read, for acknowledgements and responses."""
         self.unsent: dict[TopicPartition, Batches] = {}
         """Acknowledgements for the next request."""
         self.sent: dict[TopicPartition, Batches] = {}
@@ -210,7 +210,7 @@ LOCK_EXPIRED = (
 
 
 class AcknowledgementResult(NamedTuple):
-    """A leader's answer to acknowledgements of a partition; `error` None: it has them."""
+    """A leader's response to acknowledgements of a partition; `error` None: it has them."""
 
     tp: TopicPartition
     batches: Batches
@@ -243,7 +243,7 @@ class ShareFetcher:
         self.failures: list[KafkaError] = []
         """Errors that a retry cannot fix, for polls to raise; other partitions are read on."""
         self.lock_timeout_ms: int | None = None
-        """How long this member has acquired records for, by the last answer."""
+        """How long this member has acquired records for, by the last response."""
 
     def assign(self, partitions: TopicIds, member_id: str) -> None:
         """Read these partitions from now on."""
@@ -255,7 +255,7 @@ class ShareFetcher:
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether acknowledgements wait to be sent, or for an answer."""
+        """Whether acknowledgements wait to be sent, or for a response."""
         return any(session.unsent or session.sent for session in self._sessions.values())
 
     def close(self) -> None:
@@ -378,10 +378,10 @@ class ShareFetcher:
         else:
             self._backoff.reset()
 
-    # --- answers ----------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------
 
     def receive(self, wait_s: float) -> None:
-        """Wait until something arrives, and take the answers that are complete."""
+        """Wait until something arrives, and take the responses that are complete."""
         waiting = [
             (session, session.leader.connection)
             for session in self._sessions.values()
@@ -394,27 +394,27 @@ class ShareFetcher:
             limit_s = self._cluster.options.request_timeout_ms / 1000
             limit_s += self._options.fetch.fetch_max_wait_ms / 1000 if session.is_fetch else 0
             try:
-                answer = session.leader.read_answer(
+                received = session.leader.read_response(
                     is_ready=connection in ready, limit_s=limit_s, metrics=self._metrics
                 )
-                if answer is not None:
-                    response, buffer = answer
+                if received is not None:
+                    response, buffer = received
                     try:
-                        self._on_answer(session, connection, response, buffer)
+                        self._on_response(session, connection, response, buffer)
                     finally:
                         buffer.release()
             except KafkaError as error:
                 self._on_broker_failure(session, error)
-            except BaseException:  # Ctrl-C: the answer is lost
+            except BaseException:  # Ctrl-C: the response is lost
                 self._lose_session(
                     session, KafkaConnectionError(f"broker {session.node_id}: interrupted")
                 )
                 raise
 
-    def _on_answer(
-        self, session: ShareSession, connection: Connection, response: Any, buffer: AnswerBuffer
+    def _on_response(
+        self, session: ShareSession, connection: Connection, response: Any, buffer: ResponseBuffer
     ) -> None:
-        """Act on the answer for each partition: records, and results of acknowledgements."""
+        """Act on the response for each partition: records, and results of acknowledgements."""
         leader, request = session.leader, session.request
         if request is None:
             return
@@ -429,7 +429,7 @@ class ShareFetcher:
             self.lock_timeout_ms = response.acquisition_lock_timeout_ms
         code = response.error_code
         if code:
-            self._on_error_answer(session, BrokerError(code, where, response.error_message))
+            self._on_error_response(session, BrokerError(code, where, response.error_message))
             return
         if request.share_session_epoch == CLOSE_EPOCH:
             session.end()
@@ -442,7 +442,7 @@ class ShareFetcher:
                 tp = requested.pop((topic.topic_id, row.partition_index), None)
                 if tp is None:
                     raise DecodeError(
-                        f"{where}: the answer has partition {row.partition_index} of topic "
+                        f"{where}: the response has partition {row.partition_index} of topic "
                         f"{topic.topic_id}, which was not requested, or has it twice"
                     )
                 ack_code = row.acknowledge_error_code if is_fetch else row.error_code
@@ -455,16 +455,16 @@ class ShareFetcher:
                         session, tp, row, buffer, f"{where} for {tp}"
                     )
                     has_news = has_news or has_records
-        # The answer to a ShareFetch may leave out partitions whose acknowledgements the broker has
-        # accepted, that to a ShareAcknowledge may not.
+        # The response to a ShareFetch may leave out partitions whose acknowledgements the broker
+        # has accepted, that to a ShareAcknowledge may not.
         code = 0 if is_fetch else ErrorCode.UNKNOWN_SERVER_ERROR
         left_out, session.sent = session.sent, {}
         for tp, batches in left_out.items():
-            message = f"the answer leaves {tp} out"
+            message = f"the response leaves {tp} out"
             self._on_acknowledged(tp, batches, code, where, message)
         leader.pace(self._options.fetch.fetch_max_wait_ms, has_news=has_news or not is_fetch)
 
-    def _on_error_answer(self, session: ShareSession, error: BrokerError) -> None:
+    def _on_error_response(self, session: ShareSession, error: BrokerError) -> None:
         """Handle an error for a whole request. Unless it ends the session, this member keeps the
         records that it has acquired."""
         if error.code in _SESSION_ENDED:
@@ -495,7 +495,12 @@ class ShareFetcher:
         self._on_result(AcknowledgementResult(tp, batches, error))
 
     def _take_partition(
-        self, session: ShareSession, tp: TopicPartition, row: Any, buffer: AnswerBuffer, where: str
+        self,
+        session: ShareSession,
+        tp: TopicPartition,
+        row: Any,
+        buffer: ResponseBuffer,
+        where: str,
     ) -> bool:
         """Keep the acquired records of a partition; return whether its row has records."""
         if row.error_code:
@@ -519,7 +524,7 @@ class ShareFetcher:
         return len(row.records) > 0
 
     def _fetched_records(
-        self, tp: TopicPartition, row: Any, ranges: list[AcquiredRange], buffer: AnswerBuffer
+        self, tp: TopicPartition, row: Any, ranges: list[AcquiredRange], buffer: ResponseBuffer
     ) -> FetchedRecords:
         """Return the records of a partition's row, to be decoded later."""
         options = self._options.fetch
@@ -565,7 +570,7 @@ class ShareFetcher:
             acquired.drop()
             self.acquired.remove(acquired)
         if session.leader.connection is not None and session.request is not None:
-            session.leader.close()  # drops the answer to its request
+            session.leader.close()  # drops the response to its request
         for tp, batches in session.lose().items():
             self._on_result(AcknowledgementResult(tp, batches, error))
 
@@ -575,7 +580,7 @@ class ShareFetcher:
             self.release(self.acquired[0])
 
     def release(self, acquired: AcquiredPartition) -> None:
-        """Release the records that no poll has returned of an answer."""
+        """Release the records that no poll has returned of a response."""
         self.acquired.remove(acquired)
         self.add_acknowledgements(acquired, batches=acquired.drop())
 

@@ -28,7 +28,7 @@ from sparkkafka.protocol.messages import ShareGroupHeartbeatRequest
 
 log = logging.getLogger(__name__)
 
-# The first answers have no partitions while the coordinator prepares the group's state of them,
+# The first responses have no partitions while the coordinator prepares the group's state of them,
 # and the next regular heartbeat is due 5 s later. Until then the member sends some early ones.
 EARLY_HEARTBEAT_S = 0.3
 EARLY_HEARTBEATS = 10
@@ -47,11 +47,11 @@ class ShareMemberThread(ConsumerGroupMemberThread):
         self._early_heartbeats_left = EARLY_HEARTBEATS
         super().join(topics)
 
-    def _on_heartbeat_answer(
+    def _on_heartbeat_response(
         self, response: Any, topics: frozenset[str], owned: Partitions
     ) -> None:
         """As for a consumer group; without partitions the next heartbeat may be sent earlier."""
-        super()._on_heartbeat_answer(response, topics, owned)
+        super()._on_heartbeat_response(response, topics, owned)
         with self.lock:
             if response.assignment is not None and response.assignment.topic_partitions:
                 self._early_heartbeats_left = 0

@@ -39,14 +39,14 @@ _MIN_BATCHES = 4  # below, reading a model costs more than it saves
 _MIN_RUN_RECORDS = 16  # on average
 _BATCHES_PER_CHANGE = 8  # from uniform to not uniform and back, on average
 # Copying out of one grid takes as long as reading the fields of so many records; the first few
-# grids always pay, also in small answers.
+# grids always pay, also in small responses.
 _ROWS_PER_GRID = 1024
 _FREE_GRIDS = 4
 _MAX_MODEL_BYTES = 256 << 10
 _WINDOW = 8  # bytes that are compared in one step
 
-# Models of the last answers, by the batch's bytes and records: the next answer mostly has copies of
-# the same. Reading a model takes longer than comparing a thousand records.
+# Models of the last responses, by the batch's bytes and records: the next response mostly has
+# copies of the same. Reading a model takes longer than comparing a thousand records.
 _KEPT_MODELS = 16
 _MAX_KEPT_RECORDS = 4096
 _kept: dict[tuple[int, int], _Model] = {}

@@ -1,7 +1,7 @@
 """The requests and responses in use, by subject. Declarations only; `wire.schema` explains them.
 
 Names are those of Kafka's message JSON, the fields' in snake_case. `REQUESTS` finds a request
-class by its API key, and its `RESPONSE` is the class of the answer.
+class by its API key, and its `RESPONSE` is the class of the response.
 
 A subject is imported when the first of its names is used: Spark starts new processes all the time,
 each needs a few messages, and declaring one takes a fifth of a millisecond or more.

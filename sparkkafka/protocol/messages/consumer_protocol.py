@@ -1,8 +1,8 @@
 """Subscriptions and assignments, which consumers send each other in JoinGroup and SyncGroup.
 
 To brokers these are bytes. Each member sends its subscription, once per assignor; the member that
-the broker makes leader reads all of them and answers with one assignment for each. Any of them may
-be a Java client, librdkafka or kafka-python, of any age, so the layout is that of Java's
+the broker makes leader reads all of them and answers with one assignment for each. Any of them
+may be a Java client, librdkafka or kafka-python, of any age, so the layout is that of Java's
 `ConsumerProtocol`: a version, then ConsumerProtocolSubscription or ConsumerProtocolAssignment of
 Kafka's message JSON. A version above the highest known is read as that one, since newer versions
 only add fields at the end, and bytes after the last known field are skipped.

@@ -276,7 +276,8 @@ class TopicProduceData:
     kafka="2.1:7 2.4:8 2.8:9 3.7:10 3.8:11 4.0:12 4.1:13",
 )
 class ProduceRequest(Request["ProduceResponse"]):
-    """Writes records. `acks` is -1 (all in sync), 1 (leader) or 0, to which there is no reply."""
+    """Writes records. `acks` is -1 (all in sync), 1 (leader) or 0, to which there is no
+    response."""
 
     transactional_id: str | None = nullable_string(None, since=3, nullable_since=3)
     acks: int = int16()

@@ -207,10 +207,10 @@ class JoinGroupRequestProtocol:
 
 @request(api_key=11, versions=(2, 9), flexible=6, kafka="2.1:3 2.2:4 2.3:5 2.4:6 2.5:7 3.2:9")
 class JoinGroupRequest(Request["JoinGroupResponse"]):
-    """Joins a group, or joins it again. The answer comes when all members have joined.
+    """Joins a group, or joins it again. The response comes when all members have joined.
 
-    A new member has the id "". From version 4 on the answer is then MEMBER_ID_REQUIRED with the id
-    to join with.
+    A new member has the id "". From version 4 on the response is then MEMBER_ID_REQUIRED with the
+    id to join with.
     """
 
     group_id: str = string()
@@ -234,7 +234,7 @@ class JoinGroupResponseMember:
 
 @response(JoinGroupRequest)
 class JoinGroupResponse(Response):
-    """The new generation. The leader's answer lists all members."""
+    """The new generation. The leader's response lists all members."""
 
     throttle_time_ms: int = int32(since=2, ignorable=True)
     error_code: int = int16()
@@ -281,7 +281,8 @@ class SyncGroupResponse(Response):
 
 @request(api_key=12, versions=(1, 4), flexible=4, kafka="2.1:2 2.3:3 2.4:4")
 class HeartbeatRequest(Request["HeartbeatResponse"]):
-    """Reports that the member is alive. The answer's error code says what the member has to do."""
+    """Reports that the member is alive. The response's error code says what the member has to
+    do."""
 
     group_id: str = string()
     generation_id: int = int32()

@@ -194,7 +194,7 @@ class FindCoordinatorResponse(Response):
 @request(api_key=60, versions=(0, 2), flexible=0, kafka="2.8:0 3.7:1 4.0:2")
 class DescribeClusterRequest(Request["DescribeClusterResponse"]):
     """Requests the cluster's id and brokers; `endpoint_type` is 1 for brokers, 2 for controllers.
-    Brokers that are fenced (not in service) are in the answer only if they are requested.
+    Brokers that are fenced (not in service) are in the response only if they are requested.
 
     Brokers before 2.8 do not know it.
     """

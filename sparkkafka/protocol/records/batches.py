@@ -99,8 +99,8 @@ LOG_APPEND_TIME = 1
 
 # Length, attributes, two deltas, two sizes, header count: one byte each at least.
 MIN_RECORD_BYTES = 7
-# Default limit of a compressed batch's unpacked bytes, and of the old-format messages of one answer
-# together: the size of a whole answer (`Framing`'s default).
+# Default limit of a compressed batch's unpacked bytes, and of the old-format messages of one
+# response together: the size of a whole response (`Framing`'s default).
 DEFAULT_MAX_PAYLOAD_BYTES = 256 << 20
 
 
@@ -122,7 +122,7 @@ class RecordBatch(NamedTuple):
     record_count: int
     """0 in a batch that compaction has emptied and keeps for its producer's state."""
     data: memoryview
-    """The records, compressed by `codec`: a view of the answer's bytes."""
+    """The records, compressed by `codec`: a view of the response's bytes."""
     size_bytes: int
     """Bytes on the wire, header included."""
 
@@ -209,9 +209,10 @@ def split_batches(
     end_offset: int | None = None,
     max_payload_bytes: int = DEFAULT_MAX_PAYLOAD_BYTES,
 ) -> list[RecordBatch]:
-    """Split a fetch answer's records into its complete batches, in order, without copying records.
+    """Split a fetch response's records into its complete batches, in order, without copying
+    records.
 
-    A broker cuts its answer at any byte, so an incomplete last batch is left out; if none is
+    A broker cuts its response at any byte, so an incomplete last batch is left out; if none is
     complete the list is empty, and `first_batch_size` returns the size of the first. The first
     batch may start before the fetch offset. With `end_offset` (exclusive) the batches after the one
     that reaches it are left out, unchecked: damage there does not concern this reader.
@@ -328,7 +329,7 @@ def split_batches(
 def first_batch_size(data: BytesLike) -> int | None:
     """Return the size that the header of the first batch claims; None if the header is cut off.
 
-    For answers without a complete batch. Raises CorruptRecordError as `split_batches` does.
+    For responses without a complete batch. Raises CorruptRecordError as `split_batches` does.
     """
     view = memoryview(data).cast("B")
     if len(view) < LOG_OVERHEAD_BYTES:
@@ -447,11 +448,11 @@ _MAX_CONTROL_PAYLOAD_BYTES = 1 << 20
 
 
 class AbortedTransactions:
-    """Decides which batches of one fetch answer a consumer may see (`CompletedFetch.java`).
+    """Decides which batches of one fetch response a consumer may see (`CompletedFetch.java`).
 
-    `aborted` is the answer's list of (producer id, first offset), in any order, with entries of
+    `aborted` is the response's list of (producer id, first offset), in any order, with entries of
     transactions that began before the fetch offset; None or empty for read_uncommitted. One
-    object serves one answer: each answer has its own list.
+    object serves one response: each response has its own list.
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]] | None) -> None:

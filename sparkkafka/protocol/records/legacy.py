@@ -47,7 +47,7 @@ MAX_MAGIC = 2
 
 
 # Memory of a batch besides its payload. Messages that cannot share batches must not turn a small
-# answer into a large number of Python objects, so batches count against the budget too.
+# response into a large number of Python objects, so batches count against the budget too.
 _BATCH_COST_BYTES = 1024
 
 _HEADER_V0 = struct.Struct(">qiIbb")

@@ -339,7 +339,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class Request(Message, Generic[ResponseT]):
-    """Base of requests. RESPONSE is the class of the answer, which is the type's parameter too.
+    """Base of requests. RESPONSE is the class of the response, which is the type's parameter too.
 
     USUAL_VERSION is the highest version that is chosen unless the caller names a version.
     """

@@ -122,8 +122,8 @@ class Client(ForeignClient):
         return f"/$schemaGroups/{group}/schemas/{quote(subject, safe='')}"
 
     def _schema(self, guid: bytes, what: str, path: str, limit: Deadline) -> Schema:
-        """Return the schema with this id. The headers of the answer say which schema it is, and in
-        which format."""
+        """Return the schema with this id. The headers of the response say which schema it is, and
+        in which format."""
         text, headers = self._rest.request(
             what, "GET", path, limit, headers={**_HEADERS, "Accept": "*/*"}, returns=""
         )
@@ -138,7 +138,7 @@ class Client(ForeignClient):
         return Schema(AVRO if found is None else found[1].lower(), text)
 
     def _send(self, subject: str, schema: Schema, method: str, action: str) -> RegisteredSchema:
-        """Send the schema, and return it with the id in the answer."""
+        """Send the schema, and return it with the id in the response."""
         if schema.format != AVRO:
             raise SchemaError(f"Azure's Schema Registry is used for avro here, not {schema.format}")
         what = f"schema {subject!r}"

@@ -29,7 +29,7 @@ from sparkkafka.extras import needs_extra
 from sparkkafka.schemas.registry.cache import cache_of
 from sparkkafka.schemas.registry.foreign import ForeignClient
 from sparkkafka.schemas.registry.responses import Redactor, RegisteredSchema
-from sparkkafka.schemas.registry.rest_service import MAX_ANSWER_BYTES
+from sparkkafka.schemas.registry.rest_service import MAX_RESPONSE_BYTES
 from sparkkafka.schemas.values import Schema
 
 _FORMATS = {"AVRO": AVRO, "JSON": JSON, "PROTOBUF": PROTOBUF}
@@ -95,14 +95,14 @@ class Client(ForeignClient):
         deadline, found, token = self._deadline(), set(), ""
         while not deadline.expired:
             more = {"NextToken": token} if token else {}
-            answer = self._call_subject(
+            response = self._call_subject(
                 subject, "list_schema_versions", deadline, SchemaId=self._id(subject), **more
             )
-            numbers = {entry.get("VersionNumber") for entry in answer.get("Schemas") or ()}
+            numbers = {entry.get("VersionNumber") for entry in response.get("Schemas") or ()}
             if not all(type(number) is int for number in numbers):  # a bool is an int, too
                 raise RegistryError(f"{self.address} lists versions of {subject!r} without numbers")
             found |= numbers
-            token = answer.get("NextToken", "")
+            token = response.get("NextToken", "")
             if not token:
                 return tuple(sorted(found))
         raise KafkaTimeoutError(
@@ -199,7 +199,7 @@ class Client(ForeignClient):
         return self._registered(subject, {**found, "SchemaDefinition": schema.text}, what)
 
     def _registered(self, subject: str, found: dict[str, Any], what: str) -> RegisteredSchema:
-        """Return the schema in an answer."""
+        """Return the schema in a response."""
         try:
             guid = uuid.UUID(str(found["SchemaVersionId"])).bytes
             schema = Schema(_FORMATS[found["DataFormat"]], str(found["SchemaDefinition"]))
@@ -223,7 +223,7 @@ class Client(ForeignClient):
             raise (self._no_subject(subject, error) if error.status == 404 else error) from None
 
     def _call(self, what: str, method: str, deadline: Deadline, **arguments: Any) -> dict[str, Any]:
-        """Return Glue's answer; a failure that may pass is retried."""
+        """Return Glue's response; a failure that may pass is retried."""
         options = self._options
         retries = RETRIES if options.max_retries is None else options.max_retries
         backoff = Backoff(options.retries_wait_ms, options.retries_max_wait_ms)
@@ -245,8 +245,8 @@ class Client(ForeignClient):
             client = boto3_client(self._url.region, seconds)
         exceptions = importlib.import_module("botocore.exceptions")
         try:
-            answer: dict[str, Any] = getattr(client, method)(**arguments)
-            return answer
+            response: dict[str, Any] = getattr(client, method)(**arguments)
+            return response
         except exceptions.ClientError as error:
             details = error.response.get("Error", {})
             code = self._redactor.redact(str(details.get("Code")))
@@ -268,17 +268,17 @@ class Client(ForeignClient):
             ) from None
         except exceptions.BotoCoreError as error:
             raise KafkaConnectionError(
-                f"no answer of {self.address} to the request for {what}: "
+                f"no response of {self.address} to the request for {what}: "
                 f"{self._redactor.redact(str(error))}"
             ) from None
-        except _AnswerTooLongError as error:
+        except _ResponseTooLongError as error:
             raise RegistryError(
                 f"{self.address} answers the request for {what} with {error}"
             ) from None
         except Exception as error:  # the SDK's parser raises anything for JSON of another shape
             raise RegistryError(
-                f"{self.address} answers the request for {what} with something that is not an "
-                f"answer of AWS Glue ({type(error).__name__}): is a proxy in between?"
+                f"{self.address} answers the request for {what} with something that is not a "
+                f"response of AWS Glue ({type(error).__name__}): is a proxy in between?"
             ) from None
 
 
@@ -293,7 +293,7 @@ def boto3_client(region: str, timeout_s: float) -> Any:
     send = client._endpoint.http_session.send
 
     def send_limited(request: Any, **_: Any) -> Any:
-        """Send a request in place of the SDK, which reads answers of any length."""
+        """Send a request in place of the SDK, which reads responses of any length."""
         request.stream_output = True
         response = send(request)
         until_s = time.monotonic() + timeout_s
@@ -301,12 +301,12 @@ def boto3_client(region: str, timeout_s: float) -> Any:
         # What has arrived: a service that sends byte by byte must not outlast the limit.
         while part := response.raw.read1(1 << 16):
             content += part
-            if len(content) > MAX_ANSWER_BYTES:
+            if len(content) > MAX_RESPONSE_BYTES:
                 response.raw.close()
-                raise _AnswerTooLongError(f"more than {MAX_ANSWER_BYTES} bytes")
+                raise _ResponseTooLongError(f"more than {MAX_RESPONSE_BYTES} bytes")
             if time.monotonic() > until_s:
                 response.raw.close()
-                raise _AnswerTooLongError(
+                raise _ResponseTooLongError(
                     f"{len(content)} bytes that take more than {timeout_s:g} s"
                 )
         response._content = bytes(content)
@@ -316,8 +316,8 @@ def boto3_client(region: str, timeout_s: float) -> Any:
     return client
 
 
-class _AnswerTooLongError(Exception):
-    """An answer of the service is too long, or takes too long."""
+class _ResponseTooLongError(Exception):
+    """A response of the service is too long, or takes too long."""
 
 
 def _action(method: str) -> str:

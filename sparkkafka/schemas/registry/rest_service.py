@@ -1,9 +1,9 @@
 """Sends a request to a registry's servers in turn, within a deadline, until one answers.
 
-After a failure that may pass (no connection, no answer, status 5xx or 429) the request goes to the
-next server immediately, and to each of them again after a wait: the backoff, or the time in its
-Retry-After. It also goes to the next server after an answer that no registry gives (an HTML page, a
-proxy's 404, a redirect). A registry's refusal is final.
+After a failure that may pass (no connection, no response, status 5xx or 429) the request goes to
+the next server immediately, and to each of them again after a wait: the backoff, or the time in its
+Retry-After. It also goes to the next server after a response that no registry gives (an HTML page,
+a proxy's 404, a redirect). A registry's refusal is final.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.auth.http_exchange import (
     RETRIABLE_STATUSES,
-    Answer,
+    HttpResponse,
     Request,
     Server,
     exchange,
@@ -51,7 +51,7 @@ from sparkkafka.schemas.registry.responses import (
 )
 from sparkkafka.secret import Secret, SecretBytes
 
-MAX_ANSWER_BYTES: Final = 4 * 2**20
+MAX_RESPONSE_BYTES: Final = 4 * 2**20
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
@@ -67,9 +67,9 @@ def server_of(settings: RegistrySettings, url: HttpUrl, url_option: str) -> Serv
         host=url.host,
         port=url.port,
         tls=settings.tls,
-        max_answer_bytes=MAX_ANSWER_BYTES,
+        max_response_bytes=MAX_RESPONSE_BYTES,
         error_class=RegistryError,
-        answer_kind="a registry's",
+        response_kind="a registry's",
         url_option=url_option,
         truststore_option=f"{REGISTRY_PREFIX}ssl.truststore.location",
         versions_option=f"{REGISTRY_PREFIX}ssl.enabled.protocols",
@@ -104,14 +104,15 @@ class RestService:
         headers: Mapping[str, str] | None = None,
         returns: str | None = None,
     ) -> Any:
-        """Return the JSON of the answer. `what` is the subject of messages: "subject 'a-value'".
+        """Return the JSON of the response. `what` is the subject of messages: "subject 'a-value'".
 
         `body` is sent as JSON, a text as it is. `headers` replace those of Confluent's API.
-        `returns` is the name of the answer's header that is returned; "" returns the text of its
+        `returns` is the name of the response's header that is returned; "" returns the text of its
         JSON and its headers.
 
-        Raises RegistryError if the registry refuses or its answer is invalid, KafkaConnectionError
-        or KafkaTimeoutError if no server answers, AuthenticationError, OptionError.
+        Raises RegistryError if the registry refuses or its response is invalid,
+        KafkaConnectionError or KafkaTimeoutError if no server answers, AuthenticationError,
+        OptionError.
         """
         options = self._options
         backoff = Backoff(options.retries_wait_ms, options.retries_max_wait_ms)
@@ -163,18 +164,18 @@ class RestService:
         for number, url in enumerate(order):
             # A server that never answers must leave time for the others.
             time_share = deadline.sooner(deadline.remaining_s() * 1000 / (len(order) - number))
-            answer = None
+            response = None
             try:
-                answer = self._request_server(url, call, time_share)
-                found = self._parse_answer(url, call, answer)
+                response = self._request_server(url, call, time_share)
+                found = self._parse_response(url, call, response)
             except KafkaError as error:
                 if error.retriable and not has_given_up(error):
-                    wait_s = 0.0 if answer is None else _retry_after_s(answer.headers)
+                    wait_s = 0.0 if response is None else _retry_after_s(response.headers)
                 # Another server may have a good certificate, or be a registry: that sends an error
-                # code. Without an answer there was no HTTP response, or it was too long.
+                # code. Without a response there was no HTTP response, or it was too long.
                 elif isinstance(error, AuthenticationError) or (
                     isinstance(error, RegistryError)
-                    and (answer is None or parse_error(answer.body)[0] is None)
+                    and (response is None or parse_error(response.body)[0] is None)
                 ):
                     wait_s = math.inf
                 else:
@@ -188,17 +189,17 @@ class RestService:
                 return found
         raise servers.failure()
 
-    def _request_server(self, url: HttpUrl, call: _Call, deadline: Deadline) -> Answer:
-        """Return a server's answer: with a new token if it refuses a token from an issuer."""
-        answer = self._send(url, call, deadline)
-        if answer.status == 401 and isinstance(self._tokens, TokenSource):
+    def _request_server(self, url: HttpUrl, call: _Call, deadline: Deadline) -> HttpResponse:
+        """Return a server's response: with a new token if it refuses a token from an issuer."""
+        response = self._send(url, call, deadline)
+        if response.status == 401 and isinstance(self._tokens, TokenSource):
             # The token may have been revoked before it expired: get a new one, once.
             self._tokens.forget(self._tokens(deadline))
-            answer = self._send(url, call, deadline)
-        return answer
+            response = self._send(url, call, deadline)
+        return response
 
-    def _send(self, url: HttpUrl, call: _Call, deadline: Deadline) -> Answer:
-        """Send one request to a server and return its answer."""
+    def _send(self, url: HttpUrl, call: _Call, deadline: Deadline) -> HttpResponse:
+        """Send one request to a server and return its response."""
         server = server_of(self.settings, url, self._options.name_of("url"))
         headers: dict[str, str | Secret] = {
             "Accept": f"{_MEDIA_TYPE}, application/json",
@@ -219,7 +220,7 @@ class RestService:
         request = Request(call.method, Secret(url.path + call.path), headers, content)
         limit = deadline.sooner(self._options.request_timeout_ms)
         limit_ms = limit.remaining_s() * 1000
-        return exchange(server, request, limit, connect_ms=limit_ms, answer_ms=limit_ms)
+        return exchange(server, request, limit, connect_ms=limit_ms, response_ms=limit_ms)
 
     def _authorization(self, deadline: Deadline) -> Secret | None:
         """Return the value of the header Authorization; None without credentials. Raises
@@ -243,20 +244,20 @@ class RestService:
             )
         return bearer
 
-    # --- answers -----------------------------------------------------------------------------
+    # --- responses -----------------------------------------------------------------------------
 
-    def _parse_answer(self, url: HttpUrl, call: _Call, answer: Answer) -> Any:
-        """Return what the call is for. Raises RegistryError for any answer but a success."""
-        what, status, body = call.what, answer.status, answer.body
+    def _parse_response(self, url: HttpUrl, call: _Call, response: HttpResponse) -> Any:
+        """Return what the call is for. Raises RegistryError for any response but a success."""
+        what, status, body = call.what, response.status, response.body
         here = f"the Schema Registry {url}"
         if 200 <= status < 300 and call.returns:
-            return answer.headers.get(call.returns, "")
+            return response.headers.get(call.returns, "")
         if 200 <= status < 300:
             try:
                 found = parse_json(body)
                 if call.returns is None:
                     return found
-                return body.reveal().decode("utf-8-sig"), answer.headers
+                return body.reveal().decode("utf-8-sig"), response.headers
             except ValueError:
                 raise RegistryError(
                     f"{here} answers the request for {what} with {describe_body(body)}, not JSON: "
@@ -266,8 +267,9 @@ class RestService:
         if 300 <= status < 400:
             raise RegistryError(
                 f"{here} redirects (status {status}) to "
-                f"{self.redactor.redact(answer.redirect_host()) or 'elsewhere'}, where no request "
-                f"is sent unasked: set {self._options.name_of('url')} to the registry itself",
+                f"{self.redactor.redact(response.redirect_host()) or 'elsewhere'}, where no "
+                f"request is sent unasked: set {self._options.name_of('url')} to the "
+                f"registry itself",
                 status=status,
             )
         code, message = self._parse_message(body)
@@ -306,7 +308,7 @@ class RestService:
         if is_unknown_path(status, code):
             return f"; does {name('url')} lack a path, or have one that is wrong?"
         if status == 407:
-            return "; that is a proxy's answer, and proxies are not used"
+            return "; that is a proxy's response, and proxies are not used"
         return ""
 
 
@@ -363,7 +365,7 @@ _MAX_WAIT_S: Final = 1e8
 
 def _retry_after_s(headers: HTTPMessage) -> float:
     """Return the wait that the header Retry-After demands, in seconds or as a date (RFC 9110,
-    10.2.3); 0 without one. A date counts from the server's own clock if the answer has a Date."""
+    10.2.3); 0 without one. A date counts from the server's own clock if the response has a Date."""
     text = headers.get("retry-after", "").strip()
     if re.fullmatch("[0-9]{1,9}", text):
         return min(float(text), _MAX_WAIT_S)

@@ -342,7 +342,7 @@ class PlanAhead(Generic[_T]):
         self._thread.start()
 
     def _plan_in_thread(self, start: Offsets, end: Offsets) -> None:
-        # This releases the GIL: the main thread sends its answer to Spark before planning begins.
+        # This releases the GIL: the main thread sends its response to Spark before planning begins.
         time.sleep(0.001)
         try:
             self._planned = self._plan(start, end)

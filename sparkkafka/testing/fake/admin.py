@@ -1,7 +1,7 @@
 """How the fake broker answers an administrator: CreatePartitions, DeleteRecords, ListGroups,
 DescribeGroups (classic groups), DeleteGroups, DescribeLogDirs.
 
-They do only what tests of lost answers and moved brokers need.
+They do only what tests of lost responses and moved brokers need.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DESCRIBE_GROUPS_VERSION_WITH_NOT_FOUND = 6
 def create_partitions(call: Call) -> CreatePartitionsResponse:
     rows = []
     for requested in call.message.topics:
-        answer = call.error_of(requested.name)
+        injected = call.error_of(requested.name)
         topic = call.state.topics.get(requested.name)
         code = 0
         if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
@@ -48,11 +48,11 @@ def create_partitions(call: Call) -> CreatePartitionsResponse:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif requested.count <= len(topic.partitions):
             code = ErrorCode.INVALID_PARTITIONS
-        elif not call.message.validate_only and (answer is None or answer.applied):
+        elif not call.message.validate_only and (injected is None or injected.applied):
             call.state.add_partitions(topic, requested.count)
         rows.append(
             CreatePartitionsTopicResult(
-                name=requested.name, error_code=code if answer is None else answer.code
+                name=requested.name, error_code=code if injected is None else injected.code
             )
         )
     call.changed.notify_all()
@@ -74,20 +74,20 @@ def delete_records(call: Call) -> DeleteRecordsResponse:
 def _delete_records(call: Call, topic: str, row: Any) -> DeleteRecordsPartitionResult:
     number = row.partition_index
     result = DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1)
-    answer = call.error_of(topic, number)
+    injected = call.error_of(topic, number)
     try:
         partition = call.state.partition(topic, number)
     except KeyError:
         result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return result
     offset = partition.log.end_offset if row.offset == HIGH_WATERMARK else row.offset
-    if answer is not None:
-        result.error_code = answer.code
+    if injected is not None:
+        result.error_code = injected.code
     elif partition.leader != call.broker_id:
         result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     elif offset > partition.log.end_offset:
         result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
-    if not result.error_code or (answer is not None and answer.applied):
+    if not result.error_code or (injected is not None and injected.applied):
         partition.log.advance_start(max(offset, partition.log.start_offset))
         result.low_watermark = partition.log.start_offset
     return result
@@ -95,9 +95,9 @@ def _delete_records(call: Call, topic: str, row: Any) -> DeleteRecordsPartitionR
 
 def list_groups(call: Call) -> ListGroupsResponse:
     """List the groups that this broker coordinates."""
-    answer = call.top_level or call.error_of()
-    if answer is not None:
-        return ListGroupsResponse(error_code=answer.code)
+    injected = call.top_level or call.error_of()
+    if injected is not None:
+        return ListGroupsResponse(error_code=injected.code)
     groups = [
         ListedGroup(
             group_id=group_id,
@@ -116,13 +116,13 @@ def list_groups(call: Call) -> ListGroupsResponse:
 
 def describe_groups(call: Call) -> DescribeGroupsResponse:
     """Describe classic groups. `member_metadata` is that of a member's first protocol."""
-    answer = call.error_of()
+    injected = call.error_of()
     rows = []
     for group_id in call.message.groups:
         group = call.state.group(group_id)
         code = group_error(call, group_id)
-        if answer is not None:
-            code = answer.code
+        if injected is not None:
+            code = injected.code
         if (
             not code
             and not group.exists
@@ -156,7 +156,7 @@ def describe_groups(call: Call) -> DescribeGroupsResponse:
 
 def delete_groups(call: Call) -> DeleteGroupsResponse:
     rows = []
-    answer = call.error_of()
+    injected = call.error_of()
     for group_id in call.message.groups_names:
         group = call.state.group(group_id)
         code = group_error(call, group_id)
@@ -164,13 +164,13 @@ def delete_groups(call: Call) -> DeleteGroupsResponse:
             code = ErrorCode.GROUP_ID_NOT_FOUND
         elif not code and group.is_active:
             code = ErrorCode.NON_EMPTY_GROUP
-        if not code and (answer is None or answer.applied):
+        if not code and (injected is None or injected.applied):
             call.state.groups.delete(group_id)
         rows.append(
             DeletableGroupResult(
                 group_id=group_id,
-                error_code=code if answer is None else answer.code,
-                error_message=None if answer is None else answer.message,
+                error_code=code if injected is None else injected.code,
+                error_message=None if injected is None else injected.message,
             )
         )
     return DeleteGroupsResponse(results=rows)
@@ -191,9 +191,9 @@ def describe_log_dirs(call: Call) -> DescribeLogDirsResponse:
                 message.topics is None or (topic.name, partition.number) in requested
             ):
                 continue
-            answer = call.error_of(topic.name, partition.number)
-            if answer is not None:
-                result.error_code = answer.code
+            injected = call.error_of(topic.name, partition.number)
+            if injected is not None:
+                result.error_code = injected.code
                 continue
             rows.append(
                 DescribeLogDirsPartition(

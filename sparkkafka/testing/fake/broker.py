@@ -1,7 +1,8 @@
 """The sockets of one fake broker: a listener, and a thread for each connection.
 
 A connection's requests are answered one after the other, in order, as by a real broker. This module
-only reads frames and writes replies; the callable `answer` (`Dispatcher.answer`) makes the replies.
+only reads frames and writes responses; the callable `respond` (`Dispatcher.respond`) makes the
+responses.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MAX_REQUEST_BYTES = 100 << 20
 _connection_numbers = itertools.count(1)
 
 
-class Reply(NamedTuple):
+class ResponseFrame(NamedTuple):
     """What a connection does after a request: it waits `delay_s`, sends `frame` (nothing if it is
     empty), closes if `close` is set, and otherwise reads the next request after `mute_s`."""
 
@@ -42,7 +43,7 @@ class BrokerConnection(threading.Thread):
         self,
         sock: socket.socket,
         broker_id: int,
-        answer: Callable[[bytearray, BrokerConnection], Reply],
+        respond: Callable[[bytearray, BrokerConnection], ResponseFrame],
         tls_context: ssl.SSLContext | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         max_idle_ms: int | None = None,
@@ -53,7 +54,7 @@ class BrokerConnection(threading.Thread):
         self.stopped = threading.Event()
         self.client_host = ""
         self._sock = sock
-        self._answer = answer
+        self._respond = respond
         self._tls_context = tls_context
         self._max_request_bytes = max_request_bytes
         self._max_idle_ms = max_idle_ms
@@ -90,12 +91,12 @@ class BrokerConnection(threading.Thread):
             payload = self._read(size)
             if payload is None:
                 return
-            reply = self._answer(payload, self)
-            if reply.delay_s and self.stopped.wait(reply.delay_s):
+            response = self._respond(payload, self)
+            if response.delay_s and self.stopped.wait(response.delay_s):
                 return
-            if reply.frame:
-                self._sock.sendall(reply.frame)
-            if reply.close or (reply.mute_s and self.stopped.wait(reply.mute_s)):
+            if response.frame:
+                self._sock.sendall(response.frame)
+            if response.close or (response.mute_s and self.stopped.wait(response.mute_s)):
                 return
 
     def _read(self, size: int) -> bytearray | None:
@@ -114,7 +115,7 @@ class BrokerConnection(threading.Thread):
 class BrokerListener:
     """The listening socket of one broker. It keeps `port` also while the broker is down.
 
-    `answer` makes the replies; `wake` is called after connections are closed, so that `answer`
+    `respond` makes the responses; `wake` is called after connections are closed, so that `respond`
     stops waiting for their sake.
     """
 
@@ -122,7 +123,7 @@ class BrokerListener:
         self,
         broker_id: int,
         host: str,
-        answer: Callable[[bytearray, BrokerConnection], Reply],
+        respond: Callable[[bytearray, BrokerConnection], ResponseFrame],
         wake: Callable[[], None],
         tls_context: ssl.SSLContext | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
@@ -133,7 +134,7 @@ class BrokerListener:
         self._max_idle_ms = max_idle_ms
         self.broker_id = broker_id
         self.host = host
-        self._answer = answer
+        self._respond = respond
         self._wake = wake
         self._lock = threading.Lock()
         self._connections: set[BrokerConnection] = set()
@@ -235,7 +236,7 @@ class BrokerListener:
                 connection = BrokerConnection(
                     sock,
                     self.broker_id,
-                    self._answer,
+                    self._respond,
                     self._tls_context,
                     self._max_request_bytes,
                     self._max_idle_ms,

@@ -147,7 +147,7 @@ class FakeCluster(TransactionControls, GroupControls):
                 listener = BrokerListener(
                     node_id,
                     host,
-                    self._dispatcher.answer,
+                    self._dispatcher.respond,
                     self._dispatcher.notify,
                     tls_context,
                     max_request_bytes,

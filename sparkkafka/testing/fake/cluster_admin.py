@@ -51,10 +51,10 @@ def _check_controller(call: Call) -> None:
 
 
 def describe_client_quotas(call: Call) -> DescribeClientQuotasResponse:
-    answer = call.top_level or call.error_of()
-    if answer is not None:
+    injected = call.top_level or call.error_of()
+    if injected is not None:
         return DescribeClientQuotasResponse(
-            error_code=answer.code, error_message=answer.message, entries=None
+            error_code=injected.code, error_message=injected.message, entries=None
         )
     return DescribeClientQuotasResponse(
         error_message=None,
@@ -85,14 +85,14 @@ def _matches(entity: dict[str, str | None], message: Any) -> bool:
 
 
 def alter_client_quotas(call: Call) -> AlterClientQuotasResponse:
-    rows, answer = [], call.error_of()
+    rows, injected = [], call.error_of()
     for entry in call.message.entries:
         row = AlterQuotaResult(error_message=None, entity=entry.entity)
         try:
-            if answer is None or answer.applied:
+            if injected is None or injected.applied:
                 _alter_quotas(call, entry)
-            if answer is not None:
-                raise Refused(answer.code, answer.message or "")
+            if injected is not None:
+                raise Refused(injected.code, injected.message or "")
         except Refused as error:
             row.error_code, row.error_message = error.code, error.message
         rows.append(row)
@@ -136,11 +136,11 @@ def _begin_reassignment(call: Call, topic: str, requested: Any) -> ReassignableP
     """Begin to move a partition, or cancel its move if no replicas are requested."""
     number, moves = requested.partition_index, call.state.cluster_wide.moves
     row = ReassignablePartitionResponse(partition_index=number, error_message=None)
-    answer = call.error_of(topic, number)
+    injected = call.error_of(topic, number)
     try:
         _check_controller(call)
         _existing_partition(call, topic, number)
-        if answer is None or answer.applied:
+        if injected is None or injected.applied:
             if requested.replicas is None and (topic, number) not in moves:
                 raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "Nothing moves.")
             if requested.replicas is None:
@@ -149,8 +149,8 @@ def _begin_reassignment(call: Call, topic: str, requested: Any) -> ReassignableP
                 moves[topic, number] = tuple(requested.replicas)
             else:
                 raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{requested.replicas}")
-        if answer is not None:
-            raise Refused(answer.code, answer.message or "")
+        if injected is not None:
+            raise Refused(injected.code, injected.message or "")
     except Refused as error:
         row.error_code, row.error_message = error.code, error.message
     return row
@@ -163,10 +163,10 @@ def _existing_partition(call: Call, topic: str, number: int) -> FakePartition:
 
 
 def list_partition_reassignments(call: Call) -> ListPartitionReassignmentsResponse:
-    answer = call.top_level or call.error_of()
-    if answer is not None:
+    injected = call.top_level or call.error_of()
+    if injected is not None:
         return ListPartitionReassignmentsResponse(
-            error_code=answer.code, error_message=answer.message
+            error_code=injected.code, error_message=injected.message
         )
     requested = call.message.topics
     chosen = (
@@ -192,9 +192,9 @@ def list_partition_reassignments(call: Call) -> ListPartitionReassignmentsRespon
 
 
 def elect_leaders(call: Call) -> ElectLeadersResponse:
-    answer = call.top_level
-    if answer is not None:
-        return ElectLeadersResponse(error_code=answer.code)
+    injected = call.top_level
+    if injected is not None:
+        return ElectLeadersResponse(error_code=injected.code)
     requested = call.message.topic_partitions
     everything = [
         (topic.name, row.number) for topic in call.state.topics.values() for row in topic.partitions
@@ -217,14 +217,14 @@ def elect_leaders(call: Call) -> ElectLeadersResponse:
 
 def _elect(call: Call, topic: str, number: int) -> ElectionPartitionResult:
     row = ElectionPartitionResult(partition_id=number, error_message=None)
-    answer = call.error_of(topic, number)
+    injected = call.error_of(topic, number)
     try:
         _check_controller(call)
         partition = _existing_partition(call, topic, number)
-        if answer is None or answer.applied:
+        if injected is None or injected.applied:
             call.state.move_leader(partition, _new_leader(call, partition))
-        if answer is not None:
-            raise Refused(answer.code, answer.message or "")
+        if injected is not None:
+            raise Refused(injected.code, injected.message or "")
     except Refused as error:
         row.error_code, row.error_message = error.code, error.message
     return row
@@ -273,9 +273,9 @@ def supported_features(call: Call) -> list[SupportedFeatureKey]:
 
 
 def update_features(call: Call) -> UpdateFeaturesResponse:
-    answer = call.top_level or call.error_of()
-    if answer is not None:
-        return UpdateFeaturesResponse(error_code=answer.code, error_message=answer.message)
+    injected = call.top_level or call.error_of()
+    if injected is not None:
+        return UpdateFeaturesResponse(error_code=injected.code, error_message=injected.message)
     levels = dict(call.state.cluster_wide.features)
     try:
         _check_controller(call)

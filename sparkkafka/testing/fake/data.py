@@ -44,7 +44,7 @@ from sparkkafka.testing.fake.topic_ids import set_topic_names
 from sparkkafka.testing.fake.transactions.apis import verify_write
 
 ALL_REPLICAS = -1
-NO_REPLY = 0
+NO_RESPONSE = 0
 UNKNOWN_OFFSET = -1
 READ_COMMITTED = 1
 # fetch.max.bytes of a broker
@@ -77,7 +77,7 @@ def produce(call: Call) -> ProduceResponse | None:
     ]
     call.changed.notify_all()
     rows = [row for topic in topics for row in topic.partition_responses]
-    if message.acks == NO_REPLY:
+    if message.acks == NO_RESPONSE:
         if any(row.error_code for row in rows):
             # A broker has no other way to report an error
             # (KafkaApis.sendNoOpResponseExemptThrottle).
@@ -158,7 +158,7 @@ def _produce_to_partition(
 def _partition_to_write(call: Call, topic: str, number: int) -> FakePartition:
     """Return the partition if this broker may append to it now. Raises Refused."""
     acks = call.message.acks
-    if acks not in (ALL_REPLICAS, NO_REPLY, 1):
+    if acks not in (ALL_REPLICAS, NO_RESPONSE, 1):
         raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}")
     partition = call.state.led_by(call.broker_id, topic, number)
     in_sync = len(call.state.in_sync(partition))
@@ -180,11 +180,11 @@ def _current_leader(call: Call, topic: str, number: int) -> LeaderIdAndEpoch:
 
 
 class _FetchResult(NamedTuple):
-    """A response of `size` bytes of records. `must_answer`: without waiting for min_bytes."""
+    """A response of `size` bytes of records. `must_response`: without waiting for min_bytes."""
 
     response: FetchResponse
     size: int
-    must_answer: bool
+    must_response: bool
 
 
 def fetch(call: Call) -> FetchResponse:
@@ -204,7 +204,7 @@ def fetch(call: Call) -> FetchResponse:
         result = _read_partitions(call, message, max_bytes)
         remaining_s = deadline_s - time.monotonic()
         if (
-            result.must_answer
+            result.must_response
             or result.size >= min_bytes
             or not message.topics
             or remaining_s <= 0
@@ -216,7 +216,7 @@ def fetch(call: Call) -> FetchResponse:
 
 def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _FetchResult:
     size = 0
-    must_answer = False
+    must_response = False
     topics: list[FetchableTopicResponse] = []
     for topic in message.topics:
         rows: list[PartitionData] = []
@@ -229,10 +229,10 @@ def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _Fetc
                     call, topic.topic, requested, message.isolation_level, max_bytes, size
                 )
                 size += len(row.records or b"")
-                must_answer = must_answer or row.diverging_epoch.epoch >= 0
-                must_answer = must_answer or row.preferred_read_replica >= 0
+                must_response = must_response or row.diverging_epoch.epoch >= 0
+                must_response = must_response or row.preferred_read_replica >= 0
             except Refused as error:
-                must_answer = True
+                must_response = True
                 row = PartitionData(
                     partition_index=requested.partition,
                     error_code=error.code,
@@ -241,7 +241,7 @@ def _read_partitions(call: Call, message: FetchRequest, max_bytes: int) -> _Fetc
                 )
             rows.append(row)
         topics.append(FetchableTopicResponse(topic=topic.topic, partitions=rows))
-    return _FetchResult(FetchResponse(responses=topics), size, must_answer)
+    return _FetchResult(FetchResponse(responses=topics), size, must_response)
 
 
 def _read_partition(

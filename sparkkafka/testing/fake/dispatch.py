@@ -1,4 +1,5 @@
-"""How the fake brokers process a request: decode, record, inject a fault, handle, encode the reply.
+"""How the fake brokers process a request: decode, record, inject a fault, handle, encode the
+response.
 
 `Dispatcher` also keeps the fault rules, the log of requests, and the exceptions of handlers.
 """
@@ -13,19 +14,19 @@ from typing import Any
 from sparkkafka.errors import DecodeError
 from sparkkafka.protocol.framing import ServerRequest, decode_request, encode_response
 from sparkkafka.protocol.wire.schema import Response
-from sparkkafka.testing.fake.broker import BrokerConnection, Reply
+from sparkkafka.testing.fake.broker import BrokerConnection, ResponseFrame
 from sparkkafka.testing.fake.call import Call, CloseConnection, Handler
 from sparkkafka.testing.fake.faults import (
-    Answer,
     CutFrame,
     Delay,
     Drop,
+    ErrorResponse,
     Fault,
     Garbage,
     RecordedRequest,
     Throttle,
     WrongCorrelationId,
-    as_answer,
+    as_error_response,
 )
 from sparkkafka.testing.fake.handlers import (
     API_NAMES,
@@ -69,14 +70,14 @@ class Dispatcher:
         with self._changed:
             self._changed.notify_all()
 
-    def answer(self, payload: bytearray, connection: BrokerConnection) -> Reply:
-        """Return the reply to the frame `payload`."""
+    def respond(self, payload: bytearray, connection: BrokerConnection) -> ResponseFrame:
+        """Return the response to the frame `payload`."""
         try:
             decoded = decode_request(payload)
         except DecodeError as error:
             # A broker closes the connection after a request that it cannot parse.
             log.warning("%s: %s; closing", connection.name, error)
-            return Reply(close=True)
+            return ResponseFrame(close=True)
         request = RecordedRequest(
             connection.broker_id,
             API_NAMES.get(decoded.api_key, str(decoded.api_key)),
@@ -93,7 +94,7 @@ class Dispatcher:
             rule = next((row for row in self.faults if row.fires_for(request)), None)
             self._changed.notify_all()
             if self._state.sasl.closes(request):
-                return Reply(close=True)
+                return ResponseFrame(close=True)
         try:
             # Without the lock: a callable may change the cluster, or wait.
             action = None if rule is None else rule.action
@@ -102,19 +103,19 @@ class Dispatcher:
                 action = action(request)
                 if isinstance(action, Response):
                     response, action = action, None
-            action = as_answer(action)
+            action = as_error_response(action)
             if action is Drop.BEFORE:
-                return Reply(close=True)
+                return ResponseFrame(close=True)
             waited_ms = action.ms if isinstance(action, Delay) and action.before else 0
             if waited_ms and connection.stopped.wait(waited_ms / 1000):
-                return Reply(close=True)
+                return ResponseFrame(close=True)
             return self._handle(decoded, request, connection, rule, action, response)
         except CloseConnection:
-            return Reply(close=True)
+            return ResponseFrame(close=True)
         except Exception as error:
             log.exception("%s: %s v%d", connection.name, request.api, request.version)
             self.failures.append(error)
-            return Reply(close=True)
+            return ResponseFrame(close=True)
 
     def _handle(
         self,
@@ -124,15 +125,15 @@ class Dispatcher:
         rule: Fault | None,
         action: Any,
         response: Any,
-    ) -> Reply:
-        """Call the API's handler, unless a fault has made the response, and encode the reply."""
+    ) -> ResponseFrame:
+        """Call the API's handler, unless a fault has made the response, and encode the response."""
         version = decoded.version
         offered = self._release.versions.get(request.api)
         if response is None:
             if offered is None or not offered[0] <= version <= offered[1]:
                 if decoded.api_key != API_VERSIONS_KEY or offered is None:
                     log.warning("%s: no %s v%d; closing", connection.name, request.api, version)
-                    return Reply(close=True)
+                    return ResponseFrame(close=True)
                 version = 0
                 response = refused_api_versions(
                     self._release.versions, self._release.names_own_range
@@ -140,7 +141,7 @@ class Dispatcher:
             elif decoded.message is None:
                 # Offered, but not implemented (Produce 0 to 2, or a version that a test offers).
                 log.warning("%s: no %s v%d; closing", connection.name, request.api, version)
-                return Reply(close=True)
+                return ResponseFrame(close=True)
             else:
                 with self._changed:
                     set_topic_names(decoded.message, self._state)  # a fault may have changed them
@@ -151,7 +152,7 @@ class Dispatcher:
                             request,
                             self._changed,
                             connection.stopped,
-                            action if isinstance(action, Answer) else None,
+                            action if isinstance(action, ErrorResponse) else None,
                             rule,
                             self._check_records,
                             Authorizer(
@@ -165,8 +166,12 @@ class Dispatcher:
         if decoded.message is not None:
             with self._changed:
                 set_topic_ids(response, decoded.message, version, self._state)
-        if isinstance(action, Answer) and action.top_level and not hasattr(response, "error_code"):
-            raise TypeError(f"a reply to {request.api} has no error field of its own")
+        if (
+            isinstance(action, ErrorResponse)
+            and action.top_level
+            and not hasattr(response, "error_code")
+        ):
+            raise TypeError(f"a response to {request.api} has no error field of its own")
         if isinstance(action, Throttle) and response is not None:
             response.throttle_time_ms = action.ms
             if action.empty:
@@ -179,23 +184,23 @@ class Dispatcher:
         return _with_fault(frame, action)
 
 
-def _with_fault(frame: bytes, action: Any) -> Reply:
-    """Return the reply to a request that took effect, with the fault `action` applied to it."""
+def _with_fault(frame: bytes, action: Any) -> ResponseFrame:
+    """Return the response to a request that took effect, with the fault `action` applied to it."""
     match action:
         case Drop.AFTER:
-            return Reply(close=True)
+            return ResponseFrame(close=True)
         case Delay(ms=ms, before=before):
-            return Reply(frame, delay_s=0 if before else ms / 1000)
+            return ResponseFrame(frame, delay_s=0 if before else ms / 1000)
         case Throttle(ms=ms):
-            return Reply(frame, mute_s=ms / 1000)
+            return ResponseFrame(frame, mute_s=ms / 1000)
         case CutFrame(size=size):
-            return Reply(frame[:size], close=True)
+            return ResponseFrame(frame[:size], close=True)
         case Garbage(data=data, close=close):
-            return Reply(data, close=close)
+            return ResponseFrame(data, close=close)
         case WrongCorrelationId(by=by) if frame:
             correlation_id = (int.from_bytes(frame[4:8], "big") + by) % 2**31
-            return Reply(frame[:4] + correlation_id.to_bytes(4, "big") + frame[8:])
-        case None | Answer() | WrongCorrelationId():
-            return Reply(frame)
+            return ResponseFrame(frame[:4] + correlation_id.to_bytes(4, "big") + frame[8:])
+        case None | ErrorResponse() | WrongCorrelationId():
+            return ResponseFrame(frame)
         case _:
             raise TypeError(f"a callable fault returned {action!r}")

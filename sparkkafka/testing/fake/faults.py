@@ -44,18 +44,18 @@ class RecordedRequest(NamedTuple):
 
 
 class Drop(enum.Enum):
-    """Close the connection before the request is applied, or after it and without a reply."""
+    """Close the connection before the request is applied, or after it and without a response."""
 
     BEFORE = "before"
     AFTER = "after"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ErrorResponse:
     """Reply with an error code for the rule's partitions, or for all of the request's.
 
     With `applied` the request still takes effect (records are appended). With `top_level` the code
-    goes into the error field of the whole reply, if there is one.
+    goes into the error field of the whole response, if there is one.
     """
 
     code: int
@@ -66,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Hold the reply back for `ms` milliseconds; with `before`, the request's effect as well."""
+    """Hold the response back for `ms` milliseconds; with `before`, the request's effect as well."""
 
     ms: float
     before: bool = False
@@ -85,7 +85,7 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True)
 class CutFrame:
-    """Apply the request, send only the first `size` bytes of the reply frame, then close.
+    """Apply the request, send only the first `size` bytes of the response frame, then close.
 
     The frame begins with its four bytes of length. A negative size leaves that many bytes out at
     the end.
@@ -96,7 +96,7 @@ class CutFrame:
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Apply the request, send these bytes instead of the reply frame, then close (or not)."""
+    """Apply the request, send these bytes instead of the response frame, then close (or not)."""
 
     data: bytes
     close: bool = True
@@ -104,16 +104,16 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class WrongCorrelationId:
-    """Apply the request and reply, with a correlation id that is `by` too high."""
+    """Apply the request and respond, with a correlation id that is `by` too high."""
 
     by: int = 1
 
 
 PlainAction: TypeAlias = (
-    ErrorCode | Answer | Drop | Delay | Throttle | CutFrame | Garbage | WrongCorrelationId
+    ErrorCode | ErrorResponse | Drop | Delay | Throttle | CutFrame | Garbage | WrongCorrelationId
 )
 Action: TypeAlias = PlainAction | Callable[[RecordedRequest], Any]
-_PLAIN = (ErrorCode, Answer, Drop, Delay, Throttle, CutFrame, Garbage, WrongCorrelationId)
+_PLAIN = (ErrorCode, ErrorResponse, Drop, Delay, Throttle, CutFrame, Garbage, WrongCorrelationId)
 
 
 class Fault:
@@ -190,10 +190,10 @@ class Fault:
         return True
 
 
-def as_answer(action: Any) -> Any:
+def as_error_response(action: Any) -> Any:
     """Return the Answer that an ErrorCode stands for; any other action as it is."""
     if isinstance(action, ErrorCode):
-        return Answer(action, applied=action in APPENDED_ERRORS)
+        return ErrorResponse(action, applied=action in APPENDED_ERRORS)
     return action
 
 

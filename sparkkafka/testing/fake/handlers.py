@@ -1,4 +1,4 @@
-"""The handler table of the fake broker, and the answers about the cluster and its topics.
+"""The handler table of the fake broker, and the responses about the cluster and its topics.
 
 A new API is a function here (or in data.py, admin.py, groups/apis.py, security/apis.py,
 transactions/apis.py) and a row in `HANDLERS`; the row also makes brokers offer it in
@@ -127,10 +127,10 @@ _BROKER_CONFIGS = {
 
 
 def api_versions(call: Call) -> ApiVersionsResponse:
-    answer = call.top_level or call.error_of()
+    injected = call.top_level or call.error_of()
     offered = call.release.versions
     return ApiVersionsResponse(
-        error_code=answer.code if answer else 0,
+        error_code=injected.code if injected else 0,
         api_keys=_ranges(offered),
         finalized_features_epoch=1,
         finalized_features=finalized_features(call),
@@ -141,7 +141,7 @@ def api_versions(call: Call) -> ApiVersionsResponse:
 def refused_api_versions(
     offered: Mapping[str, VersionRange], with_range: bool
 ) -> ApiVersionsResponse:
-    """Return the answer, in version 0, to a version of ApiVersions that the broker does not have.
+    """Return the response, in version 0, to a version of ApiVersions that the broker does not have.
     `with_range`: it names the versions of ApiVersions that the broker has."""
     own = {"ApiVersions": offered["ApiVersions"]} if with_range else {}
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_ranges(own))
@@ -184,9 +184,9 @@ def metadata(call: Call) -> MetadataResponse:
                 missing = MetadataResponseTopic(
                     error_code=_missing_topic(requested.name), name=requested.name
                 )
-                answer = call.error_of(requested.name)
-                if topic is None and answer is not None:
-                    missing.error_code = answer.code
+                injected = call.error_of(requested.name)
+                if topic is None and injected is not None:
+                    missing.error_code = injected.code
                 elif topic is None and message.allow_auto_topic_creation:
                     _auto_create(call, requested.name)
             topics.append(missing if topic is None else _topic_row(call, topic))
@@ -202,7 +202,7 @@ def metadata(call: Call) -> MetadataResponse:
 
 
 def _auto_create(call: Call, name: str) -> None:
-    """Create the topic if auto.create.topics.enable is true. As from a real broker, this answer
+    """Create the topic if auto.create.topics.enable is true. As from a real broker, this response
     still says that the topic is missing."""
     if call.state.auto_creates:
         with contextlib.suppress(Refused):
@@ -221,9 +221,9 @@ def _topic_row(call: Call, topic: FakeTopic) -> MetadataResponseTopic:
     row = MetadataResponseTopic(
         name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal
     )
-    answer = call.error_of(topic.name)
-    if answer is not None and (call.fault is None or call.fault.partition is None):
-        row.error_code = answer.code
+    injected = call.error_of(topic.name)
+    if injected is not None and (call.fault is None or call.fault.partition is None):
+        row.error_code = injected.code
         return row
     for partition in topic.partitions:
         in_sync = call.state.in_sync(partition)
@@ -231,8 +231,8 @@ def _topic_row(call: Call, topic: FakeTopic) -> MetadataResponseTopic:
         if Quirk.ANY_BROKER_LEADS in call.state.quirks:
             leader = call.broker_id
         code = 0
-        if answer is not None and call.error_of(topic.name, partition.number):
-            leader, code = NO_LEADER, answer.code
+        if injected is not None and call.error_of(topic.name, partition.number):
+            leader, code = NO_LEADER, injected.code
         elif leader == NO_LEADER:
             code = ErrorCode.LEADER_NOT_AVAILABLE
         row.partitions.append(
@@ -254,10 +254,10 @@ def _live_brokers(call: Call) -> list[BrokerAddress]:
 
 
 def describe_cluster(call: Call) -> DescribeClusterResponse:
-    answer = call.top_level or call.error_of()
-    if answer is not None:
+    injected = call.top_level or call.error_of()
+    if injected is not None:
         return DescribeClusterResponse(
-            error_code=answer.code, error_message=answer.message, cluster_id=""
+            error_code=injected.code, error_message=injected.message, cluster_id=""
         )
     return DescribeClusterResponse(
         cluster_id=call.state.cluster_id,
@@ -278,20 +278,20 @@ def create_topics(call: Call) -> CreateTopicsResponse:
     message: CreateTopicsRequest = call.message
     rows = []
     for requested in message.topics:
-        answer = call.error_of(requested.name)
+        injected = call.error_of(requested.name)
         result = CreatableTopicResult(name=requested.name, configs=[])
-        if answer is None or answer.applied:
+        if injected is None or injected.applied:
             try:
                 if not _is_controller(call):
                     raise Refused(ErrorCode.NOT_CONTROLLER, NOT_A_CONTROLLER)
                 result = _create_topic(call, requested)
             except Refused as error:
                 result.error_code, result.error_message = error.code, error.message
-        if answer is not None and not (answer.applied and result.error_code):
+        if injected is not None and not (injected.applied and result.error_code):
             result = CreatableTopicResult(
                 name=requested.name,
-                error_code=answer.code,
-                error_message=answer.message,
+                error_code=injected.code,
+                error_message=injected.message,
                 configs=[],
             )
         rows.append(result)
@@ -344,16 +344,16 @@ def delete_topics(call: Call) -> DeleteTopicsResponse:
         ]
     rows = []
     for name, topic, result in requested:
-        answer = call.error_of(name if topic is None else topic.name)
-        if answer is not None:
-            result.error_code, result.error_message = answer.code, answer.message
+        injected = call.error_of(name if topic is None else topic.name)
+        if injected is not None:
+            result.error_code, result.error_message = injected.code, injected.message
         elif not _is_controller(call):
             result.error_code, result.error_message = ErrorCode.NOT_CONTROLLER, NOT_A_CONTROLLER
         elif topic is None:
             result.error_code = (
                 ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-        if topic is not None and (not result.error_code or (answer and answer.applied)):
+        if topic is not None and (not result.error_code or (injected and injected.applied)):
             result.name, result.topic_id = topic.name, topic.topic_id
             call.state.delete_topic(topic.name)
         rows.append(result)
@@ -379,10 +379,10 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
         resource_name=resource.resource_name,
     )
     is_topic = resource.resource_type == RESOURCE_TOPIC
-    answer = call.error_of(resource.resource_name if is_topic else None)
+    injected = call.error_of(resource.resource_name if is_topic else None)
     topic = call.state.topics.get(resource.resource_name) if is_topic else None
-    if answer is not None:
-        result.error_code, result.error_message = answer.code, answer.message
+    if injected is not None:
+        result.error_code, result.error_message = injected.code, injected.message
     elif topic is not None:
         result.configs = [
             _config(call, name, value, TOPIC_CONFIGS[name], _source(topic, name))
@@ -408,9 +408,9 @@ def _configs_of(call: Call, resource: DescribeConfigsResource) -> DescribeConfig
 
 
 def list_config_resources(call: Call) -> ListConfigResourcesResponse:
-    answer = call.top_level or call.error_of()
-    if answer is not None:
-        return ListConfigResourcesResponse(error_code=answer.code)
+    injected = call.top_level or call.error_of()
+    if injected is not None:
+        return ListConfigResourcesResponse(error_code=injected.code)
     found = [(RESOURCE_TOPIC, name) for name in call.state.topics]
     found += [(RESOURCE_BROKER, str(row.node_id)) for row in _live_brokers(call)]
     wanted = call.message.resource_types

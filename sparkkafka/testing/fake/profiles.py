@@ -70,7 +70,7 @@ def _without(*apis: str) -> dict[str, None]:
 
 
 def _close_above_3(request: RecordedRequest) -> Drop | None:
-    """Close the connection at ApiVersions above version 3, instead of KIP-511's answer."""
+    """Close the connection at ApiVersions above version 3, instead of KIP-511's response."""
     return Drop.BEFORE if request.version > 3 else None
 
 

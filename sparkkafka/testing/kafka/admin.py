@@ -33,12 +33,12 @@ class ClusterView:
 
 def view(address: tuple[str, int], timeout_seconds: float) -> ClusterView:
     """Return the cluster as this broker knows it. Raises OSError if it does not answer."""
-    answer = _call(address, MetadataRequest(topics=None), _VERSION, timeout_seconds)
+    response = _call(address, MetadataRequest(topics=None), _VERSION, timeout_seconds)
     return ClusterView(
-        frozenset(broker.node_id for broker in answer.brokers),
+        frozenset(broker.node_id for broker in response.brokers),
         {
             topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
-            for topic in answer.topics
+            for topic in response.topics
         },
     )
 

@@ -447,7 +447,7 @@ class KafkaCluster:
             )
 
     def _wait_until_ready(self, brokers: Sequence[Broker]) -> None:
-        """Wait until each of `brokers` answers and every running broker knows them all."""
+        """Wait until each of `brokers` responses and every running broker knows them all."""
         deadline = time.monotonic() + self._start_seconds
         starting = {broker.id for broker in brokers}
         waiting = [*brokers, *(b for b in self._running() if b.id not in starting)]

@@ -1,4 +1,4 @@
-"""ACLs by Admin on fake brokers: what is stored, what filters match, each error, lost answers."""
+"""ACLs by Admin on fake brokers: what is stored, what filters match, each error, lost responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.messages import CreateAclsResponse, DescribeAclsResource
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.faults import Drop, ErrorResponse
 from tests.client.support import settings
 
 READ = AclBinding("topic", "orders", "User:alice", "READ")
@@ -102,7 +102,9 @@ def test_in_words() -> None:
 def test_one_that_is_refused_is_no_error_of_the_others(stored: Admin, fake_cluster: Any) -> None:
     other = AclBinding("topic", "other", "User:alice", "READ")
     fake_cluster.fault(
-        Answer(ErrorCode.INVALID_REQUEST, message="not this one"), api="CreateAcls", topic="orders"
+        ErrorResponse(ErrorCode.INVALID_REQUEST, message="not this one"),
+        api="CreateAcls",
+        topic="orders",
     )
     results = stored.create_acls([READ, other])
     assert results[other] is None
@@ -111,7 +113,7 @@ def test_one_that_is_refused_is_no_error_of_the_others(stored: Admin, fake_clust
 
     refused = AclBindingFilter("topic", "orders")
     fake_cluster.fault(
-        Answer(ErrorCode.UNKNOWN_SERVER_ERROR, message="a full disk"),
+        ErrorResponse(ErrorCode.UNKNOWN_SERVER_ERROR, message="a full disk"),
         api="DeleteAcls",
         topic="orders",
     )
@@ -126,7 +128,7 @@ def test_one_that_is_refused_is_no_error_of_the_others(stored: Admin, fake_clust
 def test_a_filter_that_is_asked_again_tells_all_that_it_has_deleted(
     stored: Admin, fake_cluster: Any
 ) -> None:
-    """A part of it was refused for now: the second answer has only that."""
+    """A part of it was refused for now: the second response has only that."""
     wanted = AclBindingFilter("topic", "orders", pattern_type="MATCH")
     rule = fake_cluster.fault(ErrorCode.REQUEST_TIMED_OUT, api="DeleteAcls", topic="orders")
     assert stored.delete_acls([wanted])[wanted] == sorted([READ, WRITE, ALL_TOPICS, PREFIX])
@@ -156,7 +158,7 @@ def test_each_error(stored: Admin, fake_cluster: Any, api: str) -> None:
 
 
 @pytest.mark.parametrize("api", CALLS)
-def test_a_lost_answer_is_asked_for_again(stored: Admin, fake_cluster: Any, api: str) -> None:
+def test_a_lost_response_is_asked_for_again(stored: Admin, fake_cluster: Any, api: str) -> None:
     for drop in Drop:
         rule = fake_cluster.fault(drop, api=api, times=2)
         CALLS[api](stored)

@@ -1,4 +1,4 @@
-"""Admin where something goes wrong: one bad item, a moved broker, an answer that is lost."""
+"""Admin where something goes wrong: one bad item, a moved broker, a response that is lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sparkkafka.protocol.messages import (
     DescribeGroupsResponse,
 )
 from sparkkafka.protocol.messages.consumer_protocol import encode_assignment
-from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.faults import Drop, ErrorResponse
 from tests.client.support import settings, write
 
 
@@ -136,7 +136,7 @@ def test_a_request_that_cannot_be_written_is_the_error_of_its_item_alone(fake_cl
         assert list(admin.list_topics()) == ["a", "c"]
 
 
-def test_lost_answers_are_not_taken_for_failures(fake_cluster):
+def test_lost_responses_are_not_taken_for_failures(fake_cluster):
     fake_cluster.create_topic("old", partitions=2)
     with open_admin(fake_cluster) as admin:
         for api, act in (
@@ -149,7 +149,7 @@ def test_lost_answers_are_not_taken_for_failures(fake_cluster):
             assert fault.fired == 1, api
             assert outcome["new"] is None, api
         assert "new" not in admin.list_topics()
-        # Nothing was lost here, so the same answers are errors.
+        # Nothing was lost here, so the same responses are errors.
         assert codes(admin.create_topics([NewTopic("old")])) == {
             "old": ErrorCode.TOPIC_ALREADY_EXISTS
         }
@@ -165,14 +165,14 @@ def test_a_topic_with_more_partitions_than_wanted_was_not_grown_by_us(fake_clust
 
 
 def test_a_timeout_of_the_controller_may_have_done_it(fake_cluster):
-    answer = Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
-    fake_cluster.fault(answer, api="CreateTopics")
+    response = ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+    fake_cluster.fault(response, api="CreateTopics")
     with open_admin(fake_cluster) as admin:
         admin.create_topic("t", partitions=1, replication_factor=1)
         assert len(fake_cluster.requests_of("CreateTopics")) == 2
 
 
-def test_an_idle_connection_that_the_broker_closed_is_no_lost_answer(fake_cluster):
+def test_an_idle_connection_that_the_broker_closed_is_no_lost_response(fake_cluster):
     """Else TOPIC_ALREADY_EXISTS would be taken for what the first attempt did."""
     with open_admin(fake_cluster) as admin:
         admin.create_topic("t", partitions=1, replication_factor=1)
@@ -419,14 +419,14 @@ def test_an_error_of_one_partition_does_not_hide_the_others_offsets(fake_cluster
     tps = [TopicPartition("t", number) for number in range(2)]
     with open_admin(fake_cluster) as admin:
         admin.alter_consumer_group_offsets("g", dict.fromkeys(tps, 3)).all()
-        denied = Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        denied = ErrorResponse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         fake_cluster.fault(denied, api="OffsetFetch", topic="t", partition=1, times=None)
         found = admin.list_consumer_group_offsets("g", tps)
         assert found[tps[0]] == (3, "", None)
         assert "grant DESCRIBE on group g and on topic t" in str(found.errors[tps[1]])
 
 
-def test_groups_are_deleted_each_by_itself_and_lost_answers_count(fake_cluster):
+def test_groups_are_deleted_each_by_itself_and_lost_responses_count(fake_cluster):
     fake_cluster.create_topic("t")
     tp = TopicPartition("t", 0)
     with open_admin(fake_cluster) as admin:
@@ -461,7 +461,7 @@ def test_resources_with_settings_are_listed(fake_cluster_factory):
 def test_the_brokers_reason_not_to_delete_a_group_is_the_error(fake_cluster_factory):
     fake = fake_cluster_factory(1, kafka_version="4.4")
     fake.fault(
-        Answer(ErrorCode.GROUP_DELETION_FAILED, message="its topology is in use"),
+        ErrorResponse(ErrorCode.GROUP_DELETION_FAILED, message="its topology is in use"),
         api="DeleteGroups",
     )
     with open_admin(fake) as admin, pytest.raises(BrokerError, match="its topology is in use"):

@@ -19,7 +19,7 @@ from sparkkafka.client import (
 )
 from sparkkafka.client.admin.brokers import FeatureRange
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
-from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.faults import Drop, ErrorResponse
 from tests.client.support import settings
 
 ALICE = ClientQuotaEntity({"user": "alice"})
@@ -75,8 +75,8 @@ def test_quotas_that_are_only_checked_or_refused(admin: Admin) -> None:
 
 def test_what_is_not_allowed_names_the_grant(admin: Admin, fake_cluster: Any) -> None:
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    fake_cluster.fault(Answer(denied), api="DescribeClientQuotas", times=None)
-    fake_cluster.fault(Answer(denied, top_level=True), api="ElectLeaders", times=None)
+    fake_cluster.fault(ErrorResponse(denied), api="DescribeClientQuotas", times=None)
+    fake_cluster.fault(ErrorResponse(denied, top_level=True), api="ElectLeaders", times=None)
     with pytest.raises(BrokerError, match="grant DESCRIBE_CONFIGS on the cluster"):
         admin.describe_client_quotas()
     with pytest.raises(BrokerError, match="grant ALTER on the cluster"):
@@ -106,7 +106,7 @@ def test_replicas_move_and_are_called_back(admin: Admin, fake_cluster: Any) -> N
 
 
 @pytest.mark.parametrize("drop", list(Drop))
-def test_a_lost_answer_is_no_failure(admin: Admin, fake_cluster: Any, drop: Drop) -> None:
+def test_a_lost_response_is_no_failure(admin: Admin, fake_cluster: Any, drop: Drop) -> None:
     admin.alter_partition_reassignments({TP: [0, 1]}).all()
     apis = ("AlterPartitionReassignments", "AlterClientQuotas", "ElectLeaders", "UpdateFeatures")
     rules = [fake_cluster.fault(drop, api=api) for api in apis]

@@ -95,7 +95,7 @@ def _take_replica_away(fake, node: int) -> None:
 
 
 @pytest.mark.parametrize("drop", list(Drop))
-def test_a_lost_answer(fake, drop):
+def test_a_lost_response(fake, drop):
     fake.fault(drop, api="DescribeLogDirs", times=2)
     with open_cluster(fake) as cluster:
         assert partition_sizes(cluster, TPS) == stored(fake)

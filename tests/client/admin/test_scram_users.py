@@ -24,7 +24,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.messages import DescribeUserScramCredentialsResponse as Described
 from sparkkafka.protocol.messages import DescribeUserScramCredentialsResult as OfUser
 from sparkkafka.secret import Secret
-from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.faults import Drop, ErrorResponse
 from tests.client.support import settings
 from tests.support.frames import variables_of
 
@@ -161,14 +161,14 @@ def test_each_error_and_no_password_in_it(admin: Admin, fake_cluster: Any, api: 
         (ErrorCode.UNACCEPTABLE_CREDENTIAL, r"UNACCEPTABLE_CREDENTIAL.*so it is"),
         (ErrorCode.UNSUPPORTED_SASL_MECHANISM, "UNSUPPORTED_SASL_MECHANISM"),
     ):
-        fake_cluster.fault(Answer(code, message="so it is"), api=api)
+        fake_cluster.fault(ErrorResponse(code, message="so it is"), api=api)
         with pytest.raises(BrokerError, match=words) as caught:
             CALLS[api](admin)
         assert HUSH not in variables_of(caught.value)
 
 
 @pytest.mark.parametrize("drop", list(Drop))
-def test_a_lost_answer(admin: Admin, fake_cluster: Any, drop: Drop) -> None:
+def test_a_lost_response(admin: Admin, fake_cluster: Any, drop: Drop) -> None:
     for change in (setting(), deleting()):
         rule = fake_cluster.fault(drop, api="AlterUserScramCredentials")
         admin.alter_user_scram_credentials([change]).all()

@@ -1,4 +1,4 @@
-"""Creating and deleting topics when answers are lost."""
+"""Creating and deleting topics when responses are lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.client.support import open_cluster
 from tests.support.topics import create_topic, delete_topic
 
 
-def test_a_lost_answer_to_create_is_not_an_error(fake_cluster):
+def test_a_lost_response_to_create_is_not_an_error(fake_cluster):
     fake_cluster.fault(Drop.AFTER, api="CreateTopics")
     with open_cluster(fake_cluster) as cluster:
         create_topic(cluster, "t", partitions=2, replication_factor=1)
@@ -19,7 +19,7 @@ def test_a_lost_answer_to_create_is_not_an_error(fake_cluster):
             create_topic(cluster, "t", partitions=2, replication_factor=1)
 
 
-def test_a_lost_answer_to_delete_is_not_an_error(fake_cluster):
+def test_a_lost_response_to_delete_is_not_an_error(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(Drop.AFTER, api="DeleteTopics")
     with open_cluster(fake_cluster) as cluster:

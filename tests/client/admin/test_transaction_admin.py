@@ -20,7 +20,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnsupportedVersionError,
 )
-from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.faults import Drop, ErrorResponse
 from tests.client.producer.test_transactions import (
     IDS,
     MINUTE_MS,
@@ -187,7 +187,7 @@ def test_states_that_no_broker_reports_in_time(fake, cluster, call):
     open_all(cluster)
     code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     for api in ("DescribeTransactions", "ListTransactions"):
-        fake.fault(Answer(code), api=api, times=None)
+        fake.fault(ErrorResponse(code), api=api, times=None)
     described = call is describe_known_transactions
     args, api = ((IDS,), "DescribeTransactions") if described else ((), "ListTransactions")
     with pytest.raises(KafkaTimeoutError, match=r"transactions: gave up.*LOAD_IN_PROGRESS"):

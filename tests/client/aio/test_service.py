@@ -49,10 +49,10 @@ def test_each_order_that_was_answered_with_200_is_in_the_topic_once(
 
         async def buy() -> None:
             for number in numbers:
-                answer = await client.post("/orders", content=b"%d" % number)
-                if answer.status_code == 200:
+                response = await client.post("/orders", content=b"%d" % number)
+                if response.status_code == 200:
                     acknowledged.append(b"%d" % number)
-                    places.add(tuple(answer.json().values()))
+                    places.add(tuple(response.json().values()))
                 if number == ORDERS // 4:
                     await asyncio.to_thread(fake.broker_down, fake.leader("orders", 0))
 

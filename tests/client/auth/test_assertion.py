@@ -27,7 +27,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
 from tests.support.certificates import signed
 from tests.support.frames import variables_of
-from tests.support.token_server import Answer, TokenServer
+from tests.support.token_server import HttpResponse, TokenServer
 
 RSA = signed("rsa", key=rsa.generate_private_key(65537, 2048))
 EC = signed("ec")
@@ -103,7 +103,7 @@ def test_an_assertion_from_a_file(tmp_path: Path) -> None:
 
 def test_what_the_server_is_asked() -> None:
     with TokenServer(None) as server:
-        server.answers.append(Answer(200, {"access_token": "t", "expires_in": 60}))
+        server.responses.append(HttpResponse(200, {"access_token": "t", "expires_in": 60}))
         wanted = OAuthSettings(
             method=TokenMethod.CLIENT_CREDENTIALS,
             token_endpoint_url=server.url,

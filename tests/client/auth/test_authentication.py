@@ -37,8 +37,8 @@ OFFERED = SaslHandshakeResponse(mechanisms=["PLAIN", "SCRAM-SHA-512"])
 class Script:
     """A connection that answers what it is told to, and notes what it was asked."""
 
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
+    def __init__(self, *responses: Any) -> None:
+        self.responses = list(responses)
         self.asked: list[Any] = []
 
     def __str__(self) -> str:
@@ -46,10 +46,10 @@ class Script:
 
     def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
         self.asked.append((request, version))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.responses.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 def said(auth_bytes: bytes = b"", lifetime_ms: int = 0) -> SaslAuthenticateResponse:
@@ -64,9 +64,9 @@ def run(script: Script, settings: SaslSettings = PLAIN) -> Session | None:
     return authenticate(script, settings, Deadline(10_000), "")  # type: ignore[arg-type]
 
 
-def failure(answers: Iterable[Any], settings: SaslSettings, kind: type[Exception]) -> str:
+def failure(responses: Iterable[Any], settings: SaslSettings, kind: type[Exception]) -> str:
     with pytest.raises(kind) as caught:
-        run(Script(*answers), settings)
+        run(Script(*responses), settings)
     assert "hush" not in str(caught.value)
     return str(caught.value)
 
@@ -82,8 +82,8 @@ def test_a_broker_that_repeats_the_secret_does_not_bring_it_into_the_message(
     settings: SaslSettings, echoed: str
 ) -> None:
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
-    answers = [OFFERED, refused(code, echoed + " x" * 5_000)]
-    text = failure(answers, settings, AuthenticationError)
+    responses = [OFFERED, refused(code, echoed + " x" * 5_000)]
+    text = failure(responses, settings, AuthenticationError)
     assert "[hidden]" in text
     assert len(text) < 500
     assert ("alice" in text) == (settings is PLAIN)
@@ -123,7 +123,7 @@ def test_a_token_is_fetched_anew_for_each_conversation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "words"),
+    ("responses", "words"),
     [
         (
             [
@@ -151,22 +151,22 @@ def test_a_token_is_fetched_anew_for_each_conversation() -> None:
         ),
     ],
 )
-def test_refusals(answers: list[Any], words: str) -> None:
-    assert words in failure(answers, PLAIN, AuthenticationError)
+def test_refusals(responses: list[Any], words: str) -> None:
+    assert words in failure(responses, PLAIN, AuthenticationError)
 
 
 def test_a_broker_that_hangs_up() -> None:
-    answers = [OFFERED, KafkaConnectionError("broker:9092: the broker closed the connection")]
-    words = failure(answers, PLAIN, KafkaConnectionError)
+    responses = [OFFERED, KafkaConnectionError("broker:9092: the broker closed the connection")]
+    words = failure(responses, PLAIN, KafkaConnectionError)
     assert "during authentication with PLAIN as user alice" in words
 
 
 def test_another_error_keeps_its_code() -> None:
-    for answers in (
+    for responses in (
         [SaslHandshakeResponse(error_code=-1)],
         [OFFERED, refused(ErrorCode.UNKNOWN_SERVER_ERROR, "x")],
     ):
-        failure(answers, PLAIN, BrokerError)
+        failure(responses, PLAIN, BrokerError)
 
 
 def test_a_server_that_cheats_at_scram() -> None:
@@ -190,7 +190,7 @@ def test_a_conversation_without_end() -> None:
     script = Script(OFFERED, *[said() for _ in range(MAX_ROUNDS)])
     with pytest.raises(AuthenticationError, match="did not end after 8 rounds"):
         run(script, Endless("PLAIN"))
-    assert script.answers == []
+    assert script.responses == []
 
 
 @pytest.mark.parametrize("mechanism", ["GSSAPI", "OAUTHBEARER", ""])
@@ -213,11 +213,11 @@ def scram_first(asked: Any) -> SaslAuthenticateResponse:
 
 
 class Talk(Script):
-    """A script whose answers may be made of what was asked."""
+    """A script whose responses may be made of what was asked."""
 
     def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any:
-        answer = super().call(request, deadline, version=version)
-        return answer(request) if callable(answer) else answer
+        response = super().call(request, deadline, version=version)
+        return response(request) if callable(response) else response
 
 
 SALTED = hashlib.pbkdf2_hmac("sha256", b"hush", b"salt", 4096)
@@ -229,7 +229,7 @@ BROKEN = KafkaConnectionError("broker:9092: the broker closed the connection")
 
 
 @pytest.mark.parametrize(
-    ("settings", "answers"),
+    ("settings", "responses"),
     [
         (PLAIN, [REFUSED]),
         (PLAIN, [BROKEN]),
@@ -246,9 +246,9 @@ BROKEN = KafkaConnectionError("broker:9092: the broker closed the connection")
         (SaslSettings("SCRAM-SHA-256", "alice", Secret("hush\udcff")), [scram_first]),
     ],
 )
-def test_no_variable_of_a_frame_has_a_secret(settings: SaslSettings, answers: list[Any]) -> None:
+def test_no_variable_of_a_frame_has_a_secret(settings: SaslSettings, responses: list[Any]) -> None:
     with pytest.raises((AuthenticationError, KafkaConnectionError)) as caught:
-        run(Talk(OFFERED, *answers), settings)
+        run(Talk(OFFERED, *responses), settings)
     seen = variables_of(caught.value)
     assert "authenticate: settings" in seen
     assert "hush" not in seen
@@ -257,13 +257,13 @@ def test_no_variable_of_a_frame_has_a_secret(settings: SaslSettings, answers: li
 
 
 def test_a_strangers_words_do_not_paint() -> None:
-    for settings, answers in (
+    for settings, responses in (
         (OAUTH, [said(b"\x1b[31m"), said()]),
         (SCRAM, [scram_first, said(b"e=\x1b[31m")]),
         (SCRAM, [said(b"m=\x1b[31m")]),
         (SCRAM, [lambda asked: said(scram_first(asked).auth_bytes[:-4] + b"\x1b[31m")]),
     ):
         with pytest.raises(AuthenticationError) as caught:
-            run(Talk(OFFERED, *answers), settings)
+            run(Talk(OFFERED, *responses), settings)
         assert str(caught.value).isprintable()
         assert "[31m" in str(caught.value)

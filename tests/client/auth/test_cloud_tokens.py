@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_cached")
 
 
 ROLE = "arn:aws:iam::123456789012:role/r"
-ROLE_ANSWER = b"""<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+ROLE_RESPONSE = b"""<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
 <AssumeRoleResult><Credentials><AccessKeyId>ASIAROLE</AccessKeyId>
 <SecretAccessKey>hush-role</SecretAccessKey><SessionToken>hush-session</SessionToken>
 <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>
@@ -66,9 +66,9 @@ class TokenService:
                 fields["token"] = self.headers.get("x-amz-security-token", "")
                 service.requests.append(fields)
                 self.send_response(service.status)
-                self.send_header("content-length", str(len(ROLE_ANSWER)))
+                self.send_header("content-length", str(len(ROLE_RESPONSE)))
                 self.end_headers()
-                self.wfile.write(ROLE_ANSWER)
+                self.wfile.write(ROLE_RESPONSE)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -113,13 +113,13 @@ class Signers:
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
-        self.answer: Any = None
+        self.response: Any = None
 
     def said(self, *asked: Any) -> Any:
         self.requests.append(asked)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer or (f"signed-{len(self.requests)}", int(time.time() + 900) * 1000)
+        if isinstance(self.response, Exception):
+            raise self.response
+        return self.response or (f"signed-{len(self.requests)}", int(time.time() + 900) * 1000)
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_amazons_token_is_kept_for_a_quarter_of_an_hour_at_most(
     amazon: Signers, clock: Clock
 ) -> None:
     """The signer's end of a token is hours off where the time zone is not UTC."""
-    amazon.answer = ("signed", int(time.time() + 5 * 3600) * 1000)
+    amazon.response = ("signed", int(time.time() + 5 * 3600) * 1000)
     fetch(aws())
     clock.moved_s = 700
     fetch(aws())
@@ -248,7 +248,7 @@ def test_amazons_region(amazon: Signers, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_amazon_says_no(amazon: Signers) -> None:
-    amazon.answer = RuntimeError("Unable to locate credentials")
+    amazon.response = RuntimeError("Unable to locate credentials")
     text = failure(aws(), AuthenticationError)
     assert "gives no token: RuntimeError: Unable to locate credentials" in text
 
@@ -273,10 +273,10 @@ def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"])).decode()
             state["asked"].append(parse_qs(body))
-            answer = {"access_token": "hush-google", "expires_in": 600, "token_type": "Bearer"}
+            response = {"access_token": "hush-google", "expires_in": 600, "token_type": "Bearer"}
             if state["status"] != 200:
-                answer = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
-            content = json.dumps(answer).encode()
+                response = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
+            content = json.dumps(response).encode()
             self.send_response(state["status"])
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(content)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth.http_exchange import Answer, Request, Server, exchange
+from sparkkafka.client.auth.http_exchange import HttpResponse, Request, Server, exchange
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import KafkaConnectionError, RegistryError
@@ -63,13 +63,13 @@ def test_a_server_that_reads_slowly_does_not_move_the_deadline(tmp_path: Path) -
         thread.start()
         request = Request("POST", Secret("/"), {}, SecretBytes(bytes(body_bytes)))
         try:
-            with pytest.raises(KafkaConnectionError, match="no answer in time"):
+            with pytest.raises(KafkaConnectionError, match="no response in time"):
                 exchange(
                     server("127.0.0.1", listener.getsockname()[1]),
                     request,
                     Deadline(20_000),
                     connect_ms=20_000,
-                    answer_ms=200,
+                    response_ms=200,
                 )
         finally:
             stop.set()
@@ -88,14 +88,14 @@ def test_a_host_name_with_a_dot_at_its_end(monkeypatch: pytest.MonkeyPatch) -> N
             return [(*row[:4], ("127.0.0.1", port)) for row in address]
 
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-        answer = exchange(
+        response = exchange(
             server("localhost.", registry.port),
             Request("GET", Secret("/subjects"), {}),
             Deadline(20_000),
             connect_ms=20_000,
-            answer_ms=20_000,
+            response_ms=20_000,
         )
-    assert (answer.status, answer.body.reveal()) == (200, b"[]")
+    assert (response.status, response.body.reveal()) == (200, b"[]")
     assert resolved == ["localhost."]
 
 
@@ -114,4 +114,4 @@ def test_the_host_of_a_redirect(location: str | None, host: str) -> None:
     headers: Message = HTTPMessage()
     if location is not None:
         headers["Location"] = location
-    assert Answer(302, headers, SecretBytes()).redirect_host() == host  # type: ignore[arg-type]
+    assert HttpResponse(302, headers, SecretBytes()).redirect_host() == host  # type: ignore[arg-type]

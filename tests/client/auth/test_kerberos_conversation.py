@@ -59,11 +59,11 @@ class Library:
         class Context:
             complete = False
 
-            def step(self, answer: bytes | None = None) -> bytes | None:
-                if answer is None:
+            def step(self, response: bytes | None = None) -> bytes | None:
+                if response is None:
                     library.first()
                     return b"ticket"
-                if answer != b"theirs":
+                if response != b"theirs":
                     raise GSSError("a token that is not Kerberos'")
                 self.complete = True
                 return None
@@ -92,12 +92,12 @@ def keytab(tmp_path: Path) -> str:
     return str(path)
 
 
-def said(settings: KerberosSettings, *answers: bytes) -> list[bytes]:
+def said(settings: KerberosSettings, *responses: bytes) -> list[bytes]:
     talk = kerberos_conversation(settings, "host", Deadline(5_000))
     found = [next(talk).reveal()]
-    for answer in answers:
+    for response in responses:
         try:
-            found.append(talk.send(answer).reveal())
+            found.append(talk.send(response).reveal())
         except StopIteration:
             return [*found, b"end"]
     return found
@@ -179,7 +179,7 @@ def test_a_kdc_that_hangs(library: Library, keytab: str) -> None:
         KerberosSettings(principal="me", keytab=keytab), "host", Deadline(50)
     )
     try:
-        with pytest.raises(KafkaTimeoutError, match=r"no answer from the KDC within 0\.05 s"):
+        with pytest.raises(KafkaTimeoutError, match=r"no response from the KDC within 0\.05 s"):
             next(talk)
     finally:
         over.set()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client.auth import http_exchange, oauth
-from sparkkafka.client.auth.oauth import MAX_ANSWER_BYTES, fetch_token, token_source
+from sparkkafka.client.auth.oauth import MAX_RESPONSE_BYTES, fetch_token, token_source
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import (
     AssertionSettings,
@@ -36,7 +36,7 @@ from sparkkafka.errors import (
 from sparkkafka.secret import Secret
 from tests.support.certificates import signed
 from tests.support.frames import variables_of
-from tests.support.token_server import Answer, Signer, TokenServer, until
+from tests.support.token_server import HttpResponse, Signer, TokenServer, until
 
 CRLF = b"\r\n"
 HUSH = "hu:sh hush/+ü"
@@ -113,7 +113,7 @@ def test_id_and_secret_are_form_encoded_if_wanted(server: TokenServer) -> None:
 
 def test_the_url_keeps_its_query_and_hides_it(server: TokenServer) -> None:
     url = server.url.replace("/token", "/a%20b/token?key=hush&x=1")
-    server.answers = [Answer(403)]
+    server.responses = [HttpResponse(403)]
     text = failure(settings(server, token_endpoint_url=url), AuthenticationError)
     assert server.requests[0].path == "/a%20b/token?key=hush&x=1"
     assert "/a%20b/token gives no token: status 403" in text
@@ -147,48 +147,58 @@ def test_a_url_that_is_not_good_is_refused_at_once(url: str, words: str) -> None
     assert "hush" not in str(caught.value)
 
 
-# --- answers that are no token -------------------------------------------------------------------
+# --- responses that are no token
+# -------------------------------------------------------------------
 
 LOGIN = b"<!DOCTYPE html><html><body>Log in! hush</body></html>"
 ECHO = {"error": "invalid_client", "error_description": f"no\r\n{HUSH}\x1b[31m " + "x" * 999}
 FINAL = {
-    "401": (Answer(401, {"error": "invalid_client"}), "status 401: invalid_client; compare"),
-    "401 with our secret in it": (Answer(401, ECHO), r"status 401: invalid_client: no ***"),
-    "401 with half a character": (Answer(401, {"error": "no\ud800!"}), "status 401: no !; compare"),
-    "401 without words": (Answer(401), "status 401; compare"),
-    "an HTML page": (Answer(200, LOGIN), "answers with an HTML page, not with a token"),
-    "403 as HTML": (Answer(403, LOGIN), "status 403 with an HTML page"),
-    "404": (Answer(404, b"not here"), "status 404 with something other than a JSON object"),
-    "501": (Answer(501), "gives no token: status 501"),
-    "204": (Answer(204), "gives no token: status 204"),
-    "no JSON": (Answer(200, b"{"), "answers with something other than a JSON object"),
-    "JSON, no object": (Answer(200, [1]), "answers with something other than a JSON object"),
-    "deep JSON": (Answer(200, b"[" * 100_000), "answers with something other than a JSON object"),
-    "nothing": (Answer(200), "answers with nothing, not with a token"),
-    "no token": (Answer(200, {"token_type": "Bearer"}), "answers without an access_token"),
+    "401": (HttpResponse(401, {"error": "invalid_client"}), "status 401: invalid_client; compare"),
+    "401 with our secret in it": (HttpResponse(401, ECHO), r"status 401: invalid_client: no ***"),
+    "401 with half a character": (
+        HttpResponse(401, {"error": "no\ud800!"}),
+        "status 401: no !; compare",
+    ),
+    "401 without words": (HttpResponse(401), "status 401; compare"),
+    "an HTML page": (HttpResponse(200, LOGIN), "answers with an HTML page, not with a token"),
+    "403 as HTML": (HttpResponse(403, LOGIN), "status 403 with an HTML page"),
+    "404": (HttpResponse(404, b"not here"), "status 404 with something other than a JSON object"),
+    "501": (HttpResponse(501), "gives no token: status 501"),
+    "204": (HttpResponse(204), "gives no token: status 204"),
+    "no JSON": (HttpResponse(200, b"{"), "answers with something other than a JSON object"),
+    "JSON, no object": (HttpResponse(200, [1]), "answers with something other than a JSON object"),
+    "deep JSON": (
+        HttpResponse(200, b"[" * 100_000),
+        "answers with something other than a JSON object",
+    ),
+    "nothing": (HttpResponse(200), "answers with nothing, not with a token"),
+    "no token": (HttpResponse(200, {"token_type": "Bearer"}), "answers without an access_token"),
     "an error as 200": (
-        Answer(200, {"error": "unauthorized_client"}),
+        HttpResponse(200, {"error": "unauthorized_client"}),
         "without an access_token: unauthorized_client",
     ),
-    "a token of another type": (Answer(200, {"access_token": 7}), "without an access_token"),
-    "an empty token": (Answer(200, {"access_token": " "}), "without an access_token"),
+    "a token of another type": (HttpResponse(200, {"access_token": 7}), "without an access_token"),
+    "an empty token": (HttpResponse(200, {"access_token": " "}), "without an access_token"),
     "too large": (
-        Answer(200, b" " * (MAX_ANSWER_BYTES + 1)),
-        f"the answer is longer than {MAX_ANSWER_BYTES} bytes",
+        HttpResponse(200, b" " * (MAX_RESPONSE_BYTES + 1)),
+        f"the response is longer than {MAX_RESPONSE_BYTES} bytes",
     ),
     "a redirect": (
-        Answer(302, headers={"location": "https://hush@login.example/?s=hush"}),
+        HttpResponse(302, headers={"location": "https://hush@login.example/?s=hush"}),
         "redirects (status 302) to https://login.example, and no secret is sent there",
     ),
-    "a redirect to itself": (Answer(307, headers={"location": "/token"}), "to elsewhere"),
-    "a redirect to nowhere": (Answer(308, headers={"location": "https://[x"}), "to elsewhere"),
+    "a redirect to itself": (HttpResponse(307, headers={"location": "/token"}), "to elsewhere"),
+    "a redirect to nowhere": (
+        HttpResponse(308, headers={"location": "https://[x"}),
+        "to elsewhere",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", FINAL)
-def test_an_answer_that_is_final(server: TokenServer, case: str) -> None:
-    answer, words = FINAL[case]
-    server.answers = [answer]
+def test_an_response_that_is_final(server: TokenServer, case: str) -> None:
+    response, words = FINAL[case]
+    server.responses = [response]
     text = failure(settings(server), AuthenticationError)
     assert words in text
     assert text.startswith(server.url)
@@ -200,33 +210,33 @@ def test_an_answer_that_is_final(server: TokenServer, case: str) -> None:
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 429])
 def test_what_may_pass_is_asked_again(server: TokenServer, status: int) -> None:
-    server.answers = [Answer(status, {"error": "busy"}), Answer(hang_up=True)]
+    server.responses = [HttpResponse(status, {"error": "busy"}), HttpResponse(hang_up=True)]
     assert fetch(settings(server))
     assert len(server.requests) == 3
 
 
 def test_asking_ends_at_the_deadline(server: TokenServer) -> None:
-    server.answers = [Answer(503, {"error": "busy"})] * 10_000
+    server.responses = [HttpResponse(503, {"error": "busy"})] * 10_000
     text = failure(settings(server), KafkaTimeoutError, total_ms=300)
     assert f"token from {server.url}: gave up after 0.3 s" in text
     # The last try may be one that the deadline cut off.
-    assert "status 503: busy" in text or "no answer in time" in text
+    assert "status 503: busy" in text or "no response in time" in text
     assert 1 < len(server.requests) < 200
 
 
 def test_a_server_that_does_not_answer(server: TokenServer) -> None:
     go_on = threading.Event()
-    server.answers = [Answer(wait=go_on)]
+    server.responses = [HttpResponse(wait=go_on)]
     try:
         text = failure(settings(server), KafkaTimeoutError, total_ms=100)
     finally:
         go_on.set()
-    assert "no answer in time" in text
+    assert "no response in time" in text
 
 
 def test_the_read_timeout_is_one_of_many_tries(server: TokenServer) -> None:
     go_on = threading.Event()
-    server.answers = [Answer(wait=go_on)]
+    server.responses = [HttpResponse(wait=go_on)]
     try:
         assert fetch(settings(server, read_timeout_ms=50))
     finally:
@@ -298,7 +308,7 @@ def test_drops_that_never_end_do_not_move_the_deadline(raw_server: Callable[...,
     for head in (b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"):
         url = f"http://127.0.0.1:{raw_server(head, b'x')}/t"
         wanted = OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url)
-        assert "no answer in time" in failure(wanted, KafkaTimeoutError, total_ms=150)
+        assert "no response in time" in failure(wanted, KafkaTimeoutError, total_ms=150)
 
 
 @pytest.mark.parametrize(
@@ -325,10 +335,10 @@ def test_what_is_not_http_is_named(raw_server: Callable[..., int], says: bytes) 
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-def test_half_an_answer_is_as_none(raw_server: Callable[..., int], says: bytes) -> None:
+def test_half_an_response_is_as_none(raw_server: Callable[..., int], says: bytes) -> None:
     url = f"http://127.0.0.1:{raw_server(says)}/t"
     wanted = OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url)
-    with pytest.raises(KafkaConnectionError, match="the answer ends in the middle"):
+    with pytest.raises(KafkaConnectionError, match="the response ends in the middle"):
         fetch_token(wanted, Deadline(10_000), once=True)
 
 
@@ -338,7 +348,7 @@ def test_a_chunk_without_end(raw_server: Callable[..., int], size: bytes) -> Non
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + size + b"\r\n"
     url = f"http://127.0.0.1:{raw_server(head, b'x' * 200_000)}/t"
     wanted = OAuthSettings(method=TokenMethod.CLIENT_CREDENTIALS, token_endpoint_url=url)
-    assert "/t: the answer is longer than 1000000 bytes" in failure(wanted, AuthenticationError)
+    assert "/t: the response is longer than 1000000 bytes" in failure(wanted, AuthenticationError)
 
 
 def test_http_where_https_is_wanted() -> None:
@@ -397,12 +407,12 @@ def test_a_token_is_kept_and_shared(server: TokenServer, clock: Clock) -> None:
     assert len(server.requests) == 3
 
 
-def given(**body: Any) -> Answer:
-    return Answer(200, body)
+def given(**body: Any) -> HttpResponse:
+    return HttpResponse(200, body)
 
 
 @pytest.mark.parametrize(
-    ("answer", "kept_s"),
+    ("response", "kept_s"),
     [
         (given(access_token="x", expires_in=100), 80),
         (given(access_token="x", expires_in="100"), 80),
@@ -414,21 +424,21 @@ def given(**body: Any) -> Answer:
         (given(access_token="x", expires_in=-5), 0),
         (given(access_token="x", expires_in="soon"), 0),
         (given(access_token="x", expires_in=[]), 0),
-        (Answer(200, b'{"access_token": "x", "expires_in": NaN}'), 0),
-        (Answer(200, b'{"access_token": "x", "expires_in": 1e999}'), 0),
-        (Answer(200, b'{"access_token": "x", "expires_in": 1' + b"0" * 400 + b"}"), 0),
+        (HttpResponse(200, b'{"access_token": "x", "expires_in": NaN}'), 0),
+        (HttpResponse(200, b'{"access_token": "x", "expires_in": 1e999}'), 0),
+        (HttpResponse(200, b'{"access_token": "x", "expires_in": 1' + b"0" * 400 + b"}"), 0),
         (given(access_token="x", expires_in=10**12), 24 * 3600 * 0.8),
         (given(access_token="a.b.c", expires_in=100), 80),
         (given(access_token="a.W10.c", expires_in=100), 80),
     ],
 )
 def test_how_long_it_is_kept(
-    server: TokenServer, clock: Clock, answer: Answer, kept_s: float
+    server: TokenServer, clock: Clock, response: HttpResponse, kept_s: float
 ) -> None:
-    if isinstance(answer.body, dict) and "jwt_s" in answer.body:
-        token = SIGNER.token("a", answer.body["jwt_s"])
-        answer = replace(answer, body=answer.body | {"access_token": token})
-    server.answers = [answer]
+    if isinstance(response.body, dict) and "jwt_s" in response.body:
+        token = SIGNER.token("a", response.body["jwt_s"])
+        response = replace(response, body=response.body | {"access_token": token})
+    server.responses = [response]
     token = fetch(settings(server))
     if kept_s:
         clock.moved_s = kept_s - 2
@@ -441,7 +451,7 @@ def test_how_long_it_is_kept(
 
 def test_many_threads_ask_once(server: TokenServer) -> None:
     go_on = threading.Event()
-    server.answers = [Answer(200, {"access_token": "one", "expires_in": 100}, wait=go_on)]
+    server.responses = [HttpResponse(200, {"access_token": "one", "expires_in": 100}, wait=go_on)]
     found: list[str] = []
     threads = [
         threading.Thread(target=lambda: found.append(fetch(settings(server)))) for _ in range(8)
@@ -463,7 +473,7 @@ def test_the_old_token_counts_while_no_new_one_can_be_had(
 ) -> None:
     server.life_s = 1000
     old = fetch(settings(server))
-    server.answers = [Answer(503, {"error": "down"})] * 1 + [Answer(401)] * 2
+    server.responses = [HttpResponse(503, {"error": "down"})] * 1 + [HttpResponse(401)] * 2
     clock.moved_s = 900
     with caplog.at_level(logging.WARNING):
         assert fetch(settings(server)) == old
@@ -484,7 +494,7 @@ def test_who_has_a_token_does_not_wait_for_another_threads_new_one(
     server.life_s = 1000
     old = fetch(settings(server))
     go_on = threading.Event()
-    server.answers = [Answer(200, {"access_token": "new", "expires_in": 100}, wait=go_on)]
+    server.responses = [HttpResponse(200, {"access_token": "new", "expires_in": 100}, wait=go_on)]
     clock.moved_s = 900
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(fetch(settings(server))))
@@ -498,7 +508,7 @@ def test_who_has_a_token_does_not_wait_for_another_threads_new_one(
 
 
 def test_a_token_that_a_broker_refused_is_not_given_again(server: TokenServer) -> None:
-    server.answers = [Answer(200, {"access_token": "bad", "expires_in": 1000})]
+    server.responses = [HttpResponse(200, {"access_token": "bad", "expires_in": 1000})]
     source = token_source(settings(server))
     refused = source(Deadline(10_000))
     source.forget(Secret("another"))  # type: ignore[attr-defined]
@@ -533,23 +543,25 @@ def secret_of_basic(seen: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
-        Answer(body={"access_token": ["hush"]}),
-        Answer(body=["hush"]),
-        Answer(400, body={"error": "no", "hush": HUSH}),
-        Answer(503, body={"hush": HUSH}),
+        HttpResponse(body={"access_token": ["hush"]}),
+        HttpResponse(body=["hush"]),
+        HttpResponse(400, body={"error": "no", "hush": HUSH}),
+        HttpResponse(503, body={"hush": HUSH}),
     ],
 )
-def test_no_variable_of_a_frame_has_an_answer(server: TokenServer, answer: Answer) -> None:
-    server.answers = [answer]
+def test_no_variable_of_a_frame_has_an_response(
+    server: TokenServer, response: HttpResponse
+) -> None:
+    server.responses = [response]
     with pytest.raises(KafkaError) as caught:
         fetch_token(settings(server), Deadline(10_000), once=True)
     assert not secret_of_basic(variables_of(caught.value))
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_no_variable_of_a_frame_has_half_an_answer(
+def test_no_variable_of_a_frame_has_half_an_response(
     raw_server: Callable[..., int], chunked: bool
 ) -> None:
     head = b"Transfer-Encoding: chunked\r\n\r\n99\r\n" if chunked else b"Content-Length: 99\r\n\r\n"
@@ -691,13 +703,13 @@ def test_what_nobody_expects_is_a_kafka_error() -> None:
 
 
 def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> None:
-    answers: list[Any] = [("old", 10**400), ("old", time.time() + 100)]
-    wanted = callback(lambda: answers.pop())
+    responses: list[Any] = [("old", 10**400), ("old", time.time() + 100)]
+    wanted = callback(lambda: responses.pop())
     source = token_source(wanted)
     assert source(Deadline(1000)).reveal() == "old"
     clock.moved_s = 85
     assert source(Deadline(1000)).reveal() == "old"
-    assert answers == []
+    assert responses == []
 
 
 def test_an_unsecured_token(clock: Clock) -> None:
@@ -719,7 +731,7 @@ def test_an_unsecured_token(clock: Clock) -> None:
 
 def test_a_single_failure_is_told_while_an_old_token_counts(server: TokenServer) -> None:
     """`once` of fetch_token, by itself."""
-    server.answers = [Answer(503)]
+    server.responses = [HttpResponse(503)]
     with pytest.raises(KafkaConnectionError, match="status 503"):
         fetch_token(settings(server), Deadline(10_000), once=True)
     assert len(server.requests) == 1

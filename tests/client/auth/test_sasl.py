@@ -28,14 +28,14 @@ def begin(conversation: Conversation) -> bytes:
     return next(conversation).reveal()
 
 
-def go_on(conversation: Conversation, answer: bytes) -> bytes:
-    return conversation.send(answer).reveal()
+def go_on(conversation: Conversation, response: bytes) -> bytes:
+    return conversation.send(response).reveal()
 
 
-def end(conversation: Conversation, answer: bytes) -> None:
+def end(conversation: Conversation, response: bytes) -> None:
     """The conversation is over, without an error."""
     with pytest.raises(StopIteration):
-        conversation.send(answer)
+        conversation.send(response)
 
 
 # --- the RFCs' examples --------------------------------------------------------------------------
@@ -114,9 +114,9 @@ def test_scram_with_a_server(mechanism: str, hash_name: str, password: str) -> N
 def test_scram_with_a_wrong_password() -> None:
     server = Server("sha512", "pencil")
     conversation = scram_conversation("SCRAM-SHA-512", "user", Secret("pen"))
-    answer = server.last(go_on(conversation, server.first(begin(conversation))))
+    response = server.last(go_on(conversation, server.first(begin(conversation))))
     with pytest.raises(AuthenticationError, match="SCRAM-SHA-512: the server refuses: invalid-pr"):
-        conversation.send(answer)
+        conversation.send(response)
 
 
 def test_user_names_are_escaped_and_nonces_are_new() -> None:
@@ -179,12 +179,12 @@ def test_a_last_message_that_is_wrong(final: bytes, words: str) -> None:
 
 
 @given(st.lists(st.binary(max_size=100), min_size=2, max_size=2))
-def test_hostile_bytes_are_an_error_and_nothing_else(answers: list[bytes]) -> None:
+def test_hostile_bytes_are_an_error_and_nothing_else(responses: list[bytes]) -> None:
     conversation = scram_conversation("SCRAM-SHA-256", "user", PENCIL)
     begin(conversation)
     with pytest.raises(AuthenticationError):
-        for answer in answers:
-            conversation.send(answer)
+        for response in responses:
+            conversation.send(response)
 
 
 @pytest.mark.slow

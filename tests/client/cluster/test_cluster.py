@@ -24,7 +24,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.constants import LATEST
 from sparkkafka.protocol.messages import MetadataRequest
 from sparkkafka.spark.read.reader import KafkaBatchReader
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse, Garbage
 from tests.client.support import numbers, open_cluster, read, write
 
 
@@ -69,7 +69,7 @@ def test_an_unknown_topic_is_an_error_that_names_it(fake_cluster):
 
 @pytest.fixture
 def patient(monkeypatch):
-    """Only an answer of all brokers makes a topic count as missing before the deadline."""
+    """Only a response of all brokers makes a topic count as missing before the deadline."""
     monkeypatch.setattr(cluster_module, "UNKNOWN_TOPIC_GRACE_MS", 300_000)
     monkeypatch.setattr(cluster_module, "UNKNOWN_TO_ALL_GRACE_MS", 50)
 
@@ -310,7 +310,7 @@ def test_a_topic_with_a_lasting_error_is_not_left_out_of_a_pattern(fake_cluster)
         "subscribePattern": "^pat",
     }
     fake_cluster.fault(
-        Answer(ErrorCode.UNKNOWN_SERVER_ERROR), api="Metadata", topic="pat2", times=None
+        ErrorResponse(ErrorCode.UNKNOWN_SERVER_ERROR), api="Metadata", topic="pat2", times=None
     )
     with pytest.raises(BrokerError, match=r"UNKNOWN_SERVER_ERROR.*topic pat2"):
         KafkaBatchReader(parse_read_options(options)).partitions()
@@ -329,7 +329,7 @@ def test_bootstrap_servers_that_never_answer_leave_time_for_the_others(fake_clus
             assert list(cluster.topics(["t"])) == ["t"]
 
 
-def test_answers_that_an_interrupted_call_left_behind_are_nobodys(
+def test_responses_that_an_interrupted_call_left_behind_are_nobodys(
     fake_cluster_factory, monkeypatch
 ):
     """Else the next call on the connection would read them as its own."""
@@ -349,6 +349,6 @@ def test_answers_that_an_interrupted_call_left_behind_are_nobodys(
             ask(cluster)
         for node in before:
             connection = cluster.connection(node, cluster.deadline())
-            answer = connection.call(MetadataRequest(topics=[]))
-            assert [row.node_id for row in answer.brokers] == [0, 1, 2]
+            response = connection.call(MetadataRequest(topics=[]))
+            assert [row.node_id for row in response.brokers] == [0, 1, 2]
         assert ask(cluster) == before

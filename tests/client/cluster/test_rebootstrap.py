@@ -14,12 +14,12 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError
 from sparkkafka.protocol.messages import MetadataResponse
-from sparkkafka.testing.fake.faults import Answer
+from sparkkafka.testing.fake.faults import ErrorResponse
 from tests.client.support import settings
 from tests.support.options import parse_client_options
 
-NOT_NOW = Answer(ErrorCode.LEADER_NOT_AVAILABLE, top_level=True)
-GO_AWAY = Answer(ErrorCode.REBOOTSTRAP_REQUIRED, top_level=True)
+NOT_NOW = ErrorResponse(ErrorCode.LEADER_NOT_AVAILABLE, top_level=True)
+GO_AWAY = ErrorResponse(ErrorCode.REBOOTSTRAP_REQUIRED, top_level=True)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_brokers_that_give_no_metadata_for_a_moment_are_asked_again(cluster_of, 
     assert not new.requests
 
 
-def test_an_answer_that_names_no_brokers_is_none(cluster_of, old):
+def test_an_response_that_names_no_brokers_is_none(cluster_of, old):
     cluster = cluster_of()
 
     def no_brokers(request):

@@ -1,5 +1,5 @@
-"""Small answers that unpack to hundreds of MB: what a process takes for them, by its peak RSS, and
-that a poll keeps to its time.
+"""Small responses that unpack to hundreds of MB: what a process takes for them, by its peak RSS,
+and that a poll keeps to its time.
 
 The promise of max.decompressed.batch.bytes: a process that reads takes at most one and a half times
 that and 20 MB, beside what it takes once its libraries are loaded. (Of these, the kernel counts 85

@@ -29,10 +29,10 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.testing.fake.faults import (
-    Answer,
     CutFrame,
     Delay,
     Drop,
+    ErrorResponse,
     Garbage,
     Throttle,
     WrongCorrelationId,
@@ -95,7 +95,8 @@ def filled(fake_cluster):
 ALL = {number: list(range(500)) for number in range(3)}
 
 
-# --- connections and answers ---------------------------------------------------------------------
+# --- connections and responses
+# ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -137,7 +138,7 @@ def test_passing_errors_are_retried(filled, code, api):
 
 @pytest.mark.parametrize("code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, 9999])
 def test_final_errors_come_from_poll_and_others_are_read(filled, code):
-    filled.fault(Answer(code), api="Fetch", topic="t", partition=1, times=None)
+    filled.fault(ErrorResponse(code), api="Fetch", topic="t", partition=1, times=None)
     found: list[Record] = []
     errors = 0
     with reading(filled, 3, **SMALL) as source:
@@ -155,7 +156,7 @@ def test_final_errors_come_from_poll_and_others_are_read(filled, code):
         while len(late) < 500:
             try:
                 late += source.poll(WAIT_S)
-            except BrokerError:  # its answer was under way when the fault ended
+            except BrokerError:  # its response was under way when the fault ended
                 errors += 1
         assert by_partition(late) == {1: ALL[1]}
         assert errors <= 1
@@ -648,7 +649,7 @@ def test_ctrl_c_while_the_next_records_are_asked_for_loses_nothing(filled, monke
         assert by_partition(take(source, 1_500)) == ALL
 
 
-def test_ctrl_c_while_an_answer_is_read_loses_nothing(filled, monkeypatch):
+def test_ctrl_c_while_an_response_is_read_loses_nothing(filled, monkeypatch):
     real = Connection.receive_ready
 
     def interrupted(connection: Connection, buffer: FrameBuffer) -> Any:
@@ -667,7 +668,7 @@ def test_ctrl_c_while_an_answer_is_read_loses_nothing(filled, monkeypatch):
 
 @pytest.mark.slow
 def test_ctrl_c_behind_a_question_loses_nothing(filled, monkeypatch):
-    """The user goes back, and the answer must not pass for that to the next question."""
+    """The user goes back, and the response must not pass for that to the next question."""
     real = Connection.receive_in_kernel
     ahead: list[bool] = []
     used: list[Connection] = []
@@ -706,10 +707,10 @@ def test_an_offset_that_no_broker_of_kafka_returns_is_requested_after_a_backoff(
     fake_cluster, offset
 ):
     fake_cluster.create_topic("t")
-    answer = fake_cluster.handlers["ListOffsets"]
+    handler = fake_cluster.handlers["ListOffsets"]
 
     def wrong(*arguments: Any) -> Any:
-        response = answer(*arguments)
+        response = handler(*arguments)
         response.topics[0].partitions[0].offset = offset
         return response
 

@@ -56,7 +56,7 @@ def test_a_poll_that_waits_is_not_woken_without_a_reason(fake, protocol, monkeyp
         consumer.poll(0)  # requests more from all leaders
         monkeypatch.setattr(Fetcher, "receive", counting)
         assert not consumer.poll(1.5)
-    # One each second, so that the wait counts as polling, and one for each answer that was
+    # One each second, so that the wait counts as polling, and one for each response that was
     # still on its way (three leaders, the auto commit); a poll every 100 ms would wake 15 times.
     assert wakeups < 10
 

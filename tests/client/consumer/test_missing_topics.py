@@ -179,7 +179,7 @@ def test_it_is_off_unless_it_is_set_and_only_of_topics_by_name(fake_cluster_fact
 
 @pytest.mark.parametrize("assigned", [True, False])
 def test_who_names_a_partition_is_told(fake_cluster: FakeCluster, assigned: bool) -> None:
-    """Answers about a topic are an error after the grace, whether it is assigned or not."""
+    """Responses about a topic are an error after the grace, whether it is assigned or not."""
     with Consumer(settings(fake_cluster)) as source:
         if assigned:
             source.assign([("t", 0)])  # type: ignore[list-item]

@@ -22,10 +22,10 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.testing.fake.faults import (
-    Answer,
     CutFrame,
     Delay,
     Drop,
+    ErrorResponse,
     Garbage,
     Throttle,
     WrongCorrelationId,
@@ -95,7 +95,7 @@ def test_passing_errors_are_retried(filled, code):
     [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, 9999],
 )
 def test_final_errors_name_the_partition_and_the_broker(filled, code):
-    filled.fault(Answer(code), api="Fetch", times=None)
+    filled.fault(ErrorResponse(code), api="Fetch", times=None)
     with pytest.raises(BrokerError, match=rf"error {int(code)} .*t-0 @ 127\.0\.0\.1:") as raised:
         read(filled, "t")
     assert raised.value.code == code
@@ -107,7 +107,7 @@ def test_garbage_is_a_decode_error_that_names_the_broker(filled):
         read(filled, "t")
 
 
-def test_a_reply_to_another_request_is_a_decode_error(filled):
+def test_a_response_to_another_request_is_a_decode_error(filled):
     filled.fault(WrongCorrelationId(), api="Fetch")
     with pytest.raises(DecodeError, match=r"127\.0\.0\.1"):
         read(filled, "t")
@@ -155,7 +155,7 @@ def test_the_next_fetch_is_sent_before_the_last_is_decoded(filled):
         filled.wait_for_requests("Fetch", 2)
 
 
-def test_without_an_answer_it_gives_up_and_says_where(filled):
+def test_without_an_response_it_gives_up_and_says_where(filled):
     filled.fault(Delay(30_000, before=True), api="Fetch", times=None)
     gave_up = pytest.raises(KafkaTimeoutError, match=r"t-0 at offset 0.*0\.8 s")
     with open_cluster(filled) as cluster, gave_up:
@@ -385,7 +385,7 @@ def test_every_truncation_of_the_records_ends_in_an_error_or_the_records(filled)
                 pass
 
 
-def test_a_reply_frame_that_claims_to_be_huge(filled):
+def test_a_response_frame_that_claims_to_be_huge(filled):
     filled.fault(Garbage(b"\x7f\xff\xff\xff" + b"x" * 100), api="Fetch")
     with pytest.raises(DecodeError):
         read(filled, "t")
@@ -393,7 +393,7 @@ def test_a_reply_frame_that_claims_to_be_huge(filled):
 
 @pytest.mark.parametrize("partitions", [[0], [0, 1]])
 def test_aborted_records_at_the_start_of_a_read_with_open_ends(fake_cluster, partitions):
-    """The first answer moves the position, although the reader has seen no record."""
+    """The first response moves the position, although the reader has seen no record."""
     fake_cluster.create_topic("t", partitions=2)
     with Producer(settings(fake_cluster, transactional_id="x")) as producer:
         producer.init_transactions()

@@ -153,10 +153,10 @@ def test_a_broker_that_knows_no_ids_yet(cluster: Callable[[str], FakeCluster]) -
     """In an upgrade to Kafka 2.8 only some brokers have topic ids in their metadata: that is no
     recreation, for commits and for a batch that may have been written."""
     fake = cluster("2.8")
-    answer = fake.handlers["Metadata"]
+    handler = fake.handlers["Metadata"]
 
     def without_ids(call: Any) -> Any:
-        response = answer(call)
+        response = handler(call)
         for topic in response.topics:
             topic.topic_id = NULL_UUID
         return response

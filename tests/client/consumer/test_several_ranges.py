@@ -20,7 +20,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop, Garbage, Throttle
+from sparkkafka.testing.fake.faults import CutFrame, Drop, ErrorResponse, Garbage, Throttle
 from tests.client.support import numbers, open_cluster, reader, settings, write
 from tests.support.options import parse_fetch_options
 
@@ -150,7 +150,7 @@ def test_passing_errors_lose_and_double_nothing(filled: FakeCluster, code: Error
 
 
 def test_an_error_that_no_retry_fixes_is_raised(filled: FakeCluster) -> None:
-    filled.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="Fetch", times=None)
+    filled.fault(ErrorResponse(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="Fetch", times=None)
     with open_cluster(filled) as cluster, opened(cluster, planned()) as source:
         with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
             list(source)
@@ -225,7 +225,7 @@ def test_a_partition_that_gives_nothing_does_not_keep_the_others(filled: FakeClu
     assert rows == PARTITIONS * 200
 
 
-def test_open_ends_are_bound_by_the_first_answers(filled: FakeCluster) -> None:
+def test_open_ends_are_bound_by_the_first_responses(filled: FakeCluster) -> None:
     """One request to each leader, though the last partition is empty."""
     filled.create_topic("empty")
     ends = OpenEnds(end=True, leader_epoch=0)

@@ -19,7 +19,7 @@ from sparkkafka.protocol.messages import (
     PartitionData,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer
+from sparkkafka.testing.fake.faults import ErrorResponse
 from tests.client.support import numbers, open_cluster, reader, settings, write
 from tests.support.waiting import wait_until
 
@@ -55,7 +55,7 @@ SMALL = {"max_partition_fetch_bytes": 500}
 
 
 def lost_in_the_middle(fake: FakeCluster) -> None:
-    """At the second Fetch, of small answers, all records are lost, and more come."""
+    """At the second Fetch, of small responses, all records are lost, and more come."""
 
     def strike(request):
         fake.truncate("t", 0, 0)
@@ -118,18 +118,18 @@ def test_a_log_that_only_grew_is_read_on(filled):
 
 
 def test_records_that_nobody_has_seen_are_fetched_anew(filled, caplog):
-    """An answer says that they are gone while they wait for poll."""
+    """A response says that they are gone while they wait for poll."""
     filled.create_topic("quiet")
     gone = PartitionData(
         partition_index=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=1), records=b""
     )
-    answer = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[gone])])
-    rule = filled.fault(lambda request: answer, api="Fetch", topic="t", nth=2)
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[gone])])
+    rule = filled.fault(lambda request: response, api="Fetch", topic="t", nth=2)
     caplog.set_level(logging.INFO, "sparkkafka")
     with consumer(filled, max_poll_records=1, **SMALL) as source:
         source.assign({TP: 0, TopicPartition("quiet", 0): 0})
         seen = poll(source, 1)
-        source.pause([TP])  # poll reads answers only when it has no buffered records
+        source.pause([TP])  # poll reads responses only when it has no buffered records
         end_s = time.monotonic() + 30
         while "fetching again from offset 1" not in caplog.text:
             assert time.monotonic() < end_s
@@ -156,7 +156,7 @@ def test_a_position_with_a_leader_epoch_is_checked_when_it_is_taken_up(filled, b
             poll(source, 1)
 
 
-def test_within_an_answer_of_two_epochs_the_epoch_is_not_known(filled):
+def test_within_an_response_of_two_epochs_the_epoch_is_not_known(filled):
     filled.move_leader("t", 0, 1 - filled.leader("t", 0))
     write(filled, "t", LATER, per_send=10, **BATCHES)
     with consumer(filled, group_id="g", max_poll_records=10) as source:
@@ -188,7 +188,7 @@ def test_a_leader_that_does_not_know_the_epoch_is_asked_without_it(filled):
 
     def refused(request):
         row = request.message.topics[0].partitions[0]
-        return Answer(ErrorCode.OFFSET_OUT_OF_RANGE) if row.last_fetched_epoch >= 0 else None
+        return ErrorResponse(ErrorCode.OFFSET_OUT_OF_RANGE) if row.last_fetched_epoch >= 0 else None
 
     with consumer(filled) as source, open_cluster(filled) as cluster:
         source.assign({TP: 0})
@@ -208,8 +208,10 @@ def test_a_confused_broker_is_not_asked_again_and_again(filled, wrong):
     diverging = PartitionData(
         partition_index=0, diverging_epoch=EpochEndOffset(epoch=0, end_offset=1), records=b""
     )
-    answer = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[diverging])])
-    action = Answer(ErrorCode.OFFSET_OUT_OF_RANGE) if wrong != "diverging" else lambda _: answer
+    response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[diverging])])
+    action = (
+        ErrorResponse(ErrorCode.OFFSET_OUT_OF_RANGE) if wrong != "diverging" else lambda _: response
+    )
     rule = filled.fault(action, api="Fetch", times=None)
     slow = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
     with consumer(filled, auto_offset_reset="earliest", **slow) as source:

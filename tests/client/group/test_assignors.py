@@ -216,7 +216,7 @@ def test_either_leads_a_mixed_group(name: str, peer: Any) -> None:
             encoded[each] = ConsumerProtocolSubscription.encode(metadata, version=metadata.version)
         if leader == "a":
             members = {each: read_subscription(data) for each, data in encoded.items()}
-            answer = {
+            response = {
                 each: encode_assignment(mine) for each, mine in ours.assign(counts, members).items()
             }
         else:
@@ -229,18 +229,18 @@ def test_either_leads_a_mixed_group(name: str, peer: Any) -> None:
                 for each, data in encoded.items()
             ]
             decided = theirs[leader].assign(PeerCluster(counts), peer_members)
-            answer = {
+            response = {
                 each: ConsumerProtocolAssignment.encode(mine, version=mine.version)
                 for each, mine in decided.items()
             }
         for each in held:
-            read = decode_assignment(answer[each])
+            read = decode_assignment(response[each])
             held[each] = sorted(TopicPartition(*partition) for partition in read.partitions)
             if each == "a":
                 ours.on_assignment(held[each], generation_id)
             else:
                 theirs[each].on_assignment(
-                    ConsumerProtocolAssignment.decode(answer[each]), generation_id
+                    ConsumerProtocolAssignment.decode(response[each]), generation_id
                 )
     check_complete(held, counts, dict.fromkeys(held, frozenset(counts)))
     assert sorted(len(mine) for mine in held.values()) == [4, 5]

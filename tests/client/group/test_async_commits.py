@@ -20,7 +20,7 @@ from sparkkafka.errors import (
     OptionError,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import settings, write
 from tests.support.waiting import Hold
 
@@ -112,7 +112,7 @@ def test_a_poll_that_waits_calls_back_at_once(filled: FakeCluster) -> None:
 
 def test_a_later_commit_that_waits_is_not_overtaken(filled: FakeCluster, member: Consumer) -> None:
     recorded = RecordingCallback()
-    filled.fault(Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), api="OffsetCommit", times=3)
+    filled.fault(ErrorResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), api="OffsetCommit", times=3)
     for offset in range(1, 6):
         member.commit({TP: offset}, asynchronous=True, callback=recorded)
     member.commit({TP: 6})
@@ -157,12 +157,12 @@ def test_close_waits_for_them_and_tells(filled: FakeCluster) -> None:
     assert filled.committed("g") == {("t", 0): 6}
 
 
-@pytest.mark.parametrize("where", ["coordinator", "answer"])
+@pytest.mark.parametrize("where", ["coordinator", "response"])
 def test_close_gives_up_at_its_deadline_and_says_so(filled: FakeCluster, where: str) -> None:
     recorded = RecordingCallback()
     source = consumer(filled)
     source.assign([TP])
-    if where == "answer":
+    if where == "response":
         filled.fault(Delay(60_000), api="OffsetCommit", times=None)
     else:
         filled.fault(Drop.BEFORE, api="FindCoordinator", times=None)
@@ -183,7 +183,9 @@ def test_a_refusal_is_for_the_callback_or_the_log(
     recorded = RecordingCallback()
     with consumer(filled) as source:
         source.assign([TP])
-        filled.fault(Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED), api="OffsetCommit", times=2)
+        filled.fault(
+            ErrorResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED), api="OffsetCommit", times=2
+        )
         source.commit({TP: 5}, asynchronous=True, callback=recorded)
         with caplog.at_level(logging.WARNING):
             source.commit({TP: 6}, asynchronous=True)

@@ -15,7 +15,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError
 from sparkkafka.protocol.messages.consumer_protocol import encode_assignment
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse, Garbage
 from tests.client.group.members import (
     EVERYTHING,
     Offset,
@@ -90,7 +90,7 @@ def test_a_group_id_is_needed():
             protocol(options, None, Cluster(options.client), lambda: None, FetchMetrics())
 
 
-def test_the_answer_that_a_poll_could_not_wait_for_is_not_lost(fake):
+def test_the_response_that_a_poll_could_not_wait_for_is_not_lost(fake):
     fake.fault(Delay(300), api="JoinGroup", nth=2)  # the first brings the member id
     with TestMember(fake) as one:
         one.poll(50)
@@ -311,7 +311,7 @@ def test_static_members_need_kafka_2_3(fake_cluster_factory):
 @pytest.mark.parametrize("api", APIS)
 @pytest.mark.parametrize("nth", [1, 2])
 @BOTH_KINDS
-def test_an_answer_is_lost(fake, api, nth, drop, kind):
+def test_an_response_is_lost(fake, api, nth, drop, kind):
     """Of two members, in whatever step."""
     with TestMember(fake, **kind) as one, TestMember(fake, **kind) as two:
         rule = fake.fault(drop, api=api, nth=nth)
@@ -319,7 +319,7 @@ def test_an_answer_is_lost(fake, api, nth, drop, kind):
         settle(one, two)
         poll_until(lambda: rule.fired, one, two)
         settle(one, two)
-        # A member whose answer was lost joined again with the same id.
+        # A member whose response was lost joined again with the same id.
         assert len(fake.group_members("g")) == 2
 
 
@@ -390,7 +390,7 @@ def test_final_refusals_say_what_to_do(fake, code, words):
 
 def test_a_group_that_this_user_may_not_find(fake):
     rule = fake.fault(
-        Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED), api="FindCoordinator", times=None
+        ErrorResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED), api="FindCoordinator", times=None
     )
     with TestMember(fake) as one, pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
         one.poll()
@@ -408,7 +408,7 @@ def test_members_with_nothing_in_common(fake):
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat"])
-def test_an_answer_that_is_none(fake, api):
+def test_an_response_that_is_none(fake, api):
     fake.fault(Garbage(b"HTTP/1.1 400 Bad Request"), api=api)
     with TestMember(fake) as one:
         with pytest.raises(DecodeError, match="HTTP"):

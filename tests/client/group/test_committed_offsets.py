@@ -12,7 +12,7 @@ from sparkkafka.client.group.committed_offsets import (
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, UnknownTopicError
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import commit_offsets, open_cluster
 
 TPS = [TopicPartition("t", number) for number in range(4)]
@@ -134,7 +134,7 @@ def test_the_coordinator_does_not_answer(fake):
 
 @pytest.mark.parametrize("drop", list(Drop))
 @pytest.mark.parametrize("api", ["OffsetCommit", "OffsetFetch", "FindCoordinator"])
-def test_a_lost_answer(fake, api, drop):
+def test_a_lost_response(fake, api, drop):
     fake.fault(drop, api=api, times=2)
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
@@ -280,7 +280,7 @@ def test_other_refusals(fake, group, metadata, words):
             commit_offsets(cluster, group, {TPS[0]: 1}, metadata=metadata)
 
 
-def test_an_answer_that_leaves_partitions_out(fake):
+def test_an_response_that_leaves_partitions_out(fake):
     fake.handlers["OffsetCommit"] = lambda call: type(call.message).RESPONSE()
     with open_cluster(fake) as cluster:
         with pytest.raises(BrokerError, match=r"t-0, t-1.*leaves it out"):
@@ -290,7 +290,7 @@ def test_an_answer_that_leaves_partitions_out(fake):
 def test_a_top_level_error_of_an_old_broker(fake_cluster_factory):
     fake = fake_cluster_factory(1, kafka_version="2.8")
     fake.create_topic("t", partitions=4)
-    fake.fault(Answer(ErrorCode.NOT_COORDINATOR, top_level=True), api="OffsetFetch")
+    fake.fault(ErrorResponse(ErrorCode.NOT_COORDINATOR, top_level=True), api="OffsetFetch")
     with open_cluster(fake) as cluster:
         assert fetch_committed(cluster, "g", TPS) == {}
     assert len(fake.requests_of("OffsetFetch")) == 2

@@ -14,7 +14,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnsupportedVersionError,
 )
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.group.members import (
     EVERYTHING,
     TestMember,
@@ -175,7 +175,7 @@ def test_two_with_one_instance_id(fake):
 @pytest.mark.slow
 @pytest.mark.parametrize("drop", list(Drop))
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_an_answer_is_lost(fake, nth, drop):
+def test_an_response_is_lost(fake, nth, drop):
     with member(fake) as one, member(fake) as two:
         rule = fake.fault(drop, api=HEARTBEAT, nth=nth)
         settle(one)
@@ -220,7 +220,7 @@ def test_the_group_has_gone_on_without_it(fake, code):
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "grant READ"),
         (ErrorCode.GROUP_MAX_SIZE_REACHED, r"group\.consumer\.max\.size"),
         (ErrorCode.UNSUPPORTED_VERSION, r"Kafka 4\.0.*set group\.protocol=classic"),
-        (Answer(ErrorCode.INVALID_REQUEST, message="no good"), "no good"),
+        (ErrorResponse(ErrorCode.INVALID_REQUEST, message="no good"), "no good"),
     ],
 )
 def test_final_refusals_say_what_to_do(fake, fault, words):
@@ -306,7 +306,7 @@ def test_an_epoch_that_stays_stale(fake):
         settle(one)
         fake.fault(ErrorCode.STALE_MEMBER_EPOCH, api="OffsetCommit", times=None)
         with pytest.raises(CommitFailedError, match="STALE_MEMBER_EPOCH"):
-            one.commit({"t-0": 1}, ms=2_000)  # one answer at least, on a busy machine, too
+            one.commit({"t-0": 1}, ms=2_000)  # one response at least, on a busy machine, too
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])

@@ -1,4 +1,4 @@
-"""Random joins, leaves, deaths, lost answers and moves of the coordinator, in both protocols.
+"""Random joins, leaves, deaths, lost responses and moves of the coordinator, in both protocols.
 
 After each step every partition has one owner; and at no time has one two, among those alive.
 """

@@ -63,7 +63,7 @@ def test_a_consumer_counts_records_bytes_and_lag(fake_cluster: FakeCluster) -> N
         tp = got[0].partition
         part = consumer.metrics()[f"{FETCH},topic=t,partition={tp}"]
         assert part["records-lag"] == part["records-lag-max"] == 400
-        assert consumer.metrics()[FETCH]["records-lag-max"] in (400, 500)  # both answers, or one
+        assert consumer.metrics()[FETCH]["records-lag-max"] in (400, 500)  # both responses, or one
         count = 100
         while count < 1_000:
             count += len(consumer.poll(WAIT_S))

@@ -53,6 +53,6 @@ def test_many_large_parts_arrive_in_order(pair):
 
 def test_a_peer_that_does_not_read_is_given_up(pair):
     connection, _ = pair
-    with pytest.raises(KafkaTimeoutError, match="no answer within"):
+    with pytest.raises(KafkaTimeoutError, match="no response within"):
         connection.send(request(10, 100_000), Deadline(200), version=9)
     assert not connection.is_open

@@ -41,13 +41,13 @@ def test_any_request_and_several_on_the_way(
     with Connection.to(settings) as connection:
         assert connection.versions[MetadataRequest.API_KEY][1] > 0
         wanted = [MetadataRequestTopic(name=name) for name in ("there", "gone")]
-        answer = connection.call(MetadataRequest(topics=wanted))
-        codes = {row.name: error_name(row.error_code) for row in answer.topics}
+        response = connection.call(MetadataRequest(topics=wanted))
+        codes = {row.name: error_name(row.error_code) for row in response.topics}
         assert codes == {"there": "NONE", "gone": "UNKNOWN_TOPIC_OR_PARTITION"}
         sent = [connection.send(MetadataRequest(topics=[])) for _ in range(3)]
         assert connection.in_flight == 3
         assert [connection.receive()[0] for _ in range(3)] == sent
-        with pytest.raises(KafkaError, match="no reply will come"):
+        with pytest.raises(KafkaError, match="no response will come"):
             connection.receive()
         assert connection.is_open
     assert not connection.is_open
@@ -86,7 +86,7 @@ def test_records_there_and_back(leader: tuple[FakeCluster, Connection]) -> None:
     assert connection.list_offsets("t", 0, 1 << 60) == -1
 
 
-def test_without_an_answer(leader: tuple[FakeCluster, Connection]) -> None:
+def test_without_an_response(leader: tuple[FakeCluster, Connection]) -> None:
     _, connection = leader
     assert connection.produce("t", 0, b"0", acks=0) == -1
     assert [record.value for record in connection.fetch("t", 0, 0)] == [b"0"]
@@ -202,11 +202,11 @@ def test_a_refused_password_is_not_tried_at_the_next(monkeypatch: pytest.MonkeyP
 def test_calls_without_a_deadline_end_after_request_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(KafkaTimeoutError, match="no answer within"):
+        with pytest.raises(KafkaTimeoutError, match="no response within"):
             Connection.to({"bootstrap.servers": f"127.0.0.1:{port}", "request.timeout.ms": 100})
 
 
-def test_requests_and_answers_can_be_logged(
+def test_requests_and_responses_can_be_logged(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "sparkkafka.protocol")

@@ -96,8 +96,9 @@ def failure(
 
 
 @pytest.fixture
-def answer() -> Iterator[Callable[..., str]]:
-    """A server that reads a little, says something, and hangs up: `answer(b"HTTP/1.1 400 …")`."""
+def server_saying() -> Iterator[Callable[..., str]]:
+    """A server that reads a little, says something, and hangs up: `server_saying(b"HTTP/1.1 400
+    …")`."""
     listeners: list[socket.socket] = []
     threads: list[threading.Thread] = []
 
@@ -140,7 +141,7 @@ def answer() -> Iterator[Callable[..., str]]:
 def test_records_go_to_and_fro_over_tls(tmp_path: Path, fake_cluster_factory: Any, host: str):
     cluster = fake_cluster_factory(2, host=host, tls_context=server_context(tmp_path))
     cluster.create_topic("t", partitions=2)
-    # Batches above and below the size of a record of TLS; answers of several records.
+    # Batches above and below the size of a record of TLS; responses of several records.
     write(cluster, "t", 20_000, partitions=2, per_send=5_000, **_dotted(TLS))
     sent = [value for part in (0, 1) for value in read_all(cluster, part)]
     assert sorted(sent) == sorted(numbers(20_000))
@@ -166,7 +167,7 @@ def test_pieces_are_the_parts_in_order(sizes: list[int]):
 
 
 def test_bytes_that_tls_has_read_already_count_as_input(tmp_path: Path, fake_cluster_factory: Any):
-    """Two answers in one record of TLS: after the first the socket has nothing to read."""
+    """Two responses in one record of TLS: after the first the socket has nothing to read."""
     cluster = fake_cluster_factory(1, tls_context=server_context(tmp_path))
     with connect(cluster.bootstrap_servers, TLS) as connection:
         sock = connection._sock
@@ -175,7 +176,7 @@ def test_bytes_that_tls_has_read_already_count_as_input(tmp_path: Path, fake_clu
         for _ in range(2):
             connection.send(ApiVersionsRequest(), Deadline(5_000))
         sock.recv_into(bytearray(4))
-        assert connection.has_input  # the rest of the first answer
+        assert connection.has_input  # the rest of the first response
 
 
 def test_a_client_certificate_is_shown(tmp_path: Path, fake_cluster_factory: Any):
@@ -307,25 +308,27 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 @pytest.mark.parametrize(
     ("config", "said_by_server", "words"),
     [
-        ({}, HTTP, "the answer is HTTP: this port is a web server's"),
-        (TLS, HTTP, "the answer is HTTP: this port is a web server's"),
-        (TLS, b"SSH-2.0-x\r\n", "the answer is SSH: this port is not a Kafka listener's"),
+        ({}, HTTP, "the response is HTTP: this port is a web server's"),
+        (TLS, HTTP, "the response is HTTP: this port is a web server's"),
+        (TLS, b"SSH-2.0-x\r\n", "the response is SSH: this port is not a Kafka listener's"),
         (TLS, b"\0\0\0\x10whatever", "not TLS; perhaps a listener without TLS"),
         ({}, b"\x15\x03\x03\x00\x02\x02\x50", "this listener wants security.protocol SSL"),
         ({}, b"\0\x10\0\0rest", f"the limit is {MAX_OPENING_FRAME_BYTES}"),
     ],
     ids=["http", "http on tls", "ssh on tls", "plain on tls", "tls on plain", "large frame"],
 )
-def test_another_protocol_is_named(answer, config: dict[str, str], said_by_server: bytes, words):
+def test_another_protocol_is_named(
+    server_saying, config: dict[str, str], said_by_server: bytes, words
+):
     with pytest.raises((KafkaConnectionError, DecodeError)) as caught:
-        connect(answer(said_by_server), config)
+        connect(server_saying(said_by_server), config)
     assert words in str(caught.value)
     assert not caught.value.retriable
 
 
-def test_https_is_named(answer, tmp_path: Path):
-    servers = answer(HTTP, server_context(tmp_path))
-    assert "the answer is HTTP" in failure(servers, TLS, DecodeError)
+def test_https_is_named(server_saying, tmp_path: Path):
+    servers = server_saying(HTTP, server_context(tmp_path))
+    assert "the response is HTTP" in failure(servers, TLS, DecodeError)
 
 
 @pytest.mark.parametrize(
@@ -335,8 +338,10 @@ def test_https_is_named(answer, tmp_path: Path):
         (TLS, "perhaps a listener without TLS"),
     ],
 )
-def test_who_hangs_up_at_once_may_be_of_another_kind(answer, config: dict[str, str], words: str):
-    said = failure(answer(b""), config, KafkaConnectionError)
+def test_who_hangs_up_at_once_may_be_of_another_kind(
+    server_saying, config: dict[str, str], words: str
+):
+    said = failure(server_saying(b""), config, KafkaConnectionError)
     assert words in said
 
 
@@ -393,7 +398,7 @@ def test_a_broker_that_hangs_up_later_is_not_suspected(fake_cluster_factory: Any
     with connect(cluster.bootstrap_servers, {}) as connection:
         connection.call(MetadataRequest(), Deadline(5_000))
         cluster.fault(api="Metadata", action=Drop.BEFORE)
-        with pytest.raises(KafkaConnectionError, match=r"while waiting for a reply$"):
+        with pytest.raises(KafkaConnectionError, match=r"while waiting for a response$"):
             connection.call(MetadataRequest(), Deadline(5_000))
 
 
@@ -493,15 +498,15 @@ def test_a_busy_connection_reauthenticates_as_late_as_possible(fake_cluster_fact
         reauthenticate_now(connection)
         sent.append(connection.send(MetadataRequest(), deadline))
         assert cluster.sasl_attempts == ["alice"]
-        # Now it is high time: the answers in flight are read first, and are not lost.
+        # Now it is high time: the responses in flight are read first, and are not lost.
         connection._session = connection._session._replace(forced_reauthenticate_s=0.0)  # type: ignore[union-attr]
         sent.append(connection.send(ApiVersionsRequest(), deadline))
         assert cluster.sasl_attempts == ["alice"] * 2
         assert connection.in_flight == 3
         assert connection.has_input
-        answers = [connection.receive(deadline) for _ in range(3)]
-        assert [number for number, _ in answers] == sent
-        assert hasattr(answers[1][1], "brokers")
+        responses = [connection.receive(deadline) for _ in range(3)]
+        assert [number for number, _ in responses] == sent
+        assert hasattr(responses[1][1], "brokers")
         assert connection.in_flight == 0
         assert not connection.has_input
 

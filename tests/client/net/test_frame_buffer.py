@@ -1,4 +1,4 @@
-"""Answers that are received into one and the same memory."""
+"""Responses that are received into one and the same memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def test_room_is_used_again_and_grows(unit: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_columns_are_sound_after_later_answers_came(fake_cluster, monkeypatch, lost) -> None:
-    """All decoded columns are kept to the end, and all answers come into the same memory."""
+def test_columns_are_sound_after_later_responses_came(fake_cluster, monkeypatch, lost) -> None:
+    """All decoded columns are kept to the end, and all responses come into the same memory."""
     fake_cluster.create_topic("t")
     write(fake_cluster, "t", 1_000, batch_size=500, linger_ms=0)
     fake_cluster.clear_requests()

@@ -1,4 +1,4 @@
-"""Replies out of a socket: in pieces, waiting or not, and what its descriptor tells of."""
+"""Responses out of a socket: in pieces, waiting or not, and what its descriptor tells of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net import frames
-from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ReplyReader
+from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ResponseReader
 
 LARGE = 3 << 20
 
@@ -29,8 +29,8 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @pytest.fixture
-def reader() -> ReplyReader:
-    return ReplyReader(lambda prefix: int.from_bytes(prefix, "big"))
+def reader() -> ResponseReader:
+    return ResponseReader(lambda prefix: int.from_bytes(prefix, "big"))
 
 
 def frame(size: int) -> bytes:
@@ -58,7 +58,9 @@ def send_later(sock: socket.socket, *pieces: bytes) -> threading.Thread:
     return thread
 
 
-def check_a_large_reply(reader: ReplyReader, ours: socket.socket, theirs: socket.socket) -> None:
+def check_a_large_response(
+    reader: ResponseReader, ours: socket.socket, theirs: socket.socket
+) -> None:
     sender = send_later(theirs, frame(LARGE))
     assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(LARGE)[4:]
     sender.join()
@@ -66,8 +68,8 @@ def check_a_large_reply(reader: ReplyReader, ours: socket.socket, theirs: socket
 
 @pytest.mark.parametrize("size", [0, 1, 100, 70_000, LARGE])
 @pytest.mark.parametrize("cut", [1, 4, 5, 1000])
-def test_a_reply_in_two_pieces(
-    pair: tuple[socket.socket, socket.socket], reader: ReplyReader, size: int, cut: int
+def test_a_response_in_two_pieces(
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader, size: int, cut: int
 ) -> None:
     ours, theirs = pair
     for waits in (True, False):
@@ -89,7 +91,7 @@ def test_a_reply_in_two_pieces(
 
 
 def test_what_was_begun_without_waiting_is_waited_for(
-    pair: tuple[socket.socket, socket.socket], reader: ReplyReader
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader
 ) -> None:
     ours, theirs = pair
     whole = frame(LARGE)
@@ -104,7 +106,7 @@ def test_what_was_begun_without_waiting_is_waited_for(
 
 
 def test_the_descriptor_tells_of_no_more_than_will_come(
-    pair: tuple[socket.socket, socket.socket], reader: ReplyReader
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader
 ) -> None:
     ours, theirs = pair
     whole = frame(LARGE)
@@ -121,7 +123,7 @@ def test_the_descriptor_tells_of_no_more_than_will_come(
 
 
 def test_while_nobody_waits_the_descriptor_may_keep_quiet(
-    pair: tuple[socket.socket, socket.socket], reader: ReplyReader
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader
 ) -> None:
     ours, theirs = pair
     reader.receive_in_kernel(ours, LARGE)
@@ -138,8 +140,8 @@ def test_while_nobody_waits_the_descriptor_may_keep_quiet(
     assert bytes(reader.read(ours, FrameBuffer(), Deadline(20_000))) == frame(11)[4:]
 
 
-def test_a_begun_reply_decides_what_is_told_of(
-    pair: tuple[socket.socket, socket.socket], reader: ReplyReader
+def test_a_begun_response_decides_what_is_told_of(
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader
 ) -> None:
     ours, theirs = pair
     theirs.sendall(frame(100)[:50])
@@ -151,18 +153,18 @@ def test_a_begun_reply_decides_what_is_told_of(
 
 def test_a_system_that_knows_nothing_of_it(
     pair: tuple[socket.socket, socket.socket],
-    reader: ReplyReader,
+    reader: ResponseReader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = pair
     monkeypatch.setattr(frames.socket, "SO_RCVLOWAT", 12_345)
     reader.receive_in_kernel(ours, LARGE)
-    check_a_large_reply(reader, ours, theirs)
+    check_a_large_response(reader, ours, theirs)
 
 
 def test_a_system_that_makes_no_room(
     pair: tuple[socket.socket, socket.socket],
-    reader: ReplyReader,
+    reader: ResponseReader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As Linux before 4.18: the mark would never be reached."""
@@ -170,12 +172,12 @@ def test_a_system_that_makes_no_room(
     monkeypatch.setattr(frames.socket, "SO_RCVBUF", socket.SO_TYPE)  # a small number
     reader.receive_in_kernel(ours, LARGE)
     assert tells_of(ours) == 1
-    check_a_large_reply(reader, ours, theirs)
+    check_a_large_response(reader, ours, theirs)
 
 
 def test_a_system_that_does_not_wake_at_the_mark(
     pair: tuple[socket.socket, socket.socket],
-    reader: ReplyReader,
+    reader: ResponseReader,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mark is beyond what will come: after a while the bytes that are there are taken."""
@@ -186,7 +188,7 @@ def test_a_system_that_does_not_wake_at_the_mark(
         plain(sock, size_bytes if size_bytes == 1 else 2 * LARGE)
 
     monkeypatch.setattr(reader, "_set_low_water_mark", beyond)
-    check_a_large_reply(reader, ours, theirs)
+    check_a_large_response(reader, ours, theirs)
 
 
 class Interrupted(socket.socket):
@@ -199,7 +201,7 @@ class Interrupted(socket.socket):
 
 
 def test_ctrl_c_while_a_mark_is_set(
-    pair: tuple[socket.socket, socket.socket], reader: ReplyReader
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader
 ) -> None:
     ours, theirs = pair
     sock = Interrupted(fileno=ours.detach())
@@ -213,8 +215,8 @@ def test_ctrl_c_while_a_mark_is_set(
 
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("sent", [0, 3, 4, 1000])
-def test_the_end_of_the_stream_in_a_large_reply(
-    pair: tuple[socket.socket, socket.socket], reader: ReplyReader, waits: bool, sent: int
+def test_the_end_of_the_stream_in_a_large_response(
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader, waits: bool, sent: int
 ) -> None:
     ours, theirs = pair
     reader.receive_in_kernel(ours, LARGE)
@@ -232,7 +234,7 @@ def test_the_end_of_the_stream_in_a_large_reply(
 
 
 def test_a_wait_ends_at_the_deadline(
-    pair: tuple[socket.socket, socket.socket], reader: ReplyReader
+    pair: tuple[socket.socket, socket.socket], reader: ResponseReader
 ) -> None:
     ours, theirs = pair
     theirs.sendall(frame(LARGE)[: LARGE // 2])

@@ -208,7 +208,7 @@ STEPS = ["at once", "after ApiVersions", "after SaslHandshake", "after the first
 def test_silence_ends_at_the_deadline(steps: int) -> None:
     script = until_here(steps, "SCRAM-SHA-256", Peer.wait)
     text = failure(script, sasl("SCRAM-SHA-256"), KafkaTimeoutError, total_ms=SILENCE_MS)
-    assert "no answer within 0." in text, "request.timeout.ms is 30 s"
+    assert "no response within 0." in text, "request.timeout.ms is 30 s"
 
 
 @pytest.mark.parametrize("drop", [b"", b"\x16\x03\x03"], ids=["silent", "half a record"])
@@ -224,7 +224,7 @@ def test_silence_inside_tls_ends_at_the_deadline(server_context: ssl.SSLContext)
     text = failure(
         Peer.wait, sasl_tls("PLAIN"), KafkaTimeoutError, tls=server_context, total_ms=SILENCE_MS
     )
-    assert "no answer within" in text
+    assert "no response within" in text
 
 
 @pytest.mark.parametrize("steps", range(4), ids=STEPS)
@@ -342,7 +342,7 @@ def test_mechanisms_without_end() -> None:
         peer.greet()
         asked = peer.ask()
         offered = [f"MECHANISM-{n}" for n in range(5000)]
-        peer.answer(asked, SaslHandshakeResponse(error_code=33, mechanisms=offered))
+        peer.respond(asked, SaslHandshakeResponse(error_code=33, mechanisms=offered))
         peer.wait()
 
     text = failure(script, sasl("PLAIN"), AuthenticationError)
@@ -371,7 +371,7 @@ def refuse(peer: Peer) -> None:
 def test_a_client_tries_once(
     script: Callable[[Peer], None], config: dict[str, str], kind: type[KafkaError], connections: int
 ) -> None:
-    """Retries would lock accounts, and no second answer would be another."""
+    """Retries would lock accounts, and no second response would be another."""
     with HostileServer(script) as server:
         options = parse_client_options(
             {"bootstrap.servers": f"127.0.0.1:{server.port}", "retry.backoff.ms": "1"} | config

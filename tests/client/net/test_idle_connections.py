@@ -138,10 +138,10 @@ def test_only_what_waits_for_nothing_expires(fake: FakeCluster, clock: Clock) ->
         assert connection.has_expired
         connection.send(MetadataRequest(topics=[]))
         clock.ahead_s += 2
-        assert not connection.has_expired  # an answer is to come
+        assert not connection.has_expired  # a response is to come
         connection.receive()
         assert not connection.has_expired  # it was used just now
-        connection.send(ProduceRequest(acks=0, timeout_ms=1, topic_data=[]), expect_reply=False)
+        connection.send(ProduceRequest(acks=0, timeout_ms=1, topic_data=[]), expect_response=False)
         clock.ahead_s += 2
         assert not connection.has_expired  # the broker may not have read it
         connection.call(MetadataRequest(topics=[]))

@@ -19,7 +19,7 @@ from sparkkafka.client.producer.transactions import (
 )
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutError, ProduceError
-from sparkkafka.testing.fake.faults import Answer, CutFrame, Drop
+from sparkkafka.testing.fake.faults import CutFrame, Drop, ErrorResponse
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
 from tests.support.options import parse_client_options, parse_producer_options
 from tests.support.properties import seeds
@@ -168,7 +168,7 @@ def test_an_exception_aborts_it(fake):
 
 
 @pytest.mark.parametrize("drop", list(Drop))
-def test_an_add_without_answer_is_aborted_as_well(fake, drop):
+def test_an_add_without_response_is_aborted_as_well(fake, drop):
     """The partition may be part of it, so readers might wait for its end."""
     with transaction_of(fake, attempt_ms=1_500) as transaction:
         transaction.begin()
@@ -310,7 +310,7 @@ def test_leader_and_coordinator_move(fake):
     ],
 )
 def test_what_is_final_fails_at_once_and_aborts(fake, code):
-    rule = fake.fault(Answer(code), api="Produce", nth=2, times=None)
+    rule = fake.fault(ErrorResponse(code), api="Produce", nth=2, times=None)
     with pytest.raises(ProduceError, match=code.name) as raised:
         with transaction_of(fake) as transaction:
             write_all(fake, transaction, 200, max_in_flight_requests_per_connection=1)

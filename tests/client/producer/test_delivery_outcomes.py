@@ -17,7 +17,7 @@ from sparkkafka.errors import (
     ProduceError,
     Written,
 )
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import log_values, open_cluster, settings, values_of
 from tests.support.options import parse_producer_options
 from tests.support.waiting import wait_until
@@ -43,7 +43,7 @@ def failure(cluster: Any, sends: list[tuple[int, int]], **config: Any) -> KafkaE
     return error
 
 
-def test_one_done_one_refused_one_without_answer_one_never_sent(fake_cluster_factory):
+def test_one_done_one_refused_one_without_response_one_never_sent(fake_cluster_factory):
     """Brokers 0 to 3 lead partitions 0 to 3; number 3 cannot be reached."""
     cluster = fake_cluster_factory(4)
     cluster.create_topic("t", partitions=4, replication_factor=1)
@@ -60,7 +60,7 @@ def test_one_done_one_refused_one_without_answer_one_never_sent(fake_cluster_fac
         cluster.broker_down(cluster.leader("t", 3), move_leaders=False)
         cluster.fault(ErrorCode.INVALID_RECORD, api="Produce", topic="t", partition=1, times=None)
         with pytest.raises(ProduceError) as raised:
-            # On a busy machine the answer can be there before the last send returns.
+            # On a busy machine the response can be there before the last send returns.
             for partition, count in ((3, 13), (2, 12), (1, 11)):
                 producer.send("t", partition, values_of(range(count)))
             producer.flush()
@@ -82,7 +82,7 @@ def test_one_done_one_refused_one_without_answer_one_never_sent(fake_cluster_fac
     wait_until(lambda: len(log_values(cluster, "t", 2)) == 12)
 
 
-def test_the_whole_answer_counts_although_its_first_partition_was_refused(fake_cluster_factory):
+def test_the_whole_response_counts_although_its_first_partition_was_refused(fake_cluster_factory):
     cluster = fake_cluster_factory(1)
     cluster.create_topic("t", partitions=4)
     cluster.fault(ErrorCode.INVALID_RECORD, api="Produce", topic="t", partition=0, times=None)
@@ -101,7 +101,7 @@ def test_the_whole_answer_counts_although_its_first_partition_was_refused(fake_c
 @pytest.mark.parametrize(
     ("action", "expected"),
     [
-        (Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True), outcome(unknown=7)),
+        (ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=True), outcome(unknown=7)),
         (ErrorCode.NOT_ENOUGH_REPLICAS, outcome(not_written=7)),
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, outcome(not_written=7)),
         (Drop.AFTER, outcome(unknown=7)),

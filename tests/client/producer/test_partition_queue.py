@@ -191,7 +191,7 @@ def test_after_a_failure_nothing_is_sent_until_all_are_answered():
 def test_a_batch_keeps_its_sequence_when_it_is_sent_again():
     queue = queue_of(2, 2)
     first, second = send_all(queue)
-    queue.acknowledged(second)  # without idempotence answers may overtake
+    queue.acknowledged(second)  # without idempotence responses may overtake
     queue.attempt_failed(first, maybe_written=True)
     assert send_next(queue) is first
     assert first.base_sequence == 1
@@ -293,10 +293,10 @@ def test_every_record_is_appended_once_whatever_is_lost(sizes, fates):
             if happens == "lost before":
                 queue.attempt_failed(one, maybe_written=True)
                 continue
-            answer = broker.produce(one.base_sequence, one.encoded.record_count)
+            response = broker.produce(one.base_sequence, one.encoded.record_count)
             if happens in ("lost after", "error after"):
                 queue.attempt_failed(one, maybe_written=True)
-            elif answer == "out of order":
+            elif response == "out of order":
                 assert not queue.is_head(one)
                 queue.attempt_failed(one, maybe_written=False)
             else:

@@ -1,4 +1,4 @@
-"""The verdict on each error code of a Produce answer."""
+"""The verdict on each error code of a Produce response."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop, Garbage, RecordedRequest
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse, Garbage, RecordedRequest
 from tests.client.support import log_values, numbers, settings
 from tests.support.waiting import finish, wait_until
 
@@ -403,7 +403,7 @@ def test_callable_partitioner(fake_cluster: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("action", [Drop.AFTER, Drop.BEFORE])
-def test_lost_answers_double_nothing(fake_cluster: FakeCluster, action: Drop) -> None:
+def test_lost_responses_double_nothing(fake_cluster: FakeCluster, action: Drop) -> None:
     fake_cluster.create_topic("t")
     for nth in (1, 3, 4):
         fake_cluster.fault(action, api="Produce", nth=nth)
@@ -428,12 +428,12 @@ def test_offsets_that_no_log_can_have_are_not_told(
     fake_cluster.create_topic("t")
     real = fake_cluster.handlers["Produce"]
 
-    def answer(call: Any) -> Any:
+    def respond(call: Any) -> Any:
         response = real(call)
         response.responses[0].partition_responses[0].base_offset = told
         return response
 
-    fake_cluster.handlers["Produce"] = answer
+    fake_cluster.handlers["Produce"] = respond
     with opened(fake_cluster, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS) as producer:
         handles = [producer.send("t", b"") for _ in range(3)]
         producer.flush(WAIT_S)
@@ -519,7 +519,7 @@ def test_a_batch_that_expires_unanswered_may_be_written_and_the_next_is_not_doub
 
 @pytest.mark.parametrize("action", [Drop.AFTER, Drop.BEFORE])
 def test_batches_behind_one_that_was_given_up(fake_cluster: FakeCluster, action: Drop) -> None:
-    """retries=1 gives the first up after two lost answers; the others were in flight as well."""
+    """retries=1 gives the first up after two lost responses; the others were in flight as well."""
     fake_cluster.create_topic("t")
     config = {"linger_ms": FOREVER_MS, "delivery_timeout_ms": 2 * FOREVER_MS, "batch_size": 200}
     with opened(fake_cluster, retries=1, **config) as producer:
@@ -709,7 +709,7 @@ def test_leaving_with_an_exception_does_not_wait_and_says_what_is_lost(
 
 @contextlib.contextmanager
 def nobody_accepts() -> Iterator[str]:
-    """The address of a server whose queue of connections is full: connecting gets no answer."""
+    """The address of a server whose queue of connections is full: connecting gets no response."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
@@ -755,7 +755,7 @@ def test_close_ends_in_its_time_whatever_the_thread_waits_for(
 
 def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
-    fake_cluster.fault(Answer(ErrorCode.INVALID_RECORD), api="Produce", times=None)
+    fake_cluster.fault(ErrorResponse(ErrorCode.INVALID_RECORD), api="Produce", times=None)
     with pytest.raises(ProduceError, match="INVALID_RECORD"):
         with Producer(settings(fake_cluster)) as producer:
             producer.send("t", b"")

@@ -17,7 +17,7 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, OptionError, ProduceError
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import settings
 from tests.support.waiting import wait_until
 
@@ -127,7 +127,7 @@ def test_close_in_a_callback_and_then_outside(
 
 def test_what_failed_is_raised_by_the_close_outside_of_callbacks(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
-    fake_cluster.fault(Answer(ErrorCode.INVALID_RECORD), api="Produce", times=None)
+    fake_cluster.fault(ErrorResponse(ErrorCode.INVALID_RECORD), api="Produce", times=None)
     closed = threading.Event()
     with opened(fake_cluster) as producer:
 
@@ -264,7 +264,7 @@ def test_flush_tells_what_is_not_delivered_and_where_it_waits(fake_cluster: Fake
 
 def test_flush_tells_the_last_failure(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
-    fake_cluster.fault(Answer(ErrorCode.NOT_ENOUGH_REPLICAS), api="Produce", times=None)
+    fake_cluster.fault(ErrorResponse(ErrorCode.NOT_ENOUGH_REPLICAS), api="Produce", times=None)
     with opened(fake_cluster) as producer:
         producer.send("t", b"")
         words = r"1 record of topic t, .*t-0 .*; the last failure: .*NOT_ENOUGH_REPLICAS"

@@ -18,10 +18,10 @@ from sparkkafka.errors import (
     Written,
 )
 from sparkkafka.testing.fake.faults import (
-    Answer,
     CutFrame,
     Delay,
     Drop,
+    ErrorResponse,
     Garbage,
     Throttle,
     WrongCorrelationId,
@@ -91,7 +91,7 @@ def test_connections_that_break_again_and_again(fake_cluster):
     "action",
     [Garbage(b"HTTP/1.1 400 Bad Request\r\n"), WrongCorrelationId(), Garbage(b"\xff" * 64)],
 )
-def test_answers_that_are_no_answers_are_errors(fake_cluster, action):
+def test_responses_that_are_no_responses_are_errors(fake_cluster, action):
     """A broker that talks nonsense is not asked again: nobody knows what it would do."""
     fake_cluster.create_topic("t")
     fake_cluster.fault(action, api="Produce", times=None)
@@ -114,7 +114,7 @@ def test_retriable_errors_are_retried_in_order(fake_cluster, code, nth):
 @pytest.mark.parametrize("code", FINAL, ids=lambda code: code.name)
 def test_final_errors_name_the_partition_and_the_brokers_words(fake_cluster, code):
     fake_cluster.create_topic("t")
-    fake_cluster.fault(Answer(code, message="so says the broker"), api="Produce", times=None)
+    fake_cluster.fault(ErrorResponse(code, message="so says the broker"), api="Produce", times=None)
     with pytest.raises(ProduceError) as raised:
         write(fake_cluster, "t", 10)
     error = raised.value
@@ -139,7 +139,7 @@ REASONS = {"format is too old", "does not take", "a bug in this client", "Some b
 )
 def test_a_refused_codec_is_the_only_reason_in_the_message(fake_cluster, code, codec, reason):
     fake_cluster.create_topic("t")
-    fake_cluster.fault(Answer(code), api="Produce", times=None)
+    fake_cluster.fault(ErrorResponse(code), api="Produce", times=None)
     with pytest.raises(ProduceError, match=code.name) as raised:
         write(fake_cluster, "t", 10, compression_type=codec)
     assert {text for text in REASONS if text in str(raised.value)} == {reason}
@@ -149,7 +149,7 @@ def test_a_refused_codec_is_the_only_reason_in_the_message(fake_cluster, code, c
 
 def test_an_error_code_that_nobody_knows_keeps_its_number(fake_cluster):
     fake_cluster.create_topic("t")
-    fake_cluster.fault(Answer(9999), api="Produce", times=None)
+    fake_cluster.fault(ErrorResponse(9999), api="Produce", times=None)
     with pytest.raises(ProduceError, match="9999"):
         write(fake_cluster, "t", 10)
 
@@ -233,7 +233,7 @@ def test_acknowledged_records_that_vanish_are_a_loud_error(fake_cluster):
 def test_a_duplicate_sequence_is_success(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(
-        Answer(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, applied=True), api="Produce", nth=2
+        ErrorResponse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, applied=True), api="Produce", nth=2
     )
     write(fake_cluster, "t", 300, **SMALL)
     assert log_values(fake_cluster, "t") == numbers(300)
@@ -297,7 +297,7 @@ def test_zstd_for_a_broker_that_does_not_know_it(fake_cluster_factory):
 def test_init_producer_id_refused(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(
-        Answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, top_level=True),
+        ErrorResponse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, top_level=True),
         api="InitProducerId",
         times=None,
     )
@@ -309,7 +309,7 @@ def test_init_producer_id_refused(fake_cluster):
 def test_no_producer_id_within_the_time(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(
-        Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, top_level=True),
+        ErrorResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, top_level=True),
         api="InitProducerId",
         times=None,
     )
@@ -322,7 +322,7 @@ def test_no_producer_id_within_the_time(fake_cluster):
 def test_order_survives_a_leader_that_moves_while_another_partition_notices(
     fake_cluster_factory, acks
 ):
-    """p0's batch waits at the old leader; p1's answer makes the client look for leaders anew."""
+    """p0's batch waits at the old leader; p1's response makes the client look for leaders anew."""
     cluster = fake_cluster_factory(2)
     cluster.create_topic("t", partitions=2)
     old, new = cluster.leader("t", 0), cluster.leader("t", 1)
@@ -374,7 +374,7 @@ def test_partition_that_does_not_exist(fake_cluster):
 def test_a_batch_that_is_applied_and_refused_twice_stays_known_to_the_broker(fake_cluster):
     """Were new batches sent meanwhile, the broker, which remembers five, would forget it."""
     fake_cluster.create_topic("t")
-    timed_out = Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+    timed_out = ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=True)
     fake_cluster.fault(timed_out, api="Produce", nth=3)
     fake_cluster.fault(timed_out, api="Produce", nth=7)
     fake_cluster.fault(timed_out, api="Produce", nth=8)
@@ -402,10 +402,10 @@ def test_random_faults_over_partitions_and_brokers(fake_cluster_factory, seed):
                 Drop.AFTER,
                 CutFrame(chance.randrange(40)),
                 Delay(chance.randrange(30)),
-                Answer(ErrorCode.NOT_ENOUGH_REPLICAS),
-                Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER),
-                Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True),
-                Answer(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, applied=True),
+                ErrorResponse(ErrorCode.NOT_ENOUGH_REPLICAS),
+                ErrorResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+                ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=True),
+                ErrorResponse(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, applied=True),
             ]
         )
 
@@ -416,7 +416,7 @@ def test_random_faults_over_partitions_and_brokers(fake_cluster_factory, seed):
         assert log_values(cluster, "t", partition) == expected
 
 
-def test_half_an_answer_of_one_broker_does_not_hold_up_the_others(fake_cluster):
+def test_half_an_response_of_one_broker_does_not_hold_up_the_others(fake_cluster):
     fake_cluster.create_topic("t", partitions=3)
     slow = fake_cluster.leader("t", 0)
     half = struct.pack(">i", 100) + bytes(10)

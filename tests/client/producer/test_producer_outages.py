@@ -29,7 +29,7 @@ from sparkkafka.errors import (
     Written,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
 from tests.support.options import parse_client_options, parse_producer_options
 from tests.support.waiting import wait_until
@@ -279,7 +279,7 @@ def test_a_broker_that_cannot_tell_yet_does_not_make_a_topic_unknown(fake: FakeC
 
 def test_a_producer_id_is_asked_for_until_the_delivery_timeout(fake: FakeCluster) -> None:
     until_s = time.monotonic() + AWAY_S
-    busy = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, top_level=True)
+    busy = ErrorResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, top_level=True)
     fake.fault(
         lambda _: busy if time.monotonic() < until_s else None, api="InitProducerId", times=None
     )
@@ -384,7 +384,7 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
         """Three batches are on their way at once and are written, and nobody is sure of it."""
         if log.end_offset == 1:
             all_sent.wait(WAIT_S)
-        return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+        return ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=True)
 
     def forget(_: Any) -> None:
         (state,) = log.producers.values()
@@ -427,7 +427,7 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
 def test_a_broker_that_knows_only_the_last_batch_behind_one_that_expired(
     fake: FakeCluster, known: int
 ) -> None:
-    """Batches 1 to 3 are written, all answers are lost, 1 expires, and the broker comes back with
+    """Batches 1 to 3 are written, all responses are lost, 1 expires, and the broker comes back with
     the state of its last batches only: 2 must not be written again."""
     log = fake.log("t", 0)
     calls: list[float] = []
@@ -439,7 +439,7 @@ def test_a_broker_that_knows_only_the_last_batch_behind_one_that_expired(
             time.sleep(1.1)
         if is_back.is_set():
             return None
-        return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=len(calls) <= 3)
+        return ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=len(calls) <= 3)
 
     given = settings(fake, linger_ms=0, delivery_timeout_ms=2_500, request_timeout_ms=2_000)
     with Producer(given) as producer:
@@ -475,7 +475,7 @@ def test_batches_that_no_broker_knows_any_more_are_told_as_such(fake: FakeCluste
     def lose(_: Any) -> Any:
         if log.end_offset == 1:
             time.sleep(0.3)
-        return Answer(ErrorCode.REQUEST_TIMED_OUT, applied=True)
+        return ErrorResponse(ErrorCode.REQUEST_TIMED_OUT, applied=True)
 
     fake.fault(lose, api="Produce", nth=2, times=3)
     fake.fault(lambda _: next(iter(log.producers.values())).batches.clear(), api="Produce", nth=2)
@@ -505,7 +505,8 @@ REFUSALS = [
 
 def overtake(fake: FakeCluster, code: ErrorCode, *, breaks: bool, recreated: bool) -> None:
     """Batches 3 to 5 are on their way when the leader loses the producer's state: it refuses the
-    first and takes the others as a new producer's. The answer to the second, or third, is lost."""
+    first and takes the others as a new producer's. The response to the second, or third, is
+    lost."""
 
     def refuse(_: Any) -> Any:
         time.sleep(0.3)
@@ -513,7 +514,7 @@ def overtake(fake: FakeCluster, code: ErrorCode, *, breaks: bool, recreated: boo
             fake.recreate_topic("t")
         else:
             fake.log("t", 0).forget_producers()
-        return Answer(code)
+        return ErrorResponse(code)
 
     fake.fault(refuse, api="Produce", nth=1)
     if breaks:
@@ -568,7 +569,7 @@ def test_refused_records_that_others_overtook_are_written(
 @pytest.mark.parametrize("code", REFUSALS[1:])
 @pytest.mark.parametrize("breaks", [False, True])
 @pytest.mark.parametrize("recreated", [False, True])
-def test_records_without_a_sure_answer_are_never_reported_as_written_by_mistake(
+def test_records_without_a_sure_response_are_never_reported_as_written_by_mistake(
     fake_cluster_factory: Any, release: str, code: ErrorCode, breaks: bool, recreated: bool
 ) -> None:
     """What the leader may have written before it lost its state fails as unknown. If Produce names

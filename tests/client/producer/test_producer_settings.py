@@ -52,7 +52,7 @@ def test_client_id_is_in_each_request(fake_cluster, name):
     assert len(fake_cluster.requests_of("Produce")) > 0
 
 
-# The first batch of a partition has an answer even with acks=0: is its leader ready?
+# The first batch of a partition has a response even with acks=0: is its leader ready?
 @pytest.mark.parametrize(("acks", "wire"), [("0", {1, 0}), ("1", {1}), ("all", {-1})])
 def test_acks_goes_over_the_wire(fake_cluster, acks, wire):
     fake_cluster.create_topic("t")
@@ -147,8 +147,8 @@ def test_retry_backoff_max_ends_the_doubling(fake_cluster):
 
 
 @pytest.mark.parametrize("timeout_ms", [200, 600])
-def test_request_timeout_ends_the_wait_for_one_answer(fake_cluster, timeout_ms):
-    """The batch goes again, over a new connection: a late answer would be taken for the next."""
+def test_request_timeout_ends_the_wait_for_one_response(fake_cluster, timeout_ms):
+    """The batch goes again, over a new connection: a late response would be taken for the next."""
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000), api="Produce")
     write(fake_cluster, "t", 10, request_timeout_ms=timeout_ms)
@@ -185,7 +185,7 @@ def test_a_longer_delivery_timeout_outlives_the_same_trouble(fake_cluster):
 
 @pytest.mark.parametrize("in_flight", [1, 5])
 def test_the_time_that_the_callers_rows_take_to_come_does_not_count(fake_cluster, in_flight):
-    """A query upstream may stall for minutes between two Arrow batches; answers wait unread."""
+    """A query upstream may stall for minutes between two Arrow batches; responses wait unread."""
     fake_cluster.create_topic("t")
     config = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_500}
     given = settings(

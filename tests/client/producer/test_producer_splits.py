@@ -43,7 +43,7 @@ def opened(cluster: Any, **config: Any) -> Iterator[Producer]:
 
 
 def lose_and_refuse(cluster: FakeCluster, lost: Drop) -> None:
-    """The next Produce gets no answer; the one after it is too large."""
+    """The next Produce gets no response; the one after it is too large."""
     cluster.fault(lost, api="Produce")
     cluster.fault(ErrorCode.MESSAGE_TOO_LARGE, api="Produce")
 
@@ -89,7 +89,7 @@ def test_a_batch_that_is_certainly_not_written_is_sent_in_parts(fake_cluster: Fa
 @pytest.mark.parametrize("lost", [Drop.AFTER, Drop.BEFORE])
 @pytest.mark.parametrize("nth", [1, 3])
 def test_batches_around_it(fake_cluster: FakeCluster, lost: Drop, nth: int) -> None:
-    """All in flight lose their answers; the oldest of them is too large when it goes again."""
+    """All in flight lose their responses; the oldest of them is too large when it goes again."""
     fake_cluster.create_topic("t")
     with opened(fake_cluster, batch_size=200) as producer:
         outcome(producer, [b"before"])

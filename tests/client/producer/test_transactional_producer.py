@@ -26,7 +26,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import settings
 
 WAIT_S = 20
@@ -206,8 +206,8 @@ def test_a_record_that_send_refuses_spoils_the_transaction(fake_cluster: FakeClu
 @pytest.mark.slow
 @pytest.mark.parametrize("action", [Drop.AFTER, Drop.BEFORE])
 @pytest.mark.parametrize("api", ["Produce", "EndTxn", "AddPartitionsToTxn", "InitProducerId"])
-def test_lost_answers(fake: FakeCluster, api: str, action: Drop) -> None:
-    """Each transaction is seen once and whole, whatever answer got lost."""
+def test_lost_responses(fake: FakeCluster, api: str, action: Drop) -> None:
+    """Each transaction is seen once and whole, whatever response got lost."""
     fake.fault(action, api=api)
     rule = fake.fault(action, api=api, nth=2)
     with opened(fake) as producer:
@@ -224,7 +224,7 @@ def test_lost_answers(fake: FakeCluster, api: str, action: Drop) -> None:
         assert rule.fired
 
 
-def test_after_a_lost_answer_to_a_commit_the_epoch_moves_on(
+def test_after_a_lost_response_to_a_commit_the_epoch_moves_on(
     fake_cluster_factory: Any,
 ) -> None:
     """KAFKA-17754: the first request may be on its way still, and would end the next one."""
@@ -280,11 +280,11 @@ def test_a_flush_of_a_commit_that_takes_too_long_may_still_be_aborted(
     assert fake.open_transactions() == []
 
 
-def test_a_commit_with_an_answer_that_says_nothing_is_not_to_be_aborted(
+def test_a_commit_with_an_response_that_says_nothing_is_not_to_be_aborted(
     fake: FakeCluster, producer: Producer
 ) -> None:
     """It may have happened: whoever aborts, and does all again, would double it."""
-    fake.fault(Answer(ErrorCode.UNKNOWN_SERVER_ERROR, applied=True), api="EndTxn")
+    fake.fault(ErrorResponse(ErrorCode.UNKNOWN_SERVER_ERROR, applied=True), api="EndTxn")
     producer.begin_transaction()
     producer.send("t", b"once")
     with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):

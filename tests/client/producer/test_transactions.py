@@ -28,7 +28,7 @@ from sparkkafka.errors import (
     KafkaTimeoutError,
     UnknownTopicError,
 )
-from sparkkafka.testing.fake.faults import Answer, Delay, Drop
+from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import commit_offsets, open_cluster
 
 MINUTE_MS = 60_000
@@ -202,7 +202,7 @@ def test_to_add_again_tells_whether_it_is_open(fake, cluster):
 )
 def test_a_partition_that_is_refused_is_named(fake, cluster, code, words):
     (row,) = init(cluster, "x")
-    fake.fault(Answer(code), api="AddPartitionsToTxn", partition=1, times=None)
+    fake.fault(ErrorResponse(code), api="AddPartitionsToTxn", partition=1, times=None)
     with pytest.raises(KafkaError, match=words):
         add_partitions(cluster, row, TPS[1:2], Deadline(500))
 
@@ -257,7 +257,7 @@ def test_offsets_count_once_it_is_committed(fake, cluster, commit):
     assert fetch_committed(cluster, "g", TPS) == {tp: r.offset for tp, r in expected.items()}
 
 
-# The deadline may also come while an answer is under way.
+# The deadline may also come while a response is under way.
 UNSTABLE = "UNSTABLE_OFFSET_COMMIT"
 
 
@@ -344,7 +344,7 @@ def test_finding_the_coordinator_is_tried_again(fake, cluster, code):
 @pytest.mark.parametrize("drop", list(Drop))
 @pytest.mark.parametrize("api", [*APIS, "FindCoordinator"])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_lost_answer(fake, cluster, api, drop, commit):
+def test_a_lost_response(fake, cluster, api, drop, commit):
     rule = fake.fault(drop, api=api, times=2)
     one_of_everything(cluster, commit=commit)
     assert rule.fired == 2
@@ -354,7 +354,7 @@ def test_a_lost_answer(fake, cluster, api, drop, commit):
 
 
 @pytest.mark.parametrize("api", APIS)
-def test_an_answer_that_does_not_come(fake, api):
+def test_an_response_that_does_not_come(fake, api):
     fake.fault(Delay(5_000), api=api)
     with open_cluster(fake, request_timeout_ms=300) as cluster:
         one_of_everything(cluster)

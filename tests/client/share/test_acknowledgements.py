@@ -144,7 +144,7 @@ def test_decisions_are_runs() -> None:
     assert not polled.acknowledge(11, AcknowledgeType.ACCEPT)
     assert (polled.unacknowledged_count, polled.first_unacknowledged) == (5, 3)
     assert [batch.acknowledge_types for batch in polled.take_acknowledged()[0]] == [[3]]
-    assert not polled.acknowledge(4, AcknowledgeType.ACCEPT), "its answer is on its way"
+    assert not polled.acknowledge(4, AcknowledgeType.ACCEPT), "its response is on its way"
     assert polled.acknowledge(6, AcknowledgeType.RELEASE)
     polled.acknowledge_rest(AcknowledgeType.ACCEPT)
     batches, renewed = polled.take_acknowledged()

@@ -36,7 +36,7 @@ from sparkkafka.protocol.messages import (
     SharePartitionData,
 )
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, Drop
+from sparkkafka.testing.fake.faults import Drop, ErrorResponse
 from tests.client.support import settings, write
 from tests.support.waiting import Hold
 
@@ -87,7 +87,7 @@ def share(fake: FakeCluster, partition: int = 0) -> Any:
     return fake.state.group("g").share.partitions[topic.topic_id, partition]
 
 
-def answer_with(
+def respond_with(
     fake: FakeCluster, rows: list[SharePartitionData], *, times: int | None = 1
 ) -> None:
     """The leader of t-0 answers so to ShareFetch."""
@@ -180,7 +180,7 @@ def test_a_session_names_only_what_is_new(fake: FakeCluster) -> None:
     assert not any(row.topics for row in fetches[2:])
 
 
-def test_commit_waits_for_the_answer(fake: FakeCluster) -> None:
+def test_commit_waits_for_the_response(fake: FakeCluster) -> None:
     write(fake, "t", 10)
     results: list[Any] = []
     with member(fake) as consumer:
@@ -323,7 +323,7 @@ def test_a_lost_session_gives_the_records_to_others(
     with member(fake) as consumer:
         poll(consumer)
         fake.fault(
-            Answer(ErrorCode.SHARE_SESSION_NOT_FOUND, top_level=True), api="ShareAcknowledge"
+            ErrorResponse(ErrorCode.SHARE_SESSION_NOT_FOUND, top_level=True), api="ShareAcknowledge"
         )
         with pytest.raises(AcknowledgeError, match="SHARE_SESSION_NOT_FOUND") as caught:
             consumer.commit()
@@ -403,7 +403,7 @@ def test_a_broker_that_dies(fake: FakeCluster) -> None:
             consumer.commit()
 
 
-def test_no_answer_to_commit(fake: FakeCluster) -> None:
+def test_no_response_to_commit(fake: FakeCluster) -> None:
     write(fake, "t", 10)
     with member(fake) as consumer:
         poll(consumer)
@@ -447,25 +447,25 @@ def test_damage_is_an_error_once_and_the_rest_is_read(fake: FakeCluster) -> None
 def test_ranges_that_are_none(fake: FakeCluster, rows: list[tuple[int, int]]) -> None:
     acquired = [AcquiredRecords(first_offset=a, last_offset=b, delivery_count=1) for a, b in rows]
     row = SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)
-    answer_with(fake, [row], times=None)
+    respond_with(fake, [row], times=None)
     with member(fake) as consumer, pytest.raises(DecodeError, match="not ranges in order"):
         poll(consumer)
 
 
 @pytest.mark.parametrize("numbers", [[7], [0, 0]], ids=["not requested", "twice"])
-def test_partitions_that_an_answer_cannot_have(fake: FakeCluster, numbers: list[int]) -> None:
+def test_partitions_that_an_response_cannot_have(fake: FakeCluster, numbers: list[int]) -> None:
     rows = [SharePartitionData(partition_index=number, records=b"") for number in numbers]
-    answer_with(fake, rows, times=None)
+    respond_with(fake, rows, times=None)
     with member(fake) as consumer, pytest.raises(DecodeError, match="or has it twice"):
         poll(consumer)
 
 
-def test_an_answer_to_acknowledgements_that_leaves_one_out(fake: FakeCluster) -> None:
+def test_an_response_to_acknowledgements_that_leaves_one_out(fake: FakeCluster) -> None:
     write(fake, "t", 3)
     with member(fake) as consumer:
         poll(consumer)
         fake.fault(lambda _: ShareAcknowledgeResponse(), api="ShareAcknowledge")
-        with pytest.raises(AcknowledgeError, match="the answer leaves t-0 out"):
+        with pytest.raises(AcknowledgeError, match="the response leaves t-0 out"):
             consumer.commit()
 
 
@@ -473,7 +473,7 @@ def test_records_that_were_not_sent_are_not_taken_for_gaps(fake: FakeCluster) ->
     """A broker that acquires more than it sends: what is missing must not be lost."""
     acquired = [AcquiredRecords(first_offset=0, last_offset=9, delivery_count=1)]
     row = SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)
-    answer_with(fake, [row])
+    respond_with(fake, [row])
     with member(fake) as consumer:
         end_s = time.monotonic() + WAIT_S
         while not said(fake):
@@ -485,7 +485,7 @@ def test_records_that_were_not_sent_are_not_taken_for_gaps(fake: FakeCluster) ->
 def test_a_range_that_no_memory_could_hold_costs_nothing(fake: FakeCluster) -> None:
     last = 2**62
     acquired = [AcquiredRecords(first_offset=0, last_offset=last, delivery_count=1)]
-    answer_with(
+    respond_with(
         fake, [SharePartitionData(partition_index=0, records=b"", acquired_records=acquired)]
     )
     fake.fault(lambda _: ShareAcknowledgeResponse(), api="ShareAcknowledge", times=None)
@@ -499,7 +499,7 @@ def test_a_range_that_no_memory_could_hold_costs_nothing(fake: FakeCluster) -> N
 
 def test_who_may_not_read(fake: FakeCluster) -> None:
     fake.fault(
-        Answer(ErrorCode.GROUP_AUTHORIZATION_FAILED, top_level=True),
+        ErrorResponse(ErrorCode.GROUP_AUTHORIZATION_FAILED, top_level=True),
         api="ShareGroupHeartbeat",
         times=None,
     )
@@ -508,7 +508,7 @@ def test_who_may_not_read(fake: FakeCluster) -> None:
 
 
 def test_an_error_of_one_partition_leaves_the_others_alone(fake: FakeCluster) -> None:
-    """In one answer: the session goes on, and what else was acquired in it."""
+    """In one response: the session goes on, and what else was acquired in it."""
     fake.create_topic("two", partitions=4)
     write(fake, "two", 40, partitions=4, per_send=10)
     hidden = fake.leader("two", 0)
@@ -544,11 +544,13 @@ def test_an_error_of_one_partition_leaves_the_others_alone(fake: FakeCluster) ->
     assert len(opened) == 1
 
 
-def test_an_error_of_a_whole_answer_keeps_the_session(fake: FakeCluster) -> None:
+def test_an_error_of_a_whole_response_keeps_the_session(fake: FakeCluster) -> None:
     write(fake, "t", 10)
     with member(fake) as consumer:
         first = poll(consumer)
-        fake.fault(Answer(ErrorCode.UNKNOWN_SERVER_ERROR, top_level=True), api="ShareAcknowledge")
+        fake.fault(
+            ErrorResponse(ErrorCode.UNKNOWN_SERVER_ERROR, top_level=True), api="ShareAcknowledge"
+        )
         with pytest.raises(AcknowledgeError, match="UNKNOWN_SERVER_ERROR"):
             consumer.commit()
         assert first[0].delivery_count == 1
@@ -562,7 +564,9 @@ def test_an_outcome_beside_an_error_is_told(fake: FakeCluster) -> None:
         consumer.set_acknowledgement_commit_callback(lambda *row: results.append(row))
         poll(consumer)
         share(fake).held.clear()
-        fake.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="ShareFetch", times=None)
+        fake.fault(
+            ErrorResponse(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="ShareFetch", times=None
+        )
         end_s = time.monotonic() + WAIT_S
         while not results:
             assert time.monotonic() < end_s
@@ -575,7 +579,7 @@ def test_an_outcome_beside_an_error_is_told(fake: FakeCluster) -> None:
 
 def test_a_topic_that_may_not_be_read(fake: FakeCluster) -> None:
     write(fake, "t", 3)
-    fake.fault(Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="ShareFetch")
+    fake.fault(ErrorResponse(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="ShareFetch")
     with (
         member(fake) as consumer,
         pytest.raises(BrokerError, match=r"TOPIC_AUTHORIZATION_FAILED.*t-\d"),

@@ -92,15 +92,15 @@ def test_rows_are_those_of_the_slow_twin(data: st.DataObject) -> None:
     ]
 
 
-def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def responses(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether copies were found, each time that somebody asks for their fields."""
     found: list[bool] = []
     way = uniform_batches.UniformBatches.read_fields
 
     def read_fields(self: uniform_batches.UniformBatches, first: int, last: int) -> object:
-        answer = way(self, first, last)
-        found.append(answer is not None)
-        return answer
+        response = way(self, first, last)
+        found.append(response is not None)
+        return response
 
     monkeypatch.setattr(uniform_batches.UniformBatches, "read_fields", read_fields)
     return found
@@ -110,7 +110,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.parametrize("value", [None, 0, 100])
 def test_copies_are_found(monkeypatch: pytest.MonkeyPatch, value: int | None, times: str) -> None:
     """Also beside shorter batches, as a producer that is flushed leaves them."""
-    found = answers(monkeypatch)
+    found = responses(monkeypatch)
     read = []
     way = decode.read_fields
     monkeypatch.setattr(
@@ -137,7 +137,7 @@ def test_copies_are_found(monkeypatch: pytest.MonkeyPatch, value: int | None, ti
     ],
 )
 def test_others_are_left_alone(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    found = answers(monkeypatch)
+    found = responses(monkeypatch)
     counts = {
         "few batches": [150] * 3,
         "sizes of batches vary": list(range(100, 120)),
@@ -162,7 +162,7 @@ def test_others_are_left_alone(monkeypatch: pytest.MonkeyPatch, what: str) -> No
 
 
 def test_after_a_batch_that_is_no_copy_the_rest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = answers(monkeypatch)
+    found = responses(monkeypatch)
     groups = [equal_records(1000, 100, first) for first in range(0, 40_000, 1000)]
     groups[25][500] = groups[25][500]._replace(key=b"")
     assert decoded(response(groups)) == [row for group in groups for row in group]
@@ -170,7 +170,7 @@ def test_after_a_batch_that_is_no_copy_the_rest_is_read(monkeypatch: pytest.Monk
 
 
 def test_pieces_are_no_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = answers(monkeypatch)
+    found = responses(monkeypatch)
     batches = response([equal_records(700, 10, first) for first in range(0, 70_000, 700)])
     pieces = list(decode_chunks(batches, Selection()))
     most = CHUNK_RECORDS // 700 * 700
@@ -180,7 +180,7 @@ def test_pieces_are_no_longer_than_others(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_batches_apart_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Between them stood markers, or batches of aborted transactions."""
-    found = answers(monkeypatch)
+    found = responses(monkeypatch)
     groups = [equal_records(100, 10, first) for first in range(0, 16_000, 100)]
     kept = [n for n in range(160) if n not in (20, 21, 40)]
     batches = response(groups)
@@ -188,7 +188,7 @@ def test_batches_apart_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [True]
 
 
-def test_models_are_kept_for_the_next_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_kept_for_the_next_responses(monkeypatch: pytest.MonkeyPatch) -> None:
     uniform_batches._kept.clear()
     read = []
     way = uniform_batches._read_model

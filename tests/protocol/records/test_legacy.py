@@ -260,7 +260,7 @@ def test_null_and_empty() -> None:
             assert [(r.key, r.value) for r in rows(split_batches(whole))] == fields
 
 
-def test_old_and_new_segments_in_one_answer() -> None:
+def test_old_and_new_segments_in_one_response() -> None:
     new = reference.encode_batch([Record(9, 5, b"k", b"v")], base_offset=9)
     data = message(6, magic=0) + wrap(8, [message(0), message(1)]) + new
     batches = split_batches(data + new[:40])
@@ -308,7 +308,7 @@ def test_crcs_of_wrapper_and_inner_messages() -> None:
     assert (caught.value.position, caught.value.offset) == (12, 0)
 
 
-def test_unpacked_bytes_are_bounded_over_the_answer() -> None:
+def test_unpacked_bytes_are_bounded_over_the_response() -> None:
     """Wrappers that fit alone, but not together: the rest waits for the next fetch."""
     inner = [message(0, value=bytes(1000))]
     size = len(inner[0])

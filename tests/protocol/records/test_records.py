@@ -242,7 +242,8 @@ def test_vectors_of_other_clients(vector: dict[str, Any]) -> None:
     ]
 
 
-# --- the traps of a fetch answer ------------------------------------------------------------------
+# --- the traps of a fetch response
+# ------------------------------------------------------------------
 
 
 def test_nothing_in_it() -> None:
@@ -250,7 +251,7 @@ def test_nothing_in_it() -> None:
     assert first_batch_size(b"") is None
 
 
-def test_views_share_the_answer() -> None:
+def test_views_share_the_response() -> None:
     data = bytearray(encoded(3) + encoded(2, 3))
     batches = split_batches(data)
     assert [(b.base_offset, b.next_offset) for b in batches] == [(0, 3), (3, 5)]

@@ -102,7 +102,7 @@ def fixed_crcs(data: bytes | bytearray) -> bytes:
 
 
 def consume(data: bytes, *, check_crcs: bool = True) -> list[RecordBatch]:
-    """Everything that this layer does with an answer. Only CorruptRecordError may come out."""
+    """Everything that this layer does with a response. Only CorruptRecordError may come out."""
     first_batch_size(data)
     transactions = AbortedTransactions([(1, 0)])
     batches = split_batches(data, check_crcs=check_crcs, max_payload_bytes=MAX_PAYLOAD)

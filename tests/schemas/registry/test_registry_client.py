@@ -38,7 +38,7 @@ from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
 from tests.support.certificates import Identity, signed
 from tests.support.frames import variables_of
-from tests.support.registry_server import HTML, Answer, RegistryServer, error
+from tests.support.registry_server import HTML, HttpResponse, RegistryServer, error
 from tests.support.token_server import TokenServer
 
 LONG, TEXT = '"long"', '"string"'
@@ -186,9 +186,9 @@ def test_compatible(server: RegistryServer) -> None:
     (reason,) = registry.incompatibilities("a-value", schema)
     assert reason.startswith("reader type: STRING not compatible with [31mx")
     assert len(reason) < 600
-    server.answers = [Answer(200, {"is_compatible": False, "reason": "Apicurio's\nwords"})]
+    server.responses = [HttpResponse(200, {"is_compatible": False, "reason": "Apicurio's\nwords"})]
     assert registry.incompatibilities("a-value", schema) == ("Apicurio's words",)
-    server.answers = [error(404, 404), Answer(200, {"is_compatible": False})]
+    server.responses = [error(404, 404), HttpResponse(200, {"is_compatible": False})]
     assert registry.incompatibilities("a-value", schema) == ("the registry gives no reason",)
     assert server.requests[-1].path == "/compatibility/subjects/a-value/versions/latest"
     assert server.requests[-1].query == {"verbose": "true"}
@@ -203,10 +203,10 @@ def test_whose_an_id_is(server: RegistryServer) -> None:
     assert registry.other_subjects_hint(1, "c-value") == (
         "id 1 belongs to 'a-value', 'b-value' in the Schema Registry, and not to 'c-value'"
     )
-    server.answers = [
+    server.responses = [
         error(404, 404),
-        Answer(200, {"no": "list"}),
-        Answer(200, [7, {"subject": 1}]),
+        HttpResponse(200, {"no": "list"}),
+        HttpResponse(200, [7, {"subject": 1}]),
     ]
     assert [registry.other_subjects_hint(1, "c-value") for _ in range(3)] == ["", "", ""]
     assert client(nobody(), max_retries=0).other_subjects_hint(1, "c-value") == ""
@@ -297,7 +297,7 @@ def test_a_subject_that_is_not_there_has_near_ones(server: RegistryServer) -> No
     assert "near names are 'orders-value'" in text
     assert "unless value.subject.name.strategy, or valueSubject (keySubject), says" in text
     assert "but 3 others" in failure(lambda: registry.versions("zzz"), RegistryError)
-    server.answers = [error(404, 40401), error(403, 40301)]
+    server.responses = [error(404, 40401), error(403, 40301)]
     text = failure(lambda: registry.latest("order-value"), RegistryError)
     assert "has no subject 'order-value'. The subject is" in text
 
@@ -332,13 +332,13 @@ def test_a_schema_of_another_format(server: RegistryServer) -> None:
     assert "as avro (it belongs to 'a-value'): set valueFormat (or keyFormat) to json" in text
     text = failure(lambda: registry.latest("a-value", PROTOBUF), SchemaError)
     assert "subject 'a-value' in the Schema Registry is json, not protobuf" in text
-    server.answers = [Answer(200, {"schema": "<x/>", "schemaType": "XSD", "id": 5})]
+    server.responses = [HttpResponse(200, {"schema": "<x/>", "schemaType": "XSD", "id": 5})]
     text = failure(lambda: registry.by_id(5), SchemaError)
     assert "is of the type 'XSD', which is not supported" in text
 
 
 def test_a_type_of_schema_that_is_no_word(server: RegistryServer) -> None:
-    server.answers = [Answer(200, {"schema": LONG, "id": 1, "schemaType": ["x"]})]
+    server.responses = [HttpResponse(200, {"schema": LONG, "id": 1, "schemaType": ["x"]})]
     assert "not supported" in failure(lambda: client(server).latest("a-value"), SchemaError)
 
 
@@ -354,7 +354,7 @@ def test_a_schema_that_is_not_compatible(server: RegistryServer) -> None:
         "is not compatible with those before it\n  - field customer.age: no default\n"
         "  - field x: type"
     )
-    server.answers = [error(409, 409, "because of x"), Answer(500), Answer(500)]
+    server.responses = [error(409, 409, "because of x"), HttpResponse(500), HttpResponse(500)]
     text = failure(
         lambda: client(server, max_retries=0).register("a-value", Schema(AVRO, TEXT)),
         RegistryError,
@@ -364,7 +364,7 @@ def test_a_schema_that_is_not_compatible(server: RegistryServer) -> None:
 
 
 def test_a_schema_that_is_not_valid(server: RegistryServer) -> None:
-    server.answers = [error(422, 42201, "Invalid schema: no such type lonk")]
+    server.responses = [error(422, 42201, "Invalid schema: no such type lonk")]
     text = failure(
         lambda: client(server).register("a-value", Schema(AVRO, '"lonk"')), RegistryError
     )
@@ -373,7 +373,7 @@ def test_a_schema_that_is_not_valid(server: RegistryServer) -> None:
 
 
 def test_no_right_to_register(server: RegistryServer) -> None:
-    server.answers = [error(403, 40301, "User is denied operation Write")]
+    server.responses = [error(403, 40301, "User is denied operation Write")]
     text = failure(lambda: client(server).register("a-value", Schema(AVRO, LONG)), RegistryError)
     assert "User is denied operation Write" in text
     assert "auto.register.schemas=true needs the right to write subject 'a-value'" in text
@@ -393,7 +393,7 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
     registry = client(server, bearer_token=Secret("hush"))
     text = failure(lambda: registry.latest("a-value"), RegistryError)
     assert "; check schema.registry.bearer.auth.token" in text
-    server.answers = [error(403, 40301, "denied to me:hush, who has hush")]
+    server.responses = [error(403, 40301, "denied to me:hush, who has hush")]
     registry = client(server, user_info=Secret("me:hush"))
     text = failure(lambda: registry.latest("a-value"), RegistryError)
     assert "status 403 (error 40301): denied to ***, who has ***; this user has no right" in text
@@ -401,54 +401,68 @@ def test_a_user_who_is_not_known(server: RegistryServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected_error"),
+    ("response", "expected_error"),
     [
         (
-            Answer(200, HTML),
+            HttpResponse(200, HTML),
             "answers the request for subject 'a-value' with an HTML page, not JSON",
         ),
-        (Answer(200, b""), " with nothing, not JSON"),
-        (Answer(200, b"\xff{"), " with something other than JSON, not JSON"),
-        (Answer(200, b"[" * 100_000), " with something other than JSON"),
-        (Answer(200, []), "with JSON that is not an object"),
-        (Answer(200, {"id": 1}), "answers without a schema for subject 'a-value'"),
-        (Answer(200, {"schema": 7, "id": 1}), "answers without a schema"),
-        (Answer(200, {"schema": LONG}), "answers without an id"),
-        (Answer(200, {"schema": LONG, "id": "1"}), "answers without an id"),
-        (Answer(200, {"schema": LONG, "id": 2**40}), "answers without an id"),
-        (Answer(200, {"schema": LONG, "id": True}), "answers without an id"),
-        (Answer(200, {"schema": LONG, "id": 1, "references": [{"name": "x"}]}), "a reference that"),
-        (Answer(200, {"schema": LONG, "id": 1, "references": 7}), "a reference that"),
-        (Answer(404, HTML), "status 404 with an HTML page; does schema.registry.url lack a path"),
-        (Answer(404, {"error_code": 404, "message": "HTTP 404 Not Found"}), "lack a path"),
-        (Answer(407), "proxies are not used"),
-        (Answer(400, {"message": 7, "error_code": "x"}), "status 400 with something other than"),
+        (HttpResponse(200, b""), " with nothing, not JSON"),
+        (HttpResponse(200, b"\xff{"), " with something other than JSON, not JSON"),
+        (HttpResponse(200, b"[" * 100_000), " with something other than JSON"),
+        (HttpResponse(200, []), "with JSON that is not an object"),
+        (HttpResponse(200, {"id": 1}), "answers without a schema for subject 'a-value'"),
+        (HttpResponse(200, {"schema": 7, "id": 1}), "answers without a schema"),
+        (HttpResponse(200, {"schema": LONG}), "answers without an id"),
+        (HttpResponse(200, {"schema": LONG, "id": "1"}), "answers without an id"),
+        (HttpResponse(200, {"schema": LONG, "id": 2**40}), "answers without an id"),
+        (HttpResponse(200, {"schema": LONG, "id": True}), "answers without an id"),
         (
-            Answer(302, headers={"location": "https://me:hush@elsewhere.example/hush?x=hush"}),
+            HttpResponse(200, {"schema": LONG, "id": 1, "references": [{"name": "x"}]}),
+            "a reference that",
+        ),
+        (HttpResponse(200, {"schema": LONG, "id": 1, "references": 7}), "a reference that"),
+        (
+            HttpResponse(404, HTML),
+            "status 404 with an HTML page; does schema.registry.url lack a path",
+        ),
+        (HttpResponse(404, {"error_code": 404, "message": "HTTP 404 Not Found"}), "lack a path"),
+        (HttpResponse(407), "proxies are not used"),
+        (
+            HttpResponse(400, {"message": 7, "error_code": "x"}),
+            "status 400 with something other than",
+        ),
+        (
+            HttpResponse(
+                302, headers={"location": "https://me:hush@elsewhere.example/hush?x=hush"}
+            ),
             "redirects (status 302) to https://elsewhere.example, where no request is sent unasked",
         ),
-        (Answer(301, headers={"location": "http://[hush"}), "redirects (status 301) to elsewhere"),
         (
-            Answer(302, headers={"location": "http://u:hush/pass w@127.0.0.1/x"}),
+            HttpResponse(301, headers={"location": "http://[hush"}),
+            "redirects (status 301) to elsewhere",
+        ),
+        (
+            HttpResponse(302, headers={"location": "http://u:hush/pass w@127.0.0.1/x"}),
             "redirects (status 302) to elsewhere",
         ),
         (
-            Answer(200, b" " * (rest_service.MAX_ANSWER_BYTES + 1)),
+            HttpResponse(200, b" " * (rest_service.MAX_RESPONSE_BYTES + 1)),
             "is longer than 4194304 bytes: not a",
         ),
-        (Answer(200, headers={"content-length": "-7"}), "not JSON"),
+        (HttpResponse(200, headers={"content-length": "-7"}), "not JSON"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_odd_answers(server: RegistryServer, answer: Answer, expected_error: str) -> None:
-    server.answers = [answer]
+def test_odd_responses(server: RegistryServer, response: HttpResponse, expected_error: str) -> None:
+    server.responses = [response]
     text = failure(lambda: client(server).latest("a-value"), RegistryError)
     assert expected_error in text
     assert len(server.requests) == 1
 
 
 def test_what_a_registry_says_is_cut_and_printable(server: RegistryServer) -> None:
-    server.answers = [error(400, 42, "a\x1b[31mb\r\n\u202e" + "x" * 100_000)]
+    server.responses = [error(400, 42, "a\x1b[31mb\r\n\u202e" + "x" * 100_000)]
     text = failure(lambda: client(server).latest("a-value"), RegistryError)
     assert "(error 42): a [31mb" in text
     assert len(text) < 2300
@@ -476,25 +490,27 @@ def test_a_server_that_does_not_speak_http() -> None:
 
 
 @pytest.mark.parametrize(
-    "answers",
+    "responses",
     [
-        [Answer(500)],
-        [Answer(503, HTML), Answer(429)],
-        [Answer(hang_up=True)],
-        [Answer(200, b"{", headers={"content-length": "100"})],
+        [HttpResponse(500)],
+        [HttpResponse(503, HTML), HttpResponse(429)],
+        [HttpResponse(hang_up=True)],
+        [HttpResponse(200, b"{", headers={"content-length": "100"})],
         [error(500, 50003, "Error while forwarding the request to the primary")],
     ],
     ids=["500", "503 and 429", "hangs up", "cut off", "50003"],
 )
-def test_what_may_pass_is_asked_again(server: RegistryServer, answers: list[Answer]) -> None:
+def test_what_may_pass_is_asked_again(
+    server: RegistryServer, responses: list[HttpResponse]
+) -> None:
     server.add("a-value", LONG)
-    server.answers = answers[:]
+    server.responses = responses[:]
     assert client(server).by_id(1) == Schema(AVRO, LONG)
-    assert len(server.requests) == len(answers) + 1
+    assert len(server.requests) == len(responses) + 1
 
 
 def test_how_often_it_is_asked(server: RegistryServer) -> None:
-    server.answers = [error(500, 50001, "store is away")] * 9
+    server.responses = [error(500, 50001, "store is away")] * 9
     with pytest.raises(RegistryError) as caught:
         client(server, max_retries=2).by_id(1)
     assert (caught.value.status, caught.value.code, caught.value.retriable) == (500, 50001, True)
@@ -506,7 +522,7 @@ def test_how_often_it_is_asked(server: RegistryServer) -> None:
 def test_another_url_is_asked_at_once(server: RegistryServer) -> None:
     server.add("a-value", LONG)
     with RegistryServer() as broken:
-        broken.answers = [Answer(503)]
+        broken.responses = [HttpResponse(503)]
         nobody_else = nobody()
         registry = client(nobody_else, broken, server, max_retries=0)
         assert registry.latest("a-value").id == 1
@@ -522,9 +538,9 @@ def test_a_url_that_never_answers_leaves_the_others_their_time(
 ) -> None:
     limits_ms: list[float] = []
 
-    def exchange(*_args: Any, answer_ms: float, **_more: Any) -> None:
-        limits_ms.append(answer_ms)
-        raise KafkaConnectionError("no answer in time")
+    def exchange(*_args: Any, response_ms: float, **_more: Any) -> None:
+        limits_ms.append(response_ms)
+        raise KafkaConnectionError("no response in time")
 
     monkeypatch.setattr(rest_service, "exchange", exchange)
     more = {"request_timeout_ms": 100_000, "api_timeout_ms": 60_000, "max_retries": 0}
@@ -540,28 +556,28 @@ def test_what_one_refuses_no_other_is_asked(server: RegistryServer) -> None:
         assert other.requests == []
 
 
-PAGE = Answer(404, b"<html>no such host</html>")
+PAGE = HttpResponse(404, b"<html>no such host</html>")
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
-        Answer(200, HTML),
+        HttpResponse(200, HTML),
         PAGE,
-        Answer(404),
-        Answer(404, {"message": "no route matched"}),
-        Answer(302, headers={"location": "https://login.example"}),
-        Answer(401, HTML),
-        Answer(200, b" " * (rest_service.MAX_ANSWER_BYTES + 1)),
+        HttpResponse(404),
+        HttpResponse(404, {"message": "no route matched"}),
+        HttpResponse(302, headers={"location": "https://login.example"}),
+        HttpResponse(401, HTML),
+        HttpResponse(200, b" " * (rest_service.MAX_RESPONSE_BYTES + 1)),
     ],
     ids=["a page", "404", "404 of nothing", "a gateway's 404", "302", "401", "too long"],
 )
-def test_what_is_no_registrys_answer_is_asked_of_another(
-    server: RegistryServer, answer: Answer
+def test_what_is_no_registrys_response_is_asked_of_another(
+    server: RegistryServer, response: HttpResponse
 ) -> None:
     server.add("a-value", LONG)
     with RegistryServer() as proxy:
-        proxy.answers = [answer]
+        proxy.responses = [response]
         registry = client(proxy, server, max_retries=0)
         assert registry.latest("a-value").id == 1
         assert registry.latest("a-value").id == 1  # of the one that answered
@@ -569,10 +585,12 @@ def test_what_is_no_registrys_answer_is_asked_of_another(
 
 
 @pytest.mark.parametrize(
-    "answer", [error(404, 40401), error(404, 404), error(403, 40301), error(422, 42201)]
+    "response", [error(404, 40401), error(404, 404), error(403, 40301), error(422, 42201)]
 )
-def test_what_a_registry_itself_refuses_is_final(server: RegistryServer, answer: Answer) -> None:
-    server.answers = [answer] * 2
+def test_what_a_registry_itself_refuses_is_final(
+    server: RegistryServer, response: HttpResponse
+) -> None:
+    server.responses = [response] * 2
     with RegistryServer() as other:
         other.add("a-value", LONG)
         failure(lambda: client(server, other).version("a-value", 1), RegistryError)
@@ -581,14 +599,14 @@ def test_what_a_registry_itself_refuses_is_final(server: RegistryServer, answer:
 
 def test_a_proxy_is_asked_once_while_another_is_retried(server: RegistryServer) -> None:
     server.add("a-value", LONG)
-    server.answers = [Answer(503)] * 2
+    server.responses = [HttpResponse(503)] * 2
     with RegistryServer() as proxy:
-        proxy.answers = [PAGE] * 9
+        proxy.responses = [PAGE] * 9
         assert client(proxy, server).latest("a-value").id == 1
         assert len(proxy.requests) == 1
         assert len(server.requests) == 3
-        proxy.answers = [PAGE] * 9
-        server.answers = [Answer(503)] * 9
+        proxy.responses = [PAGE] * 9
+        server.responses = [HttpResponse(503)] * 9
         rest_service._last_answered.clear()
         text = failure(
             lambda: client(proxy, server, max_retries=1).latest("a-value"), KafkaConnectionError
@@ -599,9 +617,9 @@ def test_a_proxy_is_asked_once_while_another_is_retried(server: RegistryServer) 
 
 
 def test_proxies_alone(server: RegistryServer) -> None:
-    server.answers = [PAGE]
+    server.responses = [PAGE]
     with RegistryServer() as other:
-        other.answers = [Answer(302)]
+        other.responses = [HttpResponse(302)]
         with pytest.raises(RegistryError) as caught:
             client(server, other).latest("a-value")
     assert caught.value.status == 404
@@ -622,11 +640,11 @@ def waits_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.mark.parametrize("status", [429, 503])
 def test_retry_after_is_obeyed(server: RegistryServer, waits_s: list[float], status: int) -> None:
     server.add("a-value", LONG)
-    server.answers = [
-        Answer(status, headers={"retry-after": "7"}),
-        Answer(status, headers={"retry-after": formatdate(time.time() + 50, usegmt=True)}),
-        Answer(status),
-        Answer(status, headers={"retry-after": "soon"}),
+    server.responses = [
+        HttpResponse(status, headers={"retry-after": "7"}),
+        HttpResponse(status, headers={"retry-after": formatdate(time.time() + 50, usegmt=True)}),
+        HttpResponse(status),
+        HttpResponse(status, headers={"retry-after": "soon"}),
     ]
     registry = client(server, api_timeout_ms=100_000, max_retries=9)
     assert registry.latest("a-value").id == 1
@@ -639,7 +657,7 @@ def test_retry_after_is_obeyed(server: RegistryServer, waits_s: list[float], sta
 def test_retry_after_beyond_the_deadline_ends_it(
     server: RegistryServer, waits_s: list[float]
 ) -> None:
-    server.answers = [Answer(429, headers={"retry-after": "3600"}), Answer(500)]
+    server.responses = [HttpResponse(429, headers={"retry-after": "3600"}), HttpResponse(500)]
     text = failure(lambda: client(server).latest("a-value"), KafkaTimeoutError)
     assert (
         "status 429; its Retry-After demands 3600 s before the next request for subject 'a-value', "
@@ -652,9 +670,9 @@ def test_a_server_that_wants_a_pause_has_it_while_others_are_asked(
     server: RegistryServer, waits_s: list[float]
 ) -> None:
     server.add("a-value", LONG)
-    server.answers = [Answer(500)] * 2
+    server.responses = [HttpResponse(500)] * 2
     with RegistryServer() as busy:
-        busy.answers = [Answer(503, headers={"retry-after": "10000"})]
+        busy.responses = [HttpResponse(503, headers={"retry-after": "10000"})]
         assert client(busy, server).latest("a-value").id == 1
         assert len(busy.requests) == 1
     assert len(server.requests) == 3
@@ -706,7 +724,7 @@ def test_no_registry_at_all() -> None:
 
 def test_the_deadline_counts_for_all_of_it(server: RegistryServer) -> None:
     over = threading.Event()
-    server.answers = [Answer(wait=over)] * 2 + [Answer(drip=True)] * 20
+    server.responses = [HttpResponse(wait=over)] * 2 + [HttpResponse(drip=True)] * 20
     try:
         registry = client(server, request_timeout_ms=150, api_timeout_ms=700, max_retries=1000)
         text = failure(lambda: registry.by_id(1), KafkaTimeoutError)
@@ -714,14 +732,14 @@ def test_the_deadline_counts_for_all_of_it(server: RegistryServer) -> None:
         over.set()
     assert "for the schema with id 1 (schema.registry.api.timeout.ms=700): gave up after" in text
     assert "the last failure: the Schema Registry http://127.0.0.1" in text
-    assert "no answer in time" in text
+    assert "no response in time" in text
 
 
 def test_the_deadline_counts_for_references_too(server: RegistryServer) -> None:
     over = threading.Event()
     top = server.add("a", "A", references=[("b", "b", 1)])
     row = {"schema": "A", "references": [{"name": "b", "subject": "b", "version": 1}]}
-    server.answers = [Answer(200, row)] + [Answer(wait=over)] * 50
+    server.responses = [HttpResponse(200, row)] + [HttpResponse(wait=over)] * 50
     try:
         registry = client(server, request_timeout_ms=150, api_timeout_ms=600, max_retries=1000)
         text = failure(lambda: registry.by_id(top), KafkaTimeoutError)
@@ -769,8 +787,8 @@ def test_many_ids_that_are_not_there_are_not_asked_for_again_at_once(
     # New requests: another user, another id, one that was refused, one that has expired.
     failure(lambda: client(server, user_info=Secret("me:hush")).by_id(1), RegistryError)
     server.add("a-value", LONG)
-    for answer in (error(403, 40301), error(404, 404), Answer(404, HTML)):
-        server.answers = [answer]
+    for response in (error(403, 40301), error(404, 404), HttpResponse(404, HTML)):
+        server.responses = [response]
         failure(lambda: registry.by_id(1, ":.east:a"), RegistryError)
     assert registry.by_id(1, ":.east:a") == Schema(AVRO, LONG)
     monkeypatch.setattr(cache, "MAX_ABSENT", len(many))
@@ -938,11 +956,11 @@ def test_a_token_of_an_issuer(server: RegistryServer) -> None:
         first = server.requests[-1].headers["authorization"]
         assert first.startswith("Bearer ")
         # Withdrawn before its time: another one is got, once.
-        server.answers = [error(401, 401)]
+        server.responses = [error(401, 401)]
         registry.latest("a-value")
         assert len(tokens.requests) == 2
         assert len(server.requests) == 4
-        server.answers = [error(401, 401, "no")] * 2
+        server.responses = [error(401, 401, "no")] * 2
         text = failure(lambda: registry.latest("a-value"), RegistryError)
         assert "; check schema.registry.bearer.auth.client.id" in text
 
@@ -1103,7 +1121,7 @@ def test_nothing_shows_a_secret(
     copy = pickle.dumps(registry)
     assert b"hush" not in copy
     assert pickle.loads(copy).by_id(1) == Schema(AVRO, LONG)
-    server.answers = [Answer(503, HTML), error(400, 1, "me:hush")]
+    server.responses = [HttpResponse(503, HTML), error(400, 1, "me:hush")]
     with caplog.at_level(logging.DEBUG):
         failure(lambda: registry.latest("a-value"), RegistryError)
     assert "trying again" in caplog.text

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkkafka.client.auth.http_exchange import Answer
+from sparkkafka.client.auth.http_exchange import HttpResponse
 from sparkkafka.config.kinds import AVRO
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError
@@ -39,8 +39,8 @@ QUESTIONS: list[Callable[[RegistryClient], Any]] = [
 
 OF_SCHEMAS = ["id", "version", "guid", "subject", "schema", "schemaType", "references", "name"]
 OF_CONTRACTS = ["ruleSet", "domainRules", "migrationRules", "metadata", "tags", "type", "mode"]
-OF_ANSWERS = ["error_code", "message", "is_compatible", "messages", "reason"]
-KEYS = st.sampled_from([*OF_SCHEMAS, *OF_CONTRACTS, *OF_ANSWERS])
+OF_RESPONSES = ["error_code", "message", "is_compatible", "messages", "reason"]
+KEYS = st.sampled_from([*OF_SCHEMAS, *OF_CONTRACTS, *OF_RESPONSES])
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
@@ -56,7 +56,7 @@ VALUES = st.recursive(
     max_leaves=20,
 )
 BODIES = VALUES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=40)
-ANSWERS = st.tuples(
+RESPONSES = st.tuples(
     st.sampled_from([200, 200, 200, 201, 204, 302, 400, 401, 403, 404, 404, 405, 409, 422, 500]),
     BODIES,
 )
@@ -64,17 +64,17 @@ ANSWERS = st.tuples(
 
 @pytest.mark.slow
 @settings(max_examples=examples(50))
-@given(answers=st.lists(ANSWERS, min_size=1, max_size=6), question=st.sampled_from(QUESTIONS))
-def test_any_answer_is_a_value_or_an_error_of_ours(
-    answers: list[tuple[int, bytes]], question: Callable[[RegistryClient], Any]
+@given(responses=st.lists(RESPONSES, min_size=1, max_size=6), question=st.sampled_from(QUESTIONS))
+def test_any_response_is_a_value_or_an_error_of_ours(
+    responses: list[tuple[int, bytes]], question: Callable[[RegistryClient], Any]
 ) -> None:
     asked = 0
 
-    def exchange(*_args: Any, **_limits: Any) -> Answer:
+    def exchange(*_args: Any, **_limits: Any) -> HttpResponse:
         nonlocal asked
         asked += 1
-        status, body = answers[asked % len(answers)]
-        return Answer(status, HTTPMessage(), SecretBytes(body))
+        status, body = responses[asked % len(responses)]
+        return HttpResponse(status, HTTPMessage(), SecretBytes(body))
 
     cache._caches.clear()
     registry = RegistryClient(RegistryOptions(url="http://h", max_retries=1, retries_wait_ms=0))

@@ -15,7 +15,7 @@ from sparkkafka.errors import RegistryError, SchemaError
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 from sparkkafka.secret import Secret
-from tests.support.registry_server import Answer, RegistryServer, error
+from tests.support.registry_server import HttpResponse, RegistryServer, error
 
 WORD = "ABCDEFGHIJKLMNOP"
 PLAIN = f"me:{WORD}"
@@ -52,7 +52,7 @@ def client(server: RegistryServer, **more: Any) -> RegistryClient:
 def test_forms_of_a_password(
     server: RegistryServer, user_info: str, said: str, secrets: list[str]
 ) -> None:
-    server.answers = [error(400, 400, said)]
+    server.responses = [error(400, 400, said)]
     with pytest.raises(RegistryError) as caught:
         client(server, user_info=Secret(user_info)).by_id(5)
     for secret in secrets:
@@ -60,7 +60,7 @@ def test_forms_of_a_password(
 
 
 def test_a_token(server: RegistryServer) -> None:
-    server.answers = [error(400, 400, f"Bearer {WORD} is bad")]
+    server.responses = [error(400, 400, f"Bearer {WORD} is bad")]
     with pytest.raises(RegistryError, match=r"Bearer \*\*\* is bad"):
         client(server, bearer_token=Secret(WORD)).by_id(5)
 
@@ -69,52 +69,57 @@ REFERENCE = {"schema": '"long"', "references": [{"name": WORD, "subject": WORD, 
 
 
 @pytest.mark.parametrize(
-    ("answers", "ask", "kind"),
+    ("responses", "ask", "kind"),
     [
         (
-            [Answer(200, {"schemaType": WORD, "schema": ""})],
+            [HttpResponse(200, {"schemaType": WORD, "schema": ""})],
             lambda registry: registry.by_id(5),
             SchemaError,
         ),
         (
             [
                 error(409, 409),
-                Answer(200, {"is_compatible": False, "messages": [WORD, f"{'x' * 490}{WORD}"]}),
+                HttpResponse(
+                    200, {"is_compatible": False, "messages": [WORD, f"{'x' * 490}{WORD}"]}
+                ),
             ],
             lambda registry: registry.register("s", LONG),
             RegistryError,
         ),
         (
-            [error(404, 40401), Answer(200, [f"a-{WORD}", "a-value-2"])],
+            [error(404, 40401), HttpResponse(200, [f"a-{WORD}", "a-value-2"])],
             lambda registry: registry.latest("a-value"),
             RegistryError,
         ),
         (
             [
-                Answer(200, {"schemaType": "JSON", "schema": "{}"}),
-                Answer(200, [{"subject": f"{'x' * 190}{WORD}", "version": 1}]),
+                HttpResponse(200, {"schemaType": "JSON", "schema": "{}"}),
+                HttpResponse(200, [{"subject": f"{'x' * 190}{WORD}", "version": 1}]),
             ],
             lambda registry: registry.by_id(5, format=AVRO),
             SchemaError,
         ),
         (
-            [Answer(200, REFERENCE), error(404, 40402)],
+            [HttpResponse(200, REFERENCE), error(404, 40402)],
             lambda registry: registry.by_id(5),
             SchemaError,
         ),
         (
-            [Answer(200, REFERENCE), error(500, 500)],
+            [HttpResponse(200, REFERENCE), error(500, 500)],
             lambda registry: registry.by_id(5),
             RegistryError,
         ),
-        ([Answer(200, REFERENCE)] * 2, lambda registry: registry.by_id(5), SchemaError),
+        ([HttpResponse(200, REFERENCE)] * 2, lambda registry: registry.by_id(5), SchemaError),
         (
-            [Answer(200, REFERENCE), Answer(200, {"schemaType": "JSON", "schema": "{}"})],
+            [
+                HttpResponse(200, REFERENCE),
+                HttpResponse(200, {"schemaType": "JSON", "schema": "{}"}),
+            ],
             lambda registry: registry.by_id(5),
             SchemaError,
         ),
         (
-            [Answer(302, b"", {"location": f"http://{WORD}.test/{WORD}"})],
+            [HttpResponse(302, b"", {"location": f"http://{WORD}.test/{WORD}"})],
             lambda registry: registry.by_id(5),
             RegistryError,
         ),
@@ -131,21 +136,21 @@ REFERENCE = {"schema": '"long"', "references": [{"name": WORD, "subject": WORD, 
         "redirect",
     ],
 )
-def test_all_texts_of_answers(
+def test_all_texts_of_responses(
     server: RegistryServer,
-    answers: list[Answer],
+    responses: list[HttpResponse],
     ask: Callable[[RegistryClient], Any],
     kind: type[Exception],
 ) -> None:
-    server.answers = answers
+    server.responses = responses
     with pytest.raises(kind) as caught:
         ask(client(server, user_info=Secret(PLAIN)))
     assert WORD[:6] not in str(caught.value)
 
 
 def test_reasons_that_are_returned(server: RegistryServer) -> None:
-    server.answers = [Answer(200, {"is_compatible": False, "messages": [WORD]})]
+    server.responses = [HttpResponse(200, {"is_compatible": False, "messages": [WORD]})]
     assert client(server, user_info=Secret(PLAIN)).incompatibilities("s", LONG) == ("***",)
-    server.answers = [Answer(200, [{"subject": WORD, "version": 1}])]
+    server.responses = [HttpResponse(200, [{"subject": WORD, "version": 1}])]
     text = client(server, user_info=Secret(PLAIN)).other_subjects_hint(5, "a-value")
     assert text.startswith("id 5 belongs to '***' in the Schema Registry")

@@ -1,8 +1,8 @@
 """Spark and its processes, as far as exactly-once depends on them, around the real writing code.
 
 A `Process` is a thread whose requests to Kafka are counted: it can be killed, or stopped for a
-while, before a request or between a request and its answer. A killed process sends nothing more, so
-no clean-up of ours runs, as after kill -9. A `Query` has what outlives processes: the checkpoint
+while, before a request or between a request and its response. A killed process sends nothing more,
+so no clean-up of ours runs, as after kill -9. A `Query` has what outlives processes: the checkpoint
 (which batches were planned and which are done) and its id.
 """
 
@@ -39,8 +39,8 @@ class Killed(BaseException):
 
 class Process:
     """`at` counts requests from 1 (those called `only`, if that is given), `answered` False stops
-    before it is sent, True before its answer is read. What happens there: `then` "kill" or "pause";
-    None lets everything through."""
+    before it is sent, True before its response is read. What happens there: `then` "kill" or
+    "pause"; None lets everything through."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Process:
 
     def after(self) -> None:
         self._check()
-        # "At least": several requests may be sent before the first answer is read.
+        # "At least": several requests may be sent before the first response is read.
         if self.at and self._count() >= self.at and self.answered:
             self.answered = False
             self._stop()
@@ -135,10 +135,10 @@ def watched_connections(monkeypatch: Any) -> Iterator[None]:
 
     def counted_receive(self: Connection, *args: Any, **kwargs: Any) -> Any:
         process = getattr(_here, "process", None)
-        answer = receive(self, *args, **kwargs)
+        response = receive(self, *args, **kwargs)
         if process is not None:
             process.after()
-        return answer
+        return response
 
     with monkeypatch.context() as patch:
         patch.setattr(Connection, "send", counted_send)

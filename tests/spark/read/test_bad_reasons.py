@@ -75,15 +75,15 @@ def test_faults_of_the_registry_are_no_bad_records(
     fake_cluster.create_topic("orders")
     topics.put("orders", [b"\0\0\0\0%c?" % large])
     with monkeypatch.context() as patch:
-        patch.setattr(rest_service, "MAX_ANSWER_BYTES", 4_000)
+        patch.setattr(rest_service, "MAX_RESPONSE_BYTES", 4_000)
         with pytest.raises(KafkaError, match="longer than 4000 bytes"):
             topics.read(topics.options("orders", onBadRecord=handling))
 
     def refusing(method: str, path: str, body: Any) -> tuple[int, Any]:
         if path.startswith(f"/schemas/ids/{large}"):
             return 403, {"error_code": 40301, "message": "denied"}
-        return SmallRegistry.answer(registry, method, path, body)
+        return SmallRegistry.respond(registry, method, path, body)
 
-    monkeypatch.setattr(registry, "answer", refusing)
+    monkeypatch.setattr(registry, "respond", refusing)
     with pytest.raises(KafkaError, match="40301"):
         topics.read(topics.options("orders", onBadRecord=handling))

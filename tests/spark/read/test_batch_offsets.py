@@ -23,7 +23,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer
+from sparkkafka.testing.fake.faults import ErrorResponse
 from tests.client.support import commit_offsets, open_cluster, write
 from tests.spark.read.test_bind_offsets import append
 from tests.support.batches import build_batch
@@ -126,10 +126,10 @@ def test_a_topic_that_is_recreated_while_its_offsets_are_looked_up(fake: FakeClu
     start."""
     assert len(run(fake)) == 3
 
-    def recreate(_: object) -> Answer:
+    def recreate(_: object) -> ErrorResponse:
         fake.recreate_topic("t")
         write(fake, "t", 5)
-        return Answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return ErrorResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     fake.fault(recreate, api="ListOffsets")
     assert run(fake, **{"fetchOffset.retryIntervalMs": "1"}) == [(0, offset) for offset in range(5)]

@@ -368,7 +368,7 @@ def test_a_recreated_topic_that_ends_before_the_planned_start(three: Any) -> Non
     assert planned.offsets() == [0]
 
 
-def test_a_broker_whose_fetch_answers_have_another_start(three: Any) -> None:
+def test_a_broker_whose_fetch_responses_have_another_start(three: Any) -> None:
     write(three, "t", 3)
     three.advance_log_start("t", 0, 3)
     planned = Planned(three, **{"kafkaConsumer.pollTimeoutMs": "5000"})
@@ -386,7 +386,7 @@ def test_a_broker_whose_fetch_answers_have_another_start(three: Any) -> None:
 
 
 def test_records_deleted_while_they_are_read_are_a_loss(three: Any) -> None:
-    """The first answer has bound the range: what goes after that was promised."""
+    """The first response has bound the range: what goes after that was promised."""
     write(three, "t", 40, batch_size=1, per_send=1, linger_ms=0)
     planned = Planned(three, **{"kafka.max.partition.fetch.bytes": "1"})
     three.fault(lambda request: three.advance_log_start("t", 0, 40), api="Fetch", nth=5)
@@ -481,7 +481,7 @@ def test_the_end_is_the_leaders_not_that_of_a_replica(fake_cluster_factory: Any)
     assert planned.offsets() == upto(5)
 
 
-def test_errors_before_the_first_answer_are_retried(three: Any) -> None:
+def test_errors_before_the_first_response_are_retried(three: Any) -> None:
     planned = Planned(three)
     three.fault(ErrorCode.NOT_LEADER_OR_FOLLOWER, api="Fetch", times=2)
     write(three, "t", 1)

@@ -203,7 +203,7 @@ class Row(NamedTuple):
 
 
 def is_true(one: Filter, row: Row) -> bool | None:
-    """SQL's answer, with None for null. Written apart from the code that it tests."""
+    """SQL's response, with None for null. Written apart from the code that it tests."""
     if isinstance(one, Not):
         inner = is_true(one.child, row)
         return None if inner is None else not inner
@@ -535,7 +535,7 @@ def test_a_limit_reads_that_many_rows_of_one_range(fake_cluster: FakeCluster, fi
     rows = [row for batch in reader.read(first) for row in batch.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(10))
     assert {row["partition"] for row in rows} == {first.partition}
-    # One answer has the rows, and one more may be on its way.
+    # One response has the rows, and one more may be on its way.
     assert 1 <= len(fake_cluster.requests_of("Fetch")) <= 3
     reader.pushLimit(0)
     fake_cluster.clear_requests()

@@ -179,7 +179,7 @@ def test_that_a_broker_finds_no_record_does_not_mean_that_there_is_none(
     kafka_cluster: Any, new_topic: Callable[..., str]
 ) -> None:
     """ListOffsets looks into the first segment that is late enough. Its late record is deleted
-    here, so the answer is "none", although the next segment holds one."""
+    here, so the response is "none", although the next segment holds one."""
     topic = new_topic(configs={"segment.ms": "1", "message.timestamp.type": "CreateTime"})
     for ms in (T0 + 5000, T0 + 500, T0 + 5002):
         confluent_write(kafka_cluster.bootstrap_servers, topic, [Record(None, b"v", (), ms)])

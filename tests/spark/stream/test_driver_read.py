@@ -22,7 +22,7 @@ from sparkkafka.errors import CorruptRecordError, DataLossError, ErrorCode
 from sparkkafka.spark import pyspark_internals
 from sparkkafka.spark.stream import reader as stream_reader
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, CutFrame, Delay, Drop, Garbage
+from sparkkafka.testing.fake.faults import CutFrame, Delay, Drop, ErrorResponse, Garbage
 from tests.client.support import settings, write
 from tests.spark.stream.stream_support import (  # noqa: F401
     fake,
@@ -181,7 +181,7 @@ def test_rows_larger_than_they_seemed(
     assert len(numbers(take(source))) == ROWS // PARTITIONS
 
 
-def test_large_answers_are_not_asked_for(fake: FakeCluster) -> None:  # noqa: F811
+def test_large_responses_are_not_asked_for(fake: FakeCluster) -> None:  # noqa: F811
     fake.create_topic("large", partitions=6)
     with Producer(settings(fake)) as producer:
         for number in range(60):
@@ -198,9 +198,9 @@ def test_large_answers_are_not_asked_for(fake: FakeCluster) -> None:  # noqa: F8
 @pytest.mark.parametrize(
     "action",
     [
-        Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER),
-        Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
-        Answer(ErrorCode.KAFKA_STORAGE_ERROR),
+        ErrorResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ErrorResponse(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        ErrorResponse(ErrorCode.KAFKA_STORAGE_ERROR),
         Drop.BEFORE,
         Drop.AFTER,
         CutFrame(40),

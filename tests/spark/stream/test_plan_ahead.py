@@ -59,7 +59,7 @@ def test_everything_is_there_when_spark_asks_for_the_plan(cluster: FakeCluster) 
     assert source._plan_ahead._thread is None
 
 
-def test_answers_are_not_held_up(cluster: FakeCluster) -> None:
+def test_responses_are_not_held_up(cluster: FakeCluster) -> None:
     """What Spark asks while a plan is being made."""
     source = reader(cluster, maxRecordsReadByDriver="1000")
     start = source.initialOffset()

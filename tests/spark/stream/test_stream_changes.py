@@ -20,7 +20,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.spark.stream import planner
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.faults import Answer, RecordedRequest
+from sparkkafka.testing.fake.faults import ErrorResponse, RecordedRequest
 from tests.client.support import settings
 from tests.spark.stream.stream_support import (
     fake,
@@ -131,9 +131,9 @@ def test_a_topic_of_a_pattern_that_the_user_may_no_longer_see(fake: FakeCluster,
     fake.create_topic("t")
     source = reader(fake, subscribePattern="^[tu]$", failOnDataLoss=fail)
 
-    def refuse(request: RecordedRequest) -> Answer | None:
+    def refuse(request: RecordedRequest) -> ErrorResponse | None:
         denied = [row.name for row in request.message.topics or ()] == ["u"]
-        return Answer(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)) if denied else None
+        return ErrorResponse(int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)) if denied else None
 
     fake.fault(refuse, api="Metadata", times=None)
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED from Metadata of topic u"):

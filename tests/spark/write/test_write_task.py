@@ -25,7 +25,7 @@ from sparkkafka.errors import (
 from sparkkafka.spark.write import write_task
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 from sparkkafka.spark.write.writer import input_columns
-from sparkkafka.testing.fake.faults import Answer, Delay
+from sparkkafka.testing.fake.faults import Delay, ErrorResponse
 from tests.client.support import QUICK, log_values, open_cluster, reader
 from tests.spark.schemas import ddl
 
@@ -142,7 +142,7 @@ def test_a_large_record_that_compresses_below_the_topics_limit_is_written(
 def test_a_limit_that_may_not_be_asked_for_is_an_error_all_the_same(fake_cluster: Any) -> None:
     fake_cluster.create_topic("t", configs={"max.message.bytes": "1000"})
     fake_cluster.fault(
-        Answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="DescribeConfigs", times=None
+        ErrorResponse(ErrorCode.TOPIC_AUTHORIZATION_FAILED), api="DescribeConfigs", times=None
     )
     with pytest.raises(ProduceError, match=r"MESSAGE_TOO_LARGE.*max\.message\.bytes \(not known"):
         write(fake_cluster, batch([b"x" * 3000]), topic="t")
@@ -204,7 +204,9 @@ def test_topics_are_made_as_the_options_say(fake_cluster: Any) -> None:
 def test_another_task_that_was_faster_is_no_error(fake_cluster: Any) -> None:
     fake_cluster.create_topic("t")
     # The first look finds nothing, as before the other task made the topic.
-    fake_cluster.fault(Answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), api="Metadata", topic="t")
+    fake_cluster.fault(
+        ErrorResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), api="Metadata", topic="t"
+    )
     message = write(fake_cluster, batch([b"v"]), topic="t", createTopic="true")
     assert len(fake_cluster.requests_of("CreateTopics")) == 1
     assert message.rows == 1
@@ -225,7 +227,7 @@ def test_another_task_that_was_faster_is_no_error(fake_cluster: Any) -> None:
     ],
 )
 def test_a_topic_that_may_not_be_made(fake_cluster: Any, code: ErrorCode, words: str) -> None:
-    fake_cluster.fault(Answer(code, message="no"), api="CreateTopics", times=None)
+    fake_cluster.fault(ErrorResponse(code, message="no"), api="CreateTopics", times=None)
     with pytest.raises(
         BrokerError, match=f"{code.name} from CreateTopics of topic new @ .*{words}"
     ):
@@ -286,7 +288,7 @@ def test_the_message_says_what_was_written(
 ) -> None:
     fake_cluster.create_topic("t", partitions=2)
     fake_cluster.append("t", 1, b"?", end_offset=5)
-    fake_cluster.fault(Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), api="Produce", nth=1)
+    fake_cluster.fault(ErrorResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER), api="Produce", nth=1)
     with caplog.at_level(logging.INFO, "sparkkafka.spark.write.write_task"):
         message = write(
             fake_cluster,
@@ -305,7 +307,7 @@ def test_the_message_says_what_was_written(
     assert "offsets t-0: 0..0, t-1: 5..7 in " in line
 
 
-def test_offsets_are_not_known_without_answers(fake_cluster: Any) -> None:
+def test_offsets_are_not_known_without_responses(fake_cluster: Any) -> None:
     fake_cluster.create_topic("t")
     message = write(fake_cluster, batch([b"v"]), topic="t", kafka__acks="0")
     assert message.partitions == {("t", 0): (1, -1, -1)}

@@ -59,8 +59,8 @@ OFFSET_FETCH_VERSION_WITH_GROUPS = 8
 def find_coordinator(call: Call) -> FindCoordinatorResponse:
     message = call.message
     batched = call.version >= COORDINATOR_VERSION_WITH_LIST
-    answer = call.top_level or call.error_of()
-    code = answer.code if answer is not None else 0
+    injected = call.top_level or call.error_of()
+    code = injected.code if injected is not None else 0
     if message.key_type not in COORDINATOR_TYPES and not code:
         code = ErrorCode.INVALID_REQUEST
     rows = []
@@ -140,7 +140,7 @@ def offset_commit(call: Call) -> OffsetCommitResponse:
 
 
 def _commit_offset(call: Call, topic: str, row: OffsetCommitRequestPartition, code: int) -> int:
-    answer = call.error_of(topic, row.partition_index)
+    injected = call.error_of(topic, row.partition_index)
     if not code:
         try:
             call.state.partition(topic, row.partition_index)
@@ -148,7 +148,7 @@ def _commit_offset(call: Call, topic: str, row: OffsetCommitRequestPartition, co
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not code and len(row.committed_metadata or "") > call.state.groups.max_metadata_bytes:
         code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-    if not code and (answer is None or answer.applied):
+    if not code and (injected is None or injected.applied):
         offsets = call.state.group(call.message.group_id).offsets
         offsets[topic, row.partition_index] = CommittedOffset(
             row.committed_offset,
@@ -156,7 +156,7 @@ def _commit_offset(call: Call, topic: str, row: OffsetCommitRequestPartition, co
             row.committed_metadata or "",
             call.state.groups.next_serial(),
         )
-    return answer.code if answer is not None else code
+    return injected.code if injected is not None else code
 
 
 def offset_fetch(call: Call) -> OffsetFetchResponse:
@@ -197,10 +197,10 @@ def offset_fetch(call: Call) -> OffsetFetchResponse:
 def _fetch_error(call: Call, group_id: str) -> int:
     """Return the error of a whole group, 0 if there is none. A fault rule with a topic is an error
     of that topic's partitions only."""
-    answer = call.top_level
-    if answer is None and call.fault is not None and call.fault.partition is None:
-        answer = call.error_of()
-    return answer.code if answer is not None else group_error(call, group_id)
+    injected = call.top_level
+    if injected is None and call.fault is not None and call.fault.partition is None:
+        injected = call.error_of()
+    return injected.code if injected is not None else group_error(call, group_id)
 
 
 def _fetch_offsets(
@@ -221,8 +221,8 @@ def _fetch_offsets(
     for name, numbers in requested.items():
         rows: list[dict[str, Any]] = []
         for number in numbers:
-            answer = call.error_of(name, number)
-            error = answer.code if answer is not None else code
+            injected = call.error_of(name, number)
+            error = injected.code if injected is not None else code
             if not error and call.message.require_stable and group.is_pending((name, number)):
                 error = ErrorCode.UNSTABLE_OFFSET_COMMIT
             committed = None if error else offsets.get((name, number))
@@ -247,9 +247,9 @@ MEMBERS_VERSION = 3
 
 def _request_error(call: Call, group_id: str) -> int:
     """Return the error of a member's request, 0 if there is none."""
-    answer = call.top_level or call.error_of()
-    if answer is not None:
-        return answer.code
+    injected = call.top_level or call.error_of()
+    if injected is not None:
+        return injected.code
     return group_error(call, group_id)
 
 
@@ -390,10 +390,10 @@ def leave_group(call: Call) -> LeaveGroupResponse:
 
 def consumer_group_heartbeat(call: Call) -> ConsumerGroupHeartbeatResponse:
     message: ConsumerGroupHeartbeatRequest = call.message
-    answer = call.top_level or call.error_of()
-    code = answer.code if answer is not None else group_error(call, message.group_id)
+    injected = call.top_level or call.error_of()
+    code = injected.code if injected is not None else group_error(call, message.group_id)
     if code:
-        text = answer.message if answer is not None else None
+        text = injected.message if injected is not None else None
         return ConsumerGroupHeartbeatResponse(error_code=code, error_message=text)
     group = call.state.group(message.group_id).consumer_protocol
     try:

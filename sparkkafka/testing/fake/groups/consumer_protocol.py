@@ -26,7 +26,7 @@ Partition = tuple[uuid.UUID, int]
 
 @dataclass(slots=True)
 class AssignedMember:
-    """A member. `reported` is the assignment of its last answer; `away`: a static member that has
+    """A member. `reported` is the assignment of its last response; `away`: a static member that has
     left for now."""
 
     member_id: str
@@ -133,7 +133,7 @@ def heartbeat(
     group.update_targets(topics)
     group.reconcile(member, owned)
     assigned = group.assignment_of(member)
-    # A member that sends all fields has perhaps lost the last answer, so it gets the assignment.
+    # A member that sends all fields has perhaps lost the last response, so it gets the assignment.
     full = owned is not None and message.subscribed_topic_names is not None
     is_new = full or assigned != member.reported
     member.reported = assigned

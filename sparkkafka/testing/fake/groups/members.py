@@ -112,7 +112,7 @@ class Membership:
         member.rebalance_timeout_ms = joiner.rebalance_timeout_ms
         follower = self.state is GroupState.STABLE and member.member_id != self.leader
         if same and (follower or self.state is GroupState.COMPLETING):
-            return member  # it joins again because the answer was lost
+            return member  # it joins again because the response was lost
         return self._wait_for_others(member)
 
     def _check_protocols(self, joiner: FakeMember, protocol_type: str) -> None:

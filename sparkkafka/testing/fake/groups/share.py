@@ -37,10 +37,10 @@ LOCK_MS = 30_000
 
 def share_group_heartbeat(call: Call) -> ShareGroupHeartbeatResponse:
     message: ShareGroupHeartbeatRequest = call.message
-    answer = call.top_level or call.error_of()
-    code = answer.code if answer is not None else group_error(call, message.group_id)
+    injected = call.top_level or call.error_of()
+    code = injected.code if injected is not None else group_error(call, message.group_id)
     if code:
-        text = answer.message if answer is not None else None
+        text = injected.message if injected is not None else None
         return ShareGroupHeartbeatResponse(error_code=code, error_message=text)
     group = call.state.group(message.group_id).share
     epoch, topics = group.members.get(message.member_id, (0, frozenset()))

@@ -25,15 +25,15 @@ from sparkkafka.protocol.messages import (
     ScramCredentialDeletion,
 )
 from sparkkafka.testing.fake.call import Call
-from sparkkafka.testing.fake.faults import RESOURCE_TOPIC, Answer
+from sparkkafka.testing.fake.faults import RESOURCE_TOPIC, ErrorResponse
 from sparkkafka.testing.fake.log.producers import Refused
 from sparkkafka.testing.fake.security.state import Credential, StoredAcl, StoredFilter
 
 
 def describe_acls(call: Call) -> DescribeAclsResponse:
-    answer = call.top_level or call.error_of()
-    if answer is not None:
-        return DescribeAclsResponse(error_code=answer.code, error_message=answer.message)
+    injected = call.top_level or call.error_of()
+    if injected is not None:
+        return DescribeAclsResponse(error_code=injected.code, error_message=injected.message)
     try:
         found = call.state.acls.matching(_filter(call.message))
     except Refused as error:
@@ -84,20 +84,20 @@ def create_acls(call: Call) -> CreateAclsResponse:
             row.operation,
             row.permission_type,
         )
-        answer = _error_of_acl(call, acl)
+        injected = _error_of_acl(call, acl)
         result = AclCreationResult(error_message=None)
-        if answer is None or answer.applied:
+        if injected is None or injected.applied:
             try:
                 call.state.acls.create(acl)
             except Refused as error:
                 result.error_code, result.error_message = error.code, error.message
-        if answer is not None:
-            result.error_code, result.error_message = answer.code, answer.message
+        if injected is not None:
+            result.error_code, result.error_message = injected.code, injected.message
         rows.append(result)
     return CreateAclsResponse(results=rows)
 
 
-def _error_of_acl(call: Call, acl: StoredAcl) -> Answer | None:
+def _error_of_acl(call: Call, acl: StoredAcl) -> ErrorResponse | None:
     """Return the error for an ACL. A rule with a topic is about none of the other resources."""
     return call.error_of(acl.resource_name if acl.resource_type == RESOURCE_TOPIC else "")
 
@@ -111,22 +111,22 @@ def delete_acls(call: Call) -> DeleteAclsResponse:
 def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterResult:
     """Delete the ACLs that match one filter."""
     # A rule without a topic refuses the filter as a whole.
-    answer = call.error_of()
-    if answer is not None and (call.fault is None or call.fault.topic is None):
-        return DeleteAclsFilterResult(error_code=answer.code, error_message=answer.message)
+    injected = call.error_of()
+    if injected is not None and (call.fault is None or call.fault.topic is None):
+        return DeleteAclsFilterResult(error_code=injected.code, error_message=injected.message)
     try:
         found = call.state.acls.matching(requested)
     except Refused as error:
         return DeleteAclsFilterResult(error_code=error.code, error_message=error.message)
     rows = []
     for acl in found:
-        answer = _error_of_acl(call, acl)
-        if answer is None or answer.applied:
+        injected = _error_of_acl(call, acl)
+        if injected is None or injected.applied:
             call.state.acls.delete(acl)
         rows.append(
             DeleteAclsMatchingAcl(
-                error_code=0 if answer is None else answer.code,
-                error_message=None if answer is None else answer.message,
+                error_code=0 if injected is None else injected.code,
+                error_message=None if injected is None else injected.message,
                 resource_type=acl.resource_type,
                 resource_name=acl.resource_name,
                 pattern_type=acl.pattern_type,
@@ -143,10 +143,10 @@ def _delete_matching(call: Call, requested: StoredFilter) -> DeleteAclsFilterRes
 
 
 def describe_user_scram_credentials(call: Call) -> DescribeUserScramCredentialsResponse:
-    answer = call.top_level or call.error_of()
-    if answer is not None:
+    injected = call.top_level or call.error_of()
+    if injected is not None:
         return DescribeUserScramCredentialsResponse(
-            error_code=answer.code, error_message=answer.message
+            error_code=injected.code, error_message=injected.message
         )
     rows = []
     for user in [row.name for row in call.message.users or ()] or call.state.scram_users.users:
@@ -166,19 +166,19 @@ def alter_user_scram_credentials(call: Call) -> AlterUserScramCredentialsRespons
     changes: dict[str, list[Any]] = {}
     for row in (*call.message.deletions, *call.message.upsertions):
         changes.setdefault(row.name, []).append(row)
-    answer = call.error_of()
+    injected = call.error_of()
     rows = []
     for user, changes_of_user in changes.items():
         result = AlterUserScramCredentialsResult(user=user, error_message=None)
         try:
             if call.release.has_controller_broker and call.broker_id != call.state.controller_id:
                 raise Refused(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
-            if answer is None or answer.applied:
+            if injected is None or injected.applied:
                 _alter(call, changes_of_user)
         except Refused as error:
             result.error_code, result.error_message = error.code, error.message
-        if answer is not None:
-            result.error_code, result.error_message = answer.code, answer.message
+        if injected is not None:
+            result.error_code, result.error_message = injected.code, injected.message
         rows.append(result)
     return AlterUserScramCredentialsResponse(results=rows)
 

@@ -1,6 +1,6 @@
 """SASL at a fake broker: which connections are authenticated, and for how long (KIP-368).
 
-Like a real broker, a listener with `users` closes a connection without an answer if it sends
+Like a real broker, a listener with `users` closes a connection without a response if it sends
 another request than ApiVersions before it is authenticated, or after its session has expired.
 """
 

@@ -62,16 +62,16 @@ _UNVERIFIED: dict[int, ErrorCode] = {
 
 def init_producer_id(call: Call) -> InitProducerIdResponse:
     message: InitProducerIdRequest = call.message
-    answer = call.top_level or call.error_of()
+    injected = call.top_level or call.error_of()
     code, response = 0, InitProducerIdResponse(producer_epoch=NO_EPOCH)
-    if answer is None or answer.applied:
+    if injected is None or injected.applied:
         try:
             producer_id, epoch = _init_producer_id(call, message)
             response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
         except Refused as error:
             code = _for_version(call, error.code, INIT_VERSION_WITH_FENCED)
-    if answer is not None:
-        code, response = answer.code, InitProducerIdResponse(producer_epoch=NO_EPOCH)
+    if injected is not None:
+        code, response = injected.code, InitProducerIdResponse(producer_epoch=NO_EPOCH)
     response.error_code = code
     call.changed.notify_all()
     return response
@@ -112,12 +112,12 @@ def add_partitions_to_txn(call: Call) -> AddPartitionsToTxnResponse:
     ]
     codes = dict.fromkeys(requested, 0)
     injected = {
-        row: answer.code for row in requested if (answer := call.error_of(*row)) is not None
+        row: injected.code for row in requested if (injected := call.error_of(*row)) is not None
     }
-    if not injected or (call.answer is not None and call.answer.applied):
+    if not injected or (call.injected is not None and call.injected.applied):
         codes = _add_partitions(call, message, requested)
     if injected:
-        applied = call.answer is not None and call.answer.applied
+        applied = call.injected is not None and call.injected.applied
         other = 0 if applied else ErrorCode.OPERATION_NOT_ATTEMPTED
         codes = {row: injected.get(row, codes[row] or other) for row in requested}
     call.changed.notify_all()
@@ -171,23 +171,23 @@ def _change_transaction(call: Call, transactional_id: str, change: Callable[[], 
 def add_offsets_to_txn(call: Call) -> AddOffsetsToTxnResponse:
     """Add the group's partition of __consumer_offsets to the transaction."""
     message: AddOffsetsToTxnRequest = call.message
-    answer = call.top_level or call.error_of()
+    injected = call.top_level or call.error_of()
     code = 0
-    if answer is None or answer.applied:
+    if injected is None or injected.applied:
         tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
         partition = (OFFSETS_TOPIC, offsets_partition(message.group_id))
         code = _change_transaction(
             call, tid, lambda: call.state.transactions.add_partitions(tid, pid, epoch, [partition])
         )
     call.changed.notify_all()
-    return AddOffsetsToTxnResponse(error_code=code if answer is None else answer.code)
+    return AddOffsetsToTxnResponse(error_code=code if injected is None else injected.code)
 
 
 def end_txn(call: Call) -> EndTxnResponse:
     message: EndTxnRequest = call.message
-    answer = call.top_level or call.error_of()
+    injected = call.top_level or call.error_of()
     response = EndTxnResponse()
-    if answer is None or answer.applied:
+    if injected is None or injected.applied:
         tid, pid, epoch = message.transactional_id, message.producer_id, message.producer_epoch
         commit, transactions = message.committed, call.state.transactions
 
@@ -201,7 +201,7 @@ def end_txn(call: Call) -> EndTxnResponse:
 
         response.error_code = _change_transaction(call, tid, end)
     call.changed.notify_all()
-    return response if answer is None else EndTxnResponse(error_code=answer.code)
+    return response if injected is None else EndTxnResponse(error_code=injected.code)
 
 
 def describe_transactions(call: Call) -> DescribeTransactionsResponse:
@@ -212,8 +212,8 @@ def describe_transactions(call: Call) -> DescribeTransactionsResponse:
 
 
 def _describe_transaction(call: Call, transactional_id: str) -> DescribedTransactionState:
-    answer = call.error_of()
-    code: int = 0 if answer is None else answer.code
+    injected = call.error_of()
+    code: int = 0 if injected is None else injected.code
     if not code:
         try:
             _check_id(transactional_id)
@@ -242,9 +242,9 @@ def _describe_transaction(call: Call, transactional_id: str) -> DescribedTransac
 
 def list_transactions(call: Call) -> ListTransactionsResponse:
     message: ListTransactionsRequest = call.message
-    answer = call.top_level or call.error_of()
-    if answer is not None:
-        return ListTransactionsResponse(error_code=answer.code)
+    injected = call.top_level or call.error_of()
+    if injected is not None:
+        return ListTransactionsResponse(error_code=injected.code)
     try:
         pattern = re.compile(message.transactional_id_pattern or ".*", re.DOTALL)
     except re.error:
@@ -359,8 +359,8 @@ def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
                 codes[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif len(row.committed_metadata or "") > state.groups.max_metadata_bytes:
                 codes[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            answer = call.error_of(*key)
-            if not codes[key] and (answer is None or answer.applied):
+            injected = call.error_of(*key)
+            if not codes[key] and (injected is None or injected.applied):
                 offsets[key] = CommittedOffset(
                     row.committed_offset,
                     row.committed_leader_epoch,
@@ -378,9 +378,9 @@ def txn_offset_commit(call: Call) -> TxnOffsetCommitResponse:
             if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 codes[key] = error.code
     for key in codes:
-        answer = call.error_of(*key)
-        if answer is not None:
-            codes[key] = answer.code
+        injected = call.error_of(*key)
+        if injected is not None:
+            codes[key] = injected.code
     call.changed.notify_all()
     return TxnOffsetCommitResponse(
         topics=[

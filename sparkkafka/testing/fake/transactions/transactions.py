@@ -147,7 +147,7 @@ class Transactions:
         elif found.producer_epoch == NO_EPOCH or epoch == found.producer_epoch:
             found.last_epoch = found.producer_epoch
             found.producer_epoch += 1
-        elif epoch != found.last_epoch:  # equal: the same request again, whose answer got lost
+        elif epoch != found.last_epoch:  # equal: the same request again, whose response got lost
             raise Refused(ErrorCode.PRODUCER_FENCED, f"the epoch is {found.producer_epoch}")
         found.timeout_ms = timeout_ms
         found.state = TransactionState.EMPTY

@@ -1,6 +1,7 @@
 """The JSON of the page, from the snapshots that a thread takes.
 
-Answers are limited in size: lists have at most MAX_ROWS rows, and `total` says how many there are.
+Responses are limited in size: lists have at most MAX_ROWS rows, and `total` says how many there
+are.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Watcher:
         return self._collector.history.curves(names)
 
 
-class Answers(Mapping[str, Callable[[Query], Any]]):
+class Responses(Mapping[str, Callable[[Query], Any]]):
     """The documents of the page, by path. Use it under `with`: it has connections of its own."""
 
     def __init__(
