@@ -125,9 +125,11 @@ def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
 class ValueDecoder:
     """Decodes one value of each entry to an array of the Arrow type `type`. `skipper` skips the
     same values. `default_bytes`: how many bytes of defaults a value may have, which were not
-    written. `reads_found`: it also reads an ItemsCursor."""
+    written. `reads_found`: it also reads an ItemsCursor. `reads_zero`: the byte 0 is a value, and
+    no bad one."""
 
     default_bytes = 0
+    reads_zero = False
 
     def __init__(self, column_type: pa.DataType, skipper: Skipper) -> None:
         self.type = column_type
@@ -226,6 +228,7 @@ class NumberDecoder(LeafDecoder):
         self._bits = bits
         self._is_float = is_float
         self._convert = convert
+        self.reads_zero = not is_float
 
     def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
         values: NDArray[Any]
@@ -277,6 +280,7 @@ class BytesDecoder(LeafDecoder):
     def __init__(self, column_type: pa.DataType, skipper: BlobSkipper) -> None:
         super().__init__(column_type, skipper)
         self._blobs = skipper
+        self.reads_zero = skipper.is_found
 
     def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
         return cursor.gather(*self._blobs.locate(cursor, mask))
@@ -369,6 +373,7 @@ class DecimalDecoder(BytesDecoder):
     ) -> None:
         super().__init__(column_type, skipper)
         self._written = written
+        self.reads_zero = False
         self._too_long = f"a decimal of more than {written.precision} digits"
 
     def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
@@ -544,11 +549,18 @@ class UnionDecoder(ValueDecoder):
         self._union = skipper
         self._branches = branches
         self._has_members = has_members
+        self._optional = None
+        if len(branches) == 2 and not has_members and branches[0] == Branch(None):
+            self._optional = branches[1].decoder
         self.default_bytes = max(
             (branch.decoder.default_bytes for branch in branches if branch.decoder), default=0
         )
 
     def read(self, cursor: Cursor) -> pa.Array:
+        if self._optional is not None:
+            byte = cursor.chunk.data.take(cursor.at, mode="clip")
+            if np.bitwise_or.reduce(byte) in (0, 2):  # the number of the first or second branch
+                return self._read_optional(self._optional, cursor, byte >> 1)
         numbers = self._union.read_branches(cursor)
         count = len(numbers)
         # For each member: the branches that become it, as (which entries have the branch, values).
@@ -577,6 +589,18 @@ class UnionDecoder(ValueDecoder):
         ]
         bitmap = None if valid.all() else validity(valid)
         return pa.Array.from_buffers(self.type, count, [bitmap], children=children)
+
+    def _read_optional(self, decoder: ValueDecoder, cursor: Cursor, numbers: Bytes) -> pa.Array:
+        """Read the values of a union of null and one other branch, of which `numbers` has the
+        entries' branches: 0 or 1."""
+        mask = numbers.view(np.bool_)
+        if decoder.reads_zero:  # a null's number, 0, is read as if it were the value
+            cursor.at = cursor.at + numbers
+            values = decoder.read(cursor)
+        else:
+            cursor.skip(1, self.path)
+            values = _read_branch(decoder, cursor, mask)
+        return null_outside(values, mask)
 
 
 def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array:
