@@ -38,8 +38,12 @@ from sparkkafka.schemas.values import MemoryBudget
 INACTIVE: Final = 1 << 62
 """The end of an inactive entry."""
 
-PADDING: Final = 32
+_PADDING: Final = 32
 """Zeros behind the data."""
+
+_LONG: Final = 256
+"""Payloads of so many bytes on average are not copied to have zeros behind them, which would take
+longer than reads close to the end of the data take."""
 
 _FREE_ITEMS: Final = 64
 """How many free items (items that have no bytes: nulls) a payload may have, besides one for each of
@@ -64,7 +68,7 @@ class BadValueError(Exception):
 class Chunk:
     """Payloads that are decoded together, and which of their rows are bad.
 
-    `data`: the bytes of the payloads and PADDING zeros. `sizes`: the bytes of each payload.
+    `data`: the bytes of the payloads, and zeros. `sizes`: the bytes of each payload.
     `budget`: the memory budget of the decode call. `failures` counts the calls of `fail`: code that
     reads by several cursors compares it, to find out whether rows have become bad meanwhile.
     """
@@ -72,13 +76,23 @@ class Chunk:
     def __init__(self, data: Bytes, sizes: Ints, budget: MemoryBudget) -> None:
         self.data = data
         self.budget = budget
-        self.buffer = pa.py_buffer(data)
-        self.zeros_at = len(data) - PADDING
         self.is_bad = np.zeros(len(sizes), np.bool_)
         self.reasons: dict[int, str] = {}
         self.failures = 0
         self._free_items = sizes + _FREE_ITEMS
         self._row_budgets = sizes * BYTES_PER_BYTE + ROW_BYTES
+        if len(data) < _LONG * len(sizes):
+            self.zeros_at  # noqa: B018  # copies the data
+
+    @cached_property
+    def zeros_at(self) -> int:
+        """Where the zeros behind the data begin. They are there once this is asked for."""
+        begin = len(self.data)
+        padded = np.empty(begin + _PADDING, np.uint8)
+        padded[:begin] = self.data
+        padded[begin:] = 0
+        self.data = padded
+        return begin
 
     @cached_property
     def raw(self) -> bytes:
@@ -292,7 +306,7 @@ class Cursor:
         offsets[1:-1:2] = starts
         offsets[2:-1:2] = starts + lengths
         offsets[-1] = len(self.chunk.data)
-        return odd_values(offsets, self.chunk.buffer)
+        return odd_values(offsets, pa.py_buffer(self.chunk.data))
 
 
 Found = list[NDArray[Any]]

@@ -38,7 +38,7 @@ from sparkkafka.schemas.arrays import (
     repeated_key_codes,
     spread,
 )
-from sparkkafka.schemas.avro.cursor import PADDING, Chunk, Cursor
+from sparkkafka.schemas.avro.cursor import Chunk, Cursor
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, bytes_per_value
@@ -116,10 +116,7 @@ class AvroDecoder:
 def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
     """Return a cursor of rows, at the begin of each payload. `offsets`: of the payloads in
     `data`."""
-    padded = np.empty(len(data) + PADDING, np.uint8)
-    padded[: len(data)] = data
-    padded[len(data) :] = 0
-    return Cursor(Chunk(padded, np.diff(offsets), budget), offsets[:-1], offsets[1:])
+    return Cursor(Chunk(data, np.diff(offsets), budget), offsets[:-1], offsets[1:])
 
 
 class ValueDecoder:
