@@ -109,15 +109,16 @@ _SAMPLE: Final = 64
 """Varints that are looked at to see whether many of a column have more than three bytes."""
 
 
-def unzigzag(raw: NDArray[Any], *, overwrite: bool = False) -> Ints:
-    """Decode zigzag values, which are unsigned, in their own width. `overwrite` uses the memory of
-    `raw`."""
+def unzigzag(
+    raw: NDArray[Any], *, overwrite: bool = False, dtype: type[np.signedinteger[Any]] = np.int64
+) -> NDArray[Any]:
+    """Decode zigzag values, which are unsigned, in their own width, to numbers of the type `dtype`.
+    `overwrite` uses the memory of `raw`."""
     sign = raw & 1
     np.negative(sign, out=sign)
     values: NDArray[Any] = np.right_shift(raw, 1, out=raw if overwrite else None)
     values ^= sign
-    signed: Ints = values.view(f"i{values.itemsize}").astype(np.int64, copy=False)
-    return signed
+    return values.view(f"i{values.itemsize}").astype(dtype, copy=False)
 
 
 def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:

@@ -265,10 +265,16 @@ class Cursor:
         over = self._move(after, path)
         return raw, wrong if over is None else over if wrong is None else wrong | over
 
-    def read_longs(self, path: str, bits: int = 64, mask: Flags | None = None) -> Ints:
+    def read_longs(
+        self,
+        path: str,
+        bits: int = 64,
+        mask: Flags | None = None,
+        dtype: type[np.signedinteger[Any]] = np.int64,
+    ) -> NDArray[Any]:
         """Read zigzag varints; 0 for inactive and bad entries."""
         raw, bad = self.read_varints(path, bits, mask)
-        values = unzigzag(raw, overwrite=True)
+        values = unzigzag(raw, overwrite=True, dtype=dtype)
         if bad is not None:
             values[bad] = 0
         return values
@@ -276,8 +282,18 @@ class Cursor:
     def read_blobs(self, path: str, mask: Flags | None = None) -> tuple[Ints, Ints]:
         """Read strings or bytes with their length in front. Return where they start and how long
         they are; the length is 0 for inactive and bad entries."""
-        lengths = self.read_longs(path, 64, mask)
-        if len(lengths) and int(lengths.min()) < 0:
+        raw, failed = self.read_varints(path, 64, mask)
+        if failed is None and raw.itemsize < 8 and not np.bitwise_or.reduce(raw) & 1:
+            raw >>= 1  # of a zigzag number that is not negative
+            lengths = raw.astype(np.int64)
+            starts, after = self.at, self.at + lengths
+            if not np.count_nonzero(after > self.end):
+                self.at = after
+                return starts, lengths
+        else:
+            lengths = unzigzag(raw)
+            if failed is not None:
+                lengths[failed] = 0
             bad = lengths < 0
             self.fail(bad, path, lambda entry: f"a length of {lengths.item(entry):,} bytes")
             lengths = np.where(bad, 0, lengths)

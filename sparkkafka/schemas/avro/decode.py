@@ -225,12 +225,13 @@ class NumberDecoder(LeafDecoder):
         self._bits = bits
         self._is_float = is_float
         self._convert = convert
+        self._dtype = np.int32 if bits == column_type.bit_width == 32 else np.int64
         self.reads_zero = not is_float
 
     def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
         values: NDArray[Any]
         if not self._is_float:
-            values = cursor.read_longs(self.path, self._bits, mask)
+            values = cursor.read_longs(self.path, self._bits, mask, self._dtype)
         elif self._bits == 64:
             values = cursor.read_words(8, self.path, mask).view(np.float64)
         else:
