@@ -330,14 +330,25 @@ Found = list[NDArray[Any]]
 
 
 class ItemsCursor(Cursor):
-    """A cursor of items whose values were read while they were located: `found` has the columns
-    that the reads ask for, in their order."""
+    """A cursor of `count` items whose values were read while they were located: `found` has the
+    columns that the reads ask for, in their order. `make` makes a cursor of these items: positions
+    and rows are only asked for if an item is bad."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_count", "_found", "_make")
 
-    def __init__(self, items: Cursor, found: Found) -> None:
-        super().__init__(items.chunk, items.at, items.end, items.rows)
+    def __init__(self, chunk: Chunk, count: int, found: Found, make: Callable[[], Cursor]) -> None:
+        self.chunk = chunk
+        self._count = count
         self._found = iter(found)
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getattr__(self, name: str) -> Any:  # called for a slot that has no value yet
+        items = self._make()
+        self.at, self.end, self.rows = items.at, items.end, items.rows
+        return getattr(items, name)
 
     def read_varints(
         self, path: str, bits: int = 64, mask: Flags | None = None

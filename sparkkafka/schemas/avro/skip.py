@@ -352,12 +352,17 @@ class ItemsSkipper(Skipper):
             entries_of = [np.repeat(entries, block_counts) for entries, block_counts, _ in located]
             order = np.argsort(np.concatenate(entries_of), kind="stable")
             starts = np.concatenate([block_starts for *_, block_starts in located])[order]
-        entries = np.repeat(np.arange(len(cursor)), counts)
-        end = cursor.end[entries]
-        if not cursor.is_active().all():
-            starts = np.where(end == INACTIVE, cursor.chunk.zeros_at, starts)
-        items = Cursor(cursor.chunk, starts, end, cursor.rows_of(entries))
-        return counts, ItemsCursor(items, found) if found and len(located) == 1 else items
+        ends, rows = cursor.end, cursor.rows
+
+        def items() -> Cursor:
+            entries = np.repeat(np.arange(len(counts)), counts)
+            end = ends[entries]
+            at = np.where(end == INACTIVE, cursor.chunk.zeros_at, starts)
+            return Cursor(cursor.chunk, at, end, entries if rows is None else rows[entries])
+
+        if found and len(located) == 1:
+            return counts, ItemsCursor(cursor.chunk, len(starts), found, items)
+        return counts, items()
 
     def _skip(
         self,
