@@ -331,8 +331,8 @@ Found = list[NDArray[Any]]
 
 class ItemsCursor(Cursor):
     """A cursor of `count` items whose values were read while they were located: `found` has the
-    columns that the reads ask for, in their order. `make` makes a cursor of these items: positions
-    and rows are only asked for if an item is bad."""
+    columns that the reads ask for, in their order. `make` makes a cursor of these items: rows are
+    only asked for if an item is bad. Positions mean nothing."""
 
     __slots__ = ("_count", "_found", "_make")
 
@@ -344,6 +344,10 @@ class ItemsCursor(Cursor):
 
     def __len__(self) -> int:
         return self._count
+
+    def select(self, entries: Ints) -> Cursor:
+        found = [column[entries] for column in self._found]
+        return ItemsCursor(self.chunk, len(entries), found, lambda: Cursor.select(self, entries))
 
     def __getattr__(self, name: str) -> Any:  # called for a slot that has no value yet
         items = self._make()

@@ -588,7 +588,9 @@ class UnionDecoder(ValueDecoder):
         bitmap = None if valid.all() else validity(valid)
         return pa.Array.from_buffers(self.type, count, [bitmap], children=children)
 
-    def _read_optional(self, decoder: ValueDecoder, cursor: Cursor, numbers: Bytes) -> pa.Array:
+    def _read_optional(
+        self, decoder: ValueDecoder, cursor: Cursor, numbers: NDArray[Any]
+    ) -> pa.Array:
         """Read the values of a union of null and one other branch, of which `numbers` has the
         entries' branches: 0 or 1."""
         mask = numbers.view(np.bool_)

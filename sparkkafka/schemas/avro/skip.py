@@ -48,6 +48,10 @@ Walk = Generator[tuple["Skipper", int], int, int]
 returns the position after the whole value. So recursion needs no Python stack."""
 
 
+Round = tuple[Ints, Ints, Found]
+"""Items that were skipped in one step: their indexes, where they start, and their columns."""
+
+
 class Skipper:
     """Skips the values of one type. `min_size`: the fewest bytes of a value. `size`: the bytes of
     every value, if all have the same. `is_recursive`: the type has a recursive record in it.
@@ -342,8 +346,10 @@ class ItemsSkipper(Skipper):
         """Skip one array of each entry; return how many items each has, and a cursor of the items
         of all arrays, in order. `keep_found`: it may be an ItemsCursor."""
         located: list[tuple[Ints, Ints, Ints]] = []
-        found: Found | None = [] if keep_found and self.item.is_found else None
+        found: list[Round] | None = [] if keep_found and self.item.is_found else None
         counts = self._skip(cursor, located, found)
+        if found and len(located) > 1:
+            _put_starts(found, located[0][2])
         if not located:
             starts = np.zeros(0, np.int64)
         elif len(located) == 1:
@@ -361,14 +367,15 @@ class ItemsSkipper(Skipper):
             return Cursor(cursor.chunk, at, end, entries if rows is None else rows[entries])
 
         if found and len(located) == 1:
-            return counts, ItemsCursor(cursor.chunk, len(starts), found, items)
+            columns = _in_order(found, len(starts))
+            return counts, ItemsCursor(cursor.chunk, len(starts), columns, items)
         return counts, items()
 
     def _skip(
         self,
         cursor: Cursor,
         located: list[tuple[Ints, Ints, Ints]] | None,
-        found: Found | None = None,
+        found: list[Round] | None = None,
     ) -> Ints:
         """Skip one array of each entry; return how many items each has. Unless `located` is None,
         append to it, for each block of the arrays: (entries, how many items each has in the block,
@@ -455,10 +462,14 @@ class ItemsSkipper(Skipper):
         return counts, ends
 
     def _skip_items(
-        self, cursor: Cursor, counts: Ints, starts: Ints | None, found: Found | None = None
+        self,
+        cursor: Cursor,
+        counts: Ints,
+        starts: Ints | None,
+        found: list[Round] | None = None,
     ) -> None:
         """Skip `counts` items of each entry, and write where each item starts into `starts`, if it
-        is not None. `found` gets what all items consist of, if that is found.
+        is not None. If what all items consist of is found, `found` gets it instead.
 
         Items of one size need no look at the data. Otherwise each round skips one item of every
         entry that has items left, as long as enough entries are left for NumPy to be faster than a
@@ -516,31 +527,32 @@ class ItemsSkipper(Skipper):
         negative_counts: Ints,
         next_items: Ints,
         starts: Ints | None,
-        found: Found | None,
+        found: list[Round] | None,
     ) -> int:
         """Skip as many items as possible by `Skipper.step`; return how many of each entry, or all
         that it has. It is none if any is bad. The counts descend."""
         at, unfinished, done = cursor.at.copy(), len(cursor), 0
-        rounds: list[tuple[Ints, Found]] = []  # which items, what each consists of
+        rounds: list[Round] = []
         while 4 * unfinished >= _MIN_VECTOR:  # a step takes a quarter of a skip
             before = at[:unfinished].copy()
-            columns: Found | None = None if found is None else []
-            after = self.item.step(cursor.chunk.data, before, columns)
+            columns: Found = []
+            after = self.item.step(cursor.chunk.data, before, None if found is None else columns)
             if after is None:
                 break
             if starts is not None:
-                index = next_items[:unfinished] + done
-                starts[index] = before
-                if columns is not None:
-                    rounds.append((index, columns))
+                rounds.append((next_items[:unfinished] + done, before, columns))
+                if found is None:
+                    _put_starts([rounds.pop()], starts)
             at[:unfinished] = after
             done += 1
             unfinished = int(np.searchsorted(negative_counts, -done))
         if (at > cursor.end).any():
             return 0
         cursor.at = at
-        if found is not None and starts is not None and not unfinished:
-            found += _in_order(rounds, len(starts))
+        if found is not None and not unfinished:
+            found += rounds
+        elif starts is not None:
+            _put_starts(rounds, starts)
         return done
 
     # --- one array after the other
@@ -646,11 +658,16 @@ class ItemsSkipper(Skipper):
                 raise BadValueError(self.path, _OTHER_SIZE)
 
 
-def _in_order(rounds: Sequence[tuple[Ints, Found]], count: int) -> Found:
+def _put_starts(rounds: Sequence[Round], starts: Ints) -> None:
+    for index, before, _ in rounds:
+        starts[index] = before
+
+
+def _in_order(rounds: Sequence[Round], count: int) -> Found:
     """Return the columns of `count` items, of which each round has read some."""
-    indexes = [index for index, _ in rounds]
+    indexes = [index for index, *_ in rounds]
     ordered: Found = []
-    for pieces in zip(*(columns for _, columns in rounds), strict=True):
+    for pieces in zip(*(columns for *_, columns in rounds), strict=True):
         values = np.empty(count, np.result_type(*pieces))
         for index, piece in zip(indexes, pieces, strict=True):
             values[index] = piece
