@@ -82,14 +82,23 @@ def full_type(node: ConnectType) -> pa.DataType:
             f"the schema is not one of Debezium's envelopes, which have op and after: "
             f"it has {names}"
         )
-    if not after.is_struct:
-        raise OptionError(
-            "the field after is not a struct, as in changes of MongoDB, whose documents are JSON: "
-            "set envelope.columns=envelope, and parse value.after with from_json"
-        )
+    _check_row(after)
     source = node.children.get("source")
     source_type = value_type(source) if source else pa.struct([("ts_ms", pa.int64())])
     return pa.struct([("row", value_type(after)), ("change", change_type(source_type))])
+
+
+MONGODB_HINT: Final = (
+    "changes of MongoDB have documents as JSON text; set envelope.columns=envelope and parse "
+    "value.after with from_json, or set envelope=debezium-flat and let the connector use the "
+    "transform ExtractNewDocumentState"
+)
+
+
+def _check_row(node: ConnectType) -> None:
+    """Raise OptionError if a field `before` or `after` is not a row."""
+    if not node.is_struct:
+        raise OptionError(f"the field after is not a struct: {MONGODB_HINT}")
 
 
 def kind_of(names: Set[str]) -> str | None:
@@ -145,7 +154,8 @@ def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectTy
     wanted = {field.name for field in change}
     kept: dict[str, ConnectType] = {}
     for name in ("before", "after"):
-        if name in children and children[name].is_struct:
+        if name in children:
+            _check_row(children[name])
             check_target(children[name], row, "", lenient=lenient)
             kept[name] = children[name].pruned(row)
     for name in ("op", "status", "ddl", "databaseName", "ts_ms", "ts_us"):

@@ -255,7 +255,9 @@ class _EnvelopeDecoder:
         """See `schemas.values.Decoder`."""
         budget = budget or MemoryBudget(payloads)
         decoded = self._inner.decode(payloads, budget)
-        reasons = dict(zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True))
+        reasons = dict(
+            zip(decoded.bad_rows.tolist(), map(_with_hint, decoded.reasons), strict=True)
+        )
         bad_rows = BadRows(budget=budget)
         if self._envelope.unwraps:
             values = self._unwrap(decoded.values, bad_rows)
@@ -301,6 +303,11 @@ class _EnvelopeDecoder:
         offsets = offsets_of(np.bincount(rows, minlength=len(values)), np.int32)
         buffers = [validity(is_valid(values)), pa.py_buffer(offsets)]
         return pa.Array.from_buffers(target, len(values), buffers, children=[items])
+
+
+def _with_hint(reason: str) -> str:
+    is_document = reason == "field after: is a string, not an object"
+    return f"{reason}: {debezium.MONGODB_HINT}" if is_document else reason
 
 
 # --- JSON -------------------------------------------------------------------------------------

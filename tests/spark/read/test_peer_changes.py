@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StringType
 
-from sparkkafka.errors import BadRecordError
+from sparkkafka.errors import BadRecordError, OptionError
 from tests.schemas.envelopes.debezium_records import (
     avro_envelope,
     connect_envelope,
@@ -221,6 +221,27 @@ def test_avro_whose_column_becomes_or_ceases_to_be_not_null(
     topics.put(TOPIC, frames)
     rows = topics.read(topics.options(TOPIC, envelope="debezium"))
     assert sorted(row["x"] or 0 for row in rows) == [0, 5, 5]
+
+
+def test_documents_of_mongodb_name_two_ways_to_read_them(topics: Topics) -> None:
+    document = connect_field("after", "string", "io.debezium.data.Json")
+    schema = {"type": "struct", "fields": [document, connect_field("op", "string")]}
+    value = {"after": '{"_id": {"$oid": "65a1"}, "name": "Bonn"}', "op": "c"}
+    topics.put(TOPIC, [with_schema(schema, value)])
+    columns = struct(name=StringType())
+    hint = "documents as JSON text; .* from_json, or set envelope=debezium-flat .*DocumentState"
+    with pytest.raises(OptionError, match=hint):
+        topics.read(json_options(topics))
+    with pytest.raises(BadRecordError, match=hint):
+        topics.read(json_options(topics), columns)
+    topics.put(TOPIC, [json.dumps(value).encode()])
+    with pytest.raises(BadRecordError, match=f"offset 1 .*is a string, not an object: .*{hint}"):
+        topics.read(json_options(topics, startingOffsets='{"shop.public.goods":{"0":1}}'), columns)
+    flat = {"_id": "65a1", "name": "Bonn", "__op": "c", "__deleted": False, "__ord": 1}
+    topics.put(TOPIC, [json.dumps(flat).encode()])
+    options = json_options(topics, startingOffsets='{"shop.public.goods":{"0":2}}')
+    options["envelope"] = "debezium-flat"
+    assert topics.read(options, columns) == [{"name": "Bonn"}]
 
 
 def test_avro_without_before_and_source(topics: Topics) -> None:
