@@ -46,7 +46,7 @@ LAYERS: Mapping[str, frozenset[str]] = {
         }
     ),
     "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
-    "cdc": frozenset({"errors"}),
+    "cdc": frozenset({"errors", "schemas"}),
     "plot": frozenset({"errors", "extras", "config", "protocol", "client", "spark"}),
     "monitoring": frozenset({"errors", "extras", "config", "client", "spark"}),
     "checkpoints": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),

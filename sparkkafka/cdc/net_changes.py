@@ -30,12 +30,12 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.errors import OptionError
+from sparkkafka.schemas.envelopes.debezium import CHANGE, ROW, TOMBSTONE, TRUNCATE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-CHANGE = "change"
 POSITION = "_position"
 DELETED = "_sparkkafka_deleted"
 TRUNCATED = "_sparkkafka_truncated"
@@ -46,7 +46,6 @@ VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 STARTED = "_sparkkafka_started"
 """Whether these changes insert or delete the row, so that a table's own values are out of date."""
 
-ROW, TOMBSTONE, TRUNCATE = "row", "tombstone", "truncate"
 DROP, KEEP = "drop", "keep"
 
 _FIXED_SIZE = (

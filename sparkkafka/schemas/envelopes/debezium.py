@@ -32,6 +32,9 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     without,
 )
 
+CHANGE: Final = "change"
+"""The column of a read that says what happened to the row."""
+
 ROW, TRUNCATE, MESSAGE, TOMBSTONE = "row", "truncate", "message", "tombstone"
 HEARTBEAT, SCHEMA_CHANGE, TRANSACTION = "heartbeat", "schema_change", "transaction"
 

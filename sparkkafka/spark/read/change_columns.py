@@ -37,12 +37,10 @@ from sparkkafka.protocol.records.arrow import (
 )
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import scalar
-from sparkkafka.schemas.envelopes.debezium import TOMBSTONE, change_type, fields_of
+from sparkkafka.schemas.envelopes.debezium import CHANGE, TOMBSTONE, change_type, fields_of
 from sparkkafka.schemas.envelopes.semantic_types import struct_of
 from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 from sparkkafka.spark.schema import ReadColumn
-
-CHANGE: Final = "change"
 
 _KAFKA_FIELDS: Final = {
     "topic": StringType(),

@@ -42,6 +42,7 @@ from sparkkafka.errors import (
 )
 from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, format_module
 from sparkkafka.schemas.envelopes import decode as envelopes
+from sparkkafka.schemas.envelopes.debezium import CHANGE
 from sparkkafka.schemas.envelopes.decode import Envelope
 from sparkkafka.schemas.envelopes.forms import FORMS
 from sparkkafka.schemas.envelopes.semantic_types import Placeholder
@@ -62,7 +63,7 @@ from sparkkafka.spark.arrow_types import (
     from_arrow_type,
     to_arrow_type,
 )
-from sparkkafka.spark.read.change_columns import CHANGE, changes_schema, split_columns
+from sparkkafka.spark.read.change_columns import changes_schema, split_columns
 from sparkkafka.spark.read.planning import KafkaInputPartition, compile_pattern
 from sparkkafka.spark.schema import (
     BAD_RECORD_TYPE,

@@ -17,7 +17,7 @@ from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.schemas.arrays import scalar
-from sparkkafka.schemas.envelopes.debezium import fields_of
+from sparkkafka.schemas.envelopes.debezium import CHANGE, fields_of
 from sparkkafka.schemas.envelopes.encode import (
     EncodedType,
     encoded_type,
@@ -28,7 +28,7 @@ from sparkkafka.schemas.envelopes.encode import (
 from sparkkafka.schemas.json.format import text_encoder
 from sparkkafka.schemas.values import Schema, ValueRowError
 from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
-from sparkkafka.spark.read.change_columns import CHANGE, check_change
+from sparkkafka.spark.read.change_columns import check_change
 
 
 @dataclass(frozen=True)
