@@ -39,6 +39,17 @@ DEBEZIUM_JARS = JarSet(
     jar_count=86,
 )
 
+SINK_VERSION = "3.6.0.Final"
+"""Maven Central lacks the sink of later versions."""
+
+SINK_JARS = JarSet(
+    name=f"debezium-jdbc-{SINK_VERSION}",
+    title=f"Debezium's JDBC sink {SINK_VERSION}",
+    modules=(("io.debezium", "debezium-connector-jdbc", SINK_VERSION, False),),
+    jar_count=40,
+    archive="plugin",
+)
+
 START_S = 120.0
 STOP_S = 60.0
 _CALL_S = 30.0
@@ -90,9 +101,10 @@ def postgres_settings(port: int, prefix: str, **further: str) -> dict[str, str]:
 
 class ConnectWorker:
     """A worker of Kafka Connect; a context manager. Its offsets are in `folder`, so that a worker
-    of the same folder goes on where another has ended."""
+    of the same folder goes on where another has ended. The classes of `jars` come
+    before those of `DEBEZIUM_JARS`."""
 
-    def __init__(self, bootstrap_servers: str, folder: Path) -> None:
+    def __init__(self, bootstrap_servers: str, folder: Path, *jars: JarSet) -> None:
         self._folder = folder
         self._ports = ReservedPorts()
         self._port = self._ports.take()
@@ -114,7 +126,7 @@ class ConnectWorker:
             "-XX:-UsePerfData",
             f"-Djava.io.tmpdir={folder}",
             "-cp",
-            ":".join(map(str, ensure_jars(DEBEZIUM_JARS))),
+            ":".join(str(jar) for name in (*jars, DEBEZIUM_JARS) for jar in ensure_jars(name)),
             "org.apache.kafka.connect.cli.ConnectStandalone",
             str(file),
         ]
