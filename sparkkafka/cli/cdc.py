@@ -43,7 +43,7 @@ from sparkkafka.schemas.envelopes.connect_types import (
     type_of_connect_schema,
 )
 from sparkkafka.schemas.envelopes.debezium import HEARTBEAT, ROW, TOMBSTONE
-from sparkkafka.schemas.envelopes.forms import form_of
+from sparkkafka.schemas.envelopes.other_envelopes import form_of
 from sparkkafka.schemas.envelopes.semantic_types import value_type
 from sparkkafka.schemas.values import FIRST_MESSAGE
 

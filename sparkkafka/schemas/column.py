@@ -1,9 +1,9 @@
 """Decodes and encodes a whole key or value column.
 
-Decoding: frames name the schema that wrote each row (`wire_format`), the registry has that schema,
-its format decodes the rows, and the rows are brought back into their order. Encoding: the format
-encodes the values, and the schema's id, which the driver looked up or registered, is written before
-each payload or into a header. A process makes the decoder of a schema once and keeps it.
+Decoding: frames name the schema that wrote each row (`confluent_framing`), the registry has that
+schema, its format decodes the rows, and the rows are brought back into their order. Encoding: the
+format encodes the values, and the schema's id, which the driver looked up or registered, is written
+before each payload or into a header. A process makes the decoder of a schema once and keeps it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,20 @@ from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.arrays import as_type
 from sparkkafka.schemas.avro.fingerprint import fingerprint
+from sparkkafka.schemas.confluent_framing import (
+    CONTENT_ID,
+    FINGERPRINT,
+    GLOBAL_ID,
+    NO_FRAME,
+    PayloadGroup,
+    WriterId,
+    add_header,
+    unframe_bare,
+)
 from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
 from sparkkafka.schemas.envelopes import decode as envelopes
 from sparkkafka.schemas.envelopes.decode import Envelope
 from sparkkafka.schemas.framing_hints import name_framings
-from sparkkafka.schemas.framings import (
-    IN_HEADERS,
-    compress,
-    frame_to_write,
-    header_to_write,
-    unframe_column,
-)
 from sparkkafka.schemas.registry.client import RegistryClient, call_concurrently
 from sparkkafka.schemas.registry.responses import is_unknown_path
 from sparkkafka.schemas.values import (
@@ -58,15 +61,12 @@ from sparkkafka.schemas.values import (
     ValueRowError,
     with_prefix,
 )
-from sparkkafka.schemas.wire_format import (
-    CONTENT_ID,
-    FINGERPRINT,
-    GLOBAL_ID,
-    NO_FRAME,
-    PayloadGroup,
-    WriterId,
-    add_header,
-    unframe_bare,
+from sparkkafka.schemas.vendor_framings import (
+    IN_HEADERS,
+    compress,
+    frame_to_write,
+    header_to_write,
+    unframe_column,
 )
 
 Made = TypeVar("Made")

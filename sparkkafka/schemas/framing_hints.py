@@ -31,7 +31,7 @@ from sparkkafka.config.kinds import (
 )
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.protocol.records.arrow import from_numpy
-from sparkkafka.schemas.framings import AZURE_TYPE
+from sparkkafka.schemas.vendor_framings import AZURE_TYPE
 
 _GLUE: Final = {b"\x03\x00": "", b"\x03\x05": ", compressed with zlib"}
 

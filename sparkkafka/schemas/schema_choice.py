@@ -43,10 +43,10 @@ from sparkkafka.schemas.column import (
     message_name,
     warn_of_rules,
 )
+from sparkkafka.schemas.confluent_framing import WriterId
 from sparkkafka.schemas.data_contract import name_some
 from sparkkafka.schemas.registry.client import RegisteredSchema, RegistryClient
 from sparkkafka.schemas.values import FIRST_MESSAGE, Schema
-from sparkkafka.schemas.wire_format import WriterId
 
 
 @dataclass(frozen=True)

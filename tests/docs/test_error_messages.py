@@ -13,8 +13,9 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.config.source import OffsetBound
 from sparkkafka.errors import KafkaError
-from sparkkafka.schemas.wire_format import unframe
-from sparkkafka.spark.read.planning import Loss, check_named, loss_error
+from sparkkafka.schemas.confluent_framing import unframe
+from sparkkafka.spark.read.data_loss import Loss, loss_error
+from sparkkafka.spark.read.input_partitions import check_named
 from sparkkafka.spark.write.writer import input_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop

@@ -14,7 +14,7 @@ from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
 from sparkkafka.spark.exactly_once.decision_text import Outcome
 from sparkkafka.spark.metric_reports import Report, ends_key
-from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.read.read_task import read_partition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns

@@ -26,10 +26,10 @@ from sparkkafka.schemas.column import (
     ColumnPlan,
     EncodePlan,
 )
+from sparkkafka.schemas.confluent_framing import WriterId
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
-from sparkkafka.schemas.wire_format import WriterId
 from tests.schemas.small_registry import SmallRegistry, small_registry
 
 

@@ -21,9 +21,9 @@ from sparkkafka.schemas.column import (
     compile_for_tasks,
     format_module,
 )
+from sparkkafka.schemas.confluent_framing import WriterId
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
-from sparkkafka.schemas.wire_format import WriterId
 from tests.schemas.small_registry import SmallRegistry, small_registry
 from tests.support.properties import examples
 

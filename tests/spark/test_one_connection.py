@@ -11,7 +11,7 @@ import pytest
 from sparkkafka.client.values import Address, TopicPartition
 from sparkkafka.config.options import parse_read_options, parse_stream_options
 from sparkkafka.errors import DataLossError, KafkaTimeoutError
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_ranges
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns

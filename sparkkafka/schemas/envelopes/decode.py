@@ -24,7 +24,7 @@ from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Ints
 from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of
-from sparkkafka.schemas.envelopes import debezium, forms
+from sparkkafka.schemas.envelopes import debezium, other_envelopes
 from sparkkafka.schemas.envelopes.connect_types import (
     ConnectType,
     type_of_arrow,
@@ -83,7 +83,7 @@ def has_rows(format_module: Any, schema: Schema, message: tuple[int, ...]) -> bo
 
 def _type_of(envelope: Envelope, node: ConnectType) -> pa.DataType:
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
-        return forms.flat_type(node)
+        return other_envelopes.flat_type(node)
     return debezium.full_type(node) if envelope.unwraps else value_type(node)
 
 
@@ -105,9 +105,9 @@ def sample_type(
 ) -> pa.DataType | None:
     """Return the type of JSON samples: by the schemas beside their payloads; without them by their
     values if `infers`, else None. `keys`: of other samples. Raises SchemaError."""
-    if envelope.unwraps and (form := forms.FORMS.get(envelope.form)):
+    if envelope.unwraps and (form := other_envelopes.FORMS.get(envelope.form)):
         infer = format_module.infer
-        found = forms.sample_type(form, samples, keys, infer, infers=infers)
+        found = other_envelopes.sample_type(form, samples, keys, infer, infers=infers)
         return pa.list_(pa.field("element", found)) if found and form.has_lists else found
     node: ConnectType | None = None
     payloads: list[bytes] = []
@@ -190,9 +190,9 @@ def _plan(
 ) -> ConnectType:
     """Return the fields that are decoded. Raises OptionError unless they can become `target`."""
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
-        wanted = debezium.prune(forms.flat_node(node), target, lenient=lenient)
-        return forms.prune_flat(node, wanted)
-    if envelope.unwraps and envelope.form in forms.FORMS:
+        wanted = debezium.prune(other_envelopes.flat_node(node), target, lenient=lenient)
+        return other_envelopes.prune_flat(node, wanted)
+    if envelope.unwraps and envelope.form in other_envelopes.FORMS:
         return node
     if envelope.unwraps:
         return debezium.prune(node, target, lenient=lenient)
@@ -216,7 +216,7 @@ def _make(
         if envelope.unwraps and envelope.form == DEBEZIUM:
             kind = debezium.kind_of(node.children.keys())
         elif envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
-            kind = forms.flat_kind(node)
+            kind = other_envelopes.flat_kind(node)
         node = _plan(envelope, node, target, lenient=lenient)
     except OptionError as error:
         if not lenient:
@@ -280,25 +280,25 @@ class _EnvelopeDecoder:
 
     def _unwrap(self, values: pa.Array, bad_rows: BadRows) -> pa.Array:
         """Return decoded values as struct<row, change>, or as a list of these."""
-        node, target, form = self._node, self.type, forms.FORMS.get(self._envelope.form)
+        node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
-            wanted = forms.flat_node(node)
-            values, node = forms.flat(values, wanted), wanted
+            wanted = other_envelopes.flat_node(node)
+            values, node = other_envelopes.flat(values, wanted), wanted
         if form is None:
             placeholder = self._envelope.placeholder
             return debezium.unwrap(
                 values, node, target, self._kind, bad_rows, placeholder=placeholder
             )
         if not form.has_lists:
-            envelopes, node = forms.reshape_rows(values, form, node)
+            envelopes, node = other_envelopes.reshape_rows(values, form, node)
             return debezium.unwrap(envelopes, node, target, None, bad_rows)
         budget = bad_rows.budget
-        if budget is not None and not budget.take(forms.copied_bytes(values, form)):
+        if budget is not None and not budget.take(other_envelopes.copied_bytes(values, form)):
             reason = "it has too many rows for the length of its other fields"
             bad_rows.add(np.arange(len(values)), is_valid(values), "", reason)
             values = pa.nulls(len(values), values.type)
-        exploded, rows = forms.explode(values, form)
-        envelopes, node = forms.reshape_rows(exploded, form, node)
+        exploded, rows = other_envelopes.explode(values, form)
+        envelopes, node = other_envelopes.reshape_rows(exploded, form, node)
         items = debezium.unwrap(envelopes, node, target.value_type, None, bad_rows, rows)
         offsets = offsets_of(np.bincount(rows, minlength=len(values)), np.int32)
         buffers = [validity(is_valid(values)), pa.py_buffer(offsets)]
@@ -338,7 +338,7 @@ class _JsonDecoder:
         if self._plain is None:
             node = self._node
             if node is None:
-                form = forms.FORMS.get(self._envelope.form)
+                form = other_envelopes.FORMS.get(self._envelope.form)
                 if self._envelope.unwraps:
                     target = self.type.value_type if form and form.has_lists else self.type
                     row = type_of_arrow(target.field("row").type)
@@ -352,7 +352,7 @@ class _JsonDecoder:
                     else:
                         node = _as_json(debezium.node_of_target(target, row))
                     if self._envelope.form == DEBEZIUM_FLAT:
-                        node = forms.flat_wire(node)
+                        node = other_envelopes.flat_wire(node)
                 else:
                     node = type_of_arrow(self.type)
                     node = node if form else _as_json(node)

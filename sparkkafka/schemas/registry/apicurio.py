@@ -15,10 +15,10 @@ from urllib.parse import quote
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.errors import RegistryError
+from sparkkafka.schemas.confluent_framing import GLOBAL_ID
 from sparkkafka.schemas.registry.foreign import ForeignClient
 from sparkkafka.schemas.registry.responses import RegisteredSchema
 from sparkkafka.schemas.values import Schema
-from sparkkafka.schemas.wire_format import GLOBAL_ID
 
 _FORMATS = {"AVRO": AVRO, "JSON": JSON}
 _TYPES = {name: kind for kind, name in _FORMATS.items()}

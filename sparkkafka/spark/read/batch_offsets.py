@@ -21,7 +21,7 @@ from sparkkafka.config.source import encode_topic_id, tree_of_offsets
 from sparkkafka.errors import OptionError
 from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.metric_reports import Report
-from sparkkafka.spark.read import planning
+from sparkkafka.spark.read import data_loss, input_partitions
 from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets
 
 _REPLACED = {
@@ -53,7 +53,7 @@ def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
     or broker's error.
     """
     parsed = replace(_parse_options(options, "resolve_offsets"), bind_offsets="plan")
-    planning.check_bounds(parsed.starting, parsed.ending)
+    input_partitions.check_bounds(parsed.starting, parsed.ending)
     report = Report()
     with Cluster(parsed.client) as cluster:
         reader = OffsetReader(cluster, parsed)
@@ -62,7 +62,7 @@ def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
         )
         topic_ids = reader.topic_ids(ends)
     if losses:
-        planning.apply_fail_on_data_loss(losses, report, fail=parsed.fail_on_data_loss)
+        data_loss.apply_fail_on_data_loss(losses, report, fail=parsed.fail_on_data_loss)
     report.send(parsed.metrics_address)
     if not ends:
         raise OptionError(

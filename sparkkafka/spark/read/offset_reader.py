@@ -28,8 +28,8 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import Count, Report
-from sparkkafka.spark.read import planning
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read import data_loss, input_partitions
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class OffsetReader:
             names = {topic for topic, _ in subscription.partitions}
             topics = self._cluster.topics(sorted(names), deadline)
             existing = {name: topic.partitions for name, topic in topics.items()}
-            return planning.check_assigned(subscription.partitions, existing)
+            return input_partitions.check_assigned(subscription.partitions, existing)
         if subscription.strategy == "subscribePattern":
             topics = self.topics_of_pattern(deadline)
             if not topics:
@@ -121,13 +121,13 @@ class OffsetReader:
     def topics_of_pattern(self, deadline: Deadline) -> dict[str, TopicMetadata]:
         """Return the topics that match subscribePattern. Raises BrokerError if a broker answered
         with an error in place of a topic's metadata."""
-        pattern = planning.compile_pattern(self._options.subscription.pattern)
+        pattern = input_partitions.compile_pattern(self._options.subscription.pattern)
         topics = self._cluster.all_topics(deadline)
-        names = planning.matching_topics(
+        names = input_partitions.matching_topics(
             pattern, {name: topic.is_internal for name, topic in topics.items()}
         )
         errors = self._cluster.topic_errors
-        failed = planning.matching_topics(pattern, dict.fromkeys(errors, False))
+        failed = input_partitions.matching_topics(pattern, dict.fromkeys(errors, False))
         if failed:
             raise BrokerError(errors[failed[0]], f"Metadata of topic {failed[0]}")
         return {name: topics[name] for name in names}
@@ -178,7 +178,7 @@ class OffsetReader:
         Raises OptionError.
         """
         starting = self._options.starting
-        planning.check_named("startingOffsets", starting, partitions)
+        input_partitions.check_named("startingOffsets", starting, partitions)
         bound = self._bind_start(partitions, deadline)
         all_at = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}.get(bound.kind)
         starts = {tp: all_at or bound.offsets[tp] for tp in partitions}
@@ -196,8 +196,8 @@ class OffsetReader:
         """Return the start of a read, with times and committed offsets looked up."""
         starting = self._options.starting
         if starting.is_by_time:
-            offsets = self.offsets_at(planning.times_of(starting, partitions), deadline)
-            return planning.start_at_times(
+            offsets = self.offsets_at(input_partitions.times_of(starting, partitions), deadline)
+            return input_partitions.start_at_times(
                 starting, offsets, no_match_strategy=self._options.no_match_strategy
             )
         if starting.kind == "committed":
@@ -217,8 +217,9 @@ class OffsetReader:
         if missing and not bound.fallback:
             raise OptionError(
                 f"startingOffsets=committed: the group {group_id} has no committed offset of "
-                f"{planning.partitions_text(missing)}. Set startingOffsets=committed,earliest or "
-                "committed,latest to say where such partitions begin"
+                f"{input_partitions.partitions_text(missing)}. Set "
+                "startingOffsets=committed,earliest or committed,latest to say where such "
+                "partitions begin"
             )
         fallback = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
         offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): fallback for tp in missing}
@@ -229,13 +230,13 @@ class OffsetReader:
 
     def batch_ranges(
         self, deadline: Deadline
-    ) -> tuple[list[KafkaInputPartition], list[planning.Loss], dict[str, bytes | None]]:
+    ) -> tuple[list[KafkaInputPartition], list[data_loss.Loss], dict[str, bytes | None]]:
         """Return the ranges of a batch read, the losses in them, and the topics' ids by name.
         Raises OptionError."""
         bounds = self._batch_bounds(deadline)
         topic_ids = self.topic_ids(bounds.partitions)
         bind_in_task = self._options.bind_offsets == "task"
-        ranges, losses = planning.plan_ranges(*bounds, bind_in_task=bind_in_task)
+        ranges, losses = input_partitions.plan_ranges(*bounds, bind_in_task=bind_in_task)
         return ranges, losses, topic_ids
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes | None]:
@@ -244,15 +245,15 @@ class OffsetReader:
         names = {tp.topic for tp in partitions}
         return {name: given.get(name) or self._cluster.topic_id(name) for name in names}
 
-    def batch_offsets(self, deadline: Deadline) -> tuple[Offsets, Offsets, list[planning.Loss]]:
+    def batch_offsets(self, deadline: Deadline) -> tuple[Offsets, Offsets, list[data_loss.Loss]]:
         """Return the start and the end of a batch read in each partition, and the losses. Where
         nothing is to be read, both are the end. Raises OptionError."""
         bounds = self._batch_bounds(deadline)
-        ranges, losses = planning.plan_ranges(*bounds)
+        ranges, losses = input_partitions.plan_ranges(*bounds)
         ends: Offsets = {}
         for tp in bounds.partitions:
             log_start, log_end = bounds.earliest[tp], bounds.latest[tp]
-            end = planning.offset_of(bounds.ending, tp, log_start, log_end)
+            end = input_partitions.offset_of(bounds.ending, tp, log_start, log_end)
             ends[tp] = max(min(end, log_end), log_start)
         starts = ends | {planned.tp: planned.start for planned in ranges}
         return starts, ends, losses
@@ -263,13 +264,13 @@ class OffsetReader:
         options = self._options
         partitions = self.subscribed_partitions(deadline)
         topic_ids = {tp.topic: self._cluster.topic_id(tp.topic) for tp in partitions}
-        planning.check_named("startingOffsets", options.starting, partitions)
-        planning.check_named("endingOffsets", options.ending, partitions)
+        input_partitions.check_named("startingOffsets", options.starting, partitions)
+        input_partitions.check_named("endingOffsets", options.ending, partitions)
         # Looked up before the ends of the logs: logs grow, so no start is then behind its end.
         starting, ending = self._bind_start(partitions, deadline), options.ending
         if ending.is_by_time:
-            offsets = self.offsets_at(planning.times_of(ending, partitions), deadline)
-            ending = planning.bound_at_times(ending, offsets)
+            offsets = self.offsets_at(input_partitions.times_of(ending, partitions), deadline)
+            ending = input_partitions.bound_at_times(ending, offsets)
         earliest, latest = self.log_bounds(partitions, deadline)
         # Ends are confirmed if tasks do not look them up, and if an offset of the user lies behind
         # a listed end, which would else be data loss.
@@ -289,7 +290,7 @@ class OffsetReader:
     ) -> list[KafkaInputPartition]:
         """Split the ranges of a batch read or micro-batch as minPartitions and
         maxRecordsPerPartition say, and add topic ids and leaders."""
-        split = planning.split_ranges(
+        split = input_partitions.split_ranges(
             ranges,
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,

@@ -45,7 +45,7 @@ from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import UnknownTopicError
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import ReadColumn
 

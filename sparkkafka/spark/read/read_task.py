@@ -29,7 +29,7 @@ from sparkkafka.protocol.constants import NO_OFFSET
 from sparkkafka.protocol.records.arrow import filtered_positions, from_numpy, repeat_text
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.metric_reports import Count, Report, task_report
-from sparkkafka.spark.read.planning import KafkaInputPartition, TaskPartition
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition, TaskPartition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.logs import set_up_logging
 from sparkkafka.spark.metric_reports import Report
 from sparkkafka.spark.pyspark_internals import PickledToTasks
-from sparkkafka.spark.read import planning
+from sparkkafka.spark.read import data_loss, input_partitions
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition, TaskPartition
 from sparkkafka.spark.read.offset_reader import OffsetReader
-from sparkkafka.spark.read.planning import KafkaInputPartition, TaskPartition
 from sparkkafka.spark.schema import ReadColumn, default_columns
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
         """
         set_up_logging()
         options = self.options
-        planning.check_bounds(options.starting, options.ending)
+        input_partitions.check_bounds(options.starting, options.ending)
         report = Report()
         with Cluster(options.client) as cluster:
             if options.formats is not None and options.formats.dead_letter_topic:
@@ -58,12 +58,12 @@ class KafkaBatchReader(PickledToTasks, DataSourceReader):
                 "looking up the offsets of the read", offset_reader.batch_ranges, report
             )
             if losses:
-                planning.apply_fail_on_data_loss(losses, report, fail=options.fail_on_data_loss)
+                data_loss.apply_fail_on_data_loss(losses, report, fail=options.fail_on_data_loss)
             # The ends of the logs are looked up before the times of filters: a record that is
             # appended in between may be later than all records before it.
             ranges = self.narrow(cluster, ranges)
             report.send(options.metrics_address)
-            return planning.group_empty_ranges(offset_reader.task_ranges(ranges, topic_ids))
+            return input_partitions.group_empty_ranges(offset_reader.task_ranges(ranges, topic_ids))
 
     def narrow(
         self, cluster: Cluster, ranges: list[KafkaInputPartition]

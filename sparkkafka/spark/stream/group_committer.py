@@ -23,7 +23,7 @@ from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.options import GroupOptions, parse_group_options
 from sparkkafka.errors import KafkaError, OptionError, UnknownTopicError
 from sparkkafka.spark.delegation_tokens import with_token
-from sparkkafka.spark.read.planning import compile_pattern
+from sparkkafka.spark.read.input_partitions import compile_pattern
 from sparkkafka.spark.stream.progress import Offsets, end_offsets
 
 if TYPE_CHECKING:

@@ -35,9 +35,14 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.protocol.constants import EARLIEST, LATEST
 from sparkkafka.spark.metric_reports import Count, Report, ends_key
-from sparkkafka.spark.read import planning
+from sparkkafka.spark.read import data_loss, input_partitions
+from sparkkafka.spark.read.data_loss import Loss
+from sparkkafka.spark.read.input_partitions import (
+    KafkaInputPartition,
+    TaskPartition,
+    partitions_text,
+)
 from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets, partitions_of
-from sparkkafka.spark.read.planning import KafkaInputPartition, Loss, TaskPartition, partitions_text
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +203,7 @@ class StreamPlanner:
         if options.min_partitions is not None or options.max_records_per_partition is not None:
             tasks: list[TaskPartition] = list(ranges)
         else:
-            tasks = planning.group_small_ranges(
+            tasks = input_partitions.group_small_ranges(
                 ranges, self._sizes_for_grouping(plan.ranges), options.stream.max_ranges_per_task
             )
         self._planned = plan
@@ -344,7 +349,7 @@ class StreamPlanner:
             self.cluster.assume_exists(topic)
         may_be_deleted = known | self._topic_ids.keys()
         if subscription.strategy == "subscribePattern":
-            pattern = planning.compile_pattern(subscription.pattern)
+            pattern = input_partitions.compile_pattern(subscription.pattern)
             topics = self._offset_reader.topics_of_pattern(deadline)
             not_listed = {tp.topic for tp in start if pattern.search(tp.topic)} - set(topics)
             topics |= self._existing_topics(not_listed, may_be_deleted, deadline)
@@ -360,7 +365,7 @@ class StreamPlanner:
             return partitions_of(topics)
         existing = {name: topic.partitions for name, topic in topics.items()}
         must_exist = [key for key in assigned if key[0] in topics and key not in start]
-        planning.check_assigned(must_exist, existing)
+        input_partitions.check_assigned(must_exist, existing)
         return [TopicPartition(*key) for key in assigned if key[1] in existing.get(key[0], ())]
 
     def _existing_topics(
@@ -450,7 +455,7 @@ class StreamPlanner:
     def _apply_fail_on_data_loss(self, losses: list[Loss]) -> None:
         """Raise DataLossError (failOnDataLoss=true), or log the losses and count them."""
         fail = self._options.fail_on_data_loss
-        planning.apply_fail_on_data_loss(losses, self.report, fail=fail, streaming=True)
+        data_loss.apply_fail_on_data_loss(losses, self.report, fail=fail, streaming=True)
 
     def begin_batch(self, end: Mapping[TopicPartition, int]) -> None:
         """Report the counts of the planned micro-batch to `sparkkafka.metrics`, and begin its log

@@ -35,7 +35,7 @@ from sparkkafka.spark.pyspark_internals import (
     disable_socket_delays,
     find_spark_socket,
 )
-from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges, TaskPartition
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition, SmallRanges, TaskPartition
 from sparkkafka.spark.schema import ReadColumn
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import MetadataRequest
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition
 from sparkkafka.spark.read.read_task import read_ranges
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.testing.fake.cluster import FakeCluster

@@ -9,8 +9,8 @@ import pytest
 
 from sparkkafka.errors import BadRecordError, KafkaError
 from sparkkafka.schemas.column import BadRow
+from sparkkafka.schemas.confluent_framing import WriterId
 from sparkkafka.schemas.registry import rest_service
-from sparkkafka.schemas.wire_format import WriterId
 from sparkkafka.spark.read.decoding import MAX_REASON, reason_of
 from tests.schemas.small_registry import SmallRegistry
 from tests.spark.typed_support import ORDER_1, Topics, framed

@@ -19,7 +19,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.read.planning import (
+from sparkkafka.spark.read.input_partitions import (
     MAX_EMPTY_TASKS,
     KafkaInputPartition,
     bound_at_times,
@@ -27,7 +27,7 @@ from sparkkafka.spark.read.planning import (
 )
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from tests.client.support import commit_offsets, list_short_ends, open_cluster, write
-from tests.spark.read.test_planning import T0, at, plan
+from tests.spark.read.test_input_partitions import T0, at, plan
 from tests.support import reference
 from tests.support.batches import build_batch
 

@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.spark.read import planning
-from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges, group_small_ranges
+from sparkkafka.spark.read.input_partitions import (
+    GROUP_BYTES,
+    GROUP_ROWS,
+    KafkaInputPartition,
+    SmallRanges,
+    group_small_ranges,
+)
 
 LEADERS = (None, ("a", 9092), ("b", 9092), ("b", 9093))
 
@@ -69,7 +74,7 @@ def test_every_range_is_read_once(
     for group in groups:
         assert len(group) <= (most or len(group))
         if len(group) > 1:
-            assert sum(one.count for one in group) <= planning.GROUP_ROWS
-            assert sum(one.count * sizes[one.tp] for one in group) <= planning.GROUP_BYTES + 1
+            assert sum(one.count for one in group) <= GROUP_ROWS
+            assert sum(one.count * sizes[one.tp] for one in group) <= GROUP_BYTES + 1
     leaders = [one.leader for one in found]
     assert leaders == sorted(leaders, key=lambda leader: leader or ("", 0))

@@ -25,7 +25,7 @@ from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import DataLossError, OptionError
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.spark.datasource import KafkaDataSource
-from sparkkafka.spark.read.planning import KafkaInputPartition
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import open_cluster

@@ -34,8 +34,8 @@ from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read import offset_reader, read_task
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition
 from sparkkafka.spark.read.offset_reader import OffsetReader
-from sparkkafka.spark.read.planning import KafkaInputPartition
 from sparkkafka.spark.read.pushdown import FilterPushdownReader
 from sparkkafka.spark.read.read_task import BatchShaper, bad_text_rows
 from sparkkafka.spark.read.reader import KafkaBatchReader

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.spark.read.planning import KafkaInputPartition, split_ranges
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition, split_ranges
 
 
 def ranges(*sizes: int) -> list[KafkaInputPartition]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.config.options import parse_stream_options
-from sparkkafka.spark.read.planning import KafkaInputPartition, SmallRanges
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.schema import default_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.spark.read.planning import KafkaInputPartition, loss_error, loss_warning
+from sparkkafka.spark.read.data_loss import loss_error, loss_warning
+from sparkkafka.spark.read.input_partitions import KafkaInputPartition
 from sparkkafka.spark.stream.planner import (
     partitions_to_check,
     plan_micro_batch,

@@ -11,7 +11,7 @@ import pytest
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CorruptRecordError, DataLossError
-from sparkkafka.spark.read.planning import SmallRanges
+from sparkkafka.spark.read.input_partitions import SmallRanges
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import settings, write
 from tests.spark.stream.stream_support import (  # noqa: F401

@@ -14,12 +14,10 @@ JVM connector's KafkaOffsetReaderAdmin does, and the task binds them (bindOffset
 from __future__ import annotations
 
 import heapq
-import logging
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
@@ -32,13 +30,8 @@ from sparkkafka.config.source import (
     OffsetBound,
     PartitionKey,
 )
-from sparkkafka.errors import DataLossError, OptionError, counted, some
-from sparkkafka.spark.metric_reports import Count, Report
-
-log = logging.getLogger(__name__)
-
-MAX_LISTED = 10
-"""How many partitions an error message lists."""
+from sparkkafka.errors import OptionError, some
+from sparkkafka.spark.read.data_loss import MAX_LISTED, Loss
 
 GROUP_ROWS = 20_000
 GROUP_BYTES = 4 * 2**20
@@ -110,19 +103,6 @@ class SmallRanges(InputPartition):
 TaskPartition = KafkaInputPartition | SmallRanges
 
 
-class Loss(NamedTuple):
-    """Offsets that a batch read or a micro-batch cannot read, and the JVM connector's condition.
-
-    `missing` counts the offsets, 0 if that is unknown. Some may never have had a record
-    (compaction, markers).
-    """
-
-    condition: str
-    text: str
-    missing: int
-    tp: TopicPartition | None = None
-
-
 # --- topics and partitions -------------------------------------------------------------------
 
 
@@ -170,6 +150,11 @@ def check_assigned(
             "Remove them from the option"
         )
     return chosen
+
+
+def partitions_text(partitions: list[TopicPartition]) -> str:
+    """Return the first MAX_LISTED partitions as text for a message; "none" if there are none."""
+    return some(partitions, MAX_LISTED) or "none"
 
 
 # --- offsets ---------------------------------------------------------------------------------
@@ -367,6 +352,21 @@ def _with_open_ends(
     )
 
 
+def _start_behind_end_loss(
+    tp: TopicPartition, start: int, ending: OffsetBound, available: str
+) -> Loss:
+    """Return the loss of a partition whose start is behind its end. `available`: its offsets.
+
+    `check_bounds` refuses two offsets of the user in this order, so one of the two is the start or
+    the end of the log: all records before the user's end are deleted, or the log ends before the
+    user's start. The number of missing records is unknown, since the user set only one offset.
+    """
+    stop = _bound_number(ending, tp)
+    requested = f"from {start} on" if stop < 0 else f"before {stop}"
+    text = f"{tp}: requested offsets {requested}, available {available}"
+    return Loss("RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", text, 0, tp)
+
+
 def _bound_number(bound: OffsetBound, tp: TopicPartition) -> int:
     """Return the bound's offset in a partition, or EARLIEST_OFFSET or LATEST_OFFSET, which are
     negative."""
@@ -379,6 +379,11 @@ def offset_of(bound: OffsetBound, tp: TopicPartition, earliest: int, latest: int
     """Return the offset that the bound means in a log with these first and end offsets."""
     number = _bound_number(bound, tp)
     return {EARLIEST_OFFSET: earliest, LATEST_OFFSET: latest}.get(number, number)
+
+
+def _sorted_partitions(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
+    """Return the partitions of an option's keys, sorted."""
+    return sorted(TopicPartition(*key) for key in keys)
 
 
 # --- tasks -----------------------------------------------------------------------------------
@@ -476,85 +481,3 @@ def group_empty_ranges(ranges: Sequence[KafkaInputPartition]) -> list[TaskPartit
         return list(ranges)
     groups = [SmallRanges(tuple(empty[first::MAX_EMPTY_TASKS])) for first in range(MAX_EMPTY_TASKS)]
     return [*(planned for planned in ranges if planned.count), *groups]
-
-
-# --- failOnDataLoss, for batch reads and streams ---------------------------------------------
-
-
-def _start_behind_end_loss(
-    tp: TopicPartition, start: int, ending: OffsetBound, available: str
-) -> Loss:
-    """Return the loss of a partition whose start is behind its end. `available`: its offsets.
-
-    `check_bounds` refuses two offsets of the user in this order, so one of the two is the start or
-    the end of the log: all records before the user's end are deleted, or the log ends before the
-    user's start. The number of missing records is unknown, since the user set only one offset.
-    """
-    stop = _bound_number(ending, tp)
-    requested = f"from {start} on" if stop < 0 else f"before {stop}"
-    text = f"{tp}: requested offsets {requested}, available {available}"
-    return Loss("RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET", text, 0, tp)
-
-
-def apply_fail_on_data_loss(
-    losses: list[Loss], report: Report, *, fail: bool, streaming: bool = False
-) -> None:
-    """Raise DataLossError if `fail` (failOnDataLoss=true). Else log one warning, and count the
-    missing offsets in `report`, as far as they are known."""
-    if fail:
-        raise loss_error(losses, streaming=streaming)
-    for loss in losses:
-        if loss.tp is not None:
-            report.add(Count.LOST, loss.missing, *loss.tp)
-    log.warning("%s", loss_warning(losses, streaming=streaming))
-
-
-def loss_error(losses: list[Loss], *, streaming: bool = False) -> DataLossError:
-    """Return the error of failOnDataLoss=true: what was requested, what exists, and what to do. For
-    a stream it begins with the JVM connector's sentence."""
-    what = _texts_of(losses)
-    if streaming:
-        text = (
-            "Some data may have been lost because they are not available in Kafka any more; either "
-            "the data was aged out by Kafka or the topic may have been deleted before all the data "
-            f"in the topic was processed. Reason: {what}. To continue with the records that exist, "
-            "restart the query with failOnDataLoss=false, which leaves out those of a recreated "
-            "topic before the checkpoint's offsets (sparkkafka checkpoint reset chooses others); "
-            "to read again from startingOffsets, use a new checkpoint location"
-        )
-    else:
-        text = (
-            f"{what}. Records were deleted (retention, or the topic was recreated), or the offsets "
-            "lie beyond the end of the log. Choose startingOffsets and endingOffsets within what "
-            "is available, or set failOnDataLoss=false to read what there is"
-        )
-    conditions = sorted({loss.condition for loss in losses})
-    return DataLossError(f"[{', '.join(conditions)}] {text}")
-
-
-def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
-    """Return the one log line of failOnDataLoss=false."""
-    missing = sum(loss.missing for loss in losses)
-    if streaming:
-        count = f"{missing} offsets or more" if missing else "an unknown number of offsets"
-        skipped = f"{count} skipped"
-    else:
-        count = f"{missing} requested offsets" if missing else "requested offsets"
-        where = counted(len(losses), "partition")
-        skipped = f"{count} in {where} do not exist and are skipped"
-    return f"data loss, failOnDataLoss=false: {skipped}: {_texts_of(losses)}"
-
-
-def _texts_of(losses: list[Loss]) -> str:
-    """Return the texts of the first losses, and how many more there are."""
-    return some((loss.text for loss in losses), MAX_LISTED, separator="; ")
-
-
-def _sorted_partitions(keys: Iterable[PartitionKey]) -> list[TopicPartition]:
-    """Return the partitions of an option's keys, sorted."""
-    return sorted(TopicPartition(*key) for key in keys)
-
-
-def partitions_text(partitions: list[TopicPartition]) -> str:
-    """Return the first MAX_LISTED partitions as text for a message; "none" if there are none."""
-    return some(partitions, MAX_LISTED) or "none"

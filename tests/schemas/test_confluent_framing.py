@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
-from sparkkafka.schemas.values import with_prefix
-from sparkkafka.schemas.wire_format import (
+from sparkkafka.schemas.confluent_framing import (
     MAX_INDEXES,
     Unframed,
     WriterId,
@@ -25,6 +24,7 @@ from sparkkafka.schemas.wire_format import (
     unframe_bare,
     unframe_texts,
 )
+from sparkkafka.schemas.values import with_prefix
 
 GUID = uuid.UUID("0e0a1d5c-8a71-44a9-9b0f-2f6a8f2f1e33")
 Headers = list[tuple[str, bytes | None]] | None

@@ -45,8 +45,7 @@ from sparkkafka.config.kinds import (
 )
 from sparkkafka.protocol.records.arrow import binary_array, bits, from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, read_unsigned, windows
-from sparkkafka.schemas.values import MemoryBudget
-from sparkkafka.schemas.wire_format import (
+from sparkkafka.schemas.confluent_framing import (
     CONTENT_ID,
     FINGERPRINT,
     GLOBAL_ID,
@@ -61,6 +60,7 @@ from sparkkafka.schemas.wire_format import (
     unframe,
     unframe_texts,
 )
+from sparkkafka.schemas.values import MemoryBudget
 
 IN_HEADERS: Final = frozenset({HEADERS, APICURIO_HEADERS, AZURE})
 """Framings whose writes leave the payload bare and add a header."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound
 from sparkkafka.errors import DataLossError, OptionError
-from sparkkafka.spark.read.planning import (
+from sparkkafka.spark.read.input_partitions import (
     KafkaInputPartition,
     Loss,
     bound_at_times,
