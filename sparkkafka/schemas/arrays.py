@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import validity
@@ -215,3 +216,17 @@ def _has_equal_neighbours(codes: NDArray[Any], max_items: int) -> bool:
         )
     ordered = np.sort(codes)
     return bool((ordered[1:] == ordered[:-1]).any())
+
+
+def fields_of(values: pa.Array) -> list[pa.Array]:
+    """Return the fields of structs, null where the struct is."""
+    return [pc.struct_field(values, [number]) for number in range(values.type.num_fields)]
+
+
+def struct_of(
+    kind: pa.DataType, count: int, valid: Flags | None, children: list[pa.Array]
+) -> pa.Array:
+    """Return structs of these fields; null where `valid` is false."""
+    children = [as_type(child, part.type) for child, part in zip(children, kind, strict=True)]
+    bitmap = None if valid is None or valid.all() else validity(valid)
+    return pa.Array.from_buffers(kind, count, [bitmap], children=children)

@@ -3,7 +3,7 @@
 Steps, for some ten thousand records at a time so that columns stay in the processor's cache:
 
 1. The payloads of many batches become one byte array; batches of one buffer are not copied.
-2. `record_starts.find` finds the first byte of each record.
+2. `record_starts.find_records` finds the first byte of each record.
 3. Each field is read for all records in one step (`columns`), which gives where the next begins.
 4. Arrow copies keys, values and headers from (start, end) pairs over the byte array.
 
@@ -288,7 +288,7 @@ class _BatchGroup:
         if self._bounds is not None:
             yield from self._read_fields(self._bounds)
             return
-        uniform = uniform_batches.find(
+        uniform = uniform_batches.find_records(
             self.data, self.begins, self.ends, self.counts, max_rows=CHUNK_RECORDS
         )
         done = 0  # batches
@@ -309,7 +309,7 @@ class _BatchGroup:
         if first == last:
             return
         batches_slice = slice(first, last)
-        bounds = record_starts.find(
+        bounds = record_starts.find_records(
             self.data,
             self.begins[batches_slice],
             self.ends[batches_slice],

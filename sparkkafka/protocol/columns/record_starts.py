@@ -76,7 +76,7 @@ class RecordBounds(NamedTuple):
     """For each batch, whether the positions of its records are proven."""
 
 
-def find(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
+def find_records(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordBounds:
     """Find all records of all batches.
 
     `begins` and `ends` delimit each batch's uncompressed records in `data`, ascending and not

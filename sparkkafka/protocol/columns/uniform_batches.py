@@ -220,14 +220,14 @@ def _read_timestamp_deltas(data: Bytes, grid: GridPart, run: _Run) -> Ints:
     return deltas.reshape(grid.batches, grid.records)
 
 
-def find(
+def find_records(
     data: Bytes, begins: Ints, ends: Ints, counts: Ints, *, max_rows: int
 ) -> UniformBatches | None:
     """Compare the batches with the middle one, the model; None if reading each record is faster,
     since too few batches look like copies of it.
 
-    Arguments as for `record_starts.find`; at most `max_rows` records are decoded together. Models
-    are kept for later calls whose middle batch is a copy of them.
+    Arguments as for `record_starts.find_records`; at most `max_rows` records are decoded at a time.
+    Models are kept for later calls whose middle batch is a copy of them.
     """
     sizes = ends - begins
     middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
@@ -261,7 +261,7 @@ def find(
 def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model | None:
     """Read the model from the only batch of these arrays; None if its records have different sizes
     or headers, or are damaged."""
-    bounds = record_starts.find(data, begins, ends, counts)
+    bounds = record_starts.find_records(data, begins, ends, counts)
     if not bounds.proven.all():
         return None
     begin = int(begins[0])

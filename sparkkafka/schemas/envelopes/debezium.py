@@ -17,7 +17,7 @@ from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
-from sparkkafka.schemas.arrays import flags_of, offsets_of, scalar
+from sparkkafka.schemas.arrays import flags_of, offsets_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
 from sparkkafka.schemas.envelopes.semantic_types import (
     PLACEHOLDER,
@@ -27,7 +27,6 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     check_target,
     convert,
     find_placeholders,
-    struct_of,
     value_type,
     without,
 )
@@ -181,11 +180,6 @@ def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectTy
     if not kept:
         kept = dict(list(children.items())[:1])
     return ConnectType(children=kept, name=node.name)
-
-
-def fields_of(values: pa.Array) -> list[pa.Array]:
-    """Return the fields of structs, null where the struct is."""
-    return [pc.struct_field(values, [number]) for number in range(values.type.num_fields)]
 
 
 def unwrap(

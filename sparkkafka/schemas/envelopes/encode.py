@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags
-from sparkkafka.schemas.arrays import flags_of, scalar
+from sparkkafka.schemas.arrays import fields_of, flags_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.connect_types import DECIMAL
-from sparkkafka.schemas.envelopes.debezium import ROW, TOMBSTONE, TRUNCATE, fields_of
-from sparkkafka.schemas.envelopes.semantic_types import PLACEHOLDER, struct_of
+from sparkkafka.schemas.envelopes.debezium import ROW, TOMBSTONE, TRUNCATE
+from sparkkafka.schemas.envelopes.semantic_types import PLACEHOLDER
 from sparkkafka.schemas.field_names import child_path, label
 from sparkkafka.schemas.values import ValueRowError, type_name
 

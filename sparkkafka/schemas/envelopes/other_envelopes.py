@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from sparkkafka.config.kinds import CANAL, DEBEZIUM_FLAT, MAXWELL, OGG
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
-from sparkkafka.schemas.arrays import flags_of, scalar
+from sparkkafka.schemas.arrays import fields_of, flags_of, scalar, struct_of
 from sparkkafka.schemas.envelopes import debezium
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
-from sparkkafka.schemas.envelopes.semantic_types import struct_of, value_type
+from sparkkafka.schemas.envelopes.semantic_types import value_type
 
 _TEXT: Final = ConnectType(pa.string())
 _LONG: Final = ConnectType(pa.int64())
@@ -188,7 +188,7 @@ def explode(values: pa.Array, form: Form) -> tuple[pa.Array, Any]:
             continue
         taken = items.take(from_numpy(at))
         children.append(
-            struct_of(taken.type, len(taken), is_valid(taken) & has_item, debezium.fields_of(taken))
+            struct_of(taken.type, len(taken), is_valid(taken) & has_item, fields_of(taken))
         )
     names = [
         pa.field(field.name, child.type) for field, child in zip(values.type, children, strict=True)

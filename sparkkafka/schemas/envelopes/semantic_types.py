@@ -28,7 +28,7 @@ from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, scalar
+from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.connect_types import (
     DECIMAL,
     MAX_DIGITS,
@@ -255,15 +255,6 @@ def _is_plain(node: ConnectType, target: pa.DataType) -> bool:
     if node.is_list:
         return pa.types.is_list(target) and _is_plain(node.item, target.value_type)
     return pa.types.is_map(target) and _is_plain(node.item, target.item_type)
-
-
-def struct_of(
-    kind: pa.DataType, count: int, valid: Flags | None, children: list[pa.Array]
-) -> pa.Array:
-    """Return structs of these fields; null where `valid` is false."""
-    children = [as_type(child, part.type) for child, part in zip(children, kind, strict=True)]
-    bitmap = None if valid is None or valid.all() else validity(valid)
-    return pa.Array.from_buffers(kind, count, [bitmap], children=children)
 
 
 def _item_counts(values: pa.Array, context: FieldContext) -> tuple[Ints, Ints]:

@@ -36,9 +36,8 @@ from sparkkafka.protocol.records.arrow import (
     to_numpy,
 )
 from sparkkafka.protocol.records.varint_columns import Flags
-from sparkkafka.schemas.arrays import scalar
-from sparkkafka.schemas.envelopes.debezium import CHANGE, TOMBSTONE, change_type, fields_of
-from sparkkafka.schemas.envelopes.semantic_types import struct_of
+from sparkkafka.schemas.arrays import fields_of, scalar, struct_of
+from sparkkafka.schemas.envelopes.debezium import CHANGE, TOMBSTONE, change_type
 from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 from sparkkafka.spark.schema import ReadColumn
 

@@ -16,8 +16,8 @@ from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.schemas.arrays import scalar
-from sparkkafka.schemas.envelopes.debezium import CHANGE, fields_of
+from sparkkafka.schemas.arrays import fields_of, scalar
+from sparkkafka.schemas.envelopes.debezium import CHANGE
 from sparkkafka.schemas.envelopes.encode import (
     EncodedType,
     encoded_type,

@@ -145,7 +145,7 @@ def test_each_way_to_find_starts(content: str) -> None:
         assert len(seeds) > count // 64 // 2
         assert set(seeds.tolist()) <= set(expected)
     one = [np.array([n]) for n in (0, end, count)]
-    bounds = record_starts.find(data, *one)
+    bounds = record_starts.find_records(data, *one)
     assert bounds.proven.tolist() == [True]
     assert bounds.starts.tolist() == expected
     assert bounds.ends.tolist() == [*expected[1:], end]

@@ -38,7 +38,7 @@ def same_as_slow(batches: list[tuple[bytes, int]], gap_bytes: int = 61) -> list[
         whole += b"\xff" * gap_bytes  # headers, which nothing may read as records
         begins.append(len(whole))
         whole += payload
-    found = record_starts.find(
+    found = record_starts.find_records(
         np.frombuffer(bytes(whole), np.uint8),
         np.array(begins),
         np.array(

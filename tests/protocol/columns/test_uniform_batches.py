@@ -225,7 +225,7 @@ def test_every_changed_byte_is_seen(
 ) -> None:
     groups = groups_of([80] * 6, key=key, value=5, times=times, step=1)
     batches = response(groups)
-    way = uniform_batches.find
+    way = uniform_batches.find_records
     payload = bytes(batches[4].data)
     size = len(payload) // 80
     places = [
@@ -240,9 +240,9 @@ def test_every_changed_byte_is_seen(
             changed[place] = byte
             some = [*batches]
             some[4] = batches[4]._replace(data=memoryview(bytes(changed)))
-            monkeypatch.setattr(uniform_batches, "find", way)
+            monkeypatch.setattr(uniform_batches, "find_records", way)
             fast = outcome(some)
-            monkeypatch.setattr(uniform_batches, "find", lambda *args, **kwargs: None)
+            monkeypatch.setattr(uniform_batches, "find_records", lambda *args, **kwargs: None)
             assert fast == outcome(some), (place, byte)
             damaged += isinstance(fast, tuple)
     assert damaged > len(places)

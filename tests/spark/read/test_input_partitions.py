@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound
 from sparkkafka.errors import DataLossError, OptionError
+from sparkkafka.spark.read.data_loss import Loss, loss_error, loss_warning
 from sparkkafka.spark.read.input_partitions import (
     KafkaInputPartition,
-    Loss,
     bound_at_times,
     check_assigned,
     check_bounds,
     check_named,
     compile_pattern,
-    loss_error,
-    loss_warning,
     matching_topics,
     plan_ranges,
     start_at_times,
