@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FLOOR = "prebuilt Arrow batches"
 FLOOR_FORMAT = "floor"
-_BATCH_ROWS, _BATCH_BYTES = 8192, 4 << 20  # as the reader makes them
+_BATCH_ROWS, _BATCH_BYTES = 16384, 4 << 20  # as the reader makes them
 
 
 def register(spark: SparkSession) -> None:

@@ -131,9 +131,9 @@ def test_missing_columns_are_null() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "sizes"),
-    [(0, []), (1, [1]), (8192, [8192]), (8193, [4097, 4096]), (20_000, [6667, 6667, 6666])],
+    [(0, []), (1, [1]), (16384, [16384]), (16385, [8193, 8192]), (40_000, [13334, 13334, 13332])],
 )
-def test_batches_are_of_about_8k_rows(rows: int, sizes: list[int]) -> None:
+def test_batches_are_of_about_16k_rows(rows: int, sizes: list[int]) -> None:
     batches = list(BatchShaper("t", 0, default_columns(False)).batches(decoded(rows)))
     assert [batch.num_rows for batch in batches] == sizes
     offsets = [o for batch in batches for o in batch.column("offset").to_pylist()]
