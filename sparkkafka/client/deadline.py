@@ -48,7 +48,9 @@ class Deadline:
 
     @property
     def expired(self) -> bool:
-        return self.remaining_s() <= 0.0
+        signal = self.close_signal
+        now_s = time.monotonic()
+        return now_s >= self._at_s or (signal is not None and now_s >= signal.at_s)
 
     @property
     def text(self) -> str:

@@ -60,6 +60,9 @@ class Framing:
         self.max_frame_bytes = max_frame_bytes
         # The broker's version range per API key; the reader of ApiVersionsResponse sets it.
         self.versions: Mapping[int, tuple[int, int]] | None = None
+        writer = Writer()
+        writer.nullable_string(client_id)
+        self._client_id_bytes = writer.getvalue()
         self._next_correlation_id = 0
         self._pending: deque[_Pending] = deque()
 
@@ -124,9 +127,9 @@ class Framing:
         writer = Writer()
         # The size becomes known at the end.
         writer.buffer += _REQUEST_START.pack(0, request.API_KEY, version, correlation_id)
-        writer.nullable_string(self.client_id)
+        writer.buffer += self._client_id_bytes
         if is_flexible(request_type, version):
-            writer.tagged_fields([])
+            writer.buffer.append(0)  # no tagged fields
         encode_into(writer, request, version)
         parts = _finish_frame(writer, request)
         self._next_correlation_id = 0 if correlation_id == MAX_INT32 else correlation_id + 1

@@ -60,9 +60,8 @@ class SendMetrics:
 
     # --- called by the producer -----------------------------------------------------------------
 
-    def sent(self, batches: Iterable[SentBatch]) -> None:
-        """Count the batches of a Produce request."""
-        now_s = time.monotonic()
+    def sent(self, batches: Iterable[SentBatch], now_s: float) -> None:
+        """Count the batches of a Produce request that is sent now (monotonic)."""
         total = 0
         with self._lock:
             for batch in batches:

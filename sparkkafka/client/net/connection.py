@@ -19,8 +19,8 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__
@@ -612,7 +612,7 @@ class Connection:
         self._meter.sent(request.API_NAME, size, expects_response=expect_response)
         self._last_used_s = time.monotonic()
         self._has_unread_request = self._has_unread_request or not expect_response
-        with self._closing_on_error(f"sending {request.API_NAME}"):
+        with _ClosingOnError(self, "sending", request.API_NAME):
             self._writer.write(sock, parts, deadline, patience_s)
         return correlation_id
 
@@ -626,27 +626,8 @@ class Connection:
         patience_s = seconds_of(patience_s, "patience_s")
         deadline = self._checked_deadline(deadline)
         sock = self._socket_or_raise()
-        with self._closing_on_error("sending a request"):
+        with _ClosingOnError(self, "sending", "a request"):
             self._writer.write_rest(sock, deadline, patience_s)
-
-    @contextmanager
-    def _closing_on_error(self, doing: str) -> Iterator[None]:
-        """Close the connection on any error, and raise the socket's errors as KafkaError."""
-        started_s = time.monotonic()
-        try:
-            yield
-        except DecodeError as error:
-            raise self._close_after(DecodeError(f"{self}: {error}")) from error
-        except OSError as error:
-            # KafkaConnectionError is an OSError: the end of the stream is one of these too.
-            is_kafka = self._framing.versions is not None
-            failure = connection_error(
-                self._listener, self._stage, doing, error, started_s, is_kafka=is_kafka
-            )
-            raise self._close_after(failure) from error
-        except BaseException:
-            self.close()
-            raise
 
     def receive(
         self, deadline: Deadline | None = None, buffer: FrameBuffer | None = None
@@ -678,7 +659,7 @@ class Connection:
     def _read_response(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
         """Send what is unsent, then read the next response. Returns (correlation id, response)."""
         sock = self._socket_or_raise()
-        with self._closing_on_error("waiting for a response"):
+        with _ClosingOnError(self, "waiting for", "a response"):
             self._writer.write_rest(sock, deadline)
             return self._decode_response(self._reader.read(sock, buffer, deadline))
 
@@ -699,7 +680,7 @@ class Connection:
         if self._early_responses:
             return self._early_responses.popleft()
         sock = self._socket_or_raise()
-        with self._closing_on_error("waiting for a response"):
+        with _ClosingOnError(self, "waiting for", "a response"):
             response = self._reader.read_ready(sock, buffer)
             return (
                 None if response is None else self._note_response(self._decode_response(response))
@@ -710,3 +691,43 @@ class Connection:
         if self._sock is None:
             raise KafkaConnectionError(f"{self}: the connection is closed")
         return self._sock
+
+
+class _ClosingOnError:
+    """Closes the connection on any error under `with`, and raises the socket's errors as
+    KafkaError. (A generator as context manager would take five times as long, for each request.)"""
+
+    __slots__ = ("_connection", "_doing", "_started_s", "_what")
+
+    def __init__(self, connection: Connection, doing: str, what: str) -> None:
+        self._connection = connection
+        self._doing = doing
+        self._what = what
+        self._started_s = time.monotonic()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            return
+        connection = self._connection
+        if isinstance(error, DecodeError):
+            raise connection._close_after(DecodeError(f"{connection}: {error}")) from error
+        if isinstance(error, OSError):
+            # KafkaConnectionError is an OSError: the end of the stream is one of these too.
+            failure = connection_error(
+                connection._listener,
+                connection._stage,
+                f"{self._doing} {self._what}",
+                error,
+                self._started_s,
+                is_kafka=connection._framing.versions is not None,
+            )
+            raise connection._close_after(failure) from error
+        connection.close()

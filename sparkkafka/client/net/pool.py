@@ -81,16 +81,10 @@ class ConnectionPool:
         Raises KafkaConnectionError if it cannot be reached, and after that without an attempt for
         reconnect.backoff.ms, which grows to reconnect.backoff.max.ms.
         """
-        self._close_expired()
         node_id = broker.node_id
-        connection = self.find_open(node_id)
+        connection = self.find_usable(broker)
         if connection is not None:
-            has_address = (connection.host, connection.port) == (broker.host, broker.port)
-            if connection.in_flight or (has_address and connection.is_quiet):
-                return connection
-            # The broker has another address now (a restarted container), or closed the connection
-            # while it was idle: a request with acks=0 would be lost.
-            connection.close()
+            return connection
         self._reconnect_backoff.check(node_id)
         try:
             connection = self.take_idle(broker) or self.open(broker.host, broker.port, deadline)
@@ -102,6 +96,19 @@ class ConnectionPool:
         self._reconnect_backoff.on_success(node_id)
         self._by_node[node_id] = connection
         return connection
+
+    def find_usable(self, broker: Broker) -> Connection | None:
+        """Return the open connection to a broker, None if there is none. Closes one that the broker
+        has closed while it was idle (a request with acks=0 would be lost), or that is to a former
+        address of the broker (a restarted container)."""
+        self._close_expired()
+        connection = self.find_open(broker.node_id)
+        if connection is not None:
+            has_address = connection.host == broker.host and connection.port == broker.port
+            if connection.in_flight or (has_address and connection.is_quiet):
+                return connection
+            connection.close()
+        return None
 
     def open(self, host: str, port: int, deadline: Deadline) -> Connection:
         """Try once to open a connection, which is the caller's own.

@@ -82,7 +82,7 @@ class ProducerThread:
             self._options,
             transaction,
             lookup=self._lookup,
-            wake_fd=buffer.wake_fd,
+            waker=buffer.waker,
             metrics=metrics,
         )
         self._partitioner = RecordPartitioner(self.cluster, settings)
@@ -394,13 +394,11 @@ class ProducerThread:
         """Append records to the batches of their partitions. Few records are appended one by one,
         which costs less than columns of them."""
         if isinstance(records, AppendedRecords) and self._partitioner.is_small(records):
-            for index, (fields, partition, size_bytes) in enumerate(records.take_fields()):
-                if partition is None:
-                    partition = self._partitioner.partition(records.topic, fields)
+            for partition, fields, first, size_bytes in self._partitioner.partition_fields(records):
                 self._accumulator.append(
                     TopicPartition(records.topic, partition),
                     fields,
-                    RecordSlice(records, range(index, index + 1)),
+                    RecordSlice(records, range(first, first + len(fields))),
                     size_bytes=size_bytes,
                     since_s=records.since_s,
                 )

@@ -408,9 +408,26 @@ class RecordPartitioner:
         partitions = records.partitions.values()
         return not partitions or max(partitions) < self._count(records.topic)
 
-    def partition(self, topic: str, fields: RecordFields) -> int:
-        """Choose the partition of one record. The metadata must have the topic."""
-        return self._partitioner.partition(topic, fields.key, fields.value, self._count(topic))
+    def partition_fields(
+        self, records: AppendedRecords
+    ) -> Iterator[tuple[int, list[RecordFields], int, int]]:
+        """Choose the partitions of few records: yield the partition of records that follow each
+        other, the records, the index of the first, and their encoded bytes at most. The metadata
+        must have the topic."""
+        topic, count = records.topic, self._count(records.topic)
+        run: list[RecordFields] = []
+        run_partition, run_bytes, first = NO_PARTITION, 0, 0
+        for index, (fields, partition, size_bytes) in enumerate(records.take_fields()):
+            if partition is None:
+                partition = self._partitioner.partition(topic, fields.key, fields.value, count)
+            if run and partition != run_partition:
+                yield run_partition, run, first, run_bytes
+                run, run_bytes, first = [], 0, index
+            run_partition = partition
+            run.append(fields)
+            run_bytes += size_bytes
+        if run:
+            yield run_partition, run, first, run_bytes
 
     def _count(self, topic: str) -> int:
         """Return the number of partitions of a topic that the metadata has."""

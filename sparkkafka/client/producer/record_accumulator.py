@@ -59,15 +59,25 @@ class _OpenBatch(Generic[Owner]):
 
     tp: TopicPartition
     since_s: float
-    records: list[RowRange | RecordFields] = field(default_factory=list)
+    records: list[RowRange | Sequence[RecordFields]] = field(default_factory=list)
     owners: list[Owner] = field(default_factory=list)
     size_bytes: int = 0
 
     @property
     def record_count(self) -> int:
         return sum(
-            rows.high - rows.low if isinstance(rows, RowRange) else 1 for rows in self.records
+            rows.high - rows.low if isinstance(rows, RowRange) else len(rows)
+            for rows in self.records
         )
+
+    def few_fields(self) -> list[RecordFields] | None:
+        """Return the records if they are few and came one by one, else None."""
+        fields: list[RecordFields] = []
+        for records in self.records:
+            if isinstance(records, RowRange) or len(fields) + len(records) > MAX_SCALAR_RECORDS:
+                return None
+            fields += records
+        return fields
 
 
 class RecordAccumulator(Generic[Owner]):
@@ -97,7 +107,7 @@ class RecordAccumulator(Generic[Owner]):
     def append(
         self,
         tp: TopicPartition,
-        records: RowRange | RecordFields,
+        records: RowRange | Sequence[RecordFields],
         owner: Owner,
         *,
         size_bytes: int,
@@ -202,10 +212,10 @@ class RecordAccumulator(Generic[Owner]):
         """Encode closed batches together, and hand each to `on_closed`: few single records one by
         one, all others as columns."""
         self.pending_bytes -= sum(batch.size_bytes for batch in group)
-        if len(group) == 1 and len(group[0].records) <= MAX_SCALAR_RECORDS:
-            batch = group[0]
-            fields = [record for record in batch.records if isinstance(record, RecordFields)]
-            if len(fields) == len(batch.records) and batch.size_bytes <= self._max_records_bytes:
+        batch = group[0]
+        if len(group) == 1 and batch.size_bytes <= self._max_records_bytes:
+            fields = batch.few_fields()
+            if fields is not None:
                 encoded = [encode_records(fields)]
                 self._on_closed(batch.tp, encoded, batch.owners, batch.since_s)
                 return
@@ -226,14 +236,18 @@ class RecordAccumulator(Generic[Owner]):
             self._on_closed(batch.tp, batches, batch.owners, batch.since_s)
 
 
-def _as_ranges(records: list[RowRange | RecordFields]) -> Iterator[RowRange]:
+def _as_ranges(batch: list[RowRange | Sequence[RecordFields]]) -> Iterator[RowRange]:
     """Yield the same records in the same order, single ones as rows of columns."""
-    for is_rows, group in itertools.groupby(records, lambda rows: isinstance(rows, RowRange)):
-        if is_rows:
-            yield from group  # type: ignore[misc]
-        else:
-            columns = record_columns(list(group))  # type: ignore[arg-type]
-            yield RowRange(columns, 0, len(columns.timestamps_ms))
+    singles: list[RecordFields] = []
+    for records in (*batch, None):
+        if records is not None and not isinstance(records, RowRange):
+            singles += records
+            continue
+        if singles:
+            yield RowRange(record_columns(singles), 0, len(singles))
+            singles = []
+        if records is not None:
+            yield records
 
 
 def record_columns(records: list[RecordFields]) -> RecordColumns:

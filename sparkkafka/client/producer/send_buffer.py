@@ -61,9 +61,8 @@ class SendBuffer:
         self.may_linger = True
         """Whether no caller waited for delivery or memory when the I/O thread last took records."""
         self.is_sleeping = False
-        self._is_woken = False
         self._refusal: Callable[[], KafkaError] | None = None
-        self._waker = Waker()
+        self.waker = Waker()
 
     # --- the user's side; with the lock -----------------------------------------------------------
 
@@ -156,10 +155,7 @@ class SendBuffer:
         """Wake the I/O thread if it sleeps. Also without the lock, for which it would wait next."""
         if self.is_sleeping:
             self.is_sleeping = False
-            try:
-                self._waker.wake()
-            finally:  # later than that, or `begin_sleep` could drain the waker too early
-                self._is_woken = True
+            self.waker.wake()
 
     def set_forked(self) -> None:
         """Replace the lock in the child of a fork, which has no I/O thread and no thread that would
@@ -170,11 +166,6 @@ class SendBuffer:
         self.is_sleeping = False
 
     # --- the I/O thread's side --------------------------------------------------------------------
-
-    @property
-    def wake_fd(self) -> int:
-        """Readable when there is work for the thread."""
-        return self._waker.fileno()
 
     def take(self) -> list[TopicRecords]:
         """Take all records. Their bytes are the I/O thread's from here on."""
@@ -203,9 +194,6 @@ class SendBuffer:
                 or any(records.size_bytes >= self.wake_bytes for records in self.open.values())
             ):
                 return 0.0
-            if self._is_woken:
-                self._is_woken = False
-                self._waker.drain()
             self.is_sleeping = True
             opened_s = (records.since_s for records in self.open.values())
             return min(opened_s, default=math.inf) + self._linger_s
@@ -222,5 +210,5 @@ class SendBuffer:
     def close(self) -> None:
         """Free the descriptors; the I/O thread has ended."""
         with self.lock:
-            self._waker.close()
+            self.waker.close()
             self.is_sleeping = False

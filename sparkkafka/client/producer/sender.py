@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics.sending import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
@@ -65,7 +65,6 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD, batch_parts
 from sparkkafka.protocol.records.codecs import Codec, codec_by_name
-from sparkkafka.protocol.wire.primitives import NULL_UUID
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +73,7 @@ MAX_WAIT_S = 1.0
 PATIENCE_S = 0.1
 """A leader that takes nothing of a request for so long delays nobody else: the rest waits."""
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
+TOPIC_ID_VERSION = 13  # of Produce, KIP-516: ids in place of names
 LARGE_REQUEST_BYTES = 128 << 10
 """Below it a broker does not close a connection for the size of a request."""
 EPOCH_LIMIT = (1 << 15) - 1
@@ -124,7 +124,7 @@ class Sender:
     """The queues of all partitions, and the requests that empty them.
 
     A batch that cannot be delivered does not affect the others, unless its callback raises: then
-    the sender has failed. A wait ends when the descriptor `wake_fd` is readable.
+    the sender has failed. `waker` ends its waits.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Sender:
         transaction: SenderTransaction | None = None,
         *,
         lookup: TopicLookup,
-        wake_fd: int | None = None,
+        waker: Waker | None = None,
         metrics: SendMetrics | None = None,
     ) -> None:
         self._cluster = cluster
@@ -144,7 +144,7 @@ class Sender:
         self._lookup = lookup
         self._send_metrics = metrics
         self.metrics = ProducerMetrics()
-        self._wake_fd = wake_fd
+        self._waker = waker
         self._codec = codec_by_name(options.compression_type)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         # Partitions with batches. Each step visits all of these, and rows can go to hundreds of
@@ -486,7 +486,8 @@ class Sender:
             chosen.append(QueuedBatch(queue, batch))
             total += batch.wire_bytes
         acks = self._acks(node_id, chosen)
-        request = self._produce_request(chosen, acks)
+        version = self._produce_version(connection, queues[: len(chosen)])
+        request = self._produce_request(chosen, acks, version)
         for queue, batch in chosen:
             queue.sent(batch, node_id)
         self.metrics.requests += 1
@@ -496,7 +497,7 @@ class Sender:
             connection.send(
                 request,
                 deadline,
-                version=self._produce_version(connection, queues[: len(chosen)]),
+                version=version,
                 expect_response=acks != 0,
                 # Without answers a request is done when it is sent.
                 patience_s=PATIENCE_S if acks else None,
@@ -514,15 +515,18 @@ class Sender:
         if self._send_metrics is not None:
             now_s = time.monotonic()
             self._send_metrics.sent(
-                SentBatch(
-                    queue.tp.topic,
-                    batch.encoded.record_count,
-                    batch.wire_bytes,
-                    RECORD_BATCH_OVERHEAD + batch.size_bytes,
-                    now_s - batch.created_s,
-                    batch.attempts > 1,
-                )
-                for queue, batch in chosen
+                [
+                    SentBatch(
+                        queue.tp.topic,
+                        batch.encoded.record_count,
+                        batch.wire_bytes,
+                        RECORD_BATCH_OVERHEAD + batch.size_bytes,
+                        now_s - batch.created_s,
+                        batch.attempts > 1,
+                    )
+                    for queue, batch in chosen
+                ],
+                now_s,
             )
         if acks == 0:
             in_flight.pop()
@@ -538,12 +542,12 @@ class Sender:
         try:
             if self._sent.get(node_id) and self._cluster.connections.find_open(node_id) is None:
                 raise KafkaConnectionError(f"broker {node_id}: the connection broke")
-            # A leader that does not answer must not delay the others for long.
-            others = any(sent for other, sent in self._sent.items() if other != node_id)
-            limit_ms = self.attempt_ms
-            if others:
-                limit_ms = min(limit_ms, 3_000)
-            connection = self._cluster.connection(node_id, deadline.sooner(limit_ms))
+            connection = self._cluster.connections.find_usable(self._cluster.broker(node_id))
+            if connection is None:
+                # A leader that does not answer must not delay the others for long.
+                others = any(sent for other, sent in self._sent.items() if other != node_id)
+                limit_ms = min(self.attempt_ms, 3_000) if others else self.attempt_ms
+                connection = self._cluster.connection(node_id, deadline.sooner(limit_ms))
         except KafkaError as error:
             self._on_connection_lost(node_id, error, queues)
             return None
@@ -594,15 +598,21 @@ class Sender:
             highest = ProduceRequest.MAX_VERSION
         return connection.choose_version(ProduceRequest, highest)
 
-    def _produce_request(self, chosen: Iterable[QueuedBatch], acks: int) -> ProduceRequest:
-        """Return the Produce request for these batches."""
+    def _produce_request(
+        self, chosen: Iterable[QueuedBatch], acks: int, version: int
+    ) -> ProduceRequest:
+        """Return the Produce request of this version for these batches."""
         topics: dict[str, TopicProduceData] = {}
         for queue, batch in chosen:
-            name, topic_id = queue.tp.topic, queue.topic_id
-            if name not in topics:
-                known_id = NULL_UUID if topic_id is None else uuid.UUID(bytes=topic_id)
-                topics[name] = TopicProduceData(name=name, topic_id=known_id)
-            topics[name].partition_data.append(
+            name = queue.tp.topic
+            topic = topics.get(name)
+            if topic is None:
+                if version >= TOPIC_ID_VERSION and queue.topic_id is not None:
+                    topic = TopicProduceData(topic_id=uuid.UUID(bytes=queue.topic_id))
+                else:
+                    topic = TopicProduceData(name=name)
+                topics[name] = topic
+            topic.partition_data.append(
                 PartitionProduceData(index=queue.tp.partition, records=batch.wire)
             )
         return ProduceRequest(
@@ -623,7 +633,7 @@ class Sender:
         without a wait."""
         sockets: dict[int, int] = {}
         events: dict[int, int] = {}
-        wake_fd = self._wake_fd
+        waker = self._waker
         ended: list[int] = []
         has_input: list[int] = []  # read from the socket already
         for node_id, sent in self._sent.items():
@@ -635,19 +645,24 @@ class Sender:
             elif connection.has_input:
                 has_input.append(node_id)
             else:
-                sockets[connection.fileno()] = node_id
-                events[connection.fileno()] = select.POLLIN | connection.has_unsent * select.POLLOUT
-        if ended or not (sockets or (wake_fd is not None and wait_s > 0)):
+                descriptor = connection.fileno()
+                sockets[descriptor] = node_id
+                events[descriptor] = select.POLLIN | connection.has_unsent * select.POLLOUT
+        if ended or not (sockets or (waker is not None and wait_s > 0)):
             if not ended and not has_input and wait_s > 0:
                 time.sleep(wait_s)
             return ended + has_input
         poll = select.poll()
         for descriptor in sockets:
             poll.register(descriptor, events[descriptor])
-        if wake_fd is not None:
-            poll.register(wake_fd, select.POLLIN)
-        ready = (descriptor for descriptor, _ in poll.poll(0 if has_input else wait_s * 1000))
-        return has_input + [sockets[descriptor] for descriptor in ready if descriptor in sockets]
+        if waker is not None:
+            poll.register(waker, select.POLLIN)
+        for descriptor, _ in poll.poll(0 if has_input else wait_s * 1000):
+            if descriptor in sockets:
+                has_input.append(sockets[descriptor])
+            elif waker is not None:
+                waker.drain()
+        return has_input
 
     def _take_response(self, node_id: int) -> None:
         """Read the next response of a broker, if all of it is here, and act on it."""

@@ -165,22 +165,38 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
     Raises EncodeError for a record beyond 2 GiB.
     """
     out = bytearray()
-    base_timestamp = records[0].timestamp_ms
+    base_timestamp = largest_timestamp = records[0].timestamp_ms
     for offset_delta, (key, value, headers, timestamp_ms) in enumerate(records):
         body = bytearray(1)  # attributes
-        append_varint(body, zigzag_of(timestamp_ms - base_timestamp))
+        if timestamp_ms == base_timestamp:
+            body.append(0)
+        else:
+            append_varint(body, zigzag_of(timestamp_ms - base_timestamp))
+            if timestamp_ms > largest_timestamp:
+                largest_timestamp = timestamp_ms
         append_varint(body, 2 * offset_delta)
-        for blob in (key, value):
-            _append_blob(body, blob)
-        append_varint(body, 2 * len(headers))
-        for name, content in headers:
-            _append_blob(body, name.encode())
-            _append_blob(body, content)
-        if len(body) > MAX_BATCH_BYTES - RECORD_BATCH_OVERHEAD - 5:
-            raise EncodeError(f"a record of {len(body)} bytes is beyond Kafka's 2 GiB")
-        append_varint(out, 2 * len(body))
+        if key is None:
+            body.append(_NULL)
+        else:
+            append_varint(body, 2 * len(key))
+            body += key
+        if value is None:
+            body.append(_NULL)
+        else:
+            append_varint(body, 2 * len(value))
+            body += value
+        if headers:
+            append_varint(body, 2 * len(headers))
+            for name, content in headers:
+                _append_blob(body, name.encode())
+                _append_blob(body, content)
+        else:
+            body.append(0)
+        size = len(body)
+        if size > MAX_BATCH_BYTES - RECORD_BATCH_OVERHEAD - 5:
+            raise EncodeError(f"a record of {size} bytes is beyond Kafka's 2 GiB")
+        append_varint(out, 2 * size)
         out += body
-    largest_timestamp = max(record.timestamp_ms for record in records)
     return EncodedBatch(memoryview(out), len(records), base_timestamp, largest_timestamp)
 
 

@@ -510,6 +510,11 @@ def _array_codec(
     code = element.code if isinstance(element, Primitive) else ""
 
     def read(reader: Reader) -> list[Any] | None:
+        start = reader.pos
+        if flexible and start < reader.end and 0 < reader.buffer[start] <= 2:
+            # No element or one, as in most responses: half the calls.
+            reader.pos = start + 1
+            return [read_element(reader)] if reader.buffer[start] == 2 else []
         count = read_length(reader, element_size)
         if count is None:
             return None
