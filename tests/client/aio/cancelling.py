@@ -6,17 +6,29 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any
 
+import pytest
+
+begun_or_not = pytest.mark.parametrize("turns", [0, 5])
+"""The `turns` of CancelledAt: a call behind another has not begun, or it has."""
+
 
 class CancelledAt:
     """Await it to run a coroutine, which is cancelled where it waits for the n-th time (from 0).
 
-    `is_complete` is whether it ended before that.
+    The loop has `turns` turns before that. `is_complete` is whether it ended without.
     """
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], step: int) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], step: int, turns: int) -> None:
         self._coroutine = coroutine
         self._step = step
+        self._turns = turns
         self.is_complete = False
+
+    def _cancel(self, future: asyncio.Future[Any], turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._cancel, future, turns - 1)
+        else:
+            future.cancel()
 
     def __await__(self) -> Generator[Any, Any, None]:
         error: BaseException | None = None
@@ -37,7 +49,7 @@ class CancelledAt:
                 if waited_for is None:  # sleep(0)
                     error = asyncio.CancelledError()
                     continue
-                waited_for.cancel()
+                self._cancel(waited_for, self._turns)
             try:
                 yield waited_for
             except asyncio.CancelledError as cancelled:

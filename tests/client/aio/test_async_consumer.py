@@ -15,7 +15,7 @@ from sparkkafka.client.aio.consumer import SLICE_RECORDS
 from sparkkafka.client.aio.worker import Worker
 from sparkkafka.errors import ConsumerStateError, KafkaError, WakeupError
 from sparkkafka.testing.fake.cluster import FakeCluster
-from tests.client.aio.cancelling import CancelledAt
+from tests.client.aio.cancelling import CancelledAt, begun_or_not
 from tests.client.support import settings, write
 from tests.support.waiting import WAIT_S, Hold, wait_until
 
@@ -230,7 +230,10 @@ def test_batches_are_records_or_arrow_tables(filled: FakeCluster) -> None:
     asyncio.run(main())
 
 
-def test_wherever_it_is_cancelled_no_record_is_lost_or_returned_twice(filled: FakeCluster) -> None:
+@begun_or_not
+def test_wherever_it_is_cancelled_no_record_is_lost_or_returned_twice(
+    filled: FakeCluster, turns: int
+) -> None:
     async def read(source: AsyncConsumer, found: list[int]) -> None:
         await source.subscribe(["t"])
         found += offsets(list(await source.poll(WAIT_S)))
@@ -250,7 +253,7 @@ def test_wherever_it_is_cancelled_no_record_is_lost_or_returned_twice(filled: Fa
         group_id = f"g{step}"
         async with consumer(filled, group_id=group_id, enable_auto_commit=False) as source:
             found: list[int] = []
-            cancelled = CancelledAt(read(source, found), step)
+            cancelled = CancelledAt(read(source, found), step, turns)
             await cancelled
             await source.subscribe(["t"])
             assert filled.committed(group_id).get(("t", 0), 0) <= len(found)
@@ -608,7 +611,10 @@ def test_a_loop_that_is_closed_while_it_polls(filled: FakeCluster) -> None:
     clients[0].close()
 
 
-def test_a_cancelled_poll_of_a_share_group_releases_its_records(fake_cluster_factory: Any) -> None:
+@begun_or_not
+def test_a_cancelled_poll_of_a_share_group_releases_its_records(
+    fake_cluster_factory: Any, turns: int
+) -> None:
     fake = fake_cluster_factory(1, kafka_version="4.2")
     fake.create_topic("t")
 
@@ -628,7 +634,7 @@ def test_a_cancelled_poll_of_a_share_group_releases_its_records(fake_cluster_fac
                 await source.poll(0.05)
             first = fake.log("t", 0).end_offset
             await asyncio.to_thread(write, fake, "t", 30)
-            cancelled = CancelledAt(read(source, found), step)
+            cancelled = CancelledAt(read(source, found), step, turns)
             await cancelled
             while len(set(found)) < 30:
                 found += [record.offset for record in await source.poll(WAIT_S)]
