@@ -6,16 +6,7 @@ from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from sparkkafka.checkpoints.logs import (
-    COMMITS,
-    OFFSETS,
-    Checkpoint,
-    Offsets,
-    Plan,
-    SourceOffsets,
-    damaged_source_messages,
-    is_batch,
-)
+from sparkkafka.checkpoints import logs
 from sparkkafka.checkpoints.storage import checksums
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError, counted, some
@@ -43,8 +34,8 @@ class SourceChange(NamedTuple):
     """One source in two plans. `partitions` are all partitions of a Kafka source, in order."""
 
     name: str
-    before: SourceOffsets | None
-    after: SourceOffsets | None
+    before: logs.SourceOffsets | None
+    after: logs.SourceOffsets | None
     partitions: tuple[PartitionChange, ...]
 
     @property
@@ -53,7 +44,7 @@ class SourceChange(NamedTuple):
         return sum(row.records or 0 for row in self.partitions)
 
 
-def diff(before: Plan | None, after: Plan | None) -> list[SourceChange]:
+def diff(before: logs.Plan | None, after: logs.Plan | None) -> list[SourceChange]:
     """Compare two plans, source by source; the sources of both are in the result."""
     names = dict.fromkeys(
         source.name for plan in (before, after) if plan is not None for source in plan.sources
@@ -66,7 +57,7 @@ def diff(before: Plan | None, after: Plan | None) -> list[SourceChange]:
     return changes
 
 
-def partition_changes(before: Offsets, after: Offsets) -> tuple[PartitionChange, ...]:
+def partition_changes(before: logs.Offsets, after: logs.Offsets) -> tuple[PartitionChange, ...]:
     """Compare the offsets of all partitions in either, in order."""
     return tuple(
         PartitionChange(tp, before.get(tp), after.get(tp)) for tp in sorted({*before, *after})
@@ -82,7 +73,7 @@ class Finding(NamedTuple):
     text: str
 
 
-def verify(checkpoint: Checkpoint) -> list[Finding]:
+def verify(checkpoint: logs.Checkpoint) -> list[Finding]:
     """Read every file of a checkpoint, and return what is wrong with it, errors first."""
     findings: list[Finding] = []
 
@@ -98,20 +89,20 @@ def verify(checkpoint: Checkpoint) -> list[Finding]:
         _ = checkpoint.query_id
     except CheckpointError as failure:
         error("metadata", str(failure))
-    plans: dict[int, Plan] = {}
+    plans: dict[int, logs.Plan] = {}
     for batch_id in checkpoint.planned:
         try:
             plans[batch_id] = checkpoint.plan(batch_id)
         except CheckpointError as failure:
-            error(f"{OFFSETS}/{batch_id}", str(failure))
+            error(f"{logs.OFFSETS}/{batch_id}", str(failure))
     for batch_id in checkpoint.committed:
         try:
             checkpoint.commit(batch_id)
         except CheckpointError as failure:
-            error(f"{COMMITS}/{batch_id}", str(failure))
+            error(f"{logs.COMMITS}/{batch_id}", str(failure))
     for folder, entries in (
-        (OFFSETS, checkpoint.offset_files),
-        (COMMITS, checkpoint.commit_files),
+        (logs.OFFSETS, checkpoint.offset_files),
+        (logs.COMMITS, checkpoint.commit_files),
     ):
         names = dict.fromkeys(entry.name for entry in entries)
         _report_wrong_checksums(checkpoint, folder, names, error)
@@ -121,41 +112,41 @@ def verify(checkpoint: Checkpoint) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.level)
 
 
-def _report_batch_gaps(checkpoint: Checkpoint, error: _Report, note: _Report) -> None:
+def _report_batch_gaps(checkpoint: logs.Checkpoint, error: _Report, note: _Report) -> None:
     """Report gaps in the numbers of batches, and batches that are planned but not finished."""
     planned, committed = checkpoint.planned, checkpoint.committed
     if not planned:
         if committed:
-            error(OFFSETS, f"no batch is planned, although batch {committed[-1]} is finished")
+            error(logs.OFFSETS, f"no batch is planned, although batch {committed[-1]} is finished")
         else:
-            note(OFFSETS, "no batch was planned yet: the query begins as its options say")
+            note(logs.OFFSETS, "no batch was planned yet: the query begins as its options say")
         return
     last = planned[-1]
     if last > 0 and last - 1 not in planned:
         error(
-            f"{OFFSETS}/{last - 1}",
+            f"{logs.OFFSETS}/{last - 1}",
             f"missing: Spark does not start without the plan before the last one ({last})",
         )
     kept = set(planned)
     # The plan before the last one is reported above.
     missing_plans = (n for n in range(planned[0], planned[-2:][0]) if n not in kept)
     if gaps := list(islice(missing_plans, 6)):  # there may be billions in a damaged checkpoint
-        note(OFFSETS, f"plans {some(gaps)} are missing; Spark does not read them again")
+        note(logs.OFFSETS, f"plans {some(gaps)} are missing; Spark does not read them again")
     if committed and committed[-1] > last:
         error(
-            f"{OFFSETS}/{committed[-1]}",
+            f"{logs.OFFSETS}/{committed[-1]}",
             f"missing, although batch {committed[-1]} is finished: Spark would run batch {last} "
             "again with an old number, and sinks may take its rows for rows that they have",
         )
     unfinished = [n for n in planned if n > (committed[-1] if committed else -1)]
     if unfinished == [last]:
         note(
-            f"{COMMITS}/{last}",
+            f"{logs.COMMITS}/{last}",
             f"batch {last} is planned and not finished: the next start runs it again",
         )
     elif unfinished:
         error(
-            COMMITS,
+            logs.COMMITS,
             f"batches {some(unfinished)} are planned and not finished, and Spark "
             "repeats only the last one: what the others read may be missing from the sink",
         )
@@ -163,30 +154,30 @@ def _report_batch_gaps(checkpoint: Checkpoint, error: _Report, note: _Report) ->
     # Spark deletes old files of both logs, but not at the same time: the oldest may differ.
     missing = [n for n in missing if committed and n > committed[0]]
     if missing:
-        note(COMMITS, f"entries {some(missing)} are missing; only the last one counts")
+        note(logs.COMMITS, f"entries {some(missing)} are missing; only the last one counts")
 
 
-def _report_source_changes(plans: dict[int, Plan], error: _Report, note: _Report) -> None:
+def _report_source_changes(plans: dict[int, logs.Plan], error: _Report, note: _Report) -> None:
     """Report plans that have other sources than the plan before, and offsets that decrease."""
-    before: Plan | None = None
+    before: logs.Plan | None = None
     for batch_id, plan in sorted(plans.items()):
         if before is not None and plan.version == before.version == 1:
             counts = len(before.sources), len(plan.sources)
             if counts[0] != counts[1]:
                 error(
-                    f"{OFFSETS}/{batch_id}",
+                    f"{logs.OFFSETS}/{batch_id}",
                     f"has {counted(counts[1], 'source')}, the plan before it {counts[0]}: Spark "
                     "does not start a query with another number of sources",
                 )
                 before = plan
                 continue
-        for text in damaged_source_messages(before, plan):
-            error(f"{OFFSETS}/{batch_id}", text)
+        for text in logs.damaged_source_messages(before, plan):
+            error(f"{logs.OFFSETS}/{batch_id}", text)
         for change in diff(before, plan) if before is not None else ():
             decreasing = [row for row in change.partitions if (row.records or 0) < 0]
             if decreasing:
                 note(
-                    f"{OFFSETS}/{batch_id}",
+                    f"{logs.OFFSETS}/{batch_id}",
                     f"offsets of source {change.name} decrease: "
                     + some(f"{row.partition} {row.before} -> {row.after}" for row in decreasing)
                     + " (a reset, or a topic that was recreated)",
@@ -195,19 +186,19 @@ def _report_source_changes(plans: dict[int, Plan], error: _Report, note: _Report
             gone = [row.partition for row in change.partitions if row.after is None]
             if gone and is_kafka:
                 note(
-                    f"{OFFSETS}/{batch_id}",
+                    f"{logs.OFFSETS}/{batch_id}",
                     f"source {change.name} no longer has {some(gone)}",
                 )
         before = plan
 
 
 def _report_wrong_checksums(
-    checkpoint: Checkpoint, folder: str, names: Collection[str], error: _Report
+    checkpoint: logs.Checkpoint, folder: str, names: Collection[str], error: _Report
 ) -> None:
     """Report files that do not match Hadoop's checksums."""
     for name in names:
         checksum_name = f".{name}.crc"
-        if not is_batch(name) or checksum_name not in names:
+        if not logs.is_batch(name) or checksum_name not in names:
             continue
         try:
             content = checkpoint.storage.read(f"{folder}/{name}")
@@ -231,6 +222,6 @@ def _report_other_files(folder: str, names: Collection[str], note: _Report) -> N
             f"{counted(len(temporary), 'incomplete file')} ({some(temporary, 2)}); harmless if no "
             "query runs",
         )
-    foreign = [name for name in names if not name.startswith(".") and not is_batch(name)]
+    foreign = [name for name in names if not name.startswith(".") and not logs.is_batch(name)]
     if foreign:
         note(folder, f"not written by Spark: {some(foreign)}")

@@ -21,22 +21,9 @@ from itertools import pairwise
 from statistics import median_high
 from typing import Final, Literal
 
+from sparkkafka.checkpoints import logs
 from sparkkafka.checkpoints.comparison import PartitionChange, partition_changes
 from sparkkafka.checkpoints.decisions import Standing, decision_of
-from sparkkafka.checkpoints.logs import (
-    COMMITS,
-    OFFSETS,
-    Checkpoint,
-    Commit,
-    Offsets,
-    Plan,
-    SourceOffsets,
-    back_up,
-    backups_of,
-    incomplete_backup_notes,
-    kafka_line,
-    kafka_source,
-)
 from sparkkafka.checkpoints.positions import Ends, ends_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -69,7 +56,7 @@ class ResetPlan:
     refuses; `notes` are information.
     """
 
-    checkpoint: Checkpoint
+    checkpoint: logs.Checkpoint
     source: str
     batch_id: int
     changes: tuple[PartitionChange, ...]
@@ -108,7 +95,7 @@ class ResetPlan:
                 f"{where} was not reset: its files have changed since the reset was planned. Is "
                 "the query running?"
             )
-        backup = back_up(current)
+        backup = logs.back_up(current)
         storage = current.storage
         done: list[str] = []
         try:
@@ -133,7 +120,7 @@ class ResetPlan:
 
 
 def plan_reset(
-    checkpoint: Checkpoint,
+    checkpoint: logs.Checkpoint,
     to: OffsetBound,
     admin: Admin | None = None,
     *,
@@ -163,7 +150,7 @@ def plan_reset(
     """
     batches = LastBatches(checkpoint)
     obstacles = list(signs_of_running(checkpoint, now_s) if not stopped else ())
-    notes = incomplete_backup_notes(backups_of(checkpoint.storage))
+    notes = logs.incomplete_backup_notes(logs.backups_of(checkpoint.storage))
     removals: list[str] = []
     writes: dict[str, bytes] = {}
     batch_id = last = batches.last
@@ -175,7 +162,7 @@ def plan_reset(
             batch_id = batches.last_committed(last)
             removals = batches.files_after(batch_id)
         elif batches.commits.get(last) is None:
-            writes[f"{COMMITS}/{last}"] = batches.commit_text(last).encode()
+            writes[f"{logs.COMMITS}/{last}"] = batches.commit_text(last).encode()
             if checkpoint.is_stateful:
                 obstacles.append(
                     f"batch {last} cannot count as done: the query keeps state, and that of "
@@ -198,7 +185,7 @@ def plan_reset(
         notes.append(f"{_NOT_KNOWN_IF_DECIDED}: it was not looked up at the brokers")
     base, base_notes = batches.base_plan(batch_id)
     notes += base_notes
-    kafka = kafka_source(base, source)
+    kafka = logs.kafka_source(base, source)
     before = kafka.offsets or {}
     after, offset_notes = _target_offsets(kafka, before, to, admin, topics)
     notes += offset_notes
@@ -212,7 +199,7 @@ def plan_reset(
             notes.append(text)
         else:
             obstacles.append(f"{text}. To accept that, set --keep-state")
-    reset_source = SourceOffsets(kafka.name, kafka_line(after), after)
+    reset_source = logs.SourceOffsets(kafka.name, logs.kafka_line(after), after)
     sources = tuple(
         reset_source if source_offsets.name == kafka.name else source_offsets
         for source_offsets in base.sources
@@ -221,9 +208,9 @@ def plan_reset(
     if batch_id > 0 and batches.plans.get(batch_id - 1) is None:
         # Spark needs the plan before the last one, but uses its offsets only if the last batch is
         # not finished. So the content of the last plan is good enough.
-        notes.append(f"{OFFSETS}/{batch_id - 1}, which Spark needs, is written again")
-        writes[f"{OFFSETS}/{batch_id - 1}"] = content
-    writes[f"{OFFSETS}/{batch_id}"] = content
+        notes.append(f"{logs.OFFSETS}/{batch_id - 1}, which Spark needs, is written again")
+        writes[f"{logs.OFFSETS}/{batch_id - 1}"] = content
+    writes[f"{logs.OFFSETS}/{batch_id}"] = content
     return ResetPlan(
         checkpoint=checkpoint,
         source=kafka.name,
@@ -236,7 +223,7 @@ def plan_reset(
     )
 
 
-def signs_of_running(checkpoint: Checkpoint, now_s: float | None = None) -> list[str]:
+def signs_of_running(checkpoint: logs.Checkpoint, now_s: float | None = None) -> list[str]:
     """Return why the query seems to be running; empty if there is no sign of that.
 
     The only sign is a recent write: a file of the logs that is younger than three of the query's
@@ -258,7 +245,7 @@ def signs_of_running(checkpoint: Checkpoint, now_s: float | None = None) -> list
     ]
 
 
-def _median_pause_s(checkpoint: Checkpoint) -> float:
+def _median_pause_s(checkpoint: logs.Checkpoint) -> float:
     """Return the median time between the last ten plans; 0 if it is not known."""
     planned_ms: list[int] = []
     for batch_id in checkpoint.planned[-10:]:
@@ -327,7 +314,7 @@ class LastBatches:
     """The last batches of a checkpoint: from the latest one back to the last complete one, whose
     plan and commit can both be read. Plans and commits are None if their file is damaged."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: logs.Checkpoint) -> None:
         self.checkpoint = checkpoint
         batch_ids = sorted({*checkpoint.planned, *checkpoint.committed})
         if not batch_ids:
@@ -336,8 +323,8 @@ class LastBatches:
                 "start the query with startingOffsets"
             )
         self.last = batch_ids[-1]
-        self.plans: dict[int, Plan | None] = {}
-        self.commits: dict[int, Commit | None] = {}
+        self.plans: dict[int, logs.Plan | None] = {}
+        self.commits: dict[int, logs.Commit | None] = {}
         self.damage: dict[str, str] = {}
         """What is wrong with damaged files, by name."""
         for batch_id in reversed(batch_ids):
@@ -350,8 +337,8 @@ class LastBatches:
     def _read(self, batch_id: int) -> None:
         """Parse the plan and the commit of a batch, if they exist, and note their damage."""
         for folder, existing, read, parsed in (
-            (OFFSETS, self.checkpoint.planned, self.checkpoint.plan, self.plans),
-            (COMMITS, self.checkpoint.committed, self.checkpoint.commit, self.commits),
+            (logs.OFFSETS, self.checkpoint.planned, self.checkpoint.plan, self.plans),
+            (logs.COMMITS, self.checkpoint.committed, self.checkpoint.commit, self.commits),
         ):
             if batch_id in parsed or batch_id not in existing:
                 continue
@@ -366,7 +353,7 @@ class LastBatches:
 
     def problem_of(self, batch_id: int) -> str:
         """Return what is wrong with a batch that is not complete."""
-        names = (f"{OFFSETS}/{batch_id}", f"{COMMITS}/{batch_id}")
+        names = (f"{logs.OFFSETS}/{batch_id}", f"{logs.COMMITS}/{batch_id}")
         damage = [self.damage[name] for name in names if name in self.damage]
         if damage:
             return f"cannot be read: {'; '.join(damage)}"
@@ -395,11 +382,11 @@ class LastBatches:
         return [
             f"{folder}/{later_id}"
             for later_id in later
-            for folder, existing in ((COMMITS, committed), (OFFSETS, planned))
+            for folder, existing in ((logs.COMMITS, committed), (logs.OFFSETS, planned))
             if later_id in existing
         ]
 
-    def base_plan(self, batch_id: int) -> tuple[Plan, list[str]]:
+    def base_plan(self, batch_id: int) -> tuple[logs.Plan, list[str]]:
         """Return the plan on which the new plan of a batch is based, and notes about it: its own
         plan, or the last one before that can be read. Raises CheckpointError if there is none."""
         plan = self.plans.get(batch_id)
@@ -435,8 +422,8 @@ class LastBatches:
 
 
 def _target_offsets(
-    source: SourceOffsets,
-    before: Offsets,
+    source: logs.SourceOffsets,
+    before: logs.Offsets,
     to: OffsetBound,
     admin: Admin | None,
     topics: Collection[str],
@@ -468,8 +455,8 @@ def _target_offsets(
 
 
 def _look_up_target_offsets(
-    source: SourceOffsets,
-    before: Offsets,
+    source: logs.SourceOffsets,
+    before: logs.Offsets,
     to: OffsetBound,
     explicit: Mapping[TopicPartition, int],
     admin: Admin,

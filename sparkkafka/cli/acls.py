@@ -9,14 +9,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from sparkkafka.cli.commands import (
-    AsJson,
-    Yes,
-    confirm,
-    fail_each,
-    session_of,
-    with_option_groups,
-)
+from sparkkafka.cli import commands
 from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.tables import print_json, print_line, print_table
 from sparkkafka.client.admin.acls import (
@@ -178,16 +171,16 @@ def acls() -> None:
 
 
 @app.command("list")
-@with_option_groups
+@commands.with_option_groups
 def list_acls(
     context: typer.Context,
     about: ResourceOptions,
     matching: FilterOptions,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """List all ACLs, or those that match these options."""
     filters = matching.filters(about.resources())
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         found = _matching_acls(admin, filters)
     if as_json:
         print_json([asdict(binding) for binding in found])
@@ -196,7 +189,7 @@ def list_acls(
 
 
 @app.command()
-@with_option_groups
+@commands.with_option_groups
 def create(
     context: typer.Context,
     *,
@@ -241,7 +234,7 @@ def create(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be created.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """Create ACLs: each operation on each resource, or what a job needs. Others are not changed.
 
@@ -287,24 +280,24 @@ def create(
     if dry_run:
         _print_changed(bindings, "created", executed=False, as_json=as_json)
         return
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         results = admin.create_acls(bindings)
     _print_changed(list(results.values_by_item), "created", executed=True, as_json=as_json)
-    fail_each(results.errors.values())
+    commands.fail_each(results.errors.values())
 
 
 @app.command()
-@with_option_groups
+@commands.with_option_groups
 def delete(
     context: typer.Context,
     about: ResourceOptions,
     matching: FilterOptions,
     all_acls: Annotated[bool, typer.Option("--all", help="All ACLs.")] = False,
-    yes: Yes = False,
+    yes: commands.Yes = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be deleted.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """Delete the ACLs that match these options."""
     filters = matching.filters(about.resources())
@@ -312,7 +305,7 @@ def delete(
     matches_all = filters in ([AclBindingFilter()], [AclBindingFilter(pattern_type=MATCH)])
     if all_acls != matches_all:
         raise OptionError("say which: --topic, --principal, …, or else --all")
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         found = _matching_acls(admin, filters)
         if dry_run:
             _print_changed(found, "deleted", executed=False, as_json=as_json)
@@ -320,12 +313,12 @@ def delete(
         if not found:
             raise KafkaError(f"there is nothing to delete: {some(filters)} match nothing")
         question = f"Delete {counted(len(found), 'ACL')} ({some(found)})?"
-        confirm(question, yes, admin)
+        commands.confirm(question, yes, admin)
         # Exactly those that were shown, even if others have been created meanwhile.
         results = admin.delete_acls([binding.to_filter() for binding in found])
     deleted = [binding for binding in found if binding.to_filter() not in results.errors]
     _print_changed(deleted, "deleted", executed=True, as_json=as_json)
-    fail_each(results.errors.values())
+    commands.fail_each(results.errors.values())
 
 
 # --- which ACLs to create ---------------------------------------------------------------------

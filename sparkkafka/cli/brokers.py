@@ -7,16 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from sparkkafka.cli import tables
 from sparkkafka.cli.bounded_admin import BoundedAdmin, config_values, partial_values
 from sparkkafka.cli.commands import AsJson, fail_each, session_of
-from sparkkafka.cli.tables import (
-    bytes_text,
-    print_configs,
-    print_error,
-    print_json,
-    print_line,
-    print_table,
-)
 from sparkkafka.client.admin.brokers import ClusterDescription, LogDirDescription
 from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.net.connection import Connection
@@ -54,10 +47,10 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
         for broker in cluster.brokers
     ]
     if as_json:
-        print_json({"cluster_id": cluster.cluster_id, "brokers": rows})
+        tables.print_json({"cluster_id": cluster.cluster_id, "brokers": rows})
         return
-    print_line(f"cluster {cluster.cluster_id}")
-    print_table(
+    tables.print_line(f"cluster {cluster.cluster_id}")
+    tables.print_table(
         ("broker", "address", "rack", "controller", "kafka", "replicas", "size", "free", "offline"),
         [
             (
@@ -67,8 +60,8 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
                 row["controller"] or None,
                 row["release"],
                 row["replicas"],
-                bytes_text(row["size_bytes"]),
-                bytes_text(row["free_bytes"]),
+                tables.bytes_text(row["size_bytes"]),
+                tables.bytes_text(row["free_bytes"]),
                 ", ".join(row["offline_dirs"] or ()) or None,
             )
             for row in rows
@@ -112,7 +105,7 @@ def _releases(admin: BoundedAdmin, node_ids: Iterable[int]) -> dict[int, str]:
             try:
                 releases[node_id] = release_of_broker(cluster.connection(node_id, deadline))
             except KafkaError as error:
-                print_error(f"broker {node_id}: {error}")
+                tables.print_error(f"broker {node_id}: {error}")
     return releases
 
 
@@ -160,19 +153,24 @@ def describe(
     ]
     identity = _identity(found, cluster, releases)
     if as_json:
-        print_json({**identity, "log_dirs": log_dirs, "configs": configs})
+        tables.print_json({**identity, "log_dirs": log_dirs, "configs": configs})
     else:
         rack = f", rack {found.rack}" if found.rack else ""
         release = f", speaks as Kafka {identity['release']}" if identity["release"] else ""
-        print_line(f"{found}{rack}{release}{', controller' if identity['controller'] else ''}")
-        print_configs(configs)
-        print_table(
+        tables.print_line(
+            f"{found}{rack}{release}{', controller' if identity['controller'] else ''}"
+        )
+        tables.print_configs(configs)
+        tables.print_table(
             ("directory", "replicas", "size", "volume", "free", "error"),
             [
                 (
                     row["path"],
                     row["replicas"],
-                    *(bytes_text(row[key]) for key in ("size_bytes", "total_bytes", "free_bytes")),
+                    *(
+                        tables.bytes_text(row[key])
+                        for key in ("size_bytes", "total_bytes", "free_bytes")
+                    ),
                     row["error"],
                 )
                 for row in log_dirs

@@ -18,14 +18,8 @@ from typing import Annotated, Any, Final, NamedTuple
 import pyarrow as pa
 import typer
 
+from sparkkafka.cli import changes
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.changes import (
-    ENVELOPE_OPTIONS,
-    Change,
-    parse_change,
-    python_values,
-    table_of_source,
-)
 from sparkkafka.cli.check import PROBLEM, Finding, ok, problem, topic_settings, unknown
 from sparkkafka.cli.commands import AsJson, Topic, number_option, session_of, with_option_groups
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
@@ -124,7 +118,7 @@ class Record(NamedTuple):
 
     partition: int
     key: bytes | None
-    change: Change
+    change: changes.Change
 
 
 def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) -> Sample:
@@ -144,7 +138,7 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
             from sparkkafka.schemas.column import format_module
             from sparkkafka.schemas.envelopes.decode import node_of
 
-            parsed = read_formats(topic, options | ENVELOPE_OPTIONS)
+            parsed = read_formats(topic, options | changes.ENVELOPE_OPTIONS)
             decoding = Decoding(parsed, topic, as_text=False, skips_bad=True)
             decode = stack.enter_context(decoding).decode
             schema = decoding.schemas.get("value")
@@ -180,9 +174,9 @@ def _formats_of(batches: Iterable[pa.RecordBatch], flags: FormatFlags) -> Format
 def _add_records(sample: Sample, batch: pa.RecordBatch, keys: Mapping[int, bytes | None]) -> None:
     """Add the records of a decoded batch. `keys`: the bytes of each key by offset."""
     columns = (batch.column(name) for name in ("partition", "offset", "key", "value"))
-    for partition, offset, key, value in zip(*map(python_values, columns), strict=True):
+    for partition, offset, key, value in zip(*map(changes.python_values, columns), strict=True):
         try:
-            change = parse_change(key, value)
+            change = changes.parse_change(key, value)
         except BadRecordError as error:
             sample.bad.append(f"partition {partition} offset {offset}: {error}")
             with contextlib.suppress(ValueError, RecursionError):
@@ -243,7 +237,7 @@ def _other_envelope(sample: Sample) -> Finding:
 
 def _envelope(sample: Sample) -> Finding:
     source = sample.rows()[0].change.source
-    tables = sorted({table_of_source(record.change.source) for record in sample.rows()})
+    tables = sorted({changes.table_of_source(record.change.source) for record in sample.rows()})
     made_by = f"{source.get('connector', 'unknown')} {source.get('version', '')}".strip()
     text = f"Debezium ({made_by}), {sample.form}, of {some(tables)}"
     if len(tables) > 1:

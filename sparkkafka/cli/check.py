@@ -33,13 +33,7 @@ from sparkkafka.client.auth.http_exchange import open_connection
 from sparkkafka.client.auth.tls import client_certificates
 from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.net.connecting import (
-    BootstrapServers,
-    address_text,
-    addresses_of,
-    connect,
-    start_tls,
-)
+from sparkkafka.client.net import connecting
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import Broker
 from sparkkafka.config.client_settings import parse_admin_settings, parse_producer_settings
@@ -273,7 +267,7 @@ def clock_finding(admin: BoundedAdmin) -> Finding:
 
 def bootstrap_findings(options: ClientOptions, deadline: Deadline) -> Iterator[Finding]:
     """Check the client's own certificate, then each bootstrap server up to the first failure."""
-    addresses = BootstrapServers(options).addresses()
+    addresses = connecting.BootstrapServers(options).addresses()
     tls = connection_security(options, *addresses[0]).tls_settings
     if tls is not None:
         yield from client_certificate_findings("client", tls)
@@ -293,8 +287,8 @@ def _server_findings(
     host: str, port: int, options: ClientOptions, deadline: Deadline
 ) -> Iterator[Finding]:
     """Check one server, up to the first failure."""
-    server = address_text(host, port)
-    addresses = addresses_of(host)
+    server = connecting.address_text(host, port)
+    addresses = connecting.addresses_of(host)
     if not addresses:
         yield problem(
             f"{server} resolves", "no address: is the name right, and this machine's DNS?"
@@ -302,7 +296,7 @@ def _server_findings(
         return
     yield ok(f"{server} resolves", some(addresses))
     try:
-        connect(host, port, options, deadline).close()
+        connecting.connect(host, port, options, deadline).close()
     except KafkaError as error:
         yield problem(
             f"{server} connects", f"{error}: does a broker listen there, is a firewall in between?"
@@ -331,12 +325,12 @@ def _tls_findings(
     host: str, port: int, options: ClientOptions, security: ConnectionSecurity, deadline: Deadline
 ) -> Iterator[Finding]:
     """Check the TLS connection and the certificates of one server."""
-    server = address_text(host, port)
+    server = connecting.address_text(host, port)
     context, settings = security.context, security.tls_settings
     if context is None or settings is None:
         return
-    sock = connect(host, port, options, deadline)
-    tls = start_tls(sock, context, settings, host, server, deadline, options.prefix)
+    sock = connecting.connect(host, port, options, deadline)
+    tls = connecting.start_tls(sock, context, settings, host, server, deadline, options.prefix)
     try:
         cipher = tls.cipher()
         certificates = chain_of(tls)

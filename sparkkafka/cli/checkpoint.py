@@ -8,28 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from sparkkafka.checkpoints import logs
 from sparkkafka.checkpoints.comparison import Finding, PartitionChange, diff, verify
-from sparkkafka.checkpoints.logs import (
-    Checkpoint,
-    Plan,
-    SourceOffsets,
-    backups_of,
-    incomplete_backup_notes,
-    offsets_of_next_batch,
-)
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
-from sparkkafka.cli.commands import (
-    AsJson,
-    Execute,
-    ToEarliest,
-    ToLatest,
-    ToTime,
-    chosen_option,
-    fail_each,
-    number_option,
-    session_of,
-    with_option_groups,
-)
+from sparkkafka.cli import commands
 from sparkkafka.cli.lag import LagOptions, show_lag_of_checkpoint
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.cli.times import local_time, timestamp_ms_of
@@ -92,11 +74,12 @@ def show(
     context: typer.Context,
     location: Dir,
     batches: Annotated[
-        int, number_option("-n", "--batches", minimum=1, help="The number of last batches.")
+        int,
+        commands.number_option("-n", "--batches", minimum=1, help="The number of last batches."),
     ] = 10,
     kafka: WithKafka = False,
     prefix: Prefix = None,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """Show the last batches, by source and topic, and the offsets from which the next start reads.
 
@@ -104,7 +87,7 @@ def show(
     decision of an exactly-once query.
     """
     _check_prefix(prefix, kafka)
-    checkpoint = Checkpoint(location)
+    checkpoint = logs.Checkpoint(location)
     errors: list[KafkaError] = []
     document: dict[str, Any] = {
         "checkpoint": checkpoint.location,
@@ -113,13 +96,13 @@ def show(
         "batches": batch_documents(checkpoint, batches, errors),
         "next_start": _result_or_none(lambda: _next_start_document(checkpoint), errors),
     }
-    backups = _result_or_none(lambda: backups_of(checkpoint.storage), errors) or []
+    backups = _result_or_none(lambda: logs.backups_of(checkpoint.storage), errors) or []
     document["backups"] = [{"folder": row.name, "whole": row.is_complete} for row in backups]
     if kafka:
         from sparkkafka.checkpoints.decisions import decision_of
         from sparkkafka.checkpoints.positions import positions_of
 
-        with session_of(context).admin() as admin:
+        with commands.session_of(context).admin() as admin:
             positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
             standing = None
             if not (errors and isinstance(errors[-1], UNREACHABLE)):
@@ -141,10 +124,10 @@ def show(
         _print_shown(document)
         if complete := [row.name for row in backups if row.is_complete]:
             print_line(f"the files before the last reset are in {complete[-1]}")
-        for text in incomplete_backup_notes(backups):
+        for text in logs.incomplete_backup_notes(backups):
             print_line(f"-- {text}")
     # A file that was read twice has two equal errors.
-    fail_each({str(error): error for error in errors}.values())
+    commands.fail_each({str(error): error for error in errors}.values())
 
 
 def _result_or_none(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
@@ -157,11 +140,11 @@ def _result_or_none(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
 
 
 def batch_documents(
-    checkpoint: Checkpoint, count: int, errors: list[KafkaError]
+    checkpoint: logs.Checkpoint, count: int, errors: list[KafkaError]
 ) -> list[dict[str, Any]]:
     """Describe the last planned batches. A batch that cannot be read adds to `errors`."""
     finished = set(checkpoint.committed)
-    plans: dict[int, Plan | None] = {
+    plans: dict[int, logs.Plan | None] = {
         batch_id: _result_or_none(partial(checkpoint.plan, batch_id), errors)
         # One more than is shown: the records of the first one are counted from its predecessor.
         for batch_id in checkpoint.planned[-count - 1 :]
@@ -181,7 +164,7 @@ def batch_documents(
     return rows
 
 
-def _source_documents(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
+def _source_documents(before: logs.Plan | None, plan: logs.Plan) -> list[dict[str, Any]]:
     """Describe what a batch read of each source. `before` is the plan of the batch before it;
     without it `records` is None."""
     return [
@@ -200,7 +183,7 @@ def _source_documents(before: Plan | None, plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def _next_start_document(checkpoint: Checkpoint) -> dict[str, Any]:
+def _next_start_document(checkpoint: logs.Checkpoint) -> dict[str, Any]:
     """Return, for JSON, the batch and offsets with which the query starts when it is run again."""
     start = checkpoint.next_start()
     return {
@@ -208,7 +191,7 @@ def _next_start_document(checkpoint: Checkpoint) -> dict[str, Any]:
         "batch": start.batch_id,
         "partitions": [
             {"source": source, **tp._asdict(), "offset": offset}
-            for source, offsets in offsets_of_next_batch(checkpoint, start).items()
+            for source, offsets in logs.offsets_of_next_batch(checkpoint, start).items()
             for tp, offset in offsets.items()
         ],
     }
@@ -304,13 +287,13 @@ def diff_batches(
     after: Annotated[
         int | None, typer.Argument(metavar="BATCH", help="[default: the last]")
     ] = None,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """Show the differences of two batches: offsets by partition, other sources, Spark's settings.
 
     One number compares that batch with the one before it.
     """
-    checkpoint = Checkpoint(location)
+    checkpoint = logs.Checkpoint(location)
     if not checkpoint.planned:
         raise CheckpointError(f"{checkpoint.location}: no batch was planned yet")
     if after is None:
@@ -359,7 +342,7 @@ def diff_batches(
         print_line(f"{name}: {text_of(change['before'])} -> {text_of(change['after'])}")
 
 
-def _foreign_offset(source: SourceOffsets | None) -> str | None:
+def _foreign_offset(source: logs.SourceOffsets | None) -> str | None:
     """Return the text of the offset of another source than Kafka; None for Kafka's."""
     return None if source is None or source.offsets is not None else source.text
 
@@ -377,7 +360,7 @@ def _change_documents(changes: Iterable[PartitionChange]) -> list[dict[str, Any]
     ]
 
 
-def _changed_settings(old: Plan, new: Plan) -> dict[str, dict[str, Any]]:
+def _changed_settings(old: logs.Plan, new: logs.Plan) -> dict[str, dict[str, Any]]:
     """Return the values before and after, by name, of each setting of Spark that the checkpoint
     keeps, and of the watermark, if they differ."""
     before, after = (
@@ -407,7 +390,7 @@ def verify_files(
     location: Dir,
     kafka: WithKafka = False,
     prefix: Prefix = None,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """Check a checkpoint for torn files, gaps, wrong checksums; with --kafka also for lost records.
 
@@ -415,10 +398,10 @@ def verify_files(
     records than it should.
     """
     _check_prefix(prefix, kafka)
-    checkpoint = Checkpoint(location)
+    checkpoint = logs.Checkpoint(location)
     findings = verify(checkpoint)
     if kafka:
-        with session_of(context).admin() as admin:
+        with commands.session_of(context).admin() as admin:
             findings += _verify_with_kafka(checkpoint, admin, prefix)
     is_ok = not any(row.level == "error" for row in findings)
     if as_json:
@@ -441,7 +424,9 @@ def verify_files(
         raise typer.Exit(1)
 
 
-def _verify_with_kafka(checkpoint: Checkpoint, admin: Admin, prefix: str | None) -> list[Finding]:
+def _verify_with_kafka(
+    checkpoint: logs.Checkpoint, admin: Admin, prefix: str | None
+) -> list[Finding]:
     """Compare the checkpoint with the brokers' offsets and the exactly-once decision."""
     from sparkkafka.checkpoints.decisions import decision_of
     from sparkkafka.checkpoints.positions import positions_of
@@ -481,9 +466,9 @@ def _verify_with_kafka(checkpoint: Checkpoint, admin: Admin, prefix: str | None)
 def reset(
     context: typer.Context,
     location: Dir,
-    to_earliest: ToEarliest = False,
-    to_latest: ToLatest = False,
-    to_time: ToTime = None,
+    to_earliest: commands.ToEarliest = False,
+    to_latest: commands.ToLatest = False,
+    to_time: commands.ToTime = None,
     to_offsets: Annotated[
         str | None,
         typer.Option(
@@ -523,8 +508,8 @@ def reset(
         bool, typer.Option("--offline", help="Do not contact brokers: offsets are not checked.")
     ] = False,
     prefix: Prefix = None,
-    execute: Execute = False,
-    as_json: AsJson = False,
+    execute: commands.Execute = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """Set the offsets from which the next start reads. Without --execute nothing is changed.
 
@@ -541,7 +526,7 @@ def reset(
     treatment: Literal["done", "drop"] | None = unfinished  # type: ignore[assignment]
     plan_with = partial(
         plan_reset,
-        Checkpoint(location),
+        logs.Checkpoint(location),
         bound,
         source=source,
         topics=topic or (),
@@ -553,7 +538,7 @@ def reset(
     if offline:
         plan = plan_with(None)
     else:
-        with session_of(context).admin() as admin:
+        with commands.session_of(context).admin() as admin:
             plan = plan_with(admin)
     backup = plan.apply() if execute and not plan.obstacles else None
     _print_reset(plan, backup, as_json)
@@ -567,7 +552,7 @@ def _reset_target(
     to_earliest: bool, to_latest: bool, to_time: str | None, to_offsets: str | None, keep: bool
 ) -> OffsetBound:
     """Return the target of a reset. Raises OptionError."""
-    option = chosen_option(
+    option = commands.chosen_option(
         {
             "--to-earliest": to_earliest,
             "--to-latest": to_latest,
@@ -622,7 +607,7 @@ def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
 
 
 @app.command()
-@with_option_groups
+@commands.with_option_groups
 def lag(
     context: typer.Context,
     location: Dir,
@@ -632,4 +617,4 @@ def lag(
 
     The lag counts from the end of the last finished batch, where the next start continues.
     """
-    show_lag_of_checkpoint(session_of(context), location, options)
+    show_lag_of_checkpoint(commands.session_of(context), location, options)

@@ -14,14 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from sparkkafka.cli.commands import (
-    MAX_REPLICAS,
-    Count,
-    Partitions,
-    checked_name,
-    number_option,
-    session_of,
-)
+from sparkkafka.cli import commands
 from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound, parse_partitions
 from sparkkafka.cli.session import Session
@@ -197,7 +190,7 @@ def copy(
         typer.Argument(
             metavar="SOURCE",
             help="The topic to read.",
-            callback=checked_name,
+            callback=commands.checked_name,
             autocompletion=topic_names,
         ),
     ],
@@ -206,7 +199,7 @@ def copy(
         typer.Argument(
             metavar="TARGET",
             help="The topic to write.",
-            callback=checked_name,
+            callback=commands.checked_name,
             autocompletion=topic_names,
         ),
     ],
@@ -234,10 +227,10 @@ def copy(
     ] = False,
     replication_factor: Annotated[
         int | None,
-        number_option(
+        commands.number_option(
             "--replication-factor",
             minimum=1,
-            maximum=MAX_REPLICAS,
+            maximum=commands.MAX_REPLICAS,
             default="the broker's",
             help="Number of replicas of a topic that --create creates.",
         ),
@@ -249,8 +242,8 @@ def copy(
         str, typer.Option("--until", metavar="END", help="end, an offset, or @TIME.")
     ] = "end",
     follow: Annotated[bool, typer.Option("--follow", help="Keep copying until Ctrl-C.")] = False,
-    count: Count = None,
-    partitions: Partitions = None,
+    count: commands.Count = None,
+    partitions: commands.Partitions = None,
     by_key: Annotated[
         bool,
         typer.Option(
@@ -266,7 +259,7 @@ def copy(
         ),
     ] = None,
 ) -> None:
-    session = session_of(context)
+    session = commands.session_of(context)
     if to_servers is not None and to_profile is not None:
         raise OptionError("--to-bootstrap-server and --to-profile exclude each other: remove one")
     if replication_factor is not None and not create:

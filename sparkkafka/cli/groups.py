@@ -7,20 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sparkkafka.cli import commands
 from sparkkafka.cli.bounded_admin import BoundedAdmin, offsets_of
-from sparkkafka.cli.commands import (
-    AsJson,
-    Execute,
-    ToEarliest,
-    ToLatest,
-    ToTime,
-    Yes,
-    checked_name,
-    chosen_option,
-    confirm,
-    fail_each,
-    session_of,
-)
 from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.lag import committed_of_group
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
@@ -39,7 +27,10 @@ app = typer.Typer(rich_markup_mode=None)
 Groups = Annotated[
     list[str],
     typer.Argument(
-        metavar="GROUP", help="Names of groups.", callback=checked_name, autocompletion=group_names
+        metavar="GROUP",
+        help="Names of groups.",
+        callback=commands.checked_name,
+        autocompletion=group_names,
     ),
 ]
 
@@ -63,10 +54,10 @@ def list_groups(
             "--state", help="Only groups in this state: Stable, Empty, …; may be repeated."
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """List all consumer groups and share groups that you may see."""
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         found = admin.list_groups(states=state or None)
     rows = [
         {"group": row.group_id, "state": row.state, "type": row.type, "simple": row.is_simple}
@@ -77,18 +68,18 @@ def list_groups(
         print_json(rows)
     else:
         print_table(("group", "state", "type"), rows, empty=None if found.errors else "no groups")
-    fail_each(found.errors.values())
+    commands.fail_each(found.errors.values())
 
 
 # --- describe ---------------------------------------------------------------------------------
 
 
 @app.command()
-def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) -> None:
+def describe(context: typer.Context, groups: Groups, as_json: commands.AsJson = False) -> None:
     """Show state, members, and for each partition the committed offset, the lag and its member."""
     documents: list[dict[str, Any]] = []
     errors: list[KafkaError] = []
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         described, failures = _describe_groups(admin, groups)
         for row in described.values():
             if isinstance(row, ShareGroupDescription):
@@ -104,7 +95,7 @@ def describe(context: typer.Context, groups: Groups, as_json: AsJson = False) ->
             if number:
                 print_line("")
             _print_group(document)
-    fail_each([*failures.values(), *errors])
+    commands.fail_each([*failures.values(), *errors])
 
 
 def _describe_groups(
@@ -216,7 +207,10 @@ def reset(
     group: Annotated[
         str,
         typer.Argument(
-            metavar="GROUP", help="The group.", callback=checked_name, autocompletion=group_names
+            metavar="GROUP",
+            help="The group.",
+            callback=commands.checked_name,
+            autocompletion=group_names,
         ),
     ],
     topic: Annotated[
@@ -231,9 +225,9 @@ def reset(
     all_topics: Annotated[
         bool, typer.Option("--all-topics", help="All topics in which the group has offsets.")
     ] = False,
-    to_earliest: ToEarliest = False,
-    to_latest: ToLatest = False,
-    to_time: ToTime = None,
+    to_earliest: commands.ToEarliest = False,
+    to_latest: commands.ToLatest = False,
+    to_time: commands.ToTime = None,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")
     ] = None,
@@ -241,15 +235,15 @@ def reset(
         int | None,
         typer.Option("--shift-by", metavar="N", help="By N offsets; backward if N is negative."),
     ] = None,
-    execute: Execute = False,
-    as_json: AsJson = False,
+    execute: commands.Execute = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """Set the committed offsets of a group. Without --execute nothing is changed.
 
     A new offset is limited to those that the partition has. The group must have no members: stop
     its consumers.
     """
-    target = chosen_option(
+    target = commands.chosen_option(
         {
             "--to-earliest": to_earliest,
             "--to-latest": to_latest,
@@ -263,7 +257,7 @@ def reset(
     if to_offset is not None and to_offset < 0:
         raise OptionError(f"--to-offset is not negative, got {to_offset}; there is --shift-by")
     timestamp_ms = None if to_time is None else timestamp_ms_of(to_time, "--to-time")
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         described, failures = _describe_groups(admin, [group])
         _check_no_members(described.get(group), failures.get(group))
         is_share_group = isinstance(described.get(group), ShareGroupDescription)
@@ -385,14 +379,16 @@ def _print_plan(
 
 
 @app.command()
-def delete(context: typer.Context, groups: Groups, yes: Yes = False) -> None:
+def delete(context: typer.Context, groups: Groups, yes: commands.Yes = False) -> None:
     """Delete groups without members, with all their offsets."""
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         _, failures = _describe_groups(admin, groups)
-        fail_each(failures.values())  # before any group is deleted
+        commands.fail_each(failures.values())  # before any group is deleted
         names = list(dict.fromkeys(groups))
-        confirm(f"Delete {counted(len(names), 'group')} ({', '.join(names)}) for ever?", yes, admin)
+        commands.confirm(
+            f"Delete {counted(len(names), 'group')} ({', '.join(names)}) for ever?", yes, admin
+        )
         results = admin.delete_consumer_groups(names)
     for name in results.values_by_item:
         print_line(f"group {name} was deleted")
-    fail_each(results.errors.values())
+    commands.fail_each(results.errors.values())

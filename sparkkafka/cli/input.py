@@ -23,14 +23,7 @@ from sparkkafka.client.consumer.record import RECORD_SCHEMA
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import EncodeError, OptionError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, gather
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    from_numpy,
-    headers_array,
-    is_valid,
-    or_zero,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -120,9 +113,9 @@ def line_batches(chunks: Iterable[bytes], line_format: LineFormat) -> Iterator[N
         numbers: Sequence[int] = range(lines_before + 1, lines_before + len(values) + 1)
         lines_before += len(values)
         if line_format.skips_empty:
-            has_bytes = to_numpy(pc.binary_length(values)) > 0
+            has_bytes = arrow.to_numpy(pc.binary_length(values)) > 0
             if not has_bytes.all():
-                values = values.filter(from_numpy(has_bytes))
+                values = values.filter(arrow.from_numpy(has_bytes))
                 numbers = (np.flatnonzero(has_bytes) + numbers[0]).tolist()
         keys = pa.nulls(len(values), pa.binary())
         if line_format.key_delimiter is not None:
@@ -138,7 +131,7 @@ def _split_lines(text: bytes, delimiter: bytes) -> pa.Array:
     """Split lines at their delimiters; the last line may lack it."""
     if len(delimiter) > 1:
         lines = text.split(delimiter)
-        return binary_array(lines if lines[-1] else lines[:-1])
+        return arrow.binary_array(lines if lines[-1] else lines[:-1])
     data = np.frombuffer(text, np.uint8)
     ends = np.flatnonzero(data == delimiter[0])
     if not text.endswith(delimiter):
@@ -150,7 +143,7 @@ def _split_lines(text: bytes, delimiter: bytes) -> pa.Array:
 
 def _split_keys(lines: pa.Array, delimiter: bytes) -> tuple[pa.Array, pa.Array]:
     """Split each line at its first delimiter; a line without one has a null key."""
-    key_lengths = to_numpy(pc.find_substring(lines, pattern=delimiter)).astype(np.int64)
+    key_lengths = arrow.to_numpy(pc.find_substring(lines, pattern=delimiter)).astype(np.int64)
     _, offset_buffer, data = lines.buffers()
     data = data if data is not None else pa.py_buffer(b"")
     offsets = np.frombuffer(offset_buffer, np.int32)[lines.offset :][: len(lines) + 1]
@@ -165,8 +158,8 @@ def _empty_to_null(column: pa.Array) -> pa.Array:
     """Replace empty values by null."""
     if column.null_count == len(column):
         return column
-    has_bytes = is_valid(column) & (to_numpy(pc.binary_length(column)) > 0)
-    return pc.if_else(from_numpy(has_bytes), column, pa.nulls(1, pa.binary())[0])
+    has_bytes = arrow.is_valid(column) & (arrow.to_numpy(pc.binary_length(column)) > 0)
+    return pc.if_else(arrow.from_numpy(has_bytes), column, pa.nulls(1, pa.binary())[0])
 
 
 # --- JSON lines ----------------------------------------------------------------------------------
@@ -254,12 +247,12 @@ def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
     # Rows with headers are parsed one by one, and a null payload, since it may be a missing one.
     if headers.null_count != len(headers) or columns["payload"].null_count:
         return None
-    if any((or_zero(columns[name]) < 0).any() for name in ("partition", "ts")):
+    if any((arrow.or_zero(columns[name]) < 0).any() for name in ("partition", "ts")):
         return None
-    if (or_zero(times) > _MAX_TIME_MS).any():
+    if (arrow.or_zero(times) > _MAX_TIME_MS).any():
         return None
-    micros = from_numpy(np.array(to_numpy(times)) * 1000)
-    bitmap = from_numpy(is_valid(times)).buffers()[1]
+    micros = arrow.from_numpy(np.array(arrow.to_numpy(times)) * 1000)
+    bitmap = arrow.from_numpy(arrow.is_valid(times)).buffers()[1]
     timestamps = pa.Array.from_buffers(_TIMESTAMP, len(times), [bitmap, micros.buffers()[1]])
     return pa.RecordBatch.from_arrays(
         [
@@ -328,9 +321,9 @@ def _parse_by_rows(
         times_us.append(None if time_ms is None else time_ms * 1000)
     batch = pa.RecordBatch.from_arrays(
         [
-            binary_array(keys),
-            binary_array(values),
-            headers_array(headers, len(values)),
+            arrow.binary_array(keys),
+            arrow.binary_array(values),
+            arrow.headers_array(headers, len(values)),
             pa.array(partitions, pa.int32()),
             pa.array(times_us, _TIMESTAMP),
         ],
@@ -416,18 +409,20 @@ def with_constants(
     names = batch.schema.names
     if key is not None:
         keys = batch.column("key") if "key" in names else pa.nulls(count, pa.binary())
-        keys = keys.cast(pa.binary()).fill_null(binary_array([key])[0])
+        keys = keys.cast(pa.binary()).fill_null(arrow.binary_array([key])[0])
         batch = set_column(batch, "key", keys)
     if headers:
         if "headers" in names and batch.column("headers").null_count < count:
             raise OptionError("-H and headers of the input exclude each other: leave one out")
-        flat = headers_array({0: headers}, 1).flatten()
-        indexes = from_numpy(np.tile(np.arange(len(headers)), count))
-        offsets = from_numpy(np.arange(count + 1, dtype=np.int32) * np.int32(len(headers)))
+        flat = arrow.headers_array({0: headers}, 1).flatten()
+        indexes = arrow.from_numpy(np.tile(np.arange(len(headers)), count))
+        offsets = arrow.from_numpy(np.arange(count + 1, dtype=np.int32) * np.int32(len(headers)))
         lists = pa.ListArray.from_arrays(offsets, flat.take(indexes))
         batch = set_column(batch, "headers", lists)
     if partition is not None:
-        batch = set_column(batch, "partition", from_numpy(np.full(count, partition, np.int32)))
+        batch = set_column(
+            batch, "partition", arrow.from_numpy(np.full(count, partition, np.int32))
+        )
     return batch
 
 

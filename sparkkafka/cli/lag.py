@@ -12,26 +12,10 @@ from typing import Annotated, Any, Final, Self
 
 import typer
 
+from sparkkafka.cli import commands, tables
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.commands import (
-    AsJson,
-    checked_name,
-    fail_each,
-    session_of,
-    with_option_groups,
-)
 from sparkkafka.cli.completion import group_names
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.tables import (
-    duration_text,
-    print_error,
-    print_json,
-    print_line,
-    print_table,
-    printable,
-    table_of,
-    text_of,
-)
 from sparkkafka.client.lags import AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import (
@@ -70,11 +54,11 @@ class LagOptions:
         bool,
         typer.Option("--ages/--no-ages", help="Fetch the oldest unread record, to show its age."),
     ] = True
-    as_json: AsJson = False
+    as_json: commands.AsJson = False
 
 
 @app.command()
-@with_option_groups
+@commands.with_option_groups
 def lag(
     context: typer.Context,
     *,
@@ -83,7 +67,7 @@ def lag(
         typer.Argument(
             metavar="GROUP",
             help="The consumer group.",
-            callback=checked_name,
+            callback=commands.checked_name,
             autocompletion=group_names,
         ),
     ] = None,
@@ -110,7 +94,7 @@ def lag(
       sparkkafka -b localhost:9092 lag billing --watch
       sparkkafka -b localhost:9092 lag --checkpoint /data/checkpoints/orders
     """
-    session = session_of(context)
+    session = commands.session_of(context)
     if group is not None and checkpoint is not None:
         raise OptionError("GROUP and --checkpoint exclude each other: remove one")
     if group is not None:
@@ -155,22 +139,22 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
         )
     rows.sort(key=lambda row: (1 if row["lag"] is None else -row["lag"], row["group"]))
     if as_json:
-        print_json(rows)
+        tables.print_json(rows)
     else:
         # Columns without a value are left out, so that problems stand out.
         cells = [
             {**row, "gone": row["gone"] or None, "unknown": row["unknown"] or None} for row in rows
         ]
         columns = ("group", "state", "members", "partitions", "lag", "gone", "unknown")
-        print_table(columns, cells, empty=None if listed.errors else "no consumer groups")
-        total = text_of(sum(row["lag"] or 0 for row in rows))
+        tables.print_table(columns, cells, empty=None if listed.errors else "no consumer groups")
+        total = tables.text_of(sum(row["lag"] or 0 for row in rows))
         if rows:
-            print_line(f"{counted(len(rows), 'group')}: {total} behind in all")
+            tables.print_line(f"{counted(len(rows), 'group')}: {total} behind in all")
     errors = [*listed.errors.values(), *described.errors.values(), *committed.errors.values()]
     # A deleted topic is no error: groups keep its offsets for days.
     unknown = (row.error for row in bounds.values() if row.error is not None)
     errors += (error for error in unknown if not isinstance(error, UnknownTopicError))
-    fail_each({str(error): error for error in errors}.values())
+    commands.fail_each({str(error): error for error in errors}.values())
 
 
 def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions) -> None:
@@ -255,7 +239,7 @@ class LagReader:
             try:
                 lags = self._age_reader.add_ages(lags, self._admin.deadline)
             except KafkaError as error:
-                print_error(f"ages are not shown: {error}")
+                tables.print_error(f"ages are not shown: {error}")
                 self._age_reader.close()
                 self._age_reader = None
         return lags
@@ -267,11 +251,13 @@ class LagReader:
 def _print_once(title: str, rows: list[PartitionLag], as_json: bool) -> None:
     """Print the lags. Raises typer.Exit (1) if those of a partition could not be looked up."""
     if as_json:
-        print_json(document_of(title, rows))
+        tables.print_json(document_of(title, rows))
     else:
-        print_table(COLUMNS, [cells_of(row) for row in rows])
-        print_line(summary_of(title, rows))
-    fail_each(KafkaError(f"{row.partition}: {row.error}") for row in rows if row.error is not None)
+        tables.print_table(COLUMNS, [cells_of(row) for row in rows])
+        tables.print_line(summary_of(title, rows))
+    commands.fail_each(
+        KafkaError(f"{row.partition}: {row.error}") for row in rows if row.error is not None
+    )
 
 
 def cells_of(row: PartitionLag) -> tuple[Any, ...]:
@@ -281,7 +267,7 @@ def cells_of(row: PartitionLag) -> tuple[Any, ...]:
         row.committed,
         row.latest,
         row.lag,
-        duration_text(row.behind_s),
+        tables.duration_text(row.behind_s),
         row.gone or None,
     )
 
@@ -294,13 +280,13 @@ def _oldest_s(rows: list[PartitionLag]) -> float | None:
 def summary_of(title: str, rows: list[PartitionLag]) -> str:
     """Return a line with the total, the age of the oldest record, and what retention deleted."""
     total = sum(row.lag or 0 for row in rows)
-    parts = [f"{title}: {text_of(total)} behind in {counted(len(rows), 'partition')}"]
+    parts = [f"{title}: {tables.text_of(total)} behind in {counted(len(rows), 'partition')}"]
     if oldest_s := _oldest_s(rows):
-        parts.append(f"the oldest unread record is {duration_text(oldest_s)} old")
+        parts.append(f"the oldest unread record is {tables.duration_text(oldest_s)} old")
     if unknown := sum(row.lag is None for row in rows):
         parts.append(f"no offset in {unknown}")
     if gone := sum(row.gone for row in rows):
-        parts.append(f"{text_of(gone)} offsets were deleted by retention")
+        parts.append(f"{tables.text_of(gone)} offsets were deleted by retention")
     beyond = [row.partition for row in rows if row.beyond]
     if beyond:
         parts.append(
@@ -381,9 +367,9 @@ def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) ->
     from rich.measure import Measurement
     from rich.text import Text
 
-    below = [Text(f"{printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}")]
+    below = [Text(f"{tables.printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}")]
     if failure:
-        below.append(Text(f"the last lookup failed: {printable(failure)}", style="red"))
+        below.append(Text(f"the last lookup failed: {tables.printable(failure)}", style="red"))
     below.append(Text("Ctrl-C ends it", style="dim"))
     # Two lines are for the headings and the count of rows that are left out.
     lines_below = sum(len(text.wrap(console, console.width)) for text in below)
@@ -393,7 +379,7 @@ def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) ->
         shown = sorted(rows, key=lambda row: -(row.lag or 0))[:max_rows]
         below.insert(0, Text(f"and {counted(len(rows) - len(shown), 'partition')} with less lag"))
     cells = [cells_of(row) for row in shown]
-    table = table_of(COLUMNS, cells)
+    table = tables.table_of(COLUMNS, cells)
     if table is None:
         return Group(*below)
     table_width = Measurement.get(console, console.options, table).maximum
@@ -401,7 +387,7 @@ def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) ->
     if bar_width >= 8:
         largest = max((row.lag or 0 for row in rows), default=0)
         bars = [bar(row.lag or 0, largest, bar_width) for row in shown]
-        table = table_of(
+        table = tables.table_of(
             (*COLUMNS, ""), [(*row, drawn) for row, drawn in zip(cells, bars, strict=True)]
         )
     return Group(table, *below)

@@ -11,27 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.client.cluster.request_driver import (
-    FOR_GROUP,
-    FOR_TRANSACTION,
-    ApiHandler,
-    Outcome,
-    Outcomes,
-    ToAny,
-    ToCoordinator,
-    call_each,
-)
+from sparkkafka.client.cluster import request_driver
 from sparkkafka.errors import ErrorCode, KafkaError
-from sparkkafka.protocol.messages import (
-    DescribeQuorumRequest,
-    EndTxnRequest,
-    HeartbeatRequest,
-    QuorumPartition,
-    QuorumTopic,
-)
+from sparkkafka.protocol import messages
 
 
-class _Probe(ApiHandler[str, None]):
+class _Probe(request_driver.ApiHandler[str, None]):
     """A request about one group or transactional id that changes nothing.
 
     `expected_codes` are the errors that only a user with the needed ACLs gets.
@@ -44,15 +29,15 @@ class _Probe(ApiHandler[str, None]):
     def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [[item] for item in items]
 
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        return [(items[0], Outcome(response.error_code))]
+    def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
+        return [(items[0], request_driver.Outcome(response.error_code))]
 
     def refusal(self, admin: BoundedAdmin, name: str) -> KafkaError | None:
         """Send the request about `name`. Return why this user may not use it, and what to grant;
         None if the user may."""
         with admin.cluster_and_deadline() as (cluster, deadline):
-            route = ToCoordinator(cluster, self.coordinator_type)
-            results = call_each(cluster, [name], self, route, deadline, self.purpose)
+            route = request_driver.ToCoordinator(cluster, self.coordinator_type)
+            results = request_driver.call_each(cluster, [name], self, route, deadline, self.purpose)
         error = results.errors.get(name)
         return None if error is not None and error.code in self.expected_codes else error
 
@@ -60,10 +45,10 @@ class _Probe(ApiHandler[str, None]):
 class _ReadGroup(_Probe):
     """READ on a group: a heartbeat of a member that the group does not have."""
 
-    request_type = HeartbeatRequest
+    request_type = messages.HeartbeatRequest
     name_format = "group {!r}"
     acl = "READ on group {}"
-    coordinator_type = FOR_GROUP
+    coordinator_type = request_driver.FOR_GROUP
     purpose = "asking for a group"
     expected_codes = (
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -75,18 +60,20 @@ class _ReadGroup(_Probe):
         ErrorCode.UNSUPPORTED_VERSION,
     )
 
-    def build(self, items: Sequence[str], version: int) -> HeartbeatRequest:
-        return HeartbeatRequest(group_id=items[0], generation_id=-1, member_id="sparkkafka-check")
+    def build(self, items: Sequence[str], version: int) -> messages.HeartbeatRequest:
+        return messages.HeartbeatRequest(
+            group_id=items[0], generation_id=-1, member_id="sparkkafka-check"
+        )
 
 
 class _WriteTransactions(_Probe):
     """WRITE on a transactional id: aborts a transaction of a producer id that cannot exist."""
 
-    request_type = EndTxnRequest
+    request_type = messages.EndTxnRequest
     name_format = "transactional id {!r}"
     acl = "WRITE on transactional id {}"
     version = 1  # transactions V2 would change nothing here
-    coordinator_type = FOR_TRANSACTION
+    coordinator_type = request_driver.FOR_TRANSACTION
     purpose = "asking for a transactional id"
     expected_codes = (
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -95,8 +82,8 @@ class _WriteTransactions(_Probe):
         ErrorCode.INVALID_TXN_STATE,
     )
 
-    def build(self, items: Sequence[str], version: int) -> EndTxnRequest:
-        return EndTxnRequest(
+    def build(self, items: Sequence[str], version: int) -> messages.EndTxnRequest:
+        return messages.EndTxnRequest(
             transactional_id=items[0], producer_id=-1, producer_epoch=-1, committed=False
         )
 
@@ -124,23 +111,25 @@ class Clock(NamedTuple):
     controller_id: int
 
 
-class _ControllerTime(ApiHandler[str, tuple[int, int]]):
+class _ControllerTime(request_driver.ApiHandler[str, tuple[int, int]]):
     """(node id, ms since 1970) of the active controller, from its entry among the voters: it says
     when the controller last caught up with itself, which is now."""
 
-    request_type: ClassVar[Any] = DescribeQuorumRequest
+    request_type: ClassVar[Any] = messages.DescribeQuorumRequest
     acl = "DESCRIBE on the cluster"
 
-    def build(self, items: Sequence[str], version: int) -> DescribeQuorumRequest:
-        topic = QuorumTopic(topic_name="__cluster_metadata", partitions=[QuorumPartition()])
-        return DescribeQuorumRequest(topics=[topic])
+    def build(self, items: Sequence[str], version: int) -> messages.DescribeQuorumRequest:
+        topic = messages.QuorumTopic(
+            topic_name="__cluster_metadata", partitions=[messages.QuorumPartition()]
+        )
+        return messages.DescribeQuorumRequest(topics=[topic])
 
     def unsupported_reason(self, item: str, version: int) -> str | None:
         return self.needs("the controller's time", 1) if version < 1 else None
 
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+    def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
         if response.error_code:
-            return [(items[0], Outcome(response.error_code))]
+            return [(items[0], request_driver.Outcome(response.error_code))]
         for topic in response.topics:
             for row in topic.partitions:
                 times_ms = (
@@ -150,8 +139,8 @@ class _ControllerTime(ApiHandler[str, tuple[int, int]]):
                 )
                 time_ms = next(times_ms, -1)
                 code = row.error_code or (0 if time_ms >= 0 else ErrorCode.LEADER_NOT_AVAILABLE)
-                return [(items[0], Outcome(code, (row.leader_id, time_ms)))]
-        return [(items[0], Outcome(ErrorCode.LEADER_NOT_AVAILABLE))]
+                return [(items[0], request_driver.Outcome(code, (row.leader_id, time_ms)))]
+        return [(items[0], request_driver.Outcome(ErrorCode.LEADER_NOT_AVAILABLE))]
 
 
 def compare_clocks(admin: BoundedAdmin) -> Clock:
@@ -164,8 +153,13 @@ def compare_clocks(admin: BoundedAdmin) -> Clock:
     with admin.cluster_and_deadline() as (cluster, deadline):
         for _ in range(2):  # the first request may have to connect
             before_s = time.time()
-            results = call_each(
-                cluster, ["clock"], _ControllerTime(), ToAny(), deadline, "asking the time"
+            results = request_driver.call_each(
+                cluster,
+                ["clock"],
+                _ControllerTime(),
+                request_driver.ToAny(),
+                deadline,
+                "asking the time",
             )
             after_s = time.time()
             node_id, time_ms = results["clock"]

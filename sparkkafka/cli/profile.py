@@ -27,12 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from sparkkafka.config.client_settings import (
-    ADMIN_ROWS,
-    CONSUMER_ROWS,
-    PRODUCER_ROWS,
-    is_of_other_client,
-)
+from sparkkafka.config import client_settings
 from sparkkafka.config.option_table import REGISTRY, Option
 from sparkkafka.config.parsed_options import as_text, warn
 from sparkkafka.config.security.references import has_reference, parse_properties, read_text
@@ -40,9 +35,9 @@ from sparkkafka.config.unknown_options import LIBRDKAFKA_NAMES
 from sparkkafka.errors import OptionError, some
 
 ROWS_BY_KIND: Final[Mapping[str, Mapping[str, Option]]] = {
-    "admin": ADMIN_ROWS,
-    "consumer": CONSUMER_ROWS,
-    "producer": PRODUCER_ROWS,
+    "admin": client_settings.ADMIN_ROWS,
+    "consumer": client_settings.CONSUMER_ROWS,
+    "producer": client_settings.PRODUCER_ROWS,
 }
 _REGISTRY_ROWS: Final = {row.key: row for row in REGISTRY}
 
@@ -68,7 +63,7 @@ def settings_of(sources: Sources, kind: str) -> dict[str, str]:
         name: value
         for name, value in _merged(sources).items()
         if name.lower() not in _REGISTRY_ROWS
-        and not (name.lower() in rows and is_of_other_client(rows[name.lower()]))
+        and not (name.lower() in rows and client_settings.is_of_other_client(rows[name.lower()]))
     }
     if "bootstrap.servers" not in map(str.lower, settings):
         raise OptionError(

@@ -23,36 +23,11 @@ import pyarrow.compute as pc
 import typer
 from numpy.typing import NDArray
 
-from sparkkafka.cli.commands import (
-    Count,
-    Delimiter,
-    Partitions,
-    Topic,
-    parse_headers,
-    session_of,
-    with_option_groups,
-)
+from sparkkafka.cli import commands, tables, text_formats
 from sparkkafka.cli.completion import group_names
 from sparkkafka.cli.files import FileSink, file_kind
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.session import MAX_TIMEOUT_S, Session
-from sparkkafka.cli.tables import (
-    bytes_text,
-    print_error,
-    print_note,
-    printable,
-    records_text,
-)
-from sparkkafka.cli.text_formats import (
-    Format,
-    Nulls,
-    Text,
-    hex_columns,
-    json_format,
-    parse_escapes,
-    template_format,
-    text_format,
-)
 from sparkkafka.cli.times import timestamp_ms_of
 from sparkkafka.client.cluster.offsets import OffsetRange, OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
@@ -66,13 +41,7 @@ from sparkkafka.config.parsed_options import warn
 from sparkkafka.config.source import TIERED_OFFSETS
 from sparkkafka.errors import KafkaTimeoutError, OptionError, counted, some
 from sparkkafka.protocol.constants import ISOLATION_LEVELS
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    from_numpy,
-    is_valid,
-    repeat_text,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -92,10 +61,10 @@ HELP: Final = """Show a topic's records from the earliest on, until Ctrl-C or an
 
 
 @app.command("read", help=HELP)
-@with_option_groups
+@commands.with_option_groups
 def read(
     context: typer.Context,
-    topic: Topic,
+    topic: commands.Topic,
     *,
     start: Annotated[
         str | None,
@@ -118,11 +87,11 @@ def read(
             "-e", "--exit", help="Stop at the current end of the topic; same as --until end."
         ),
     ] = False,
-    count: Count = None,
+    count: commands.Count = None,
     seconds: Annotated[
         float | None, typer.Option("--for", metavar="SECONDS", help="Stop after this time.")
     ] = None,
-    partitions: Partitions = None,
+    partitions: commands.Partitions = None,
     group: Annotated[
         str | None,
         typer.Option(
@@ -158,7 +127,7 @@ def read(
             "-f", "--template", help="A template of kcat: %t %p %o %k %s %h %T %K %S %R %%"
         ),
     ] = None,
-    delimiter: Delimiter = "\\n",
+    delimiter: commands.Delimiter = "\\n",
     key_delimiter: Annotated[
         str | None,
         typer.Option(
@@ -205,7 +174,7 @@ def read(
         ),
     ] = "fail",
 ) -> None:
-    session = session_of(context)
+    session = commands.session_of(context)
     if format not in (TEXT, "hex", "json"):
         raise OptionError(
             f"--format is {TEXT}, hex or json, got {format!r}: for values with a schema give "
@@ -275,16 +244,18 @@ def read(
             until=end,
             count=count,
             seconds=seconds,
-            filter=Filter(None if key is None else os.fsencode(key), parse_headers(header or ())),
+            filter=Filter(
+                None if key is None else os.fsencode(key), commands.parse_headers(header or ())
+            ),
         ),
         Output(
             format="json" if as_json else format,
             template=template,
-            delimiter=parse_escapes(delimiter, "--delimiter"),
+            delimiter=text_formats.parse_escapes(delimiter, "--delimiter"),
             key_delimiter=None
             if key_delimiter is None
-            else parse_escapes(key_delimiter, "--key-delimiter"),
-            nulls=Nulls(os.fsencode(null)),
+            else text_formats.parse_escapes(key_delimiter, "--key-delimiter"),
+            nulls=text_formats.Nulls(os.fsencode(null)),
             file=output,
             is_changes=envelope is not None,
         ),
@@ -306,7 +277,7 @@ class Output:
     template: str | None = None
     delimiter: bytes = b"\n"
     key_delimiter: bytes | None = None
-    nulls: Nulls = field(default_factory=Nulls)
+    nulls: text_formats.Nulls = field(default_factory=text_formats.Nulls)
     file: Path | None = None
     is_changes: bool = False
 
@@ -315,14 +286,16 @@ class Output:
         """Whether values are shown as they are, or as JSON."""
         return self.file is None and not self.is_changes
 
-    def formatter(self, leaders: dict[int, int], json_columns: frozenset[str]) -> Format:
+    def formatter(
+        self, leaders: dict[int, int], json_columns: frozenset[str]
+    ) -> text_formats.Format:
         """Return the format in which batches are written. `leaders` has the broker that leads each
         partition; `json_columns` are keys or values that are JSON already."""
         if self.template is not None:
-            return template_format(self.template, self.nulls)
+            return text_formats.template_format(self.template, self.nulls)
         if self.format == "json":
-            return json_format(leaders, json_columns)
-        return text_format(self.delimiter, self.key_delimiter, self.nulls)
+            return text_formats.json_format(leaders, json_columns)
+        return text_formats.text_format(self.delimiter, self.key_delimiter, self.nulls)
 
 
 def read_topic(
@@ -343,7 +316,8 @@ def read_topic(
     if group is not None:
         settings["group.id"] = group
     if output.template is not None:
-        template_format(output.template)  # reports an invalid template before any request
+        # Reports an invalid template before any request.
+        text_formats.template_format(output.template)
     with ExitStack() as stack:
         decoding = None
         if format_options:
@@ -373,15 +347,15 @@ def read_topic(
         records = 0
         for batch in batches:
             records += batch.num_rows
-            write(hex_columns(batch) if output.format == "hex" else batch)
+            write(text_formats.hex_columns(batch) if output.format == "hex" else batch)
     if decoding is not None and decoding.skipped:
-        print_error(
+        tables.print_error(
             f"warning: {counted(decoding.skipped, 'record')} that no schema reads "
             f"{'was' if decoding.skipped == 1 else 'were'} left out"
         )
     if output.file is not None:
-        size = bytes_text(output.file.stat().st_size)
-        print_note(f"{records_text(records)} written to {output.file} ({size})")
+        size = tables.bytes_text(output.file.stat().st_size)
+        tables.print_note(f"{tables.records_text(records)} written to {output.file} ({size})")
     if prints_ends:
         for number, (tp, offset) in enumerate(sorted(reader.ends.items()), 1):
             last = ": exiting" if number == len(reader.ends) else ""
@@ -397,7 +371,7 @@ class StdoutSink:
     cursor or change colours and title.
     """
 
-    def __init__(self, text: Format, out: BinaryIO) -> None:
+    def __init__(self, text: text_formats.Format, out: BinaryIO) -> None:
         self._format = text
         self._out = out
         self._is_terminal = out.isatty()
@@ -409,10 +383,10 @@ class StdoutSink:
         self._out.flush()
 
 
-def _escape_controls(text: Text) -> bytes:
+def _escape_controls(text: text_formats.Text) -> bytes:
     """Replace control characters other than line ends and tabs by escapes, like \\x1b."""
     lines = bytes(text).decode("utf-8", "backslashreplace").split("\n")
-    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines).encode()
+    return "\n".join("\t".join(map(tables.printable, line.split("\t"))) for line in lines).encode()
 
 
 # --- what is read -----------------------------------------------------------------------------
@@ -478,24 +452,24 @@ class Filter:
         """Return the matching records."""
         keep: NDArray[np.bool_] = np.ones(batch.num_rows, np.bool_)
         if self.key is not None:
-            keep &= _is_true(pc.equal(batch.column("key"), binary_array([self.key])[0]))
+            keep &= _is_true(pc.equal(batch.column("key"), arrow.binary_array([self.key])[0]))
         for name, value in self.headers:
             keep &= _has_header(batch.column("headers"), name, value)
-        return batch if keep.all() else batch.filter(from_numpy(keep))
+        return batch if keep.all() else batch.filter(arrow.from_numpy(keep))
 
 
 def _is_true(column: pa.Array) -> NDArray[np.bool_]:
     """Convert a boolean column; null counts as False."""
-    return is_valid(column) & to_numpy(column.cast(pa.uint8())).astype(np.bool_)
+    return arrow.is_valid(column) & arrow.to_numpy(column.cast(pa.uint8())).astype(np.bool_)
 
 
 def _has_header(headers: pa.Array, name: str, value: bytes | None) -> NDArray[np.bool_]:
     """Return which rows have a header of this name, and of this value if it is not None."""
-    rows = to_numpy(pc.list_parent_indices(headers))
+    rows = arrow.to_numpy(pc.list_parent_indices(headers))
     names, values = headers.flatten().flatten()  # of all rows
-    matches = _is_true(pc.equal(names, repeat_text(name, 1)[0]))
+    matches = _is_true(pc.equal(names, arrow.repeat_text(name, 1)[0]))
     if value is not None:
-        matches &= _is_true(pc.equal(values, binary_array([value])[0]))
+        matches &= _is_true(pc.equal(values, arrow.binary_array([value])[0]))
     has: NDArray[np.bool_] = np.zeros(len(headers), np.bool_)
     has[rows[matches]] = True
     return has
@@ -688,7 +662,7 @@ class TopicReader:
             offsets: dict[TopicPartition, list[NDArray[np.int64]]] = {tp: [] for tp in below}
             for batch in self._batches(Filter(), None, None):
                 tp = TopicPartition(self._plan.topic, batch.column("partition")[0].as_py())
-                offsets[tp].append(to_numpy(batch.column("offset")))
+                offsets[tp].append(arrow.to_numpy(batch.column("offset")))
             for tp, parts in offsets.items():
                 records = np.concatenate([*parts, np.empty(0, np.int64)])
                 if len(records) >= missing[tp]:
@@ -760,7 +734,7 @@ class TopicReader:
         tp = TopicPartition(self._plan.topic, batch.column("partition")[0].as_py())
         self.positions[tp] = batch.column("next_offset")[batch.num_rows - 1].as_py()
         if self.ends and self.positions[tp] > self.ends[tp]:
-            offsets = to_numpy(batch.column("offset"))
+            offsets = arrow.to_numpy(batch.column("offset"))
             return batch.slice(0, int(np.searchsorted(offsets, self.ends[tp])))
         return batch
 

@@ -24,13 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    from_numpy,
-    is_valid,
-    or_zero,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 
 Text: TypeAlias = memoryview | bytes
 LinePart: TypeAlias = Any
@@ -99,7 +93,7 @@ def _join_values(column: pa.Array, delimiter: bytes) -> Iterator[Text]:
     if not delimiter:
         yield _content(column)
         return
-    offsets = from_numpy(np.array([0, len(column)], np.int32))
+    offsets = arrow.from_numpy(np.array([0, len(column)], np.int32))
     lists = pa.ListArray.from_arrays(offsets, column)
     yield _content(pc.binary_join(lists, _scalar(delimiter)))
     yield delimiter
@@ -121,7 +115,7 @@ def _buffers(column: pa.Array) -> tuple[NDArray[np.int32], Any]:
 @lru_cache(256)
 def _scalar(content: bytes) -> pa.Scalar:
     """Convert bytes to Arrow. Arrow's own conversion imports pandas, which takes 200 ms."""
-    return binary_array([content])[0]
+    return arrow.binary_array([content])[0]
 
 
 def _concatenate(*parts: LinePart) -> pa.Array:
@@ -149,7 +143,9 @@ def _partition(batch: pa.RecordBatch) -> int:
 
 def _time_ms(batch: pa.RecordBatch) -> pa.Array:
     """Format timestamps as milliseconds since 1970 UTC."""
-    return _digits(from_numpy(to_numpy(batch.column("timestamp").view(pa.int64())) // 1000))
+    return _digits(
+        arrow.from_numpy(arrow.to_numpy(batch.column("timestamp").view(pa.int64())) // 1000)
+    )
 
 
 # --- text and kcat's templates -------------------------------------------------------------------
@@ -277,15 +273,15 @@ def _field(batch: pa.RecordBatch, letter: str, nulls: Nulls) -> LinePart:
     lengths = _lengths(column)
     if letter in "KS":
         return _digits(lengths)
-    data = to_numpy(lengths).astype(">i4").tobytes()
+    data = arrow.to_numpy(lengths).astype(">i4").tobytes()
     return _binary(np.arange(len(column) + 1) * 4, data)
 
 
 def _fill_nulls(column: pa.Array, nulls: Nulls) -> pa.Array:
     """Replace null, and perhaps empty values, by the text for it."""
     if nulls.and_empty:
-        is_null_or_empty = to_numpy(_lengths(column)) <= 0
-        return pc.if_else(from_numpy(is_null_or_empty), _scalar(nulls.text), column)
+        is_null_or_empty = arrow.to_numpy(_lengths(column)) <= 0
+        return pc.if_else(arrow.from_numpy(is_null_or_empty), _scalar(nulls.text), column)
     return column.fill_null(_scalar(nulls.text))
 
 
@@ -301,11 +297,11 @@ def _header_text(headers: pa.Array) -> LinePart:
 def _flat_headers(headers: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
     """Return the offsets of each row's headers, and the names and values of all headers."""
     flat = headers.flatten()
-    counts = or_zero(pc.list_value_length(headers))
+    counts = arrow.or_zero(pc.list_value_length(headers))
     offsets = np.zeros(len(headers) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     names, values = flat.flatten()
-    return from_numpy(offsets), names.cast(pa.binary()), values
+    return arrow.from_numpy(offsets), names.cast(pa.binary()), values
 
 
 # --- JSON ----------------------------------------------------------------------------------------
@@ -319,7 +315,7 @@ def json_format(
 
     def line_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
         partition = _partition(batch)
-        topic = _quote(binary_array([_topic(batch)]))[0].as_py()
+        topic = _quote(arrow.binary_array([_topic(batch)]))[0].as_py()
         yield b'{"topic":%s,"partition":%d,"offset":' % (topic, partition)
         yield _digits(batch.column("offset"))
         yield from _timestamp_parts(batch)
@@ -345,7 +341,7 @@ def _timestamp_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
     """Yield the type and the timestamp of each line; empty for a record without a timestamp."""
     # By timestamp_type; -1 is a record without a timestamp.
     labels = {0: b',"tstype":"create","ts":', 1: b',"tstype":"logappend","ts":'}
-    types = to_numpy(batch.column("timestamp_type"))
+    types = arrow.to_numpy(batch.column("timestamp_type"))
     first = int(types[0])
     if (types == first).all():
         if first in labels:
@@ -356,9 +352,9 @@ def _timestamp_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
     empty = _scalar(b"")
     column: pa.Array = empty
     for number, label in labels.items():
-        column = pc.if_else(from_numpy(types == number), _scalar(label), column)
+        column = pc.if_else(arrow.from_numpy(types == number), _scalar(label), column)
     yield column
-    yield pc.if_else(from_numpy(types >= 0), _time_ms(batch), empty)
+    yield pc.if_else(arrow.from_numpy(types >= 0), _time_ms(batch), empty)
 
 
 def _header_json(headers: pa.Array) -> LinePart:
@@ -371,7 +367,9 @@ def _header_json(headers: pa.Array) -> LinePart:
     pairs = _concatenate(_quote(names), b",", _quote_or_null(values))
     lists = pc.binary_join(pa.ListArray.from_arrays(offsets, pairs), _scalar(b","))
     document = _concatenate(b'"headers":[', lists, b"],")
-    return pc.if_else(from_numpy(to_numpy(pc.binary_length(lists)) == 0), _scalar(b""), document)
+    return pc.if_else(
+        arrow.from_numpy(arrow.to_numpy(pc.binary_length(lists)) == 0), _scalar(b""), document
+    )
 
 
 def _quote(column: pa.Array) -> pa.Array:
@@ -422,14 +420,14 @@ def escape(column: pa.Array) -> pa.Array:
 
 def _lengths(column: pa.Array) -> pa.Array:
     """Return the number of bytes of each row; -1 for null."""
-    lengths = to_numpy(pc.binary_length(column))
-    return from_numpy(np.where(is_valid(column), lengths, np.int32(-1)))
+    lengths = arrow.to_numpy(pc.binary_length(column))
+    return arrow.from_numpy(np.where(arrow.is_valid(column), lengths, np.int32(-1)))
 
 
 def _binary(offsets: NDArray[Any], data: bytes, nulls_of: pa.Array | None = None) -> pa.Array:
     """Make a binary column of its rows' offsets and bytes; null where `nulls_of` is."""
     bitmap = None
     if nulls_of is not None and nulls_of.null_count:
-        bitmap = from_numpy(is_valid(nulls_of)).buffers()[1]
+        bitmap = arrow.from_numpy(arrow.is_valid(nulls_of)).buffers()[1]
     buffers = [bitmap, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from sparkkafka.cli import tables
 from sparkkafka.cli.commands import AsJson, number_option, session_of
 from sparkkafka.cli.snapshots import (
     BrokerRow,
@@ -20,16 +21,6 @@ from sparkkafka.cli.snapshots import (
     Snapshot,
     TopicRow,
     document_of,
-)
-from sparkkafka.cli.tables import (
-    bytes_text,
-    duration_text,
-    print_json,
-    print_line,
-    print_table,
-    printable,
-    table_of,
-    text_of,
 )
 from sparkkafka.cli.times import seconds_of
 from sparkkafka.errors import KafkaError, OptionError, counted
@@ -136,7 +127,7 @@ def top(
             pause(interval_s)
             snapshot = collector.collect()
         if as_json:
-            print_json(document_of(snapshot))
+            tables.print_json(document_of(snapshot))
         elif once:
             print_snapshot(snapshot, view, rows)
         else:
@@ -165,8 +156,8 @@ def broker_cells(row: BrokerRow) -> tuple[Any, ...]:
         row.leaders,
         row.replicas,
         row.out_of_sync or None,
-        bytes_text(row.size_bytes),
-        bytes_text(row.free_bytes),
+        tables.bytes_text(row.size_bytes),
+        tables.bytes_text(row.free_bytes),
     )
 
 
@@ -175,8 +166,8 @@ def topic_cells(row: TopicRow) -> tuple[Any, ...]:
         row.topic,
         row.partitions,
         row.records_per_s,
-        None if row.bytes_per_s is None else bytes_text(round(row.bytes_per_s)),
-        bytes_text(row.size_bytes),
+        None if row.bytes_per_s is None else tables.bytes_text(round(row.bytes_per_s)),
+        tables.bytes_text(row.size_bytes),
         row.skew,
         row.without_leader or None,
         row.out_of_sync or None,
@@ -192,7 +183,7 @@ def group_cells(row: GroupRow) -> tuple[Any, ...]:
         row.members,
         row.lag,
         row.lag_per_s,
-        None if row.catch_up_s is None else duration_text(row.catch_up_s),
+        None if row.catch_up_s is None else tables.duration_text(row.catch_up_s),
         f"{', '.join(largest[:2])}{more}" if largest else None,
     )
 
@@ -202,9 +193,10 @@ def headlines(snapshot: Snapshot) -> tuple[str, str]:
     totals = snapshot.totals
     rate, growth, lag = totals["records_per_s"], totals["bytes_per_s"], totals["lag"]
     parts = [
-        None if rate is None else f"{text_of(rate)} records/s",
-        None if growth is None else f"{bytes_text(round(growth))}/s",
-        counted(totals["groups"], "group") + (f" {text_of(lag)} behind" if lag is not None else ""),
+        None if rate is None else f"{tables.text_of(rate)} records/s",
+        None if growth is None else f"{tables.bytes_text(round(growth))}/s",
+        counted(totals["groups"], "group")
+        + (f" {tables.text_of(lag)} behind" if lag is not None else ""),
     ]
     return (
         f"cluster {snapshot.cluster_id}: {counted(totals['brokers'], 'broker')}, "
@@ -240,21 +232,21 @@ def troubles(snapshot: Snapshot) -> list[str]:
 def print_snapshot(snapshot: Snapshot, view: View, max_rows: int) -> None:
     """Print a snapshot, with at most `max_rows` topics and groups."""
     for line in headlines(snapshot):
-        print_line(line)
+        tables.print_line(line)
     for line in troubles(snapshot):
-        print_line(f"! {line}")
-    print_line("")
-    print_table(BROKER_COLUMNS, [broker_cells(row) for row in snapshot.brokers])
+        tables.print_line(f"! {line}")
+    tables.print_line("")
+    tables.print_table(BROKER_COLUMNS, [broker_cells(row) for row in snapshot.brokers])
     topics, groups = view.topics(snapshot), view.groups(snapshot)
     for columns, cells, what in (
         (TOPIC_COLUMNS, [topic_cells(row) for row in topics[:max_rows]], "topic"),
         (GROUP_COLUMNS, [group_cells(row) for row in groups[:max_rows]], "group"),
     ):
-        print_line("")
-        print_table(columns, cells, empty=f"no {what}s")
+        tables.print_line("")
+        tables.print_table(columns, cells, empty=f"no {what}s")
         more = (len(topics) if what == "topic" else len(groups)) - max_rows
         if more > 0:
-            print_line(f"and {counted(more, what)} more (--rows, --filter)")
+            tables.print_line(f"and {counted(more, what)} more (--rows, --filter)")
 
 
 # --- repeatedly -------------------------------------------------------------------------------
@@ -338,10 +330,10 @@ def picture(snapshot: Snapshot, view: View, failure: str, console: Any) -> Any:
     from rich.console import Group
     from rich.text import Text
 
-    lines = [Text(printable(line), style="bold") for line in headlines(snapshot)]
-    lines += (Text(f"! {printable(line)}", style="red") for line in troubles(snapshot))
+    lines = [Text(tables.printable(line), style="bold") for line in headlines(snapshot)]
+    lines += (Text(f"! {tables.printable(line)}", style="red") for line in troubles(snapshot))
     if failure:
-        lines.append(Text(f"the last lookup failed: {printable(failure)}", style="bold red"))
+        lines.append(Text(f"the last lookup failed: {tables.printable(failure)}", style="bold red"))
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time_ms / 1000))
     shown = f"/{view.filter}_" if view.is_typing else f"filter {view.filter!r}, / changes it"
     status = Text(
@@ -408,7 +400,9 @@ def _fitting_table(
     dropped = [columns.index(name) for name in LESS_IMPORTANT if name in columns]
     unlimited = console.options.update(max_width=10_000)
     while True:
-        table = table_of([columns[n] for n in shown], [[row[n] for n in shown] for row in cells])
+        table = tables.table_of(
+            [columns[n] for n in shown], [[row[n] for n in shown] for row in cells]
+        )
         if table is None:
             return None
         excess = Measurement.get(console, unlimited, table).maximum - console.width

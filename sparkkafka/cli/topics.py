@@ -7,18 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sparkkafka.cli import commands
 from sparkkafka.cli.bounded_admin import config_values, leader_sizes, partial_values
-from sparkkafka.cli.commands import (
-    MAX_REPLICAS,
-    AsJson,
-    Yes,
-    checked_name,
-    confirm,
-    fail_each,
-    in_range,
-    number_option,
-    session_of,
-)
 from sparkkafka.cli.completion import topic_names
 from sparkkafka.cli.profile import parse_pairs
 from sparkkafka.cli.tables import bytes_text, print_configs, print_json, print_line, print_table
@@ -34,13 +24,19 @@ app = typer.Typer(rich_markup_mode=None)
 Names = Annotated[
     list[str],
     typer.Argument(
-        metavar="TOPIC", help="Names of topics.", callback=checked_name, autocompletion=topic_names
+        metavar="TOPIC",
+        help="Names of topics.",
+        callback=commands.checked_name,
+        autocompletion=topic_names,
     ),
 ]
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="TOPIC", help="The topic's name.", callback=checked_name, autocompletion=topic_names
+        metavar="TOPIC",
+        help="The topic's name.",
+        callback=commands.checked_name,
+        autocompletion=topic_names,
     ),
 ]
 Configs = Annotated[
@@ -68,10 +64,10 @@ def list_topics(
     internal: Annotated[
         bool, typer.Option("--internal", help="Include Kafka's internal topics.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """List all topics that you may see, with partitions that lack a leader or replicas in sync."""
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         names = admin.list_topics(include_internal=internal)
         described = admin.describe_topics(list(names))
     rows: list[dict[str, Any]] = [
@@ -92,19 +88,19 @@ def list_topics(
         # 0 and "no" are left out, so that problems stand out.
         cells = [[row[column] or None for column in columns] for row in rows]
         print_table(columns, cells, empty=None if described.errors else "no topics")
-    fail_each(described.errors.values())
+    commands.fail_each(described.errors.values())
 
 
 # --- describe ---------------------------------------------------------------------------------
 
 
 @app.command()
-def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> None:
+def describe(context: typer.Context, topics: Names, as_json: commands.AsJson = False) -> None:
     """Show leaders, replicas, replicas in sync, offsets, sizes, and changed settings.
 
     A size is that of the leader's files, which may be compressed.
     """
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         described = admin.describe_topics(topics)
         errors = admin.with_nearest_topics(described.errors)
         by_name = described.values_by_item
@@ -152,7 +148,7 @@ def describe(context: typer.Context, topics: Names, as_json: AsJson = False) -> 
             if number:
                 print_line("")
             _print_topic(document)
-    fail_each(errors.values())
+    commands.fail_each(errors.values())
 
 
 def _print_topic(document: Mapping[str, Any]) -> None:
@@ -193,7 +189,7 @@ def create(
     topic: Name,
     partitions: Annotated[
         int | None,
-        number_option(
+        commands.number_option(
             "-p",
             "--partitions",
             minimum=1,
@@ -204,11 +200,11 @@ def create(
     ] = None,
     replication_factor: Annotated[
         int | None,
-        number_option(
+        commands.number_option(
             "-r",
             "--replication-factor",
             minimum=1,
-            maximum=MAX_REPLICAS,
+            maximum=commands.MAX_REPLICAS,
             help="Number of replicas.",
             default="the broker's",
         ),
@@ -226,7 +222,7 @@ def create(
         replication_factor=replication_factor or BROKER_DEFAULT,
         configs=parse_pairs(config or (), "-c", "retention.ms=86400000"),
     )
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         results = admin.create_topics([new], validate_only=dry_run)
         error = results.errors.get(topic)
         if isinstance(error, BrokerError) and error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
@@ -275,7 +271,7 @@ def alter(
     if not changes:
         raise OptionError("nothing to change: give -c KEY=VALUE, --default, --append or --subtract")
     resource = ConfigResource("topic", topic)
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         # Its error says that the topic is missing, which brokers before 2.3 do not say below.
         admin.describe_topic(topic)
         admin.incremental_alter_configs({resource: changes}, validate_only=dry_run).all()
@@ -299,15 +295,15 @@ def add_partitions(
         int,
         typer.Argument(
             metavar="TOTAL",
-            callback=in_range(1, INT32_MAX),
+            callback=commands.in_range(1, INT32_MAX),
             help="The new number of partitions (1 or more).",
         ),
     ],
-    yes: Yes = False,
+    yes: commands.Yes = False,
     dry_run: DryRun = False,
 ) -> None:
     """Add partitions to a topic. Records of a key may then go to another partition."""
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         if not dry_run:
             current = len(admin.describe_topic(topic).partitions)
             question = (
@@ -315,7 +311,7 @@ def add_partitions(
                 "key may go to another partition than its old ones. Go on?"
             )
             if total > current:
-                confirm(question, yes, admin)
+                commands.confirm(question, yes, admin)
         admin.create_partitions({topic: total}, validate_only=dry_run).all()
     print_line(f"topic {topic} {'could have' if dry_run else 'has'} {total} partitions")
 
@@ -327,23 +323,25 @@ def delete(
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")
     ] = False,
-    yes: Yes = False,
+    yes: commands.Yes = False,
 ) -> None:
     """Delete topics with all their records, and wait until brokers no longer show them."""
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         described = admin.describe_topics(topics)
         errors = admin.with_nearest_topics(described.errors)
         missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
         if if_exists:
             errors = {name: error for name, error in errors.items() if name not in missing}
-        fail_each(errors.values())  # before any is deleted
+        commands.fail_each(errors.values())  # before any is deleted
         for name in missing:
             print_line(f"topic {name} does not exist")
         names = list(described.values_by_item)
         if not names:
             return
-        confirm(f"Delete {counted(len(names), 'topic')} ({', '.join(names)}) for ever?", yes, admin)
+        commands.confirm(
+            f"Delete {counted(len(names), 'topic')} ({', '.join(names)}) for ever?", yes, admin
+        )
         results = admin.delete_topics(names)
     for name in results.values_by_item:
         print_line(f"topic {name} was deleted")
-    fail_each(results.errors.values())
+    commands.fail_each(results.errors.values())

@@ -10,22 +10,9 @@ from typing import Annotated
 
 import typer
 
-from sparkkafka.cli.commands import (
-    AsJson,
-    Yes,
-    checked_name,
-    confirm,
-    fail_each,
-    number_option,
-    session_of,
-)
+from sparkkafka.cli import commands
 from sparkkafka.cli.tables import print_json, print_line, print_table
-from sparkkafka.client.admin.scram import (
-    MAX_ITERATIONS,
-    MECHANISMS,
-    UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
-)
+from sparkkafka.client.admin import scram
 from sparkkafka.client.arguments import checked_choice
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS
 from sparkkafka.config.security.references import MAX_BYTES, read_text
@@ -36,10 +23,11 @@ app = typer.Typer(rich_markup_mode=None)
 
 Mechanisms = Annotated[
     list[str] | None,
-    typer.Option("--mechanism", metavar="NAME", help=f"{' or '.join(MECHANISMS)}."),
+    typer.Option("--mechanism", metavar="NAME", help=f"{' or '.join(scram.MECHANISMS)}."),
 ]
 Names = Annotated[
-    list[str], typer.Argument(metavar="USER", help="Names of users.", callback=checked_name)
+    list[str],
+    typer.Argument(metavar="USER", help="Names of users.", callback=commands.checked_name),
 ]
 
 
@@ -59,12 +47,12 @@ def list_users(
     context: typer.Context,
     users: Annotated[
         list[str] | None,
-        typer.Argument(metavar="USER", help="Only these users.", callback=checked_name),
+        typer.Argument(metavar="USER", help="Only these users.", callback=commands.checked_name),
     ] = None,
-    as_json: AsJson = False,
+    as_json: commands.AsJson = False,
 ) -> None:
     """List users that have a SCRAM password, with its mechanism and iterations."""
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         described = admin.describe_user_scram_credentials(users or None)
     rows = [
         {"user": user, "mechanism": credential.mechanism, "iterations": credential.iterations}
@@ -76,22 +64,22 @@ def list_users(
     else:
         empty = None if described.errors else "no users with a SCRAM password"
         print_table(("user", "mechanism", "iterations"), rows, empty=empty)
-    fail_each(described.errors.values())
+    commands.fail_each(described.errors.values())
 
 
 @app.command()
 def create(
     context: typer.Context,
     user: Annotated[
-        str, typer.Argument(metavar="USER", help="The user's name.", callback=checked_name)
+        str, typer.Argument(metavar="USER", help="The user's name.", callback=commands.checked_name)
     ],
     mechanism: Mechanisms = None,
     iterations: Annotated[
         int,
-        number_option(
+        commands.number_option(
             "--iterations",
             minimum=MIN_ITERATIONS,
-            maximum=MAX_ITERATIONS,
+            maximum=scram.MAX_ITERATIONS,
             help="How often the password is hashed.",
         ),
     ] = MIN_ITERATIONS,
@@ -103,13 +91,13 @@ def create(
             help="A file with the password, - for stdin. Default: a prompt.",
         ),
     ] = None,
-    yes: Yes = False,
+    yes: commands.Yes = False,
 ) -> None:
     """Set the SCRAM password of a user, for SCRAM-SHA-512 if no mechanism is named. The command
     asks before it replaces a password.
     """
     mechanisms = _mechanisms(mechanism) or ["SCRAM-SHA-512"]
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         described = admin.describe_user_scram_credentials([user])
         error = described.errors.get(user)
         is_new = error is not None and error.code == ErrorCode.RESOURCE_NOT_FOUND
@@ -117,11 +105,11 @@ def create(
         replaced = [name for name in mechanisms if name in known]
         if replaced:
             question = f"User {user} has a password for {' and '.join(replaced)}: replace it?"
-            confirm(question, yes, admin)
+            commands.confirm(question, yes, admin)
         password = _read_password(user, password_file)
         admin.restart_deadline()
         changes = [
-            UserScramCredentialUpsertion(user, name, password, iterations=iterations)
+            scram.UserScramCredentialUpsertion(user, name, password, iterations=iterations)
             for name in mechanisms
         ]
         admin.alter_user_scram_credentials(changes).all()
@@ -130,16 +118,16 @@ def create(
 
 @app.command()
 def delete(
-    context: typer.Context, users: Names, mechanism: Mechanisms = None, yes: Yes = False
+    context: typer.Context, users: Names, mechanism: Mechanisms = None, yes: commands.Yes = False
 ) -> None:
     """Delete SCRAM passwords of users: for all mechanisms if none is named.
 
     This closes no open connection and deletes no ACL; use `acls delete` for those.
     """
     mechanisms = _mechanisms(mechanism)
-    with session_of(context).admin() as admin:
+    with commands.session_of(context).admin() as admin:
         described = admin.describe_user_scram_credentials(users)
-        fail_each(described.errors.values())  # before any is deleted
+        commands.fail_each(described.errors.values())  # before any is deleted
         changes = []
         for user, credentials in described.items():
             known = [credential.mechanism for credential in credentials]
@@ -148,19 +136,21 @@ def delete(
                     raise KafkaError(
                         f"user {user} has no password for {name}, only for {' and '.join(known)}"
                     )
-            changes += [UserScramCredentialDeletion(user, name) for name in mechanisms or known]
+            changes += [
+                scram.UserScramCredentialDeletion(user, name) for name in mechanisms or known
+            ]
         named = ", ".join(f"{change.user}'s for {change.mechanism}" for change in changes)
-        confirm(f"Delete passwords for ever: {named}?", yes, admin)
+        commands.confirm(f"Delete passwords for ever: {named}?", yes, admin)
         results = admin.alter_user_scram_credentials(changes)
     for change in changes:
         if change.user in results.values_by_item:
             print_line(f"user {change.user}: the password for {change.mechanism} was deleted")
-    fail_each(results.errors.values())
+    commands.fail_each(results.errors.values())
 
 
 def _mechanisms(texts: Iterable[str] | None) -> list[str]:
     """Check the values of --mechanism, and return each once, as Kafka spells it."""
-    names = (checked_choice(text.upper(), MECHANISMS, "--mechanism") for text in texts or ())
+    names = (checked_choice(text.upper(), scram.MECHANISMS, "--mechanism") for text in texts or ())
     return list(dict.fromkeys(names))
 
 

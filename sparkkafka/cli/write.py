@@ -22,15 +22,7 @@ from typing import IO, Annotated, Any, Final, Literal, Self
 import pyarrow as pa
 import typer
 
-from sparkkafka.cli.commands import (
-    Count,
-    Delimiter,
-    Topic,
-    number_option,
-    parse_headers,
-    session_of,
-    with_option_groups,
-)
+from sparkkafka.cli import commands
 from sparkkafka.cli.files import ENDINGS, read_table_file
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.input import (
@@ -75,10 +67,10 @@ record.
 
 
 @app.command("write", help=HELP)
-@with_option_groups
+@commands.with_option_groups
 def write(
     context: typer.Context,
-    topic: Topic,
+    topic: commands.Topic,
     *,
     input: Annotated[
         Path | None,
@@ -97,7 +89,7 @@ def write(
             "--format", metavar="text|hex", help="hex: keys and values are hexadecimal digits."
         ),
     ] = TEXT,
-    delimiter: Delimiter = "\\n",
+    delimiter: commands.Delimiter = "\\n",
     key_delimiter: Annotated[
         str | None,
         typer.Option(
@@ -116,7 +108,7 @@ def write(
     ] = None,
     partition: Annotated[
         int | None,
-        number_option(
+        commands.number_option(
             "-p",
             "--partition",
             minimum=0,
@@ -142,7 +134,7 @@ def write(
             "-z", "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd."
         ),
     ] = None,
-    count: Count = None,
+    count: commands.Count = None,
     formats: FormatFlags,
     option: Annotated[
         list[str] | None,
@@ -153,7 +145,7 @@ def write(
         ),
     ] = None,
 ) -> None:
-    session = session_of(context)
+    session = commands.session_of(context)
     is_table = input is not None and input.suffix.lower() in ENDINGS
     shapes_lines = key_delimiter is not None or delimiter != "\\n" or empty_is_null
     if format not in (TEXT, "hex"):
@@ -209,7 +201,7 @@ def parse_fixed_headers(texts: Iterable[str]) -> Headers:
     for text in texts:
         if not text.partition("=")[0]:
             raise OptionError(f"-H is written NAME=VALUE, got {text!r}")
-    return parse_headers(texts)
+    return commands.parse_headers(texts)
 
 
 # --- input ------------------------------------------------------------------------------------

@@ -19,13 +19,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
-from sparkkafka.errors import (
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-    counted,
-)
+from sparkkafka import errors
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +35,7 @@ class Deadline:
     def __init__(self, total_ms: float, close_signal: CloseSignal | None = None) -> None:
         # A deadline of NaN would never expire.
         if not isinstance(total_ms, int | float) or total_ms != total_ms or total_ms is True:
-            raise OptionError(f"total_ms is a number of milliseconds, got {total_ms!r}")
+            raise errors.OptionError(f"total_ms is a number of milliseconds, got {total_ms!r}")
         self.total_ms = total_ms
         self._at_s = time.monotonic() + total_ms / 1000.0
         self.close_signal = close_signal
@@ -90,7 +84,7 @@ def seconds_of(timeout_s: float, what: str = "timeout_s") -> float:
     # This also excludes NaN.
     if isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s >= 0:
         return min(timeout_s, MAX_WAIT_S)
-    raise OptionError(f"{what} is a number of seconds, at least 0; got {timeout_s!r}")
+    raise errors.OptionError(f"{what} is a number of seconds, at least 0; got {timeout_s!r}")
 
 
 def deadline_of(timeout_s: float | None) -> Deadline | None:
@@ -218,9 +212,11 @@ class Backoff:
         return wait_ms * random.uniform(0.8, 1.2)  # noqa: S311
 
 
-def has_given_up(error: KafkaError) -> bool:
+def has_given_up(error: errors.KafkaError) -> bool:
     """Return whether this is the error of an operation that was retried until its deadline."""
-    return isinstance(error, KafkaTimeoutError) and isinstance(error.__cause__, KafkaError)
+    return isinstance(error, errors.KafkaTimeoutError) and isinstance(
+        error.__cause__, errors.KafkaError
+    )
 
 
 class Retry:
@@ -250,9 +246,9 @@ class Retry:
         self.failures = 0
         self._started_s = time.monotonic()
         self._warned = False
-        self._last_error: KafkaError | None = None
+        self._last_error: errors.KafkaError | None = None
 
-    def after(self, error: KafkaError, at_least_ms: float = 0.0) -> None:
+    def after(self, error: errors.KafkaError, at_least_ms: float = 0.0) -> None:
         """Wait before the next attempt, for the backoff or `at_least_ms`; or raise.
 
         Raises `error` itself if it is not retriable, or if it says that a part of this operation
@@ -262,16 +258,18 @@ class Retry:
         if not error.retriable or has_given_up(error):
             raise error
         self.failures += 1
-        if self.deadline.expired and isinstance(error, KafkaTimeoutError | KafkaConnectionError):
+        if self.deadline.expired and isinstance(
+            error, errors.KafkaTimeoutError | errors.KafkaConnectionError
+        ):
             # There was no time for this attempt: the error before it is more useful.
             error = self._last_error or error
-        elif not isinstance(error, KafkaTimeoutError):
+        elif not isinstance(error, errors.KafkaTimeoutError):
             self._last_error = error
         wait_s = max(self._backoff.next_ms(), at_least_ms) / 1000.0
         if self.deadline.remaining_s() <= wait_s:
-            raise KafkaTimeoutError(
+            raise errors.KafkaTimeoutError(
                 f"{self._what}: gave up after {self.deadline.text} and "
-                f"{counted(self.failures, 'failed attempt')}; the last failure: {error}"
+                f"{errors.counted(self.failures, 'failed attempt')}; the last failure: {error}"
             ) from error
         self._on_retry()
         log.info("%s: attempt %d failed, trying again: %s", self._what, self.failures, error)

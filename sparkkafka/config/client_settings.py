@@ -16,16 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sparkkafka.config import option_table
 from sparkkafka.config.kinds import INT32_MAX
-from sparkkafka.config.option_table import (
-    CONSUMER,
-    KAFKA,
-    PRODUCER,
-    SHARE_CONSUMER,
-    Option,
-    Side,
-    Status,
-)
 from sparkkafka.config.options import (
     ClientOptions,
     FetchOptions,
@@ -102,32 +94,34 @@ writes in bulk by Spark, differ."""
 _OTHER_CLIENT = "it is for another kind of client"
 
 
-def is_of_other_client(row: Option) -> bool:
+def is_of_other_client(row: option_table.Option) -> bool:
     """Return whether a setting in one of the tables below has an effect only in another one."""
     return row.doc == _OTHER_CLIENT
 
 
-def _settings(side: Side | None, own: tuple[Option, ...]) -> dict[str, Option]:
+def _settings(
+    side: option_table.Side | None, own: tuple[option_table.Option, ...]
+) -> dict[str, option_table.Option]:
     """Return the settings of one class by lower-case name: Kafka's for this side (None: only those
     for both), and the class's `own`. Those of other classes are accepted, with a warning."""
-    library = (*CONSUMER, *SHARE_CONSUMER, *PRODUCER)
+    library = (*option_table.CONSUMER, *option_table.SHARE_CONSUMER, *option_table.PRODUCER)
     rows = {row.key: _of_other_client(row) for row in library}
-    for row in KAFKA:
+    for row in option_table.KAFKA:
         if row.key not in rows:
             # Each class refuses serializers and deserializers, also those of the other side.
-            is_ours = row.side in (Side.BOTH, side) or row.key.endswith("serializer")
+            is_ours = row.side in (option_table.Side.BOTH, side) or row.key.endswith("serializer")
             rows[row.key] = row if is_ours else _of_other_client(row)
     return rows | {row.key: row for row in own}
 
 
-def _of_other_client(row: Option) -> Option:
+def _of_other_client(row: option_table.Option) -> option_table.Option:
     """Return the row of a setting that is accepted, with a warning, and has no effect."""
-    return dataclasses.replace(row, status=Status.IGNORED, doc=_OTHER_CLIENT)
+    return dataclasses.replace(row, status=option_table.Status.IGNORED, doc=_OTHER_CLIENT)
 
 
-def _share_consumer_settings() -> dict[str, Option]:
+def _share_consumer_settings() -> dict[str, option_table.Option]:
     """Return the settings of ShareConsumer, which refuses those that Java's refuses."""
-    rows = _settings(Side.READ, CONSUMER + SHARE_CONSUMER)
+    rows = _settings(option_table.Side.READ, option_table.CONSUMER + option_table.SHARE_CONSUMER)
     for reason, names in (
         ("A share group has no static members.", ["group.instance.id"]),
         ("A ShareConsumer subscribes to topics by name.", ["exclude.internal.topics"]),
@@ -160,20 +154,22 @@ def _share_consumer_settings() -> dict[str, Option]:
         ),
     ):
         for name in names:
-            rows[name] = dataclasses.replace(rows[name], status=Status.REFUSED, doc=reason)
+            rows[name] = dataclasses.replace(
+                rows[name], status=option_table.Status.REFUSED, doc=reason
+            )
     return rows
 
 
-CONSUMER_ROWS = _settings(Side.READ, CONSUMER)
+CONSUMER_ROWS = _settings(option_table.Side.READ, option_table.CONSUMER)
 CLASSIC_SETTINGS = ("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms")
-PRODUCER_ROWS = _settings(Side.WRITE, PRODUCER)
+PRODUCER_ROWS = _settings(option_table.Side.WRITE, option_table.PRODUCER)
 ADMIN_ROWS = _settings(None, ())
 
 # --- parsing ---------------------------------------------------------------------------------
 
 
 def _parse(
-    config: Mapping[str, Any], rows: Mapping[str, Option]
+    config: Mapping[str, Any], rows: Mapping[str, option_table.Option]
 ) -> tuple[ParsedOptions, ClientOptions]:
     """Return the parsed settings of one class, and those of connections. Raises OptionError, which
     shows no value if the settings are not a mapping: it may be a secret."""
@@ -186,7 +182,7 @@ def _parse(
         if not isinstance(name, str):
             raise OptionError(f"the name of a setting is a str, got {type(name).__name__}")
     settings, hooks = hooks_of(config)
-    parsed = ParsedOptions(settings, Side.BOTH, settings=rows)
+    parsed = ParsedOptions(settings, option_table.Side.BOTH, settings=rows)
     return parsed, dataclasses.replace(client_from(parsed), hooks=hooks)
 
 

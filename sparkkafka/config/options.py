@@ -13,19 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkkafka.config import source
 from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import INT32_MAX, MetricsAddress
 from sparkkafka.config.option_table import CONNECTOR, Side
 from sparkkafka.config.parsed_options import ParsedOptions, as_text, warn
 from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
-from sparkkafka.config.source import (
-    FROM_EARLIEST,
-    TO_LATEST,
-    OffsetBound,
-    Subscription,
-    parse_bound,
-    parse_subscription,
-)
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NO_HOOKS, Hooks
 
@@ -140,9 +133,9 @@ class ReadOptions:
 
     client: ClientOptions
     fetch: FetchOptions
-    subscription: Subscription
-    starting: OffsetBound = FROM_EARLIEST
-    ending: OffsetBound = TO_LATEST
+    subscription: source.Subscription
+    starting: source.OffsetBound = source.FROM_EARLIEST
+    ending: source.OffsetBound = source.TO_LATEST
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -171,7 +164,7 @@ class GroupOptions:
     client: ClientOptions
     group_id: str | None = None
     isolation_level: str = "read_uncommitted"
-    subscription: Subscription | None = None
+    subscription: source.Subscription | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +229,8 @@ def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
 def _read_options(parsed: ParsedOptions, stream: StreamOptions | None = None) -> ReadOptions:
     """Return the options of a batch read, or of a streaming read if there are `stream` options."""
     streaming = stream is not None
-    starting = parse_bound(parsed.raw, "starting", streaming=streaming)
-    ending = TO_LATEST if streaming else parse_bound(parsed.raw, "ending")
+    starting = source.parse_bound(parsed.raw, "starting", streaming=streaming)
+    ending = source.TO_LATEST if streaming else source.parse_bound(parsed.raw, "ending")
     for side, bound in (("starting", starting), ("ending", ending)):
         for name in (f"{side}Offsets", f"{side}OffsetsByTimestamp"):
             if name in parsed.raw and name != bound.option:
@@ -267,7 +260,7 @@ def _read_options(parsed: ParsedOptions, stream: StreamOptions | None = None) ->
     return ReadOptions(
         client=client_from(parsed),
         fetch=FetchOptions(**parsed.group("fetch")),
-        subscription=parse_subscription(parsed.raw),
+        subscription=source.parse_subscription(parsed.raw),
         starting=starting,
         ending=ending,
         formats=formats_from(parsed),
@@ -289,7 +282,7 @@ def parse_group_options(options: Mapping[str, Any]) -> GroupOptions:
         client=client_from(parsed),
         group_id=parsed.group("read").get("group_id"),
         isolation_level=fetch.isolation_level,
-        subscription=parse_subscription(parsed.raw) if has_subscription else None,
+        subscription=source.parse_subscription(parsed.raw) if has_subscription else None,
     )
 
 

@@ -12,19 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sparkkafka.config import unknown_options
 from sparkkafka.config.kinds import LOGIN_CALLBACK_OPTION
 from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
-from sparkkafka.config.security.references import (
-    PROVIDERS_OPTION,
-    provider_names,
-    without_aliases,
-)
-from sparkkafka.config.unknown_options import (
-    KAFKA_PREFIX,
-    unknown_option,
-    unknown_property,
-    unknown_setting,
-)
+from sparkkafka.config.security import references
 from sparkkafka.errors import OptionError
 
 log = logging.getLogger("sparkkafka.config.options")
@@ -46,13 +37,16 @@ def without_unused_values(options: Mapping[str, Any]) -> dict[str, str]:
     kept = {}
     for name, value in options.items():
         key = name.lower()
-        if key.startswith(KAFKA_PREFIX):
-            row = _KAFKA.get(key.removeprefix(KAFKA_PREFIX))
+        if key.startswith(unknown_options.KAFKA_PREFIX):
+            row = _KAFKA.get(key.removeprefix(unknown_options.KAFKA_PREFIX))
         else:
             row = _CONNECTOR.get(key)
         used = (row is not None and row.status is Status.USED) or key == "path"
         # config.providers and its classes: their aliases are needed to resolve references.
-        used |= key.startswith(f"{KAFKA_PREFIX}{PROVIDERS_OPTION}") and ".param." not in key
+        used |= (
+            key.startswith(f"{unknown_options.KAFKA_PREFIX}{references.PROVIDERS_OPTION}")
+            and ".param." not in key
+        )
         if value is not None:
             kept[key] = as_text(value) if used else ""
     return kept
@@ -77,7 +71,7 @@ class ParsedOptions:
         settings: Mapping[str, Option] | None = None,
     ) -> None:
         self.side = side
-        self.prefix = KAFKA_PREFIX if settings is None else ""
+        self.prefix = unknown_options.KAFKA_PREFIX if settings is None else ""
         self.is_empty = not options
         self.values: dict[str, Any] = {}
         self.raw: dict[str, str] = {}
@@ -89,11 +83,11 @@ class ParsedOptions:
                 raise OptionError(f"the name of an option is text, got {name!r}")
         keys = {name: name.lower().removeprefix(self.prefix) for name in options}
         # Only these: a variable of all options would be in the frames of an error.
-        self._providers = provider_names(
+        self._providers = references.provider_names(
             {
                 key: as_text(options[name])
                 for name, key in keys.items()
-                if key.startswith(PROVIDERS_OPTION)
+                if key.startswith(references.PROVIDERS_OPTION)
             }
         )
         seen: set[str] = set()
@@ -112,7 +106,7 @@ class ParsedOptions:
                 group, attribute = _CALLABLES[key]
                 self.names[f"{group}.{attribute}"] = key
                 self._groups.setdefault(group, {})[attribute] = value
-            elif settings is None and not key.startswith(KAFKA_PREFIX):
+            elif settings is None and not key.startswith(unknown_options.KAFKA_PREFIX):
                 self._set_connector_option(name, as_text(value))
             else:
                 self._set_kafka_property(name, key.removeprefix(self.prefix), as_text(value))
@@ -134,23 +128,25 @@ class ParsedOptions:
             )
         row = _IGNORED.get((key, self.side)) or _CONNECTOR.get(key)
         if row is None:
-            raise unknown_option(name)
+            raise unknown_options.unknown_option(name)
         self._set(row, text, row.name)
 
     def _set_kafka_property(self, name: str, key: str, text: str) -> None:
         """Set a property of Kafka's clients. `key` is its lower-case name without prefix, `name` as
         the user wrote it. An unknown one is an error or a warning."""
         row = self._kafka_rows.get(key)
-        if row is None and key.startswith(f"{PROVIDERS_OPTION}."):
+        if row is None and key.startswith(f"{references.PROVIDERS_OPTION}."):
             # The row config.providers.NAME.param.KEY is for the parameters of all providers.
-            any_parameter = f"{PROVIDERS_OPTION}.name.param.key"
-            row = self._kafka_rows[PROVIDERS_OPTION if key.endswith(".class") else any_parameter]
+            any_parameter = f"{references.PROVIDERS_OPTION}.name.param.key"
+            row = self._kafka_rows[
+                references.PROVIDERS_OPTION if key.endswith(".class") else any_parameter
+            ]
         if row is not None:
             self._set(row, text, self.prefix + row.name)
         elif self.prefix:
-            warn(name, unknown_property(name))
+            warn(name, unknown_options.unknown_property(name))
         else:
-            raise unknown_setting(name, self._kafka_rows)
+            raise unknown_options.unknown_setting(name, self._kafka_rows)
 
     def _set(self, row: Option, text: str, shown: str) -> None:
         """Check and parse the value of a row; `shown` is the option's name in messages."""
@@ -170,7 +166,7 @@ class ParsedOptions:
             raise OptionError(f"option {shown} has no kind or field in the option table")
         group, _, attribute = row.field.partition(".")
         if group in ("security", "registry", "registry_tls"):
-            text = without_aliases(text, self._providers, shown)
+            text = references.without_aliases(text, self._providers, shown)
         try:
             value = row.kind.parse(text)
         except ValueError as error:

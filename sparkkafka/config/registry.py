@@ -29,15 +29,11 @@ from sparkkafka.config.kinds import (
 )
 from sparkkafka.config.option_table import REGISTRY, names_by_attribute
 from sparkkafka.config.parsed_options import ParsedOptions, warn
+from sparkkafka.config.security import references
 from sparkkafka.config.security.options import (
     SecurityOptions,
     secure_settings,
     warn_of_other_references,
-)
-from sparkkafka.config.security.references import (
-    WithReferences,
-    has_reference,
-    resolve_references,
 )
 from sparkkafka.config.security.settings import (
     OAuthOptionNames,
@@ -53,7 +49,7 @@ RETRIES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class RegistryOptions(WithReferences):
+class RegistryOptions(references.WithReferences):
     """schema.registry.* as the user set them; empty if not set. Times in milliseconds.
 
     `url` has one or more, separated by commas. `tls` has schema.registry.ssl.*. `max_retries` None:
@@ -225,7 +221,7 @@ def _warn_of_visible_secrets(options: RegistryOptions) -> None:
         (options.name_of("user_info"), "user[.]info", options.user_info),
         (options.tls.name_of("keystore_key"), "ssl[.].*key", options.tls.keystore_key),
     ):
-        if value and not has_reference(value.reveal()):
+        if value and not references.has_reference(value.reveal()):
             warn(
                 f"{name} shown",
                 f"{name} is shown by Spark's plans, UI and event log unless spark.redaction.regex "
@@ -255,7 +251,7 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
         """Return the field's text with its references resolved."""
         value = getattr(options, field)
         secret = value if isinstance(value, Secret) else Secret(value)
-        return resolve_references(secret, options.name_of(field)) if secret else secret
+        return references.resolve_references(secret, options.name_of(field)) if secret else secret
 
     url = resolve("url")
     try:
@@ -266,7 +262,7 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
             else _locate(parsed)
         )
     except ValueError as error:  # the content of a reference is never shown
-        reason = "" if has_reference(options.url) else f": {error}"
+        reason = "" if references.has_reference(options.url) else f": {error}"
         raise OptionError(
             f"{options.name_of('url')} must be {registry_urls.values}{reason}"
         ) from None

@@ -10,15 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import validity
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    bits,
-    blob_offsets,
-    from_numpy,
-    is_valid,
-    repeat_text,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 
 PIECE_BYTES: Final = 1 << 17
@@ -30,18 +22,18 @@ def scalar(value: str | bytes | int | bool | None, kind: pa.DataType | None = No
     if value is None:
         return pa.nulls(1, kind)[0]
     if isinstance(value, str):
-        return repeat_text(value, 1)[0]
+        return arrow.repeat_text(value, 1)[0]
     if isinstance(value, bytes):
-        return binary_array([value])[0]
-    return from_numpy(np.array([value], np.bool_ if isinstance(value, bool) else np.int64))[0]
+        return arrow.binary_array([value])[0]
+    return arrow.from_numpy(np.array([value], np.bool_ if isinstance(value, bool) else np.int64))[0]
 
 
 def flags_of(array: pa.Array) -> Flags:
     """Return a boolean array as flags, false for null."""
     if not len(array):
         return np.zeros(0, np.bool_)
-    flags: Flags = bits(array.buffers()[1], array.offset, len(array)).view(np.bool_)
-    return flags & is_valid(array) if array.null_count else flags
+    flags: Flags = arrow.bits(array.buffers()[1], array.offset, len(array)).view(np.bool_)
+    return flags & arrow.is_valid(array) if array.null_count else flags
 
 
 def positions(data: Bytes, byte: int) -> Ints:
@@ -78,7 +70,7 @@ def null_outside(values: pa.Array, mask: Flags) -> pa.Array:
     if pa.types.is_null(kind):
         return values
     if values.null_count:
-        mask = mask & is_valid(values)
+        mask = mask & arrow.is_valid(values)
     if values.offset:  # no decoder returns such an array
         values = pa.concat_arrays([values])
     children = None
@@ -109,7 +101,7 @@ def as_texts(values: pa.Array) -> pa.Array:
     """Return a binary array as strings, of the same memory. Raises ArrowInvalid if a value is not
     UTF-8."""
     if len(values):
-        offsets = blob_offsets(values)
+        offsets = arrow.blob_offsets(values)
         data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
         if data.max(initial=0) < 128:  # only ASCII, which Arrow would check value by value
             return values.view(pa.string())
@@ -122,7 +114,7 @@ def is_utf8(texts: pa.Array) -> Flags:
     flags = np.ones(len(texts), np.bool_)
     if not len(texts):
         return flags
-    offsets = blob_offsets(texts)
+    offsets = arrow.blob_offsets(texts)
     begin = int(offsets[0])
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[begin : int(offsets[-1])]
     offsets = offsets - begin
@@ -181,14 +173,14 @@ def repeated_key_codes(keys: pa.Array, maps: Ints) -> Ints | None:
     if has_bytes and not _may_repeat(keys, maps, max_items):
         return None
     coded = keys.dictionary_encode()
-    codes: Ints = maps * len(coded.dictionary) + to_numpy(coded.indices)
+    codes: Ints = maps * len(coded.dictionary) + arrow.to_numpy(coded.indices)
     return codes if _has_equal_neighbours(codes, max_items) else None
 
 
 def _may_repeat(keys: pa.Array, maps: Ints, max_items: int) -> bool:
     """Whether a map may have a key twice: one of the same length, with the same first eight
     bytes. That costs a fraction of a comparison of whole keys."""
-    offsets = blob_offsets(keys).astype(np.int64)
+    offsets = arrow.blob_offsets(keys).astype(np.int64)
     lengths = np.diff(offsets)
     content = np.frombuffer(keys.buffers()[2] or bytes(1), np.uint8)
     words = first_words(content, offsets[:-1], lengths)

@@ -18,20 +18,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.config.kinds import (
-    AUTO,
-    CONFLUENT,
-    GLUE,
-    GLUE_ZLIB,
-    HEADERS,
-    JSON,
-    NO_FRAMING,
-    PROTOBUF,
-)
+from sparkkafka.config import kinds
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.wire.varints import varint_bytes
+from sparkkafka.schemas import vendor_framings
 from sparkkafka.schemas.arrays import as_type
 from sparkkafka.schemas.avro.fingerprint import fingerprint
 from sparkkafka.schemas.confluent_framing import (
@@ -60,13 +52,6 @@ from sparkkafka.schemas.values import (
     TooManyRowsError,
     ValueRowError,
     with_prefix,
-)
-from sparkkafka.schemas.vendor_framings import (
-    IN_HEADERS,
-    compress,
-    frame_to_write,
-    header_to_write,
-    unframe_column,
 )
 
 Made = TypeVar("Made")
@@ -235,16 +220,16 @@ class ColumnDecoder:
         """
         plan = self.plan
         budget = MemoryBudget(payloads)
-        if plan.framing == NO_FRAMING:
+        if plan.framing == kinds.NO_FRAMING:
             unframed = unframe_bare(payloads)
         else:
-            unframed = unframe_column(
+            unframed = vendor_framings.unframe_column(
                 payloads,
                 headers,
                 plan.column,
                 plan.framing,
-                with_indexes=plan.format == PROTOBUF,
-                is_text=plan.format == JSON,  # the writer's schema is not needed
+                with_indexes=plan.format == kinds.PROTOBUF,
+                is_text=plan.format == kinds.JSON,  # the writer's schema is not needed
                 budget=budget,
             )
         bad = [
@@ -276,7 +261,7 @@ class ColumnDecoder:
                 headers,
                 plan.column,
                 framing=plan.framing,
-                is_json=plan.format == JSON,
+                is_json=plan.format == kinds.JSON,
             )
             bad = [row._replace(reason=reasons[row.row]) for row in bad]
         values = _in_row_order(
@@ -316,14 +301,15 @@ class ColumnDecoder:
         plan = self.plan
         return (
             writer == NO_FRAME
-            or plan.format == JSON
+            or plan.format == kinds.JSON
             or writer.guid == plan.guid is not None
             or (writer.kind == FINGERPRINT and writer.schema_id == fingerprint(plan.reader))
             or (
                 writer.schema_id == plan.schema_id is not None
                 and writer.message == plan.message
-                and writer.kind == ("" if plan.framing in (CONFLUENT, HEADERS) else GLOBAL_ID)
-                and plan.framing != AUTO  # the registry's ids may be of either kind
+                and writer.kind
+                == ("" if plan.framing in (kinds.CONFLUENT, kinds.HEADERS) else GLOBAL_ID)
+                and plan.framing != kinds.AUTO  # the registry's ids may be of either kind
             )
         )
 
@@ -389,7 +375,7 @@ class ColumnDecoder:
                 schema = schema if writer.message == plan.message else numbered
             if schema is None or (schema == plan.reader and writer.message == plan.message):
                 return plan.own_decoder()
-            if plan.format == PROTOBUF:
+            if plan.format == kinds.PROTOBUF:
                 name = message_name(schema, writer.message)
                 target = message_name(plan.decoder_schema, plan.message)
                 if name != target:
@@ -444,22 +430,22 @@ def _find_fingerprint(
 def compile_for_tasks(schema: Schema) -> Schema | None:
     """Return the schema compiled, so that tasks need not do it (Protobuf); None if its format needs
     no compiling."""
-    if schema.format != PROTOBUF:
+    if schema.format != kinds.PROTOBUF:
         return None
-    compiled: Schema = format_module(PROTOBUF).compiled(schema)
+    compiled: Schema = format_module(kinds.PROTOBUF).compiled(schema)
     return compiled
 
 
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
     """Return the full name of a Protobuf message. Raises SchemaError."""
-    name: str = format_module(PROTOBUF).message_name(schema, message)
+    name: str = format_module(kinds.PROTOBUF).message_name(schema, message)
     return name
 
 
 def glue_messages(schema: Schema) -> list[tuple[int, ...]]:
     """Return the indexes of a schema's messages in the order of AWS Glue's numbers. Raises
     SchemaError."""
-    paths: list[tuple[int, ...]] = format_module(PROTOBUF).glue_messages(schema)
+    paths: list[tuple[int, ...]] = format_module(kinds.PROTOBUF).glue_messages(schema)
     return paths
 
 
@@ -524,10 +510,12 @@ class ColumnEncoder:
         _keep_memory()
         self.plan = plan
         self._frame = self._prefix = b""
-        if plan.framing != NO_FRAMING:
-            with_indexes = plan.format == PROTOBUF
-            self._frame = frame_to_write(plan.framing, plan.writer, with_indexes=with_indexes)
-            if with_indexes and plan.framing in (GLUE, GLUE_ZLIB):
+        if plan.framing != kinds.NO_FRAMING:
+            with_indexes = plan.format == kinds.PROTOBUF
+            self._frame = vendor_framings.frame_to_write(
+                plan.framing, plan.writer, with_indexes=with_indexes
+            )
+            if with_indexes and plan.framing in (kinds.GLUE, kinds.GLUE_ZLIB):
                 number = glue_messages(plan.schema).index(plan.writer.message)
                 self._prefix = varint_bytes(number)
         self._encoder: tuple[pa.DataType, Encoder] | None = None
@@ -557,13 +545,13 @@ class ColumnEncoder:
                 plan.schema, values.type, message=plan.writer.message
             )
             self._encoder = values.type, made
-        in_header = plan.framing in IN_HEADERS
-        is_bare = in_header or plan.framing == GLUE_ZLIB
+        in_header = plan.framing in vendor_framings.IN_HEADERS
+        is_bare = in_header or plan.framing == kinds.GLUE_ZLIB
         prefix = self._prefix if is_bare else self._frame + self._prefix
         payloads = self._encoder[1].encode(values, prefix)
         if in_header:
-            name = header_to_write(plan.framing, plan.column)
+            name = vendor_framings.header_to_write(plan.framing, plan.column)
             headers = add_header(headers, name, self._frame, payloads)
         elif is_bare:
-            payloads = with_prefix(self._frame, compress(payloads))
+            payloads = with_prefix(self._frame, vendor_framings.compress(payloads))
         return payloads, headers

@@ -26,16 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, gather, validity
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    bits,
-    blob_offsets,
-    from_numpy,
-    is_valid,
-    or_zero,
-    repeat_text,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import (
     Bytes,
     Flags,
@@ -120,12 +111,12 @@ def add_header(headers: pa.Array | None, name: str, frame: bytes, payloads: pa.A
     `headers` has a list of (key, value) structs for each row, or null; None: no row has headers.
     """
     count = len(payloads)
-    added = is_valid(payloads).astype(np.int64)
-    names, values = repeat_text(name, 1), binary_array([frame])
+    added = arrow.is_valid(payloads).astype(np.int64)
+    names, values = arrow.repeat_text(name, 1), arrow.binary_array([frame])
     before = 0
     old = np.zeros(count, np.int64)
     if headers is not None:
-        old = or_zero(pc.list_value_length(headers)).astype(np.int64)
+        old = arrow.or_zero(pc.list_value_length(headers)).astype(np.int64)
         before = int(old.sum())
         entries = headers.flatten()
         old_names, old_values = (
@@ -138,7 +129,7 @@ def add_header(headers: pa.Array | None, name: str, frame: bytes, payloads: pa.A
     is_old = np.ones(len(indexes), np.bool_)
     is_old[offsets[1:][added > 0] - 1] = False
     indexes[is_old] = np.arange(before)
-    taken = from_numpy(indexes)
+    taken = arrow.from_numpy(indexes)
     entries = pa.StructArray.from_arrays(
         [names.take(taken), values.take(taken)], fields=list(HEADERS_TYPE.value_type)
     )
@@ -184,7 +175,7 @@ def unframe(
     row without the header is bad.
     """
     unframer = Unframer(payloads, column, with_indexes=with_indexes)
-    has_payload = is_valid(payloads)
+    has_payload = arrow.is_valid(payloads)
     rows = np.flatnonzero(has_payload)
     if not len(rows):
         return Unframed([], _NO_ROWS, [])
@@ -196,7 +187,7 @@ def unframe(
 
     header_rows, values = found
     keep = has_payload[header_rows]
-    header_rows, values = header_rows[keep], values.filter(from_numpy(keep))
+    header_rows, values = header_rows[keep], values.filter(arrow.from_numpy(keep))
     parts = []
     if len(header_rows):
         parts.append(unframer.group(header_rows, unframer.read_header_frames(header_rows, values)))
@@ -221,7 +212,7 @@ def unframe_texts(
     """Group payloads of text (JSON), with or without a frame: no text begins with a byte below 4.
     `read` reads the frames of rows; None: they are Confluent's."""
     unframer = Unframer(payloads, column, with_indexes=False)
-    is_bare = is_valid(payloads)
+    is_bare = arrow.is_valid(payloads)
     rows = np.flatnonzero(is_bare & (unframer.ends > unframer.starts))
     rows = rows[unframer.data[unframer.starts[rows]] < 4]
     if not len(rows):
@@ -254,7 +245,7 @@ class Unframer:
     where each payload begins and ends in `data`."""
 
     def __init__(self, payloads: pa.Array, column: str, *, with_indexes: bool) -> None:
-        offsets = blob_offsets(payloads).astype(np.int64)
+        offsets = arrow.blob_offsets(payloads).astype(np.int64)
         self.starts, self.ends = offsets[:-1], offsets[1:]
         self._content = (payloads.buffers()[2] if len(payloads) else None) or pa.py_buffer(b"")
         self.data = np.frombuffer(self._content, np.uint8)
@@ -267,10 +258,10 @@ class Unframer:
 
     def read_header_frames(self, rows: Ints, values: pa.Array) -> Frames:
         """Read the frames of these rows from the values of headers."""
-        offsets = blob_offsets(values).astype(np.int64)
+        offsets = arrow.blob_offsets(values).astype(np.int64)
         data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
         starts, ends = offsets[:-1], offsets[1:]
-        ends = np.where(is_valid(values), ends, starts)
+        ends = np.where(arrow.is_valid(values), ends, starts)
         return self._parse(data, starts, ends, in_header=True)._replace(bodies=self.starts[rows])
 
     def heads(self, rows: Ints, size: int) -> pa.Array:
@@ -374,8 +365,8 @@ class Unframer:
             writer_indexes[kept] = inverse.reshape(-1)
             writers = [_writer_of(keys[index]) for index in first]
         else:
-            coded = from_numpy(keys[:, 1]).dictionary_encode()
-            writer_indexes[kept] = to_numpy(coded.indices)
+            coded = arrow.from_numpy(keys[:, 1]).dictionary_encode()
+            writer_indexes[kept] = arrow.to_numpy(coded.indices)
             writers = [WriterId(schema_id) for schema_id in coded.dictionary.to_pylist()]
         if len(writers) == 1 and len(kept) == count:
             return Frames(writers, None, bodies, [])
@@ -445,12 +436,14 @@ def last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
     names, values = headers.flatten().flatten()
     if not len(names):
         return None
-    equal = pc.equal(names, repeat_text(name, 1)[0])
-    is_named = bits(equal.buffers()[1], equal.offset, len(equal)).view(np.bool_) & is_valid(equal)
+    equal = pc.equal(names, arrow.repeat_text(name, 1)[0])
+    is_named = arrow.bits(equal.buffers()[1], equal.offset, len(equal)).view(
+        np.bool_
+    ) & arrow.is_valid(equal)
     at = np.flatnonzero(is_named)
     if not len(at):
         return None
-    counts = or_zero(pc.list_value_length(headers)).astype(np.int64)
+    counts = arrow.or_zero(pc.list_value_length(headers)).astype(np.int64)
     rows = np.searchsorted(np.cumsum(counts), at, "right")
     is_last = np.append(rows[1:] != rows[:-1], True)
-    return rows[is_last], values.take(from_numpy(at[is_last]))
+    return rows[is_last], values.take(arrow.from_numpy(at[is_last]))

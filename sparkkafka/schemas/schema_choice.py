@@ -16,22 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sparkkafka.config import kinds
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
-from sparkkafka.config.kinds import (
-    APICURIO_CONTENT,
-    AVRO,
-    AZURE,
-    CONFLUENT,
-    GLUE,
-    GLUE_ZLIB,
-    HEADERS,
-    JSON,
-    NO_FRAMING,
-    PROTOBUF,
-    RECORD_NAME,
-    SINGLE_OBJECT,
-    TOPIC_NAME,
-)
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
 from sparkkafka.schemas.avro.fingerprint import fingerprint
 from sparkkafka.schemas.avro.schema import json_of as parse_avro_schema
@@ -116,7 +102,9 @@ def _message_indexes(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
     if not column.message:
         return FIRST_MESSAGE
     try:
-        indexes: tuple[int, ...] = format_module(PROTOBUF).message_indexes(schema, column.message)
+        indexes: tuple[int, ...] = format_module(kinds.PROTOBUF).message_indexes(
+            schema, column.message
+        )
     except OptionError as error:
         raise OptionError(f"option {column.column}SchemaMessage: {error}") from None
     return indexes
@@ -160,14 +148,14 @@ def encode_plan(
             raise SchemaError(f"column {name}: {error}") from error
     message = _message_indexes(column, schema)
     _check_type(column, schema, source, message)
-    if column.framing == SINGLE_OBJECT:
+    if column.framing == kinds.SINGLE_OBJECT:
         writer = WriterId(fingerprint(schema))
-        return EncodePlan(name, column.format, SINGLE_OBJECT, schema, writer)
-    if column.framing == NO_FRAMING or registry is None:
+        return EncodePlan(name, column.format, kinds.SINGLE_OBJECT, schema, writer)
+    if column.framing == kinds.NO_FRAMING or registry is None:
         return EncodePlan(
             name,
             column.format,
-            NO_FRAMING,
+            kinds.NO_FRAMING,
             compile_for_tasks(schema) or schema,
             WriterId(message=message),
         )
@@ -200,21 +188,21 @@ def _make_plan(
     schema = schema or found.schema
     message = _message_indexes(column, schema)
     _check_type(column, schema, source, message)
-    if column.framing == SINGLE_OBJECT:
+    if column.framing == kinds.SINGLE_OBJECT:
         writer = WriterId(fingerprint(schema))
-        return EncodePlan(column.column, column.format, SINGLE_OBJECT, schema, writer)
-    if column.framing == NO_FRAMING:
+        return EncodePlan(column.column, column.format, kinds.SINGLE_OBJECT, schema, writer)
+    if column.framing == kinds.NO_FRAMING:
         return EncodePlan(
-            column.column, column.format, NO_FRAMING, schema, WriterId(message=message)
+            column.column, column.format, kinds.NO_FRAMING, schema, WriterId(message=message)
         )
-    if column.framing in (CONFLUENT, HEADERS):
+    if column.framing in (kinds.CONFLUENT, kinds.HEADERS):
         # A frame before the payload has the id, which all readers know. A header has the GUID, if
         # the registry has GUIDs, as with Confluent's serializers.
-        guid = found.guid if column.framing == HEADERS else None
+        guid = found.guid if column.framing == kinds.HEADERS else None
         number = None if guid else found.id
     else:
         guid = found.guid
-        number = found.content_id if column.framing == APICURIO_CONTENT else found.id
+        number = found.content_id if column.framing == kinds.APICURIO_CONTENT else found.id
     writer = WriterId(number, guid, message)
     return EncodePlan(
         column.column, column.format, column.framing, compile_for_tasks(schema) or schema, writer
@@ -324,19 +312,21 @@ def _subject_of_write(column: ColumnFormat, topic: str | None, schema: Schema | 
     """Return the subject of a write. Raises OptionError or SchemaError if the strategy needs a
     topic or a record's name that is not known."""
     name = column.column
-    if not column.subject and column.strategy != RECORD_NAME and topic is None:
+    if not column.subject and column.strategy != kinds.RECORD_NAME and topic is None:
         raise OptionError(
             f"{name}.subject.name.strategy={column.strategy} needs the topic, and the rows name "
             f"theirs: set the option topic, or {name}Subject"
         )
     record = ""
-    if not column.subject and (column.strategy != TOPIC_NAME or column.framing == AZURE):
+    if not column.subject and (
+        column.strategy != kinds.TOPIC_NAME or column.framing == kinds.AZURE
+    ):
         if schema is None:
             raise OptionError(
                 f"{name}.subject.name.strategy={column.strategy} needs the record's name, and the "
                 f"schema is the registry's: set {name}Subject"
             )
-        if schema.format == PROTOBUF:
+        if schema.format == kinds.PROTOBUF:
             record = message_name(schema, _message_indexes(column, schema))
         else:
             record = record_name(schema)
@@ -362,21 +352,23 @@ def subject_of(column: ColumnFormat, topic: str, record_name: str = "") -> str:
     """
     if column.subject:
         return column.subject
-    if column.strategy == TOPIC_NAME and column.framing != AZURE:
+    if column.strategy == kinds.TOPIC_NAME and column.framing != kinds.AZURE:
         # AWS's serializers name the schema of keys and values after the topic.
-        return topic if column.framing in (GLUE, GLUE_ZLIB) else f"{topic}-{column.column}"
+        return (
+            topic if column.framing in (kinds.GLUE, kinds.GLUE_ZLIB) else f"{topic}-{column.column}"
+        )
     if not record_name:
-        if column.framing == AZURE:
+        if column.framing == kinds.AZURE:
             raise SchemaError(
-                f"{column.column}Framing={AZURE} needs a name for the schema in Azure: set "
+                f"{column.column}Framing={kinds.AZURE} needs a name for the schema in Azure: set "
                 f"{column.column}Subject to it, or {column.column}Schema to a schema with a name"
             )
         raise SchemaError(
             f"{column.column}.subject.name.strategy={column.strategy} needs a schema with a name: "
             "a record of Avro, a message of Protobuf, or a JSON Schema with a title; set "
-            f"{column.column}Subject, or the strategy {TOPIC_NAME}"
+            f"{column.column}Subject, or the strategy {kinds.TOPIC_NAME}"
         )
-    if column.strategy == RECORD_NAME or column.framing == AZURE:
+    if column.strategy == kinds.RECORD_NAME or column.framing == kinds.AZURE:
         # Azure's serializers name a schema after the record.
         return record_name
     return f"{topic}-{record_name}"
@@ -385,14 +377,14 @@ def subject_of(column: ColumnFormat, topic: str, record_name: str = "") -> str:
 def record_name(schema: Schema) -> str:
     """Return the full name of an Avro schema (the type's for a primitive), or the title of a JSON
     Schema; "" if it has none, and for Protobuf, whose text would have to be compiled."""
-    if schema.format not in (AVRO, JSON):
+    if schema.format not in (kinds.AVRO, kinds.JSON):
         return ""
     try:
-        parsed = (parse_avro_schema if schema.format == AVRO else json.loads)(schema.text)
+        parsed = (parse_avro_schema if schema.format == kinds.AVRO else json.loads)(schema.text)
     except (ValueError, RecursionError):  # an Avro type may be written as a bare name
         name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", schema.text.strip())
         return name[0] if name else ""
-    if schema.format == AVRO:
+    if schema.format == kinds.AVRO:
         return _avro_name(parsed)
     title = parsed.get("title") if isinstance(parsed, dict) else None
     return title if isinstance(title, str) else ""

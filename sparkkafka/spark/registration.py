@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.extras import needs_extra
-from sparkkafka.spark.delegation_tokens import (
-    VARIABLE,
-    TokenKeeper,
-    configured_clusters,
-    parse_clusters,
-)
+from sparkkafka.spark import delegation_tokens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_keeper: TokenKeeper | None = None
+_keeper: delegation_tokens.TokenKeeper | None = None
 
 
 def choose_worker_python() -> None:
@@ -129,7 +124,7 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
         conf = dict(spark.conf.getAll)
     except Exception:  # Spark 4.0's Connect, or a server that does not allow it
         return
-    names = [*configured_clusters(conf)]
+    names = [*delegation_tokens.configured_clusters(conf)]
     if not names:
         return
     if context is None:
@@ -140,12 +135,12 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
             ", ".join(names[:5]),
         )
         return
-    clusters = parse_clusters(conf)
+    clusters = delegation_tokens.parse_clusters(conf)
     if _keeper is None or _keeper.clusters != tuple(clusters) or not _keeper.path.exists():
         if _keeper is not None:
             _keeper.close()
-        _keeper = TokenKeeper(clusters)
-    context.environment[VARIABLE] = str(_keeper.path)
+        _keeper = delegation_tokens.TokenKeeper(clusters)
+    context.environment[delegation_tokens.VARIABLE] = str(_keeper.path)
 
 
 def _replace_found_source(spark: SparkSession, source: type[DataSource]) -> None:

@@ -6,12 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Final
 
-from sparkkafka.client.arguments import (
-    checked_choice,
-    checked_list,
-    checked_name,
-    checked_principal,
-)
+from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
@@ -24,14 +19,7 @@ from sparkkafka.client.cluster.request_driver import (
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError, some
-from sparkkafka.protocol.messages import (
-    NO_AUTHORIZED_OPERATIONS,
-    AclCreation,
-    CreateAclsRequest,
-    DeleteAclsFilter,
-    DeleteAclsRequest,
-    DescribeAclsRequest,
-)
+from sparkkafka.protocol import messages
 
 # ResourceType, PatternType and AclPermissionType of Java.
 RESOURCE_TYPES: Final = {
@@ -78,7 +66,7 @@ _ANY_TYPE = 1
 def authorized_operations(bits: int) -> frozenset[str] | None:
     """Read the operations that a user may do with a resource, which are bits of a number (KIP-430);
     None if they were not requested."""
-    if bits == NO_AUTHORIZED_OPERATIONS:
+    if bits == messages.NO_AUTHORIZED_OPERATIONS:
         return None
     return frozenset(name for name, bit in OPERATIONS.items() if bits >> bit & 1)
 
@@ -167,22 +155,22 @@ def checked_binding(binding: AclBinding) -> AclBinding:
         raise OptionError(
             f'an ACL is AclBinding("topic", "orders", "User:alice", "READ"), got {binding!r}'
         )
-    checked_choice(binding.resource_type, RESOURCE_TYPES, "an ACL's resource_type")
+    arguments.checked_choice(binding.resource_type, RESOURCE_TYPES, "an ACL's resource_type")
     if binding.pattern_type == MATCH:
         raise OptionError("an ACL's pattern_type MATCH is for filters: give LITERAL or PREFIXED")
-    checked_choice(binding.pattern_type, STORED_PATTERNS, "an ACL's pattern_type")
-    checked_choice(binding.operation, OPERATIONS, "an ACL's operation")
-    checked_choice(binding.permission_type, PERMISSION_TYPES, "an ACL's permission_type")
-    if not checked_name(binding.name, "an ACL's name"):
+    arguments.checked_choice(binding.pattern_type, STORED_PATTERNS, "an ACL's pattern_type")
+    arguments.checked_choice(binding.operation, OPERATIONS, "an ACL's operation")
+    arguments.checked_choice(binding.permission_type, PERMISSION_TYPES, "an ACL's permission_type")
+    if not arguments.checked_name(binding.name, "an ACL's name"):
         raise OptionError(f'an ACL\'s name is empty: "{ANY}" is all of a type')
     if binding.resource_type == "cluster" and binding.name != CLUSTER_NAME:
         raise OptionError(f'the name of the cluster is "{CLUSTER_NAME}", got {binding.name!r}')
-    kind, name = checked_principal(binding.principal, "a principal")
+    kind, name = arguments.checked_principal(binding.principal, "a principal")
     if kind != "User" and kind.lower() == "user":
         raise OptionError(
             f"an ACL's principal {binding.principal!r} is not a user: write {f'User:{name}'!r}"
         )
-    if not checked_name(binding.host, "an ACL's host"):
+    if not arguments.checked_name(binding.host, "an ACL's host"):
         raise OptionError(f'an ACL\'s host is empty: "{ANY}" is any host')
     return binding
 
@@ -200,12 +188,12 @@ def checked_filter(acl_filter: AclBindingFilter) -> AclBindingFilter:
         (acl_filter.permission_type, PERMISSION_TYPES, "permission_type"),
     ):
         if value is not None:
-            checked_choice(value, allowed, f"a filter's {what}")
+            arguments.checked_choice(value, allowed, f"a filter's {what}")
     for text, what in ((acl_filter.name, "name"), (acl_filter.host, "host")):
         if text is not None:
-            checked_name(text, f"a filter's {what}")
+            arguments.checked_name(text, f"a filter's {what}")
     if acl_filter.principal is not None:
-        checked_principal(acl_filter.principal, "a principal")
+        arguments.checked_principal(acl_filter.principal, "a principal")
     return acl_filter
 
 
@@ -222,11 +210,13 @@ class _AclHandler(ApiHandler[Any, Any]):
 
 
 class _Describe(_AclHandler):
-    request_type: ClassVar[Any] = DescribeAclsRequest
+    request_type: ClassVar[Any] = messages.DescribeAclsRequest
     acl = "DESCRIBE on the cluster"
 
-    def build(self, items: Sequence[AclBindingFilter], version: int) -> DescribeAclsRequest:
-        return DescribeAclsRequest(**_filter_fields(items[0]))
+    def build(
+        self, items: Sequence[AclBindingFilter], version: int
+    ) -> messages.DescribeAclsRequest:
+        return messages.DescribeAclsRequest(**_filter_fields(items[0]))
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
         bindings = [
@@ -281,13 +271,13 @@ def describe_acls(
 
 
 class _Create(_AclHandler):
-    request_type = CreateAclsRequest
+    request_type = messages.CreateAclsRequest
     acl = "ALTER on the cluster"
 
-    def build(self, items: Sequence[AclBinding], version: int) -> CreateAclsRequest:
-        return CreateAclsRequest(
+    def build(self, items: Sequence[AclBinding], version: int) -> messages.CreateAclsRequest:
+        return messages.CreateAclsRequest(
             creations=[
-                AclCreation(
+                messages.AclCreation(
                     resource_type=RESOURCE_TYPES[item.resource_type],
                     resource_name=item.name,
                     resource_pattern_type=STORED_PATTERNS[item.pattern_type],
@@ -311,22 +301,22 @@ def create_acls(
     example = 'AclBinding("topic", "orders", "User:alice", "READ")'
     items = [
         checked_binding(binding)
-        for binding in checked_list(bindings, AclBinding, "bindings", example)
+        for binding in arguments.checked_list(bindings, AclBinding, "bindings", example)
     ]
     return call_each(cluster, items, _Create(), ToController(cluster), deadline, "creating ACLs")
 
 
 class _Delete(_AclHandler):
-    request_type = DeleteAclsRequest
+    request_type = messages.DeleteAclsRequest
     acl = "ALTER on the cluster"
 
     def __init__(self) -> None:
         # A filter is sent again if deleting some of its ACLs failed: this has all deleted so far.
         self._deleted: dict[AclBindingFilter, list[AclBinding]] = {}
 
-    def build(self, items: Sequence[AclBindingFilter], version: int) -> DeleteAclsRequest:
-        return DeleteAclsRequest(
-            filters=[DeleteAclsFilter(**_filter_fields(item)) for item in items]
+    def build(self, items: Sequence[AclBindingFilter], version: int) -> messages.DeleteAclsRequest:
+        return messages.DeleteAclsRequest(
+            filters=[messages.DeleteAclsFilter(**_filter_fields(item)) for item in items]
         )
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
@@ -366,6 +356,6 @@ def delete_acls(
     example = 'AclBindingFilter("topic", "orders")'
     items = [
         checked_filter(acl_filter)
-        for acl_filter in checked_list(filters, AclBindingFilter, "filters", example)
+        for acl_filter in arguments.checked_list(filters, AclBindingFilter, "filters", example)
     ]
     return call_each(cluster, items, _Delete(), ToController(cluster), deadline, "deleting ACLs")

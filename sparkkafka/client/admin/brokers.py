@@ -9,16 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
 from sparkkafka import __version__
+from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
 from sparkkafka.client.admin.topics import broker_timeout_ms
-from sparkkafka.client.arguments import (
-    checked_choice,
-    checked_flag,
-    checked_int,
-    checked_ints,
-    checked_mapping,
-    checked_name,
-)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
@@ -47,15 +40,7 @@ from sparkkafka.errors import (
     OptionError,
     UnsupportedVersionError,
 )
-from sparkkafka.protocol.messages import (
-    ApiVersionsRequest,
-    DescribableLogDirTopic,
-    DescribeClusterRequest,
-    DescribeLogDirsRequest,
-    FeatureUpdateKey,
-    MetadataRequest,
-    UpdateFeaturesRequest,
-)
+from sparkkafka.protocol import messages
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +62,16 @@ class ClusterDescription:
 
 
 class _DescribeCluster(ApiHandler[str, ClusterDescription]):
-    request_type: ClassVar[Any] = DescribeClusterRequest
+    request_type: ClassVar[Any] = messages.DescribeClusterRequest
     acl = "DESCRIBE on the cluster"
 
     def __init__(self, include_authorized_operations: bool) -> None:
         self._operations = include_authorized_operations
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        return DescribeClusterRequest(include_cluster_authorized_operations=self._operations)
+        return messages.DescribeClusterRequest(
+            include_cluster_authorized_operations=self._operations
+        )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         brokers = (Broker(row.broker_id, row.host, row.port, row.rack) for row in response.brokers)
@@ -94,10 +81,10 @@ class _DescribeCluster(ApiHandler[str, ClusterDescription]):
 class _DescribeOldCluster(_DescribeCluster):
     """Brokers before Kafka 2.8 answer the same by Metadata."""
 
-    request_type: ClassVar[Any] = MetadataRequest
+    request_type: ClassVar[Any] = messages.MetadataRequest
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        return MetadataRequest(
+        return messages.MetadataRequest(
             topics=[],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=self._operations,
@@ -127,7 +114,7 @@ def describe_cluster(
     cluster: Cluster, deadline: Deadline, *, include_authorized_operations: bool = False
 ) -> ClusterDescription:
     """Describe the cluster: id, controller and live brokers. Raises KafkaError."""
-    checked_flag(include_authorized_operations, "include_authorized_operations")
+    arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
     for handler in (_DescribeCluster, _DescribeOldCluster):
         results = call_each(
             cluster,
@@ -192,12 +179,12 @@ class LogDirDescription:
 
 
 class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
-    request_type = DescribeLogDirsRequest
+    request_type = messages.DescribeLogDirsRequest
     name_format = "broker {}"
     acl = "DESCRIBE on the cluster"
 
-    def build(self, items: Sequence[int], version: int) -> DescribeLogDirsRequest:
-        return DescribeLogDirsRequest(topics=None)
+    def build(self, items: Sequence[int], version: int) -> messages.DescribeLogDirsRequest:
+        return messages.DescribeLogDirsRequest(topics=None)
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
         # Before version 3 there is no error code: a denied request lists no directories.
@@ -226,7 +213,7 @@ def describe_log_dirs(
     if brokers is None:
         items = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     else:
-        items = checked_ints(brokers, "brokers")
+        items = arguments.checked_ints(brokers, "brokers")
     lookup = ToBroker(cluster)
     return call_each(
         cluster, items, _DescribeLogDirs(), lookup, deadline, "reading log directories"
@@ -236,13 +223,15 @@ def describe_log_dirs(
 class _PartitionSizes(ApiHandler[TopicPartition, int]):
     """Returns the bytes of each partition's log on the disk of its leader, which is requested."""
 
-    request_type = DescribeLogDirsRequest
+    request_type = messages.DescribeLogDirsRequest
     acl = "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> DescribeLogDirsRequest:
-        return DescribeLogDirsRequest(
+    def build(
+        self, items: Sequence[TopicPartition], version: int
+    ) -> messages.DescribeLogDirsRequest:
+        return messages.DescribeLogDirsRequest(
             topics=[
-                DescribableLogDirTopic(topic=name, partitions=numbers)
+                messages.DescribableLogDirTopic(topic=name, partitions=numbers)
                 for name, numbers in by_topic(items).items()
             ]
         )
@@ -311,10 +300,10 @@ class FeatureUpdate:
 
 
 class _DescribeFeatures(ApiHandler[str, FeatureMetadata]):
-    request_type = ApiVersionsRequest
+    request_type = messages.ApiVersionsRequest
 
-    def build(self, items: Sequence[str], version: int) -> ApiVersionsRequest:
-        return ApiVersionsRequest(
+    def build(self, items: Sequence[str], version: int) -> messages.ApiVersionsRequest:
+        return messages.ApiVersionsRequest(
             client_software_name="sparkkafka", client_software_version=__version__
         )
 
@@ -339,7 +328,7 @@ def describe_features(cluster: Cluster, deadline: Deadline) -> FeatureMetadata:
 
 
 class _UpdateFeatures(ApiHandler[str, None]):
-    request_type = UpdateFeaturesRequest
+    request_type = messages.UpdateFeaturesRequest
     name_format = "feature {}"
     acl = "ALTER on the cluster"
 
@@ -355,13 +344,15 @@ class _UpdateFeatures(ApiHandler[str, None]):
             return self.needs("validate_only", 1)
         return None
 
-    def build(self, items: Sequence[str], version: int) -> UpdateFeaturesRequest:
-        request = UpdateFeaturesRequest(
+    def build(self, items: Sequence[str], version: int) -> messages.UpdateFeaturesRequest:
+        request = messages.UpdateFeaturesRequest(
             timeout_ms=self._timeout_ms, validate_only=self._validate_only
         )
         for name in items:
             update = self._updates[name]
-            key = FeatureUpdateKey(feature=name, max_version_level=update.max_version_level)
+            key = messages.FeatureUpdateKey(
+                feature=name, max_version_level=update.max_version_level
+            )
             if version < 1:
                 key.allow_downgrade = update.upgrade_type != "UPGRADE"
             else:
@@ -384,18 +375,22 @@ def update_features(
     validate_only: bool = False,
 ) -> Results[str, None]:
     """Set levels of features. Raises OptionError for what cannot be an update."""
-    checked_flag(validate_only, "validate_only")
+    arguments.checked_flag(validate_only, "validate_only")
     example = '"metadata.version": FeatureUpdate(20)'
-    for name, update in checked_mapping(updates, "updates", example).items():
-        checked_name(name, "each key of updates")
+    for name, update in arguments.checked_mapping(updates, "updates", example).items():
+        arguments.checked_name(name, "each key of updates")
         if not isinstance(update, FeatureUpdate):
             raise OptionError(f"updates is a dict such as {{{example}}}, got {update!r} in it")
-        level = checked_int(update.max_version_level, f"feature {name}: max_version_level")
+        level = arguments.checked_int(
+            update.max_version_level, f"feature {name}: max_version_level"
+        )
         if not 0 <= level <= _MAX_LEVEL:
             raise OptionError(
                 f"feature {name}: max_version_level is from 0 to {_MAX_LEVEL}, got {level}"
             )
-        checked_choice(update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type")
+        arguments.checked_choice(
+            update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type"
+        )
     handler = _UpdateFeatures(updates, broker_timeout_ms(cluster, deadline), validate_only)
     lookup = ToController(cluster)
     return call_each(cluster, updates, handler, lookup, deadline, "updating features")

@@ -6,21 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from sparkkafka.client import arguments
 from sparkkafka.client.admin.topics import (
     REFRESH_MS,
     broker_timeout_ms,
     wait_for_leaders,
     with_errors,
-)
-from sparkkafka.client.arguments import (
-    checked_choice,
-    checked_flag,
-    checked_int,
-    checked_ints,
-    checked_mapping,
-    checked_name,
-    checked_partition,
-    checked_partitions,
 )
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.offsets import OffsetSpec, list_offsets_each
@@ -36,21 +27,7 @@ from sparkkafka.client.cluster.request_driver import (
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
-from sparkkafka.protocol.messages import (
-    AlterPartitionReassignmentsRequest,
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
-    ElectionPartitions,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsTopics,
-    ReassignablePartition,
-    ReassignableTopic,
-)
+from sparkkafka.protocol import messages
 
 HIGH_WATERMARK = -1
 """Delete everything that all replicas in sync have."""
@@ -65,7 +42,7 @@ class NewPartitions(NamedTuple):
 
 
 class _CreatePartitions(ApiHandler[str, None]):
-    request_type = CreatePartitionsRequest
+    request_type = messages.CreatePartitionsRequest
     name_format = "topic {}"
     acl = "ALTER on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -82,16 +59,16 @@ class _CreatePartitions(ApiHandler[str, None]):
         self._deadline = deadline
         self._validate_only = validate_only
 
-    def build(self, items: Sequence[str], version: int) -> CreatePartitionsRequest:
-        return CreatePartitionsRequest(
+    def build(self, items: Sequence[str], version: int) -> messages.CreatePartitionsRequest:
+        return messages.CreatePartitionsRequest(
             topics=[
-                CreatePartitionsTopic(
+                messages.CreatePartitionsTopic(
                     name=name,
                     count=new.total,
                     assignments=None
                     if new.assignments is None
                     else [
-                        CreatePartitionsAssignment(broker_ids=list(brokers))
+                        messages.CreatePartitionsAssignment(broker_ids=list(brokers))
                         for brokers in new.assignments
                     ],
                 )
@@ -127,14 +104,14 @@ def create_partitions(
     validate_only: bool = False,
 ) -> Results[str, None]:
     """Give topics more partitions, and wait until all have leaders."""
-    checked_flag(validate_only, "validate_only")
+    arguments.checked_flag(validate_only, "validate_only")
     items = {
         topic: total if isinstance(total, NewPartitions) else NewPartitions(total)
-        for topic, total in checked_mapping(totals, "totals", '"orders": 6').items()
+        for topic, total in arguments.checked_mapping(totals, "totals", '"orders": 6').items()
     }
     for topic, new in items.items():
-        checked_name(topic, "each key of totals")
-        checked_int(new.total, f"topic {topic}: the total of partitions (totals)")
+        arguments.checked_name(topic, "each key of totals")
+        arguments.checked_int(new.total, f"topic {topic}: the total of partitions (totals)")
         if new.assignments is not None:
             what = f"topic {topic}: assignments"
             if isinstance(new.assignments, str | bytes) or not isinstance(
@@ -142,7 +119,7 @@ def create_partitions(
             ):
                 raise OptionError(f"{what} is a list of lists of node ids, got {new.assignments!r}")
             for brokers in new.assignments:
-                checked_ints(brokers, f"each row of {what}")
+                arguments.checked_ints(brokers, f"each row of {what}")
     handler = _CreatePartitions(cluster, items, deadline, validate_only)
     results = call_each(cluster, items, handler, ToController(cluster), deadline, "growing topics")
     if validate_only:
@@ -152,20 +129,20 @@ def create_partitions(
 
 
 class _DeleteRecords(ApiHandler[TopicPartition, int]):
-    request_type = DeleteRecordsRequest
+    request_type = messages.DeleteRecordsRequest
     acl = "DELETE on topic {0.topic}"
 
     def __init__(self, before: Mapping[TopicPartition, int], timeout_ms: int) -> None:
         self._before = before
         self._timeout_ms = timeout_ms
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> DeleteRecordsRequest:
-        return DeleteRecordsRequest(
+    def build(self, items: Sequence[TopicPartition], version: int) -> messages.DeleteRecordsRequest:
+        return messages.DeleteRecordsRequest(
             topics=[
-                DeleteRecordsTopic(
+                messages.DeleteRecordsTopic(
                     name=name,
                     partitions=[
-                        DeleteRecordsPartition(
+                        messages.DeleteRecordsPartition(
                             partition_index=number,
                             offset=self._before[TopicPartition(name, number)],
                         )
@@ -196,10 +173,10 @@ def delete_records(
     and that must not delete records that were written meanwhile.
     """
     items = {
-        (checked_tp := checked_partition(tp, "before")): checked_int(
+        (checked_tp := arguments.checked_partition(tp, "before")): arguments.checked_int(
             offset, f"before of {checked_tp}: the offset"
         )
-        for tp, offset in checked_mapping(
+        for tp, offset in arguments.checked_mapping(
             before, "before", 'TopicPartition("orders", 0): 100'
         ).items()
     }
@@ -235,7 +212,7 @@ class PartitionReassignment(NamedTuple):
 
 
 class _AlterReassignments(ApiHandler[TopicPartition, None]):
-    request_type = AlterPartitionReassignmentsRequest
+    request_type = messages.AlterPartitionReassignmentsRequest
     acl = "ALTER on the cluster"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -245,12 +222,12 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
 
     def build(
         self, items: Sequence[TopicPartition], version: int
-    ) -> AlterPartitionReassignmentsRequest:
+    ) -> messages.AlterPartitionReassignmentsRequest:
         topics = [
-            ReassignableTopic(
+            messages.ReassignableTopic(
                 name=name,
                 partitions=[
-                    ReassignablePartition(
+                    messages.ReassignablePartition(
                         partition_index=number, replicas=self._items[TopicPartition(name, number)]
                     )
                     for number in numbers
@@ -258,7 +235,9 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
             )
             for name, numbers in by_topic(items).items()
         ]
-        return AlterPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
+        return messages.AlterPartitionReassignmentsRequest(
+            timeout_ms=self._timeout_ms, topics=topics
+        )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return [(tp, Outcome.of(row)) for tp, row in by_partition(response.responses)]
@@ -277,9 +256,11 @@ def alter_partition_reassignments(
     """Start to move replicas to these brokers, or cancel that (None)."""
     items: dict[TopicPartition, list[int] | None] = {}
     example = 'TopicPartition("orders", 0): [1, 2, 3]'
-    for key, replicas in checked_mapping(reassignments, "reassignments", example).items():
-        tp = checked_partition(key, "reassignments")
-        items[tp] = None if replicas is None else checked_ints(replicas, f"reassignments[{tp}]")
+    for key, replicas in arguments.checked_mapping(reassignments, "reassignments", example).items():
+        tp = arguments.checked_partition(key, "reassignments")
+        items[tp] = (
+            None if replicas is None else arguments.checked_ints(replicas, f"reassignments[{tp}]")
+        )
     handler = _AlterReassignments(items, broker_timeout_ms(cluster, deadline))
     return call_each(cluster, items, handler, ToController(cluster), deadline, "moving replicas")
 
@@ -288,21 +269,25 @@ class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignm
     """Lists the reassignments of `partitions` (None: of all). Its one item only names the operation
     in errors."""
 
-    request_type = ListPartitionReassignmentsRequest
+    request_type = messages.ListPartitionReassignmentsRequest
     acl = "DESCRIBE on the cluster"
 
     def __init__(self, partitions: Sequence[TopicPartition] | None, timeout_ms: int) -> None:
         self._partitions = partitions
         self._timeout_ms = timeout_ms
 
-    def build(self, items: Sequence[str], version: int) -> ListPartitionReassignmentsRequest:
+    def build(
+        self, items: Sequence[str], version: int
+    ) -> messages.ListPartitionReassignmentsRequest:
         topics = None
         if self._partitions is not None:
             topics = [
-                ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
+                messages.ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
                 for name, numbers in by_topic(self._partitions).items()
             ]
-        return ListPartitionReassignmentsRequest(timeout_ms=self._timeout_ms, topics=topics)
+        return messages.ListPartitionReassignmentsRequest(
+            timeout_ms=self._timeout_ms, topics=topics
+        )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         reassignments = {
@@ -319,7 +304,7 @@ def list_partition_reassignments(
 ) -> dict[TopicPartition, PartitionReassignment]:
     """List the reassignments of these partitions (None: of all) that are in progress. Raises
     KafkaError."""
-    chosen = None if items is None else checked_partitions(items, "partitions")
+    chosen = None if items is None else arguments.checked_partitions(items, "partitions")
     handler = _ListReassignments(chosen, broker_timeout_ms(cluster, deadline))
     item = "reassignments"
     return call_all(cluster, [item], handler, ToController(cluster), deadline, item)[item]
@@ -332,7 +317,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
     """Items are partitions, or one item None for all that need an election; its value is
     {partition: error or None}."""
 
-    request_type = ElectLeadersRequest
+    request_type = messages.ElectLeadersRequest
     acl = "ALTER on the cluster"
     final_codes = frozenset(
         {
@@ -353,12 +338,14 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
             return self.needs("an election of type UNCLEAN", 1)
         return None
 
-    def build(self, items: Sequence[TopicPartition | None], version: int) -> ElectLeadersRequest:
+    def build(
+        self, items: Sequence[TopicPartition | None], version: int
+    ) -> messages.ElectLeadersRequest:
         chosen = [item for item in items if item is not None]
-        return ElectLeadersRequest(
+        return messages.ElectLeadersRequest(
             election_type=ELECTION_TYPES[self._type],
             topic_partitions=[
-                ElectionPartitions(topic=name, partitions=numbers)
+                messages.ElectionPartitions(topic=name, partitions=numbers)
                 for name, numbers in by_topic(chosen).items()
             ]
             if chosen
@@ -398,10 +385,10 @@ def elect_leaders(
 ) -> Results[TopicPartition, None]:
     """Elect leaders of these partitions (None: of all that need one, for which a failed request
     raises KafkaError)."""
-    checked_choice(election_type, ELECTION_TYPES, "election_type")
+    arguments.checked_choice(election_type, ELECTION_TYPES, "election_type")
     handler = _ElectLeaders(election_type, broker_timeout_ms(cluster, deadline))
     lookup, what = ToController(cluster), "electing leaders"
     if items is None:
         return Results(call_all(cluster, [None], handler, lookup, deadline, what)[None])
-    chosen: list[TopicPartition | None] = [*checked_partitions(items, "partitions")]
+    chosen: list[TopicPartition | None] = [*arguments.checked_partitions(items, "partitions")]
     return call_each(cluster, chosen, handler, lookup, deadline, what)  # type: ignore[arg-type]

@@ -15,16 +15,8 @@ from sparkkafka.client.arguments import (
     checked_mapping,
     checked_name,
 )
+from sparkkafka.client.cluster import request_driver
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import (
-    ApiHandler,
-    Outcome,
-    Outcomes,
-    ToAny,
-    ToController,
-    call_all,
-    call_each,
-)
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError
@@ -126,7 +118,7 @@ def _read_entity(parts: Iterable[Any]) -> ClientQuotaEntity:
     return entity
 
 
-class _Describe(ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
+class _Describe(request_driver.ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
     request_type = DescribeClientQuotasRequest
     acl = "DESCRIBE_CONFIGS on the cluster"
 
@@ -140,12 +132,12 @@ class _Describe(ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
         ]
         return DescribeClientQuotasRequest(components=components, strict=self._filter.strict)
 
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+    def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
         quotas = {
             _read_entity(entry.entity): {quota.key: quota.value for quota in entry.values}
             for entry in response.entries or ()
         }
-        return [(item, Outcome(0, quotas)) for item in items]
+        return [(item, request_driver.Outcome(0, quotas)) for item in items]
 
 
 def describe_client_quotas(
@@ -166,10 +158,12 @@ def describe_client_quotas(
         if component.match_type == _EXACT:
             checked_name(component.match, f"the {entity_type} of a filter")  # type: ignore[arg-type]
     item = "client quotas"
-    return call_all(cluster, [item], _Describe(quota_filter), ToAny(), deadline, item)[item]
+    return request_driver.call_all(
+        cluster, [item], _Describe(quota_filter), request_driver.ToAny(), deadline, item
+    )[item]
 
 
-class _Alter(ApiHandler[ClientQuotaEntity, None]):
+class _Alter(request_driver.ApiHandler[ClientQuotaEntity, None]):
     request_type = AlterClientQuotasRequest
     name_format = "the quotas of {}"
     acl = "ALTER_CONFIGS on the cluster"
@@ -200,8 +194,10 @@ class _Alter(ApiHandler[ClientQuotaEntity, None]):
 
     def read(
         self, response: Any, items: Sequence[ClientQuotaEntity]
-    ) -> Outcomes[ClientQuotaEntity]:
-        return [(_read_entity(row.entity), Outcome.of(row)) for row in response.entries]
+    ) -> request_driver.Outcomes[ClientQuotaEntity]:
+        return [
+            (_read_entity(row.entity), request_driver.Outcome.of(row)) for row in response.entries
+        ]
 
 
 def alter_client_quotas(
@@ -231,5 +227,7 @@ def alter_client_quotas(
             if value is not None and not (is_number and math.isfinite(value)):
                 raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")
         changes[entity] = ops
-    handler, lookup = _Alter(changes, validate_only), ToController(cluster)
-    return call_each(cluster, changes, handler, lookup, deadline, "altering client quotas")
+    handler, lookup = _Alter(changes, validate_only), request_driver.ToController(cluster)
+    return request_driver.call_each(
+        cluster, changes, handler, lookup, deadline, "altering client quotas"
+    )

@@ -12,13 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.client.arguments import (
-    checked_choice,
-    checked_int,
-    checked_list,
-    checked_name,
-    checked_names,
-)
+from sparkkafka.client import arguments
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS, salted_password
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
@@ -32,13 +26,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.config.security.references import resolve_references
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
-from sparkkafka.protocol.messages import (
-    AlterUserScramCredentialsRequest,
-    DescribeUserScramCredentialsRequest,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
-    UserName,
-)
+from sparkkafka.protocol import messages
 from sparkkafka.secret import Secret, SecretBytes
 
 log = logging.getLogger(__name__)
@@ -101,16 +89,16 @@ Alteration = UserScramCredentialUpsertion | UserScramCredentialDeletion
 class _Describe(ApiHandler[str | None, Any]):
     """Items are users, or None for all."""
 
-    request_type = DescribeUserScramCredentialsRequest
+    request_type = messages.DescribeUserScramCredentialsRequest
     acl = "DESCRIBE on the cluster"
 
     def build(
         self, items: Sequence[str | None], version: int
-    ) -> DescribeUserScramCredentialsRequest:
+    ) -> messages.DescribeUserScramCredentialsRequest:
         # An empty list stands for all users, as None does. Brokers do not answer None at all if
         # they refuse it (4.3: a NullPointerException in getErrorResponse).
-        users = [UserName(name=item) for item in items if item is not None]
-        return DescribeUserScramCredentialsRequest(users=users)
+        users = [messages.UserName(name=item) for item in items if item is not None]
+        return messages.DescribeUserScramCredentialsRequest(users=users)
 
     def read(self, response: Any, items: Sequence[str | None]) -> Outcomes[str | None]:
         if None in items:
@@ -146,7 +134,7 @@ def describe_user_scram_credentials(
     """Describe the passwords of users; None: of all users with one, which may raise KafkaError."""
     lookup, what = ToController(cluster), "reading SCRAM users"
     if users is not None:
-        items: list[str | None] = [*checked_names(users, "users")]
+        items: list[str | None] = [*arguments.checked_names(users, "users")]
         return call_each(cluster, items, _Describe(), lookup, deadline, what)  # type: ignore[arg-type]
     of_all_users = call_each(cluster, [None], _Describe(), lookup, deadline, what)[None]
     return Results(dict(sorted(of_all_users.items())))
@@ -166,7 +154,7 @@ class _Salted(NamedTuple):
 class _Alter(ApiHandler[tuple[str, str], None]):
     """Items are a user and a mechanism."""
 
-    request_type = AlterUserScramCredentialsRequest
+    request_type = messages.AlterUserScramCredentialsRequest
     name_format = "user {0[0]} for {0[1]}"
     acl = "ALTER on the cluster"
 
@@ -182,16 +170,18 @@ class _Alter(ApiHandler[tuple[str, str], None]):
 
     def build(
         self, items: Sequence[tuple[str, str]], version: int
-    ) -> AlterUserScramCredentialsRequest:
-        request = AlterUserScramCredentialsRequest()
+    ) -> messages.AlterUserScramCredentialsRequest:
+        request = messages.AlterUserScramCredentialsRequest()
         for user, name in items:
             mechanism, salted = MECHANISMS[name], self._changes[user, name]
             if salted is None:
-                request.deletions.append(ScramCredentialDeletion(name=user, mechanism=mechanism))
+                request.deletions.append(
+                    messages.ScramCredentialDeletion(name=user, mechanism=mechanism)
+                )
                 continue
             # The message's repr hides what is revealed here.
             request.upsertions.append(
-                ScramCredentialUpsertion(
+                messages.ScramCredentialUpsertion(
                     name=user,
                     mechanism=mechanism,
                     iterations=salted.iterations,
@@ -222,7 +212,9 @@ def alter_user_scram_credentials(
     Raises OptionError for what cannot be an alteration, and for a reference that is not there.
     """
     example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
-    checked = checked_list(alterations, UserScramCredentialDeletion, "alterations", example)
+    checked = arguments.checked_list(
+        alterations, UserScramCredentialDeletion, "alterations", example
+    )
     for alteration in checked:
         _check_alteration(alteration)
     changes: dict[tuple[str, str], _Salted | None] = {}
@@ -256,12 +248,12 @@ def _check_alteration(alteration: Alteration) -> None:
             "alterations is a list of UserScramCredentialUpsertion and "
             f"UserScramCredentialDeletion; one in it is of type {type(alteration).__name__}"
         )
-    if not checked_name(alteration.user, "a SCRAM user"):
+    if not arguments.checked_name(alteration.user, "a SCRAM user"):
         raise OptionError("a SCRAM user's name is not empty")
-    checked_choice(alteration.mechanism, MECHANISMS, f"user {alteration.user}: mechanism")
+    arguments.checked_choice(alteration.mechanism, MECHANISMS, f"user {alteration.user}: mechanism")
     if isinstance(alteration, UserScramCredentialDeletion):
         return
-    iterations = checked_int(alteration.iterations, f"user {alteration.user}: iterations")
+    iterations = arguments.checked_int(alteration.iterations, f"user {alteration.user}: iterations")
     if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise OptionError(
             f"user {alteration.user}: iterations are from {MIN_ITERATIONS} to {MAX_ITERATIONS}, "

@@ -10,18 +10,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from sparkkafka.client import arguments
 from sparkkafka.client.admin import groups
 from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.groups import NO_SUCH_GROUP, GroupListing, assigned_partitions
-from sparkkafka.client.arguments import (
-    checked_flag,
-    checked_int,
-    checked_mapping,
-    checked_name,
-    checked_names,
-    checked_partition,
-    checked_partitions,
-)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
@@ -35,17 +27,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import coordinator_of
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
-from sparkkafka.protocol.messages import (
-    AlterShareGroupOffsetsRequest,
-    AlterShareGroupOffsetsRequestPartition,
-    AlterShareGroupOffsetsRequestTopic,
-    DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupOffsetsRequestTopic,
-    DescribeShareGroupOffsetsRequest,
-    DescribeShareGroupOffsetsRequestGroup,
-    DescribeShareGroupOffsetsRequestTopic,
-    ShareGroupDescribeRequest,
-)
+from sparkkafka.protocol import messages
 
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
@@ -111,7 +93,7 @@ class _ShareHandler(ApiHandler[_K, _V]):
 
 
 class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
-    request_type = ShareGroupDescribeRequest
+    request_type = messages.ShareGroupDescribeRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
 
@@ -119,8 +101,8 @@ class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
         self._cluster = cluster
         self._operations = operations
 
-    def build(self, items: Sequence[str], version: int) -> ShareGroupDescribeRequest:
-        return ShareGroupDescribeRequest(
+    def build(self, items: Sequence[str], version: int) -> messages.ShareGroupDescribeRequest:
+        return messages.ShareGroupDescribeRequest(
             group_ids=list(items), include_authorized_operations=self._operations
         )
 
@@ -154,22 +136,24 @@ class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
 class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Outcome]]):
     """The offsets of a group, each with its own error; the item is the group."""
 
-    request_type = DescribeShareGroupOffsetsRequest
+    request_type = messages.DescribeShareGroupOffsetsRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}"
 
     def __init__(self, partitions: Sequence[TopicPartition] | None) -> None:
         self._partitions = partitions
 
-    def build(self, items: Sequence[str], version: int) -> DescribeShareGroupOffsetsRequest:
+    def build(
+        self, items: Sequence[str], version: int
+    ) -> messages.DescribeShareGroupOffsetsRequest:
         topics = None
         if self._partitions is not None:
             topics = [
-                DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=numbers)
+                messages.DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=numbers)
                 for name, numbers in by_topic(self._partitions).items()
             ]
-        group = DescribeShareGroupOffsetsRequestGroup(group_id=items[0], topics=topics)
-        return DescribeShareGroupOffsetsRequest(groups=[group])
+        group = messages.DescribeShareGroupOffsetsRequestGroup(group_id=items[0], topics=topics)
+        return messages.DescribeShareGroupOffsetsRequest(groups=[group])
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for group in response.groups:
@@ -204,18 +188,20 @@ def _group_or_item_outcomes(
 
 
 class _AlterOffsets(_ShareHandler[TopicPartition, None]):
-    request_type = AlterShareGroupOffsetsRequest
+    request_type = messages.AlterShareGroupOffsetsRequest
 
     def __init__(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         self._group_id = group_id
         self._offsets = offsets
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> AlterShareGroupOffsetsRequest:
+    def build(
+        self, items: Sequence[TopicPartition], version: int
+    ) -> messages.AlterShareGroupOffsetsRequest:
         topics = [
-            AlterShareGroupOffsetsRequestTopic(
+            messages.AlterShareGroupOffsetsRequestTopic(
                 topic_name=name,
                 partitions=[
-                    AlterShareGroupOffsetsRequestPartition(
+                    messages.AlterShareGroupOffsetsRequestPartition(
                         partition_index=number,
                         start_offset=self._offsets[TopicPartition(name, number)],
                     )
@@ -224,7 +210,7 @@ class _AlterOffsets(_ShareHandler[TopicPartition, None]):
             )
             for name, numbers in by_topic(items).items()
         ]
-        return AlterShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
+        return messages.AlterShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         rows = (
@@ -244,14 +230,14 @@ class _AlterOffsets(_ShareHandler[TopicPartition, None]):
 class _DeleteOffsets(_ShareHandler[str, None]):
     """Items are topics."""
 
-    request_type = DeleteShareGroupOffsetsRequest
+    request_type = messages.DeleteShareGroupOffsetsRequest
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
 
-    def build(self, items: Sequence[str], version: int) -> DeleteShareGroupOffsetsRequest:
-        topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in items]
-        return DeleteShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
+    def build(self, items: Sequence[str], version: int) -> messages.DeleteShareGroupOffsetsRequest:
+        topics = [messages.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in items]
+        return messages.DeleteShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         rows = ((row.topic_name, row) for row in response.responses)
@@ -281,9 +267,12 @@ def describe_share_groups(
     include_authorized_operations: bool = False,
 ) -> Results[str, ShareGroupDescription]:
     """Describe groups: state and members with their partitions."""
-    checked_flag(include_authorized_operations, "include_authorized_operations")
+    arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
     handler = _DescribeShareGroups(cluster, include_authorized_operations)
-    items, lookup = checked_names(group_ids, "group_ids"), ToCoordinator(cluster, FOR_GROUP)
+    items, lookup = (
+        arguments.checked_names(group_ids, "group_ids"),
+        ToCoordinator(cluster, FOR_GROUP),
+    )
     return call_each(cluster, items, handler, lookup, deadline, "describing share groups")
 
 
@@ -295,8 +284,8 @@ def list_share_group_offsets(
 ) -> Results[TopicPartition, ShareGroupOffset | None]:
     """List the group's offsets: in all partitions where it has begun, or those of `partitions`,
     which are None where it has not."""
-    checked_name(group_id, "group_id")
-    items = None if partitions is None else checked_partitions(partitions, "partitions")
+    arguments.checked_name(group_id, "group_id")
+    items = None if partitions is None else arguments.checked_partitions(partitions, "partitions")
     handler, lookup = _DescribeOffsets(items), ToCoordinator(cluster, FOR_GROUP)
     what = f"listing the offsets of share group {group_id!r}"
     outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
@@ -314,13 +303,13 @@ def alter_share_group_offsets(
     cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
 ) -> Results[TopicPartition, None]:
     """Set the group's offsets. Raises OptionError for a negative one."""
-    checked_name(group_id, "group_id")
+    arguments.checked_name(group_id, "group_id")
     items = {}
-    for key, offset in checked_mapping(
+    for key, offset in arguments.checked_mapping(
         offsets, "offsets", 'TopicPartition("orders", 0): 100'
     ).items():
-        tp = checked_partition(key, "offsets")
-        items[tp] = checked_int(offset, f"offsets: the offset of {tp}")
+        tp = arguments.checked_partition(key, "offsets")
+        items[tp] = arguments.checked_int(offset, f"offsets: the offset of {tp}")
         if not 0 <= items[tp] < 1 << 63:
             raise OptionError(f"offsets: the offset of {tp} is not negative, got {offset}")
     handler, lookup = _AlterOffsets(group_id, items), coordinator_of(cluster, group_id)
@@ -332,8 +321,8 @@ def delete_share_group_offsets(
     cluster: Cluster, group_id: str, topics: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete the group's offsets in topics, by topic."""
-    checked_name(group_id, "group_id")
-    items, handler = checked_names(topics, "topics"), _DeleteOffsets(group_id)
+    arguments.checked_name(group_id, "group_id")
+    items, handler = arguments.checked_names(topics, "topics"), _DeleteOffsets(group_id)
     what = f"deleting offsets of share group {group_id!r}"
     lookup = coordinator_of(cluster, group_id)
     return call_each(cluster, items, handler, lookup, deadline, what)

@@ -17,14 +17,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToAny, call_all
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.messages import (
-    CreatableRenewers,
-    CreateDelegationTokenRequest,
-    DescribeDelegationTokenOwner,
-    DescribeDelegationTokenRequest,
-    ExpireDelegationTokenRequest,
-    RenewDelegationTokenRequest,
-)
+from sparkkafka.protocol import messages
 from sparkkafka.secret import Secret, SecretBytes
 
 T = TypeVar("T")
@@ -100,11 +93,11 @@ def create_delegation_token(
     renewer_principals = [
         checked_principal(user, "each of renewers") for user in checked_names(renewers, "renewers")
     ]
-    request = CreateDelegationTokenRequest(
+    request = messages.CreateDelegationTokenRequest(
         owner_principal_type=owner_type,
         owner_principal_name=owner_name,
         renewers=[
-            CreatableRenewers(principal_type=kind, principal_name=name)
+            messages.CreatableRenewers(principal_type=kind, principal_name=name)
             for kind, name in renewer_principals
         ],
         max_lifetime_ms=_checked_period(max_lifetime_ms, "max_lifetime_ms"),
@@ -126,7 +119,9 @@ def renew_delegation_token(
 ) -> int:
     """Renew a token. Returns its new expiry time, ms since 1970. Raises OptionError, KafkaError."""
     period = {"renew_period_ms": _checked_period(renew_period_ms, "renew_period_ms")}
-    return _change_expiry(cluster, token, "renewing", RenewDelegationTokenRequest, period, deadline)
+    return _change_expiry(
+        cluster, token, "renewing", messages.RenewDelegationTokenRequest, period, deadline
+    )
 
 
 def expire_delegation_token(
@@ -135,7 +130,9 @@ def expire_delegation_token(
     """End a token, now (None) or later. Returns its new expiry time, ms since 1970. Raises
     OptionError, KafkaError."""
     period = {"expiry_time_period_ms": _checked_period(expiry_period_ms, "expiry_period_ms")}
-    return _change_expiry(cluster, token, "ending", ExpireDelegationTokenRequest, period, deadline)
+    return _change_expiry(
+        cluster, token, "ending", messages.ExpireDelegationTokenRequest, period, deadline
+    )
 
 
 def _change_expiry(
@@ -168,13 +165,13 @@ def describe_delegation_tokens(
 ) -> list[DelegationToken]:
     """List the tokens of these owners (None: all that this user may see). Raises OptionError,
     KafkaError."""
-    request = DescribeDelegationTokenRequest(owners=None)
+    request = messages.DescribeDelegationTokenRequest(owners=None)
     if owners is not None:
         principals = [
             checked_principal(owner, "each of owners") for owner in checked_names(owners, "owners")
         ]
         request.owners = [
-            DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
+            messages.DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
             for kind, name in principals
         ]
 

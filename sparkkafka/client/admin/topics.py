@@ -11,17 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
-from sparkkafka.client.arguments import (
-    checked_flag,
-    checked_int,
-    checked_ints,
-    checked_list,
-    checked_mapping,
-    checked_name,
-    checked_names,
-    setting_text,
-)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     NO_VERSION,
@@ -43,16 +34,7 @@ from sparkkafka.errors import (
     OptionError,
     is_retriable,
 )
-from sparkkafka.protocol.messages import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-    DeleteTopicState,
-    MetadataRequest,
-    MetadataRequestTopic,
-)
+from sparkkafka.protocol import messages
 
 ConfigValue = str | int | bool
 """A setting's value to set."""
@@ -79,20 +61,22 @@ class NewTopic:
     configs: Mapping[str, ConfigValue] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
-        checked_name(self.name, "a topic's name")
-        checked_int(self.partitions, f"topic {self.name}: partitions")
-        checked_int(self.replication_factor, f"topic {self.name}: replication_factor")
-        checked_mapping(self.configs, f"topic {self.name}: configs", '"retention.ms": "3600000"')
+        arguments.checked_name(self.name, "a topic's name")
+        arguments.checked_int(self.partitions, f"topic {self.name}: partitions")
+        arguments.checked_int(self.replication_factor, f"topic {self.name}: replication_factor")
+        arguments.checked_mapping(
+            self.configs, f"topic {self.name}: configs", '"retention.ms": "3600000"'
+        )
         for key, value in self.configs.items():
-            checked_name(key, f"topic {self.name}: a name in configs")
-            setting_text(value, f"topic {self.name}, {key}")
+            arguments.checked_name(key, f"topic {self.name}: a name in configs")
+            arguments.setting_text(value, f"topic {self.name}, {key}")
         if self.replica_assignment is not None:
             what = f"topic {self.name}: replica_assignment"
-            for number, brokers in checked_mapping(
+            for number, brokers in arguments.checked_mapping(
                 self.replica_assignment, what, "0: [1, 2]"
             ).items():
-                checked_int(number, f"each key of {what}")
-                checked_ints(brokers, f"{what} of partition {number}")
+                arguments.checked_int(number, f"each key of {what}")
+                arguments.checked_ints(brokers, f"{what} of partition {number}")
         numbers = (self.partitions, self.replication_factor)
         if self.replica_assignment is not None and numbers != (BROKER_DEFAULT, BROKER_DEFAULT):
             raise OptionError(
@@ -105,7 +89,7 @@ class NewTopic:
 
 
 class _Create(ApiHandler[str, None]):
-    request_type = CreateTopicsRequest
+    request_type = messages.CreateTopicsRequest
     name_format = "topic {}"
     acl = "CREATE on topic {}, or on the cluster"
     done_codes = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS})
@@ -117,8 +101,8 @@ class _Create(ApiHandler[str, None]):
         self._timeout_ms = timeout_ms
         self._validate_only = validate_only
 
-    def build(self, items: Sequence[str], version: int) -> CreateTopicsRequest:
-        return CreateTopicsRequest(
+    def build(self, items: Sequence[str], version: int) -> messages.CreateTopicsRequest:
+        return messages.CreateTopicsRequest(
             topics=[_creatable_topic(self._topics[name]) for name in items],
             timeout_ms=self._timeout_ms,
             validate_only=self._validate_only,
@@ -142,18 +126,18 @@ class _Create(ApiHandler[str, None]):
         return [(row.name, Outcome.of(row)) for row in response.topics]
 
 
-def _creatable_topic(topic: NewTopic) -> CreatableTopic:
+def _creatable_topic(topic: NewTopic) -> messages.CreatableTopic:
     """Make the part of the request that creates this topic."""
-    return CreatableTopic(
+    return messages.CreatableTopic(
         name=topic.name,
         num_partitions=topic.partitions,
         replication_factor=topic.replication_factor,
         assignments=[
-            CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
+            messages.CreatableReplicaAssignment(partition_index=number, broker_ids=list(brokers))
             for number, brokers in (topic.replica_assignment or {}).items()
         ],
         configs=[
-            CreatableTopicConfig(name=key, value=setting_text(value, key))
+            messages.CreatableTopicConfig(name=key, value=arguments.setting_text(value, key))
             for key, value in topic.configs.items()
         ],
     )
@@ -170,9 +154,9 @@ def create_topics(
 
     Raises OptionError if a name occurs twice, or for anything but a NewTopic.
     """
-    checked_flag(validate_only, "validate_only")
+    arguments.checked_flag(validate_only, "validate_only")
     by_name: dict[str, NewTopic] = {}
-    for topic in checked_list(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
+    for topic in arguments.checked_list(topics, NewTopic, "new_topics", 'NewTopic("orders")'):
         if not isinstance(topic, NewTopic):
             hint = f"write NewTopic({topic!r})" if isinstance(topic, str) else f"{topic!r} is none"
             raise OptionError(f"new_topics is a list of NewTopic: {hint}")
@@ -192,7 +176,7 @@ def create_topics(
 
 
 class _Delete(ApiHandler[str, None]):
-    request_type = DeleteTopicsRequest
+    request_type = messages.DeleteTopicsRequest
     name_format = "topic {}"
     acl = "DELETE on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -201,12 +185,13 @@ class _Delete(ApiHandler[str, None]):
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
 
-    def build(self, items: Sequence[str], version: int) -> DeleteTopicsRequest:
+    def build(self, items: Sequence[str], version: int) -> messages.DeleteTopicsRequest:
         if version >= 6:
-            return DeleteTopicsRequest(
-                topics=[DeleteTopicState(name=name) for name in items], timeout_ms=self._timeout_ms
+            return messages.DeleteTopicsRequest(
+                topics=[messages.DeleteTopicState(name=name) for name in items],
+                timeout_ms=self._timeout_ms,
             )
-        return DeleteTopicsRequest(topic_names=list(items), timeout_ms=self._timeout_ms)
+        return messages.DeleteTopicsRequest(topic_names=list(items), timeout_ms=self._timeout_ms)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [(row.name, Outcome.of(row)) for row in response.responses]
@@ -217,7 +202,7 @@ def delete_topics(
 ) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
     handler = _Delete(broker_timeout_ms(cluster, deadline))
-    items = checked_names(topic_names, "topic_names")
+    items = arguments.checked_names(topic_names, "topic_names")
     results = call_each(cluster, items, handler, ToController(cluster), deadline, "deleting topics")
 
     def is_gone(name: str, failed: Mapping[str, int]) -> bool:
@@ -276,7 +261,7 @@ class TopicListing(NamedTuple):
 
 
 class _Describe(ApiHandler[str, TopicDescription]):
-    request_type = MetadataRequest
+    request_type = messages.MetadataRequest
     name_format = "topic {}"
     acl = "DESCRIBE on topic {}"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -284,9 +269,9 @@ class _Describe(ApiHandler[str, TopicDescription]):
     def __init__(self, include_authorized_operations: bool) -> None:
         self._operations = include_authorized_operations
 
-    def build(self, items: Sequence[str], version: int) -> MetadataRequest:
-        return MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in items],
+    def build(self, items: Sequence[str], version: int) -> messages.MetadataRequest:
+        return messages.MetadataRequest(
+            topics=[messages.MetadataRequestTopic(name=name) for name in items],
             allow_auto_topic_creation=False,
             include_topic_authorized_operations=self._operations,
         )
@@ -311,9 +296,9 @@ def describe_topics(
     include_authorized_operations: bool = False,
 ) -> Results[str, TopicDescription]:
     """Describe topics: partitions, leaders and replicas. An unknown topic fails immediately."""
-    checked_flag(include_authorized_operations, "include_authorized_operations")
+    arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
     handler = _Describe(include_authorized_operations)
-    items = checked_names(topic_names, "topic_names")
+    items = arguments.checked_names(topic_names, "topic_names")
     return call_each(cluster, items, handler, ToAny(), deadline, "describing topics")
 
 
@@ -321,8 +306,8 @@ def list_topics(
     cluster: Cluster, deadline: Deadline, *, include_internal: bool = False
 ) -> dict[str, TopicListing]:
     """List all topics that this user may see, by name."""
-    checked_flag(include_internal, "include_internal")
-    request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+    arguments.checked_flag(include_internal, "include_internal")
+    request = messages.MetadataRequest(topics=None, allow_auto_topic_creation=False)
     response = cluster.call(request, deadline=deadline, what="listing topics")
     return {
         row.name: TopicListing(row.name, topic_id_text(row.topic_id), row.is_internal)

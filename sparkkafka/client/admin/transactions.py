@@ -13,15 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
+from sparkkafka.client import arguments
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
-from sparkkafka.client.arguments import (
-    checked_int,
-    checked_ints,
-    checked_name,
-    checked_names,
-    checked_partition,
-    checked_partitions,
-)
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
@@ -46,16 +39,7 @@ from sparkkafka.client.producer.transactions import (
 )
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
-from sparkkafka.protocol.messages import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    InitProducerIdRequest,
-    ListTransactionsRequest,
-    ProducersTopic,
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
+from sparkkafka.protocol import messages
 
 ONGOING = "Ongoing"
 OPEN_STATES = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
@@ -115,15 +99,15 @@ class FencedProducer(NamedTuple):
 
 
 class _DescribeTransactions(ApiHandler[str, TransactionDescription]):
-    request_type = DescribeTransactionsRequest
+    request_type = messages.DescribeTransactionsRequest
     name_format = "transactional id {!r}"
     acl = "DESCRIBE on transactional id {}"
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def build(self, items: Sequence[str], version: int) -> DescribeTransactionsRequest:
-        return DescribeTransactionsRequest(transactional_ids=list(items))
+    def build(self, items: Sequence[str], version: int) -> messages.DescribeTransactionsRequest:
+        return messages.DescribeTransactionsRequest(transactional_ids=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for row in response.transaction_states:
@@ -154,7 +138,7 @@ def describe_transactions(
     """Describe transactional ids; TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
     return call_each(
         cluster,
-        checked_names(transactional_ids, "transactional_ids"),
+        arguments.checked_names(transactional_ids, "transactional_ids"),
         _DescribeTransactions(cluster),
         ToCoordinator(cluster, FOR_TRANSACTION),
         deadline,
@@ -201,7 +185,7 @@ class TransactionListing(NamedTuple):
 class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
     """The transactions that a broker coordinates; items are node ids."""
 
-    request_type = ListTransactionsRequest
+    request_type = messages.ListTransactionsRequest
     name_format = "broker {}"
     acl = "DESCRIBE on each transactional id"
 
@@ -217,8 +201,8 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         self._open_for_ms = -1 if open_for_ms is None else open_for_ms
         self._pattern = pattern
 
-    def build(self, items: Sequence[int], version: int) -> ListTransactionsRequest:
-        return ListTransactionsRequest(
+    def build(self, items: Sequence[int], version: int) -> messages.ListTransactionsRequest:
+        return messages.ListTransactionsRequest(
             state_filters=list(self._states),
             producer_id_filters=list(self._producer_ids),
             duration_filter=self._open_for_ms,
@@ -261,12 +245,14 @@ def list_transactions(
     With `open_for_ms`, only those whose transaction is open (OPEN_STATES) for longer than that.
     Raises OptionError for an argument of the wrong kind.
     """
-    states = None if states is None else checked_names(states, "states")
-    producer_ids = None if producer_ids is None else checked_ints(producer_ids, "producer_ids")
-    if open_for_ms is not None and checked_int(open_for_ms, "open_for_ms") < 0:
+    states = None if states is None else arguments.checked_names(states, "states")
+    producer_ids = (
+        None if producer_ids is None else arguments.checked_ints(producer_ids, "producer_ids")
+    )
+    if open_for_ms is not None and arguments.checked_int(open_for_ms, "open_for_ms") < 0:
         raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
     if transactional_id_pattern is not None:
-        checked_name(transactional_id_pattern, "transactional_id_pattern")
+        arguments.checked_name(transactional_id_pattern, "transactional_id_pattern")
     handler = _ListTransactions(
         list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
     )
@@ -299,16 +285,16 @@ def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]
 class _Fence(ApiHandler[str, FencedProducer]):
     """InitProducerId is about one id, so each goes in a request of its own."""
 
-    request_type = InitProducerIdRequest
+    request_type = messages.InitProducerIdRequest
     name_format = "transactional id {!r}"
     acl = "WRITE on transactional id {}"
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
 
-    def build(self, items: Sequence[str], version: int) -> InitProducerIdRequest:
+    def build(self, items: Sequence[str], version: int) -> messages.InitProducerIdRequest:
         (transactional_id,) = items
-        return InitProducerIdRequest(
+        return messages.InitProducerIdRequest(
             transactional_id=transactional_id, transaction_timeout_ms=self._timeout_ms
         )
 
@@ -322,7 +308,9 @@ def fence_producers(
 ) -> Results[str, FencedProducer]:
     """Fence the producers with these transactional ids: their open transactions are aborted."""
     outcome: dict[str, Any] = {}
-    for transactional_id in dict.fromkeys(checked_names(transactional_ids, "transactional_ids")):
+    for transactional_id in dict.fromkeys(
+        arguments.checked_names(transactional_ids, "transactional_ids")
+    ):
         results = _fence(cluster, transactional_id, deadline)
         outcome |= results.errors | results.values_by_item
     return Results(outcome)
@@ -367,13 +355,15 @@ def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
 
 
 class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
-    request_type = DescribeProducersRequest
+    request_type = messages.DescribeProducersRequest
     acl = "READ on topic {0.topic}"
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> DescribeProducersRequest:
-        return DescribeProducersRequest(
+    def build(
+        self, items: Sequence[TopicPartition], version: int
+    ) -> messages.DescribeProducersRequest:
+        return messages.DescribeProducersRequest(
             topics=[
-                ProducersTopic(name=name, partition_indexes=numbers)
+                messages.ProducersTopic(name=name, partition_indexes=numbers)
                 for name, numbers in by_topic(items).items()
             ]
         )
@@ -401,7 +391,7 @@ def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
     """Describe the producers that each partition's leader knows, with their open transactions."""
-    items = checked_partitions(partitions, "partitions")
+    items = arguments.checked_partitions(partitions, "partitions")
     return call_each(
         cluster, items, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
     )
@@ -410,7 +400,7 @@ def describe_producers(
 class _Abort(ApiHandler[TopicPartition, None]):
     """Writes an abort marker for this producer into partitions, in place of the coordinator."""
 
-    request_type = WriteTxnMarkersRequest
+    request_type = messages.WriteTxnMarkersRequest
     acl = "ALTER on the cluster (CLUSTER_ACTION before Kafka 3.8)"
 
     def __init__(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
@@ -418,18 +408,20 @@ class _Abort(ApiHandler[TopicPartition, None]):
         self._producer_epoch = producer_epoch
         self._coordinator_epoch = coordinator_epoch
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> WriteTxnMarkersRequest:
-        marker = WritableTxnMarker(
+    def build(
+        self, items: Sequence[TopicPartition], version: int
+    ) -> messages.WriteTxnMarkersRequest:
+        marker = messages.WritableTxnMarker(
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
             transaction_result=False,
             coordinator_epoch=self._coordinator_epoch,
             topics=[
-                WritableTxnMarkerTopic(name=name, partition_indexes=numbers)
+                messages.WritableTxnMarkerTopic(name=name, partition_indexes=numbers)
                 for name, numbers in by_topic(items).items()
             ],
         )
-        return WriteTxnMarkersRequest(markers=[marker])
+        return messages.WriteTxnMarkersRequest(markers=[marker])
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for marker in response.markers:
@@ -462,8 +454,8 @@ def abort_transaction(
     Returns the producer whose transaction it was. Raises BrokerError INVALID_TXN_STATE if no
     transaction is open that began there, and other KafkaErrors.
     """
-    tp = checked_partition(partition, "partition")
-    checked_int(start_offset, f"{tp}: start_offset")
+    tp = arguments.checked_partition(partition, "partition")
+    arguments.checked_int(start_offset, f"{tp}: start_offset")
     producers = describe_producers(cluster, [tp], deadline)[tp]
     for producer in producers:
         if producer.transaction_start_offset == start_offset:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from sparkkafka import errors
 from sparkkafka.client.auth.sasl import (
     SCRAM_HASHES,
     Conversation,
@@ -29,13 +30,6 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.options import secure_settings
 from sparkkafka.config.security.settings import SaslChoice, TlsSettings
-from sparkkafka.errors import (
-    AuthenticationError,
-    BrokerError,
-    ErrorCode,
-    KafkaConnectionError,
-    UnsupportedVersionError,
-)
 from sparkkafka.protocol.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
 
@@ -152,7 +146,7 @@ class SaslSettings:
             return oauthbearer_conversation(self.token(deadline), self.extensions)
         if self.begin_kerberos is not None:
             return self.begin_kerberos(deadline)
-        raise AuthenticationError(f"the SASL mechanism {self.mechanism} is not supported")
+        raise errors.AuthenticationError(f"the SASL mechanism {self.mechanism} is not supported")
 
     @property
     def text(self) -> str:
@@ -175,30 +169,32 @@ def authenticate(
         response = connection.call(
             SaslHandshakeRequest(mechanism=settings.mechanism), deadline, version=1
         )
-        if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+        if response.error_code == errors.ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             offered = printable(", ".join(response.mechanisms)) or "none"
-            raise AuthenticationError(
+            raise errors.AuthenticationError(
                 f"{connection}: this listener has no SASL mechanism {settings.mechanism}, but "
                 f"{offered}; compare {prefix}sasl.mechanism with the broker's "
                 "sasl.enabled.mechanisms"
             )
-        if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
-            raise AuthenticationError(
+        if response.error_code == errors.ErrorCode.ILLEGAL_SASL_STATE:
+            raise errors.AuthenticationError(
                 f"{connection}: this listener does not use SASL: compare {prefix}security.protocol "
                 "with the listener's (SSL or PLAINTEXT)"
             )
         if response.error_code:
-            raise BrokerError(response.error_code, f"SaslHandshake @ {connection}", prefix=prefix)
+            raise errors.BrokerError(
+                response.error_code, f"SaslHandshake @ {connection}", prefix=prefix
+            )
         lifetime_ms = _exchange_messages(connection, settings, deadline)
-    except AuthenticationError:
+    except errors.AuthenticationError:
         settings.forget_token()
         raise
-    except UnsupportedVersionError as error:
-        raise AuthenticationError(
+    except errors.UnsupportedVersionError as error:
+        raise errors.AuthenticationError(
             f"{connection}: this listener does not support SASL ({error})"
         ) from error
-    except KafkaConnectionError as error:
-        raise KafkaConnectionError(
+    except errors.KafkaConnectionError as error:
+        raise errors.KafkaConnectionError(
             f"{error}, during authentication with {settings.text}: some brokers also close the "
             "connection for wrong credentials, without a reason"
         ) from error
@@ -230,9 +226,11 @@ def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Dea
         response = connection.call(SaslAuthenticateRequest(auth_bytes=message.reveal()), deadline)
         if response.error_code:
             reason = _redact(response.error_message or "", message, settings.username)
-            if response.error_code != ErrorCode.SASL_AUTHENTICATION_FAILED:
-                raise BrokerError(response.error_code, f"SaslAuthenticate @ {connection}", reason)
-            raise AuthenticationError(
+            if response.error_code != errors.ErrorCode.SASL_AUTHENTICATION_FAILED:
+                raise errors.BrokerError(
+                    response.error_code, f"SaslAuthenticate @ {connection}", reason
+                )
+            raise errors.AuthenticationError(
                 f"{connection}: authentication with {settings.text} failed: {reason}"
             )
         lifetime_ms = response.session_lifetime_ms
@@ -240,8 +238,8 @@ def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Dea
             message = conversation.send(bytes(response.auth_bytes))
         except StopIteration:
             return int(lifetime_ms)
-        except AuthenticationError as error:
-            raise AuthenticationError(f"{connection}: {error}") from error
-    raise AuthenticationError(
+        except errors.AuthenticationError as error:
+            raise errors.AuthenticationError(f"{connection}: {error}") from error
+    raise errors.AuthenticationError(
         f"{connection}: authentication with {settings.text} did not end after {MAX_ROUNDS} rounds"
     )

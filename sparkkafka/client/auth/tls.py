@@ -28,15 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.client.auth.java_keystore import (
-    JavaKeystore,
-    KeystoreError,
-    PrivateKey,
-    WrongPasswordError,
-    decrypt_key,
-    is_java_keystore,
-    open_java_keystore,
-)
+from sparkkafka.client.auth import java_keystore
 from sparkkafka.config.security.settings import TLS_VERSIONS, Store, TlsSettings
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret, SecretBytes
@@ -257,7 +249,7 @@ def _read_certificates(store: Store) -> str:
     content = _read_tls_store(store)
     if _is_pem(content):
         pem = "\n".join(_pem_blocks(_CERTIFICATES, content))
-    elif is_java_keystore(content.reveal()):
+    elif java_keystore.is_java_keystore(content.reveal()):
         keystore = _open_java_keystore(store, content)
         # As Java's PKIX: the first certificate of a key's chain, which is the key's own.
         pem = "\n".join(
@@ -324,20 +316,20 @@ class _Identity(NamedTuple):
 
 def _read_identity(store: Store, content: SecretBytes, key_password: Secret) -> _Identity:
     """Read the key and its certificate chain in a Java keystore or PKCS#12. Raises OptionError."""
-    if is_java_keystore(content.reveal()):
+    if java_keystore.is_java_keystore(content.reveal()):
         entry = _choose_key(store, _open_java_keystore(store, content).keys)
         # As in Java: a store's password is also that of its keys, unless they have another.
         try:
-            der = decrypt_key(entry, key_password or store.password)
+            der = java_keystore.decrypt_key(entry, key_password or store.password)
             load = _import_serialization(store).load_der_private_key
             return _Identity(load(der.reveal(), None), list(entry.chain))
-        except WrongPasswordError as error:
+        except java_keystore.WrongPasswordError as error:
             problem = "is wrong" if key_password else "is missing"
             raise OptionError(
                 f"{store}: the key {entry.alias!r} cannot be decrypted: {error}: "
                 f"{_key_password_option(store)} {problem}"
             ) from None
-        except KeystoreError as error:
+        except java_keystore.KeystoreError as error:
             raise OptionError(f"{store}: the key {entry.alias!r}: {error}") from None
         except (ValueError, TypeError):
             raise OptionError(
@@ -350,7 +342,7 @@ def _read_identity(store: Store, content: SecretBytes, key_password: Secret) -> 
     return _Identity(loaded.key, chain)
 
 
-def _choose_key(store: Store, keys: Sequence[PrivateKey]) -> PrivateKey:
+def _choose_key(store: Store, keys: Sequence[java_keystore.PrivateKey]) -> java_keystore.PrivateKey:
     """Return the key to send to brokers. Java takes any that the broker's authorities accept."""
     keys = [key for key in keys if key.chain]
     if not keys:
@@ -368,7 +360,7 @@ def _choose_key(store: Store, keys: Sequence[PrivateKey]) -> PrivateKey:
     return chosen
 
 
-def _is_valid_now(key: PrivateKey) -> bool:
+def _is_valid_now(key: java_keystore.PrivateKey) -> bool:
     """Return whether the key's certificate is valid now by this machine's clock."""
     from cryptography.x509 import load_pem_x509_certificate
 
@@ -380,10 +372,10 @@ def _is_valid_now(key: PrivateKey) -> bool:
         return False
 
 
-def _open_java_keystore(store: Store, content: SecretBytes) -> JavaKeystore:
+def _open_java_keystore(store: Store, content: SecretBytes) -> java_keystore.JavaKeystore:
     try:
-        return open_java_keystore(content, store.password)
-    except KeystoreError as error:
+        return java_keystore.open_java_keystore(content, store.password)
+    except java_keystore.KeystoreError as error:
         raise OptionError(f"{store} is a Java keystore that cannot be read: {error}") from None
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.metadata import (
     Metadata,
     PartitionMetadata,
@@ -31,15 +32,6 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import CONNECTION_CACHE, ConnectionPool
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
 from sparkkafka.config.options import ClientOptions
-from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    is_retriable,
-    needs_metadata,
-)
 from sparkkafka.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -106,7 +98,7 @@ class Cluster:
         """How often a request was retried."""
         self.lists_short_ends = False
         """Whether ListOffsets has given a lower end of a log than Fetch: see `confirmed_ends`."""
-        self.failing: KafkaError | None = None
+        self.failing: errors.KafkaError | None = None
         """The error of the last attempt of `call`, if it is retried. Any thread may read it."""
         self._no_metadata_since_s: float | None = None  # None: the last request succeeded
 
@@ -166,7 +158,7 @@ class Cluster:
         """Return the broker with this id. Raises KafkaConnectionError if it is not known."""
         broker = self.brokers.get(node_id)
         if broker is None:
-            raise KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
+            raise errors.KafkaConnectionError(f"broker {node_id} is not in the cluster's metadata")
         return broker
 
     # --- requests -------------------------------------------------------------------------------
@@ -195,7 +187,7 @@ class Cluster:
                 if isinstance(request, MetadataRequest):
                     self._no_metadata_since_s = None
                 return response
-            except KafkaError as error:
+            except errors.KafkaError as error:
                 failure = error
                 if isinstance(request, MetadataRequest):
                     failure = self._rebootstrap_if_needed(error)
@@ -212,17 +204,17 @@ class Cluster:
         code = getattr(response, "error_code", 0)
         if code:
             message = getattr(response, "error_message", None)
-            raise BrokerError(code, f"{request.API_NAME} @ {connection}", message)
+            raise errors.BrokerError(code, f"{request.API_NAME} @ {connection}", message)
         throttle(response, deadline)
         if isinstance(request, MetadataRequest) and not response.brokers:
             # As in Java's clients, this is no response: the broker is starting, or cut off.
             where = f"{request.API_NAME} @ {connection}"
-            raise BrokerError(
-                ErrorCode.LEADER_NOT_AVAILABLE, where, "the response names no brokers at all"
+            raise errors.BrokerError(
+                errors.ErrorCode.LEADER_NOT_AVAILABLE, where, "the response names no brokers at all"
             )
         return response
 
-    def _rebootstrap_if_needed(self, error: KafkaError) -> KafkaError:
+    def _rebootstrap_if_needed(self, error: errors.KafkaError) -> errors.KafkaError:
         """Handle a failed Metadata request, and return the error to report for it.
 
         If a broker answers REBOOTSTRAP_REQUIRED, or none has answered for too long, the next
@@ -230,14 +222,17 @@ class Cluster:
         """
         now_s, prefix = time.monotonic(), self.options.prefix
         since_s = self._no_metadata_since_s = self._no_metadata_since_s or now_s
-        required: BrokerError | None = None  # the error, if it is REBOOTSTRAP_REQUIRED
-        if isinstance(error, BrokerError) and error.code == ErrorCode.REBOOTSTRAP_REQUIRED:
+        required: errors.BrokerError | None = None  # the error, if it is REBOOTSTRAP_REQUIRED
+        if (
+            isinstance(error, errors.BrokerError)
+            and error.code == errors.ErrorCode.REBOOTSTRAP_REQUIRED
+        ):
             required = error
         if self.options.metadata_recovery_strategy == "none":
             if required is None:
                 return error
             hint = f"{prefix}metadata.recovery.strategy=none does not go back to bootstrap.servers"
-            return BrokerError(required.code, required.where, hint)
+            return errors.BrokerError(required.code, required.where, hint)
         patience_s = self.options.metadata_recovery_rebootstrap_trigger_ms / 1000
         is_late = self.brokers and error.retriable and now_s - since_s >= patience_s
         if required is not None or is_late:
@@ -246,7 +241,7 @@ class Cluster:
             self.metadata.forget_brokers()
             self._no_metadata_since_s = None
         # Unlike REBOOTSTRAP_REQUIRED, a KafkaConnectionError is retried.
-        return error if required is None else KafkaConnectionError(str(required))
+        return error if required is None else errors.KafkaConnectionError(str(required))
 
     def controller(self, deadline: Deadline) -> int:
         """Return the node id of the controller (KRaft: of a broker that forwards to it)."""
@@ -284,7 +279,7 @@ class Cluster:
                     return {name: found[name] for name in requested}
                 code = next(iter(failed.values()))
                 with_code = [name for name, other in failed.items() if other == code]
-                missing = with_code if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
+                missing = with_code if code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
                 if missing and grace_ms is not None:
                     if (time.monotonic() - began_s) * 1000 >= grace_ms:
                         raise unknown_topic_error(missing, creates=creates)
@@ -293,8 +288,8 @@ class Cluster:
                 ):
                     nearest = self.nearest_topics(believed, deadline)
                     raise unknown_topic_error(believed, creates=creates, nearest=nearest)
-                retry.after(BrokerError(code, f"Metadata of {some_topics(with_code)}"))
-            except KafkaTimeoutError as error:
+                retry.after(errors.BrokerError(code, f"Metadata of {some_topics(with_code)}"))
+            except errors.KafkaTimeoutError as error:
                 if missing:  # more useful than that there was no time for a last attempt
                     raise unknown_topic_error(missing, creates=creates) from error
                 raise
@@ -348,7 +343,7 @@ class Cluster:
         try:
             # A hint is worth no long wait: the caller has other topics to serve.
             response = self._call_once(request, deadline.sooner(UNKNOWN_TO_ALL_GRACE_MS))
-        except KafkaError as error:
+        except errors.KafkaError as error:
             log.info("no topics to compare %s with: %s", some_topics(names), error)
             return {}
         topics, _ = read_topics(response.topics or (), None)
@@ -368,9 +363,12 @@ class Cluster:
             for broker in list(self.brokers.values()):
                 response = self.connections.to(broker, deadline).call(request, deadline)
                 _, failed = read_topics(response.topics or (), names)
-                if any(failed.get(name) != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for name in names):
+                if any(
+                    failed.get(name) != errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    for name in names
+                ):
                     return False
-        except KafkaError as error:
+        except errors.KafkaError as error:
             log.info("whether any broker knows %s is not certain: %s", some_topics(names), error)
             return False
         return True
@@ -395,12 +393,12 @@ class Cluster:
             failed = {
                 name: code
                 for name, code in failed.items()
-                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if code != errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             }
             retriable = [
-                BrokerError(code, f"Metadata of topic {name}")
+                errors.BrokerError(code, f"Metadata of topic {name}")
                 for name, code in failed.items()
-                if is_retriable(code)
+                if errors.is_retriable(code)
             ]
             if not retriable:
                 self.topic_errors = failed
@@ -512,7 +510,7 @@ class Cluster:
 
     def note_error(self, tp: TopicPartition, code: int) -> None:
         """Mark the metadata of a topic as stale if the error code of a broker implies that."""
-        if needs_metadata(code) or code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+        if errors.needs_metadata(code) or code == errors.ErrorCode.UNKNOWN_LEADER_EPOCH:
             self.mark_stale(tp.topic)
 
     def _is_outdated(self, topic: TopicMetadata) -> bool:
@@ -535,7 +533,7 @@ class Cluster:
         for name in topics:
             self._unknown_since_s.pop(name, None)
         for name, code in failed.items():
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._unknown_since_s.setdefault(name, time.monotonic())
         return topics, failed
 

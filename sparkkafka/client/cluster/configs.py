@@ -10,15 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sparkkafka.client.arguments import (
-    checked_choice,
-    checked_flag,
-    checked_list,
-    checked_mapping,
-    checked_name,
-    checked_names,
-    setting_text,
-)
+from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     NO_VERSION,
@@ -33,14 +25,7 @@ from sparkkafka.client.cluster.request_driver import (
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import ErrorCode, OptionError
-from sparkkafka.protocol.messages import (
-    AlterableConfig,
-    AlterConfigsResource,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-)
+from sparkkafka.protocol import messages
 
 # ConfigResource.Type of Java's Admin.
 RESOURCE_TYPES = {
@@ -140,7 +125,7 @@ ConfigChanges = Mapping[str, str | int | bool | None] | Iterable[AlterConfigOp]
 
 
 class _ListResources(ApiHandler[str, list[ConfigResource]]):
-    request_type = ListConfigResourcesRequest
+    request_type = messages.ListConfigResourcesRequest
     acl = "DESCRIBE_CONFIGS on the cluster"
 
     def __init__(self, types: Sequence[str]) -> None:
@@ -151,10 +136,10 @@ class _ListResources(ApiHandler[str, list[ConfigResource]]):
             return self.needs("listing resources other than client_metrics", 1)
         return None
 
-    def build(self, items: Sequence[str], version: int) -> ListConfigResourcesRequest:
+    def build(self, items: Sequence[str], version: int) -> messages.ListConfigResourcesRequest:
         # Version 0 has no types, and lists client_metrics.
         numbers = [RESOURCE_TYPES[name] for name in self._types] if version else []
-        return ListConfigResourcesRequest(resource_types=numbers)
+        return messages.ListConfigResourcesRequest(resource_types=numbers)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         found = sorted(
@@ -171,8 +156,8 @@ def list_config_resources(
 ) -> list[ConfigResource]:
     """List the resources of these types that have settings, of all types without any."""
     chosen = [
-        checked_choice(name, RESOURCE_TYPES, "a type in types")
-        for name in checked_names(types, "types")
+        arguments.checked_choice(name, RESOURCE_TYPES, "a type in types")
+        for name in arguments.checked_names(types, "types")
     ]
     item = "resources with settings"
     return call_all(cluster, [item], _ListResources(chosen), ToAny(), deadline, item)[item]
@@ -182,7 +167,7 @@ def list_config_resources(
 
 
 class _Describe(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
-    request_type = DescribeConfigsRequest
+    request_type = messages.DescribeConfigsRequest
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
     def __init__(
@@ -195,10 +180,12 @@ class _Describe(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         self._synonyms = include_synonyms
         self._documentation = include_documentation
 
-    def build(self, items: Sequence[ConfigResource], version: int) -> DescribeConfigsRequest:
-        return DescribeConfigsRequest(
+    def build(
+        self, items: Sequence[ConfigResource], version: int
+    ) -> messages.DescribeConfigsRequest:
+        return messages.DescribeConfigsRequest(
             resources=[
-                DescribeConfigsResource(
+                messages.DescribeConfigsResource(
                     resource_type=RESOURCE_TYPES[item.type],
                     resource_name=item.name,
                     configuration_keys=self._keys,
@@ -247,11 +234,11 @@ def describe_configs(
     example = 'ConfigResource("topic", "orders")'
     items = [
         _checked_resource(resource)
-        for resource in checked_list(resources, ConfigResource, "resources", example)
+        for resource in arguments.checked_list(resources, ConfigResource, "resources", example)
     ]
-    keys = None if keys is None else checked_names(keys, "keys")
-    checked_flag(include_synonyms, "include_synonyms")
-    checked_flag(include_documentation, "include_documentation")
+    keys = None if keys is None else arguments.checked_names(keys, "keys")
+    arguments.checked_flag(include_synonyms, "include_synonyms")
+    arguments.checked_flag(include_documentation, "include_documentation")
     handler = _Describe(keys, include_synonyms, include_documentation)
     return call_each(cluster, items, handler, _lookup(cluster), deadline, "reading settings")
 
@@ -260,7 +247,7 @@ def describe_configs(
 
 
 class _Alter(ApiHandler[ConfigResource, None]):
-    request_type = IncrementalAlterConfigsRequest
+    request_type = messages.IncrementalAlterConfigsRequest
     # Before it there was only AlterConfigs, which replaces all settings of a resource: concurrent
     # changes of others would be lost, and so would settings that are not shown.
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -280,14 +267,14 @@ class _Alter(ApiHandler[ConfigResource, None]):
 
     def build(
         self, items: Sequence[ConfigResource], version: int
-    ) -> IncrementalAlterConfigsRequest:
-        return IncrementalAlterConfigsRequest(
+    ) -> messages.IncrementalAlterConfigsRequest:
+        return messages.IncrementalAlterConfigsRequest(
             resources=[
-                AlterConfigsResource(
+                messages.AlterConfigsResource(
                     resource_type=RESOURCE_TYPES[item.type],
                     resource_name=item.name,
                     configs=[
-                        AlterableConfig(
+                        messages.AlterableConfig(
                             name=change.name,
                             config_operation=OPERATIONS[change.operation],
                             value=change.value,
@@ -320,11 +307,13 @@ def incremental_alter_configs(
     Raises OptionError for an invalid change; before Kafka 2.3 the error of each item is
     UnsupportedVersionError.
     """
-    checked_flag(validate_only, "validate_only")
+    arguments.checked_flag(validate_only, "validate_only")
     example = 'ConfigResource("topic", "orders"): {"retention.ms": "3600000"}'
     items = {
         (checked := _checked_resource(resource)): _checked_operations(checked, resource_changes)
-        for resource, resource_changes in checked_mapping(changes, "changes", example).items()
+        for resource, resource_changes in arguments.checked_mapping(
+            changes, "changes", example
+        ).items()
     }
     handler = _Alter(items, validate_only)
     return call_each(cluster, items, handler, _lookup(cluster), deadline, "changing settings")
@@ -339,15 +328,15 @@ def _checked_operations(resource: ConfigResource, changes: ConfigChanges) -> lis
         ]
     else:
         example = 'AlterConfigOp("cleanup.policy", "compact", "append")'
-        ops = checked_list(changes, AlterConfigOp, f"what changes of {resource}", example)
+        ops = arguments.checked_list(changes, AlterConfigOp, f"what changes of {resource}", example)
     for op in ops:
         if not isinstance(op, AlterConfigOp):
             raise OptionError(
                 f"what changes of {resource} is a dict such as "
                 f'{{"retention.ms": "3600000"}}, or a list of AlterConfigOp; {op!r} is none'
             )
-        checked_name(op.name, f"a setting of {resource}")
-        checked_choice(op.operation, OPERATIONS, f"setting {op.name}: operation")
+        arguments.checked_name(op.name, f"a setting of {resource}")
+        arguments.checked_choice(op.operation, OPERATIONS, f"setting {op.name}: operation")
         if (op.value is None) != (op.operation == "delete"):
             raise OptionError(
                 f"setting {op.name}: {op.operation} "
@@ -356,7 +345,7 @@ def _checked_operations(resource: ConfigResource, changes: ConfigChanges) -> lis
     return [
         op
         if op.value is None
-        else op._replace(value=setting_text(op.value, f"{resource}, {op.name}"))
+        else op._replace(value=arguments.setting_text(op.value, f"{resource}, {op.name}"))
         for op in ops
     ]
 
@@ -411,7 +400,7 @@ def _checked_resource(resource: ConfigResource) -> ConfigResource:
             raise OptionError(
                 f'a resource is ConfigResource("topic", "orders") and the like, got {resource!r}'
             )
-    checked_choice(kind, RESOURCE_TYPES, "resource type")
+    arguments.checked_choice(kind, RESOURCE_TYPES, "resource type")
     if kind in OF_ONE_BROKER and name and not name.isdecimal():
         raise OptionError(f"a broker's name is its node id as text, got {name!r}")
     return ConfigResource(kind, name)

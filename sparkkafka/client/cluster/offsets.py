@@ -33,6 +33,7 @@ from sparkkafka.client.values import (
     offset_number,
 )
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
+from sparkkafka.protocol import messages
 from sparkkafka.protocol.constants import (
     CONSUMER_REPLICA_ID,
     EARLIEST,
@@ -44,14 +45,6 @@ from sparkkafka.protocol.constants import (
     MAX_TIMESTAMP,
     NO_OFFSET,
     NO_SESSION_EPOCH,
-)
-from sparkkafka.protocol.messages import (
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
 )
 
 log = logging.getLogger(__name__)
@@ -192,22 +185,24 @@ def unsupported_reason(timestamp_ms: int, version: int) -> str | None:
 
 def list_offsets_request(
     cluster: Cluster, timestamps: Iterable[tuple[TopicPartition, int]], isolation_level: str
-) -> ListOffsetsRequest:
+) -> messages.ListOffsetsRequest:
     """Build the request for timestamps of partitions, with the leader epochs in the cache."""
-    topics: dict[str, list[ListOffsetsPartition]] = {}
+    topics: dict[str, list[messages.ListOffsetsPartition]] = {}
     for tp, timestamp_ms in timestamps:
         leader = cluster.known_leader(tp)
         topics.setdefault(tp.topic, []).append(
-            ListOffsetsPartition(
+            messages.ListOffsetsPartition(
                 partition_index=tp.partition,
                 current_leader_epoch=-1 if leader is None else leader.leader_epoch,
                 timestamp=timestamp_ms,
             )
         )
-    return ListOffsetsRequest(
+    return messages.ListOffsetsRequest(
         replica_id=CONSUMER_REPLICA_ID,
         isolation_level=ISOLATION_LEVELS[isolation_level],
-        topics=[ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        topics=[
+            messages.ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()
+        ],
     )
 
 
@@ -219,7 +214,7 @@ class _OffsetQuery(NamedTuple):
 
 
 class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
-    request_type = ListOffsetsRequest
+    request_type = messages.ListOffsetsRequest
     name_format = "{0.tp}"
     acl = "DESCRIBE on topic {0.tp.topic}"
 
@@ -240,7 +235,7 @@ class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
             request[item.tp] = item
         return [list(request.values()) for request in requests]
 
-    def build(self, items: Sequence[_OffsetQuery], version: int) -> ListOffsetsRequest:
+    def build(self, items: Sequence[_OffsetQuery], version: int) -> messages.ListOffsetsRequest:
         return list_offsets_request(self._cluster, items, self._isolation_level)
 
     def read(self, response: Any, items: Sequence[_OffsetQuery]) -> Outcomes[_OffsetQuery]:
@@ -364,7 +359,7 @@ def _list_all_or_raise(
 class _FetchEnds(ApiHandler[TopicPartition, int]):
     """Fetches from the end on: the response has no records, and says where the log ends."""
 
-    request_type = FetchRequest
+    request_type = messages.FetchRequest
 
     def __init__(
         self, cluster: Cluster, offsets: Mapping[TopicPartition, int], isolation_level: str
@@ -373,26 +368,28 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
         self._offsets = offsets
         self._isolation_level = ISOLATION_LEVELS[isolation_level]
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> FetchRequest:
-        topics: dict[str, list[FetchPartition]] = {}
+    def build(self, items: Sequence[TopicPartition], version: int) -> messages.FetchRequest:
+        topics: dict[str, list[messages.FetchPartition]] = {}
         for tp in items:
             leader = self._cluster.known_leader(tp)
             topics.setdefault(tp.topic, []).append(
-                FetchPartition(
+                messages.FetchPartition(
                     partition=tp.partition,
                     current_leader_epoch=-1 if leader is None else leader.leader_epoch,
                     fetch_offset=self._offsets[tp],
                     partition_max_bytes=1,
                 )
             )
-        return FetchRequest(
+        return messages.FetchRequest(
             replica_id=CONSUMER_REPLICA_ID,
             max_wait_ms=1,
             min_bytes=0,
             max_bytes=1,
             isolation_level=self._isolation_level,
             session_epoch=NO_SESSION_EPOCH,
-            topics=[FetchTopic(topic=name, partitions=rows) for name, rows in topics.items()],
+            topics=[
+                messages.FetchTopic(topic=name, partitions=rows) for name, rows in topics.items()
+            ],
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:

@@ -19,17 +19,7 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from sparkkafka.client.arguments import (
-    NotPickled,
-    checked_flag,
-    checked_function,
-    checked_int,
-    checked_list,
-    checked_mapping,
-    checked_partition,
-    offset_to_commit,
-    whole_float_as_int,
-)
+from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import PartitionInfo, TopicMetadata
 from sparkkafka.client.cluster.offsets import (
@@ -65,7 +55,7 @@ CLOSE_AFTER_ERROR_S = 5.0
 StartOffset: TypeAlias = int | OffsetAndMetadata | OffsetSpec
 
 
-class Consumer(NotPickled):
+class Consumer(arguments.NotPickled):
     """A consumer; `config` has Java's names, bootstrap.servers at least. Use it under `with`.
 
     One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods
@@ -159,9 +149,9 @@ class Consumer(NotPickled):
         with self._guard:
             self._coordinator.subscribe(
                 topics,
-                checked_function(on_assigned, "on_assigned"),
-                checked_function(on_revoked, "on_revoked"),
-                checked_function(on_lost, "on_lost"),
+                arguments.checked_function(on_assigned, "on_assigned"),
+                arguments.checked_function(on_revoked, "on_revoked"),
+                arguments.checked_function(on_lost, "on_lost"),
             )
 
     def subscription(self) -> frozenset[str]:
@@ -194,7 +184,7 @@ class Consumer(NotPickled):
         Returns all records that have arrived, at most `max_records`; max.poll.records is ignored.
         """
         with self._guard:
-            if max_records is not None and checked_int(max_records, "max_records") < 1:
+            if max_records is not None and arguments.checked_int(max_records, "max_records") < 1:
                 raise OptionError(f"max_records must be at least 1, got {max_records}")
             return self._loop.poll_table(seconds_of(timeout_s), max_records)
 
@@ -302,8 +292,8 @@ class Consumer(NotPickled):
         warning in the log. Later synchronous commits, and close, wait for asynchronous ones, and
         raise what their callbacks raise.
         """
-        checked_flag(asynchronous, "asynchronous")
-        if checked_function(callback, "callback") is not None and not asynchronous:
+        arguments.checked_flag(asynchronous, "asynchronous")
+        if arguments.checked_function(callback, "callback") is not None and not asynchronous:
             raise OptionError(
                 "callback needs asynchronous=True: without it commit raises the error"
             )
@@ -314,9 +304,9 @@ class Consumer(NotPickled):
             else:
                 example = 'TopicPartition("orders", 0): 100'
                 what = "offsets (records.next_offsets has them)"
-                for key, offset in checked_mapping(offsets, what, example).items():
+                for key, offset in arguments.checked_mapping(offsets, what, example).items():
                     tp = _partition(key, "offsets")
-                    chosen[tp] = offset_to_commit(tp, offset, "offsets")
+                    chosen[tp] = arguments.offset_to_commit(tp, offset, "offsets")
             deadline = self._deadline(timeout_s)
             if asynchronous:
                 self._coordinator.commit_later(chosen, deadline, callback)
@@ -388,10 +378,10 @@ class Consumer(NotPickled):
         with self._guard:
             lookups = {}
             example = 'TopicPartition("orders", 0): 1700000000000'
-            for key, time_ms in checked_mapping(times_ms, "times_ms", example).items():
+            for key, time_ms in arguments.checked_mapping(times_ms, "times_ms", example).items():
                 tp = _partition(key, "times_ms")
                 what = f"times_ms: the time of {tp}, in milliseconds,"
-                lookups[tp] = checked_int(whole_float_as_int(time_ms), what)
+                lookups[tp] = arguments.checked_int(arguments.whole_float_as_int(time_ms), what)
                 if not 0 <= lookups[tp] < 1 << 63:
                     raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
             found = self._list_offsets(lookups, self._deadline(timeout_s))
@@ -470,13 +460,15 @@ class Consumer(NotPickled):
 
 def _partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return a list of partitions whose topics a request can hold. Raises OptionError."""
-    listed = checked_list(value, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
+    listed = arguments.checked_list(
+        value, TopicPartition, "partitions", 'TopicPartition("orders", 0)'
+    )
     return [_partition(partition, "partitions") for partition in listed]
 
 
 def _partition(value: TopicPartition, what: str) -> TopicPartition:
     """Return a partition whose topic a request can hold. Raises OptionError."""
-    found = checked_partition(value, what)
+    found = arguments.checked_partition(value, what)
     checked_topic(found.topic)
     return found
 

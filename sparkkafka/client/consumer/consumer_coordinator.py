@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sparkkafka import errors
 from sparkkafka.client.arguments import checked_names, offset_to_commit
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics_text
@@ -31,14 +32,6 @@ from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, R
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
-from sparkkafka.errors import (
-    CommitFailedError,
-    ConsumerStateError,
-    ErrorCode,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-)
 from sparkkafka.protocol.constants import NO_GENERATION
 from sparkkafka.protocol.messages import ConsumerGroupHeartbeatRequest
 
@@ -136,7 +129,7 @@ class ConsumerCoordinator:
         """Read these partitions, as the user assigns them. Raises ConsumerStateError after
         `subscribe`."""
         if self._member is not None:
-            raise ConsumerStateError(
+            raise errors.ConsumerStateError(
                 "assign and subscribe exclude each other: call unsubscribe first"
             )
         if self._is_assigned_by_user:
@@ -158,7 +151,7 @@ class ConsumerCoordinator:
         self.need_group("subscribe")
         pattern, names = _parse_topics(topics)
         if self._is_assigned_by_user:
-            raise ConsumerStateError(
+            raise errors.ConsumerStateError(
                 "subscribe and assign exclude each other: call unsubscribe first"
             )
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
@@ -202,7 +195,7 @@ class ConsumerCoordinator:
             return
         try:
             found = self._cluster.all_topics(deadline)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if not error.retriable:
                 raise
             log.warning("which topics match %r is not known: %s", pattern.pattern, error)
@@ -231,13 +224,15 @@ class ConsumerCoordinator:
             return
         try:
             failed = self._cluster.request_metadata(names, deadline)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if not error.retriable:
                 raise
             log.info("whether %s exist is not known: %s", some_topics(names), error)
             return
         missing = [
-            name for name in names if failed.get(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            name
+            for name in names
+            if failed.get(name) == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
         if missing and creates and not self._has_looked_up_topics:
             # A broker that creates a topic answers first that it does not exist.
@@ -277,7 +272,7 @@ class ConsumerCoordinator:
         try:
             node_id = find_coordinator_once(self._cluster, group_id, FOR_GROUP, deadline)
             connection = self._cluster.connection(node_id, deadline)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if not error.retriable:
                 raise
             log.info("group %s: its coordinator is not known yet: %s", group_id, error)
@@ -354,7 +349,7 @@ class ConsumerCoordinator:
         group_id = self.need_group("commit")
         chosen = {tp: offset_to_commit(tp, offset, "offsets") for tp, offset in offsets.items()}
         if not self._commits.wait(deadline):
-            raise KafkaTimeoutError(
+            raise errors.KafkaTimeoutError(
                 f"nothing was committed: earlier asynchronous commits of group {group_id!r} were "
                 f"not done within {deadline.text}, and come first"
             )
@@ -385,7 +380,7 @@ class ConsumerCoordinator:
                 commit = self._member.committer(topic_ids)
             else:
                 commit = partial(_commit_without_member, group_id, topic_ids)
-        except CommitFailedError as error:
+        except errors.CommitFailedError as error:
             commit = partial(_fail, error)
         self._commits.submit(commit, chosen, deadline, callback)
 
@@ -434,7 +429,7 @@ class ConsumerCoordinator:
         offsets = self._subscription.positions_to_commit()
         try:
             self._commit(offsets, deadline)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             log.warning("the automatic commit %s failed: %s", when, error)
             return False
         return True
@@ -442,7 +437,7 @@ class ConsumerCoordinator:
     def need_group(self, what: str) -> str:
         """Return the group.id; raises OptionError without one. `what` needs it."""
         if self._options.group_id is None:
-            raise OptionError(f"{what} needs a group: set group.id")
+            raise errors.OptionError(f"{what} needs a group: set group.id")
         return self._options.group_id
 
     # --- the end ----------------------------------------------------------------------------
@@ -520,7 +515,7 @@ def _commit_without_member(
     commit_group_offsets(cluster, group_id, offsets, deadline=deadline, topic_ids=topic_ids)
 
 
-def _fail(error: KafkaError, *_: Any) -> None:
+def _fail(error: errors.KafkaError, *_: Any) -> None:
     """A `Commit` that cannot be made, so that its callback gets the error."""
     raise error
 
@@ -531,9 +526,9 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
         return topics, []
     names = [topics] if isinstance(topics, str) else checked_names(topics, "topics")
     if not all(names):
-        raise OptionError("topics: not a topic's name: ''")
+        raise errors.OptionError("topics: not a topic's name: ''")
     if not names:
-        raise OptionError("subscribe needs topics; unsubscribe() ends a subscription")
+        raise errors.OptionError("subscribe needs topics; unsubscribe() ends a subscription")
     if not any(name.startswith("^") for name in names):
         return None, [checked_topic(name) for name in names]
     # As in librdkafka: text that begins with ^ is a pattern for the beginning of a name, other text
@@ -542,4 +537,4 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
     try:
         return re.compile("|".join(f"(?:{part})" for part in parts)), []
     except re.error as error:
-        raise OptionError(f"topic pattern {topics!r}: {error}") from error
+        raise errors.OptionError(f"topic pattern {topics!r}: {error}") from error

@@ -15,13 +15,7 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets_request, unsupported_reason
-from sparkkafka.client.consumer.fetched_records import (
-    FetchedRecords,
-    ResponseBuffer,
-    required_fetch_bytes,
-    take_batches,
-    take_before_damage,
-)
+from sparkkafka.client.consumer import fetched_records
 from sparkkafka.client.consumer.leader_connections import LeaderConnection, LeaderLookup
 from sparkkafka.client.consumer.subscription_state import (
     EpochEnd,
@@ -342,7 +336,7 @@ class Fetcher:
         leader: LeaderConnection,
         connection: Connection,
         response: Any,
-        buffer: ResponseBuffer,
+        buffer: fetched_records.ResponseBuffer,
     ) -> None:
         """End the request in flight, and act on its response."""
         requested = [(state, state.requested_offset) for state in leader.requested]
@@ -360,7 +354,7 @@ class Fetcher:
         connection: Connection,
         requested: list[tuple[PartitionState, int | None]],
         response: Any,
-        buffer: ResponseBuffer,
+        buffer: fetched_records.ResponseBuffer,
     ) -> None:
         """Act on the response for each requested partition: records, an offset, or an error.
 
@@ -438,7 +432,9 @@ class Fetcher:
             log.debug("%s: reading from offset %d", state.tp, offset)
             state.seek(offset)
 
-    def _take_records(self, state: PartitionState, row: Any, buffer: ResponseBuffer) -> bool:
+    def _take_records(
+        self, state: PartitionState, row: Any, buffer: fetched_records.ResponseBuffer
+    ) -> bool:
         """Buffer the records of a partition; return whether the response changes its next
         request."""
         tp, offset = state.tp, state.fetch_offset or 0
@@ -459,12 +455,14 @@ class Fetcher:
             return False
         damage: CorruptRecordError | None = None
         try:
-            taken = take_batches(row, self.options, state.selection.end_offset)
+            taken = fetched_records.take_batches(row, self.options, state.selection.end_offset)
             if taken is None:
-                state.required_bytes = required_fetch_bytes(row.records, state.required_bytes)
+                state.required_bytes = fetched_records.required_fetch_bytes(
+                    row.records, state.required_bytes
+                )
                 return True
         except CorruptRecordError as error:
-            taken, damage = take_before_damage(tp, row, self.options, error, offset)
+            taken, damage = fetched_records.take_before_damage(tp, row, self.options, error, offset)
         state.required_bytes = None
         self._subscription.request_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
@@ -472,7 +470,7 @@ class Fetcher:
         visible = [] if taken is None else taken.visible
         if visible or damage is not None:
             state.add(
-                FetchedRecords(
+                fetched_records.FetchedRecords(
                     tp,
                     visible,
                     offset,

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import (
     missing_topics_text,
@@ -24,13 +25,6 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.net.pool import ConnectionPool
 from sparkkafka.client.values import Broker, TopicPartition
-from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
-    KafkaError,
-    KafkaTimeoutError,
-    UnknownTopicError,
-)
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +80,7 @@ class ConnectionAttempt:
             )
         except BaseException as error:
             # `result` raises it.
-            if not isinstance(error, KafkaError):
+            if not isinstance(error, errors.KafkaError):
                 error.add_note(f"while connecting to {self._broker}")
             self._error = error
         else:
@@ -175,7 +169,7 @@ class LeaderConnection:
             if is_ready or connection.begun_bytes > begun_bytes:
                 return None
         if time.monotonic() - self.sent_s > limit_s:
-            raise KafkaTimeoutError(
+            raise errors.KafkaTimeoutError(
                 f"{connection}: no response within {limit_s:g} s (request.timeout.ms)"
             )
         return None
@@ -216,7 +210,7 @@ class LeaderLookup:
         names = sorted(topics)
         try:
             failed = self._cluster.request_metadata(names, deadline)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if not error.retriable:
                 raise
             log.warning("%s", error)
@@ -230,7 +224,8 @@ class LeaderLookup:
         newly_unknown = [
             name
             for name, code in failed.items()
-            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and name not in self._unknown_since_s
+            if code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            and name not in self._unknown_since_s
         ]
         self._nearest |= self._cluster.nearest_topics(newly_unknown, deadline)
         # Topics that exist, perhaps again.
@@ -249,7 +244,7 @@ class LeaderLookup:
                 is_leaderless = True
             elif name in names:
                 self._missing_since_s.pop(state.tp, None)
-                if isinstance(state.last_failure, UnknownTopicError):
+                if isinstance(state.last_failure, errors.UnknownTopicError):
                     state.last_failure = None
         for name, since_s in self._unknown_since_s.items():
             if (now_s - since_s) * 1000 >= self._cluster.grace_ms([name]):
@@ -267,15 +262,15 @@ class LeaderLookup:
     def _on_failed_topic(self, state: PartitionState, code: int, now_s: float) -> None:
         """Note why the partition waits. Fail it if the error is final, or if its topic has not
         existed for the grace period."""
-        error = BrokerError(code, f"Metadata of {state.tp}")
+        error = errors.BrokerError(code, f"Metadata of {state.tp}")
         state.last_failure = error
         if not error.retriable:
             self._subscription.fail(state, error)
             return
         topic = state.tp.topic
-        is_unknown = code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        is_unknown = code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if is_unknown:
-            state.last_failure = UnknownTopicError(code, f"Metadata of {state.tp}")
+            state.last_failure = errors.UnknownTopicError(code, f"Metadata of {state.tp}")
         if is_unknown and topic not in self._unknown_since_s:
             log.warning(
                 "%s, or this user may not see it (needs DESCRIBE on the topic): it is not read "
@@ -289,7 +284,7 @@ class LeaderLookup:
         if is_unknown and (now_s - since_s) * 1000 >= grace_ms:
             self._subscription.fail(
                 state,
-                UnknownTopicError(
+                errors.UnknownTopicError(
                     code,
                     f"Metadata of {state.tp}",
                     f"no broker has known it for {grace_ms / 1000:g} s: it was deleted, or "

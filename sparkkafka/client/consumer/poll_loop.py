@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.auto_offset_reset import AutoOffsetReset
 from sparkkafka.client.consumer.consumer_coordinator import ConsumerCoordinator
@@ -24,16 +25,6 @@ from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.metrics.sampled import Sampled
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
-from sparkkafka.errors import (
-    BatchTooLargeError,
-    ConsumerStateError,
-    CorruptRecordError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    UnknownTopicError,
-    WakeupError,
-)
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +56,7 @@ class PollLoop:
         self._offset_reset = AutoOffsetReset(options, cluster)
         self._wakeup = threading.Event()
         self._min_response_ms = float(MIN_RESPONSE_MS)
-        self._error_of_next_poll: KafkaError | None = None
+        self._error_of_next_poll: errors.KafkaError | None = None
         self._old_positions: list[tuple[PartitionState, int | None]] = []
         """Of the partitions of which the last poll took records: their positions before it."""
 
@@ -94,7 +85,7 @@ class PollLoop:
                 return state.position
             if deadline.expired:
                 why = "no response came" if state.last_failure is None else f"{state.last_failure}"
-                raise KafkaTimeoutError(
+                raise errors.KafkaTimeoutError(
                     f"no position of {state.tp} within {deadline.text}: {why}"
                 ) from state.last_failure
             self._exchange(deadline)
@@ -102,7 +93,7 @@ class PollLoop:
     def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
         """Return what `collect` returns, None if that is nothing until the timeout."""
         if not self._coordinator.is_subscribed and not len(self._subscription):
-            raise ConsumerStateError(
+            raise errors.ConsumerStateError(
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
             )
         deadline = Deadline(timeout_s * 1000)
@@ -121,10 +112,12 @@ class PollLoop:
         while True:
             if self._wakeup.is_set():
                 self._wakeup.clear()
-                raise WakeupError("poll was ended by wakeup()")
+                raise errors.WakeupError("poll was ended by wakeup()")
             self._coordinator.poll(deadline, self._with_time_for_response(deadline))
             if self._fetcher.is_closed:
-                raise ConsumerStateError("this Consumer was closed by a callback, inside poll")
+                raise errors.ConsumerStateError(
+                    "this Consumer was closed by a callback, inside poll"
+                )
             self._set_positions(deadline)
             collected = collect(deadline)
             if collected:
@@ -144,15 +137,15 @@ class PollLoop:
         states = self._subscription.without_position()
         if not states:
             return
-        failure: KafkaError | None = None
+        failure: errors.KafkaError | None = None
         try:
             self._offset_reset.set_positions(states, self._with_time_for_response(deadline))
             self._min_response_ms = float(MIN_RESPONSE_MS)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if not error.retriable:
                 raise
             log.warning("%s", error)
-            if not isinstance(error.__cause__ or error, KafkaConnectionError):
+            if not isinstance(error.__cause__ or error, errors.KafkaConnectionError):
                 max_ms = max(MIN_RESPONSE_MS, self._options.client.request_timeout_ms)
                 self._min_response_ms = min(2 * self._min_response_ms, max_ms)
             failure = error
@@ -186,7 +179,7 @@ class PollLoop:
             return
         try:
             self._fetcher.send(None, is_draining=is_draining)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             self._error_of_next_poll = error
 
     # --- buffered records -------------------------------------------------------------------
@@ -198,7 +191,7 @@ class PollLoop:
         def take(state: PartitionState, max_rows: int | None) -> int:
             try:
                 rows = state.take_rows(max_records if max_rows is None else max_rows, deadline)
-            except CorruptRecordError as error:
+            except errors.CorruptRecordError as error:
                 damage = state.skip_damage(error) if self._options.damaged == "yield" else None
                 if damage is None:
                     raise
@@ -262,13 +255,13 @@ class PollLoop:
                     if remaining is not None:
                         remaining -= count
                     is_over = budget_bytes <= 0 or deadline.expired
-            except KafkaError as error:
+            except errors.KafkaError as error:
                 if has_taken:
                     state.error = error
                     self._subscription.enqueue_if_ready(state)
                     return
                 state.error = None
-                if isinstance(error, CorruptRecordError):
+                if isinstance(error, errors.CorruptRecordError):
                     error = _with_advice(error, state.tp, state.position or 0)
                 self._subscription.may_lack_positions = True
                 self._subscription.end_turn(state)
@@ -300,7 +293,7 @@ class PollLoop:
             self._offset_reset.reset_position(state, Deadline(MIN_RESPONSE_MS))
         if state.error is None:
             return
-        if isinstance(state.error, UnknownTopicError) and self._coordinator.is_subscribed:
+        if isinstance(state.error, errors.UnknownTopicError) and self._coordinator.is_subscribed:
             # If the topic does not come back, the group will revoke the partition.
             log.warning("%s", state.error)
             state.error = None
@@ -309,11 +302,11 @@ class PollLoop:
 
 
 def _with_advice(
-    error: CorruptRecordError, tp: TopicPartition, position: int
-) -> CorruptRecordError:
+    error: errors.CorruptRecordError, tp: TopicPartition, position: int
+) -> errors.CorruptRecordError:
     """Return the error, with what to do about it."""
     with_setting(error, prefix="")
-    is_too_large = isinstance(error, BatchTooLargeError)
+    is_too_large = isinstance(error, errors.BatchTooLargeError)
     batch, it = ("batch", "it") if is_too_large else ("damaged batch", "the damage")
     past = f" The {batch} ends before offset {error.next_offset}." if error.next_offset else ""
     error.reason += (

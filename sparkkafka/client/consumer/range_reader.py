@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, Self
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest, list_offsets
 from sparkkafka.client.consumer.fetched_records import with_setting
@@ -27,15 +28,6 @@ from sparkkafka.client.consumer.subscription_state import (
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions
-from sparkkafka.errors import (
-    BrokerError,
-    CorruptRecordError,
-    DataLossError,
-    ErrorCode,
-    KafkaTimeoutError,
-    UnknownTopicError,
-    counted,
-)
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection
 from sparkkafka.protocol.constants import LATEST, NO_LEADER_EPOCH
 
@@ -210,7 +202,7 @@ class RangeReader:
         """Take the next decoded records of a partition, None if there are none."""
         try:
             taken = state.take_columns(None, Deadline(math.inf))
-        except CorruptRecordError as error:
+        except errors.CorruptRecordError as error:
             raise with_setting(error, self._cluster.options.prefix).at(*state.tp) from error
         if taken is None:
             return None
@@ -312,28 +304,28 @@ class RangeReader:
                 and 0 <= bounds.high_watermark <= position
             ):
                 self._skip_rest(state, f"the log ends at {bounds.high_watermark}")
-            elif is_late and isinstance(state.last_failure, UnknownTopicError):
+            elif is_late and isinstance(state.last_failure, errors.UnknownTopicError):
                 self._skip_rest(state, f"the broker says: {state.last_failure}")
             elif is_late:
                 raise self._timeout_error(state, deadlines.poll_timeout) from state.last_failure
         self._remove_finished()
 
-    def _timeout_error(self, state: PartitionState, deadline: Deadline) -> KafkaTimeoutError:
+    def _timeout_error(self, state: PartitionState, deadline: Deadline) -> errors.KafkaTimeoutError:
         """Return the error of a range without progress, with the reason if it is known."""
         tp, position, bounds = state.tp, state.position or 0, state.log_bounds
         if bounds is None:
             failures = self.retries[tp]
-            return KafkaTimeoutError(
+            return errors.KafkaTimeoutError(
                 f"reading {tp} at offset {position} (end {self._end_text(tp)}): gave up after "
                 f"{deadline.text} ({self._settings.poll_timeout}) and "
-                f"{counted(failures, 'failed attempt')}; the last failure: "
+                f"{errors.counted(failures, 'failed attempt')}; the last failure: "
                 f"{state.last_failure or 'no response came'}"
             )
         is_held_back = (
             self._options.isolation_level == "read_committed"
             and bounds.last_stable_offset <= position
         )
-        return KafkaTimeoutError(
+        return errors.KafkaTimeoutError(
             f"reading {tp}: no record from offset {position} on arrived within "
             f"{self._poll_timeout_ms / 1000:g} s ({self._settings.poll_timeout}), though the range "
             f"ends at {self._end_text(tp)}; the broker reports high watermark "
@@ -355,7 +347,7 @@ class RangeReader:
             self._handle_truncation(state, state.truncated)
         elif state.is_out_of_range:
             self._handle_out_of_range(state, deadline)
-        elif isinstance(state.error, UnknownTopicError):
+        elif isinstance(state.error, errors.UnknownTopicError):
             self._skip_rest(state, f"the broker says: {state.error}")
         elif state.error is not None:
             raise state.error
@@ -366,7 +358,7 @@ class RangeReader:
         tp, position = state.tp, state.position or 0
         text = f"{tp}: {diverging.lost_before(position)}"
         if self._fail_on_data_loss:
-            raise DataLossError(
+            raise errors.DataLossError(
                 f"{text}. What was made of them may be wrong. Read them again, or set "
                 f"{self._settings.tolerate_loss} to continue with the records that exist"
             )
@@ -384,7 +376,7 @@ class RangeReader:
         ends = self._open_ends.get(tp, NO_OPEN_ENDS)
         if earliest <= position <= latest:  # the leader had not caught up
             state.seek(position)
-            lagging = BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, f"Fetch of {tp}")
+            lagging = errors.BrokerError(errors.ErrorCode.OFFSET_NOT_AVAILABLE, f"Fetch of {tp}")
             self._fetcher.retry(state, lagging)
             return
         if ends.whole_log or (ends.start and position < earliest):
@@ -417,7 +409,7 @@ class RangeReader:
             text += ". Retention deleted them, or the topic was recreated"
         tolerate_loss = self._settings.tolerate_loss
         if self._fail_on_data_loss:
-            raise DataLossError(
+            raise errors.DataLossError(
                 f"{text}. Plan the read again, start it at an offset that exists, keep records for "
                 f"longer (retention.ms), or set {tolerate_loss} to read what is left"
             )

@@ -48,16 +48,7 @@ from sparkkafka.protocol.messages import (
     JoinGroupRequestProtocol,
     JoinGroupResponse,
     JoinGroupResponseMember,
-)
-from sparkkafka.protocol.messages.consumer_protocol import (
-    decode_assignment,
-    decode_cooperative_generation,
-    decode_sticky_user_data,
-    decode_subscription,
-    encode_assignment,
-    encode_cooperative_user_data,
-    encode_sticky_user_data,
-    encode_subscription,
+    consumer_protocol,
 )
 from sparkkafka.protocol.wire.primitives import BytesLike
 
@@ -566,7 +557,7 @@ def read_subscription(
     encoded: BytesLike, group_instance_id: str | None = None
 ) -> MemberSubscription:
     """Decode a member's metadata in the response to JoinGroup. Raises DecodeError."""
-    read = decode_subscription(encoded)
+    read = consumer_protocol.decode_subscription(encoded)
     return MemberSubscription(
         topics=read.topics,
         owned=tuple(TopicPartition(*partition) for partition in read.owned),
@@ -692,7 +683,7 @@ class StickyAssignor(Assignor):
     def user_data(self) -> bytes | None:
         if self._last_assignment is None:
             return None
-        return encode_sticky_user_data(self._last_assignment, self._generation_id)
+        return consumer_protocol.encode_sticky_user_data(self._last_assignment, self._generation_id)
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
         self._last_assignment = tuple(sorted(assignment))
@@ -727,7 +718,7 @@ class CooperativeStickyAssignor(Assignor):
 
     def user_data(self) -> bytes | None:
         """Return the generation, for leaders that do not read it from the subscription."""
-        return encode_cooperative_user_data(self._generation_id)
+        return consumer_protocol.encode_cooperative_user_data(self._generation_id)
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
         self._generation_id = generation_id
@@ -803,7 +794,7 @@ def _previous_claim(member: str, subscription: MemberSubscription) -> Claim:
     if not subscription.user_data:
         return Claim((), NO_GENERATION)
     try:
-        previous, generation_id = decode_sticky_user_data(subscription.user_data)
+        previous, generation_id = consumer_protocol.decode_sticky_user_data(subscription.user_data)
     except DecodeError as error:
         # As in Java: the worst that follows is that its partitions move.
         log.warning("what member %s says it had cannot be read and is ignored: %s", member, error)
@@ -816,7 +807,9 @@ def _generation_of(subscription: MemberSubscription) -> int:
     if subscription.generation_id >= 0 or not subscription.user_data:
         return max(subscription.generation_id, NO_GENERATION)
     try:
-        return max(decode_cooperative_generation(subscription.user_data), NO_GENERATION)
+        return max(
+            consumer_protocol.decode_cooperative_generation(subscription.user_data), NO_GENERATION
+        )
     except DecodeError:
         return NO_GENERATION  # as in Java
 
@@ -845,7 +838,7 @@ class GroupAssignors:
         return [
             JoinGroupRequestProtocol(
                 name=name,
-                metadata=encode_subscription(
+                metadata=consumer_protocol.encode_subscription(
                     topics,
                     user_data=assignor.user_data(),
                     owned=owned,
@@ -883,14 +876,16 @@ class GroupAssignors:
             # A static leader came back: all members keep what they have (KIP-814).
             return {}, watch
         assigned = self._assignor(response.protocol_name or "").assign(counts, members, racks)
-        return {member: encode_assignment(mine) for member, mine in assigned.items()}, watch
+        return {
+            member: consumer_protocol.encode_assignment(mine) for member, mine in assigned.items()
+        }, watch
 
     def read_assignment(
         self, protocol: str, encoded: bytes, generation_id: int
     ) -> frozenset[TopicPartition]:
         """Decode this member's assignment, which its assignor remembers. Raises DecodeError."""
         # A member that the leader left out gets no bytes, not even an empty list.
-        rows = decode_assignment(encoded).partitions if encoded else ()
+        rows = consumer_protocol.decode_assignment(encoded).partitions if encoded else ()
         assigned = [TopicPartition(*row) for row in rows]
         self._assignor(protocol).on_assignment(assigned, generation_id)
         return frozenset(assigned)

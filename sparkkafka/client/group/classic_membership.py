@@ -21,45 +21,20 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.deadline import Backoff, Deadline
+from sparkkafka.client.group import membership
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
 from sparkkafka.client.group.commits import commit_as_member, commit_failed
 from sparkkafka.client.group.committed_offsets import TopicIds
-from sparkkafka.client.group.membership import (
-    Commit,
-    GroupMember,
-    GroupMetadata,
-    MemberThread,
-    Offsets,
-    group_error,
-)
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition, some_partitions, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.config.kinds import INT32_MAX
-from sparkkafka.errors import (
-    CommitFailedError,
-    ErrorCode,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    UnsupportedVersionError,
-    error_name,
-)
+from sparkkafka.protocol import messages
 from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
-from sparkkafka.protocol.messages import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
-)
 from sparkkafka.protocol.messages.consumer_protocol import PROTOCOL_TYPE
 
 log = logging.getLogger(__name__)
@@ -76,7 +51,7 @@ the network (Java's JOIN_GROUP_TIMEOUT_LAPSE)."""
 
 MAX_REASON_CHARS = 255  # brokers cut longer reasons (KIP-800)
 
-_NO_MEMBER_CODES = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+_NO_MEMBER_CODES = (errors.ErrorCode.UNKNOWN_MEMBER_ID, errors.ErrorCode.ILLEGAL_GENERATION)
 """The coordinator does not have this member in its generation."""
 
 
@@ -117,7 +92,7 @@ class RejoinRequest(NamedTuple):
     not_before_s: float = 0.0
 
 
-class ClassicMemberThread(MemberThread):
+class ClassicMemberThread(membership.MemberThread):
     """Joins and sends heartbeats. `lock` guards its fields; after `join` only the thread changes
     them."""
 
@@ -135,7 +110,7 @@ class ClassicMemberThread(MemberThread):
         self.completed: CompletedRebalance | None = None
         """A rebalance whose assignment `poll` has not taken yet."""
         self.rejoin_request: RejoinRequest | None = None
-        self._protocols: list[JoinGroupRequestProtocol] = []
+        self._protocols: list[messages.JoinGroupRequestProtocol] = []
         self._join_request = RejoinRequest("")
         self._has_new_id = False
         """The JoinGroup is sent again with the member id that the coordinator gave (KIP-394)."""
@@ -147,7 +122,9 @@ class ClassicMemberThread(MemberThread):
 
     # --- called by the member --------------------------------------------------------------------
 
-    def join(self, protocols: list[JoinGroupRequestProtocol], request: RejoinRequest) -> None:
+    def join(
+        self, protocols: list[messages.JoinGroupRequestProtocol], request: RejoinRequest
+    ) -> None:
         """Begin a rebalance. The member calls it when none is in progress."""
         with self.lock:
             self._protocols, self._join_request = protocols, request
@@ -171,10 +148,12 @@ class ClassicMemberThread(MemberThread):
         with self.lock:
             if generation != self.generation:
                 return
-            if code == ErrorCode.FENCED_INSTANCE_ID:  # joining again would fence the other consumer
-                self.failure = group_error(code, self.group_id, where)
-            self.reset_membership(f"{where} was answered with {error_name(code)}")
-            if code == ErrorCode.ILLEGAL_GENERATION:
+            if (
+                code == errors.ErrorCode.FENCED_INSTANCE_ID
+            ):  # joining again would fence the other consumer
+                self.failure = membership.group_error(code, self.group_id, where)
+            self.reset_membership(f"{where} was answered with {errors.error_name(code)}")
+            if code == errors.ErrorCode.ILLEGAL_GENERATION:
                 # The member id may still be valid (Java's resetStateOnResponseError).
                 self.generation = Generation(member_id=generation.member_id)
 
@@ -208,7 +187,7 @@ class ClassicMemberThread(MemberThread):
                 self._read_response()
                 return 0
             if self._response_due.expired:
-                raise KafkaTimeoutError(
+                raise errors.KafkaTimeoutError(
                     f"no response to {phase.name} within {self._response_due.text}"
                 )
         if phase is Phase.OUTSIDE:
@@ -217,13 +196,13 @@ class ClassicMemberThread(MemberThread):
             return self._response_due.remaining_s()
         return self.stay()
 
-    def on_error(self, error: KafkaError) -> float:
+    def on_error(self, error: errors.KafkaError) -> float:
         """Retry the heartbeat of a member, or the whole rebalance; `poll` raises a final error."""
         phase = self.phase
         is_retriable = (
             error.retriable
             # Of JoinGroup: the coordinator could not store the group in time.
-            or getattr(error, "code", 0) == ErrorCode.REBALANCE_IN_PROGRESS
+            or getattr(error, "code", 0) == errors.ErrorCode.REBALANCE_IN_PROGRESS
         )
         if phase is Phase.JOINED:
             if not is_retriable:
@@ -257,15 +236,15 @@ class ClassicMemberThread(MemberThread):
         """Send a LeaveGroup. Raises BrokerError if the coordinator refuses it."""
         node_id = self.coordinator(deadline)
         connection = self.cluster.connection(node_id, deadline)
-        if connection.choose_version(LeaveGroupRequest) >= MEMBERS_VERSION:
-            members = [MemberIdentity(member_id=member_id, reason=reason)]
-            request = LeaveGroupRequest(group_id=self.group_id, members=members)
+        if connection.choose_version(messages.LeaveGroupRequest) >= MEMBERS_VERSION:
+            members = [messages.MemberIdentity(member_id=member_id, reason=reason)]
+            request = messages.LeaveGroupRequest(group_id=self.group_id, members=members)
         else:
-            request = LeaveGroupRequest(group_id=self.group_id, member_id=member_id)
+            request = messages.LeaveGroupRequest(group_id=self.group_id, member_id=member_id)
         response = connection.call(request, deadline)
         code = response.error_code or next((member.error_code for member in response.members), 0)
         if code:
-            raise group_error(code, self.group_id, "LeaveGroup")
+            raise membership.group_error(code, self.group_id, "LeaveGroup")
 
     def _close_connection(self) -> None:
         """Drop the JoinGroup or SyncGroup in flight."""
@@ -286,7 +265,7 @@ class ClassicMemberThread(MemberThread):
         try:
             broker = self.cluster.broker(node_id)
             connection = self.cluster.connections.to(broker, deadline)
-        except KafkaError:
+        except errors.KafkaError:
             self.forget_coordinator()
             raise
         self.cluster.connections.take_idle(broker)
@@ -298,15 +277,15 @@ class ClassicMemberThread(MemberThread):
         deadline = self.request_deadline()
         connection = self._take_connection(deadline)
         options = self.options
-        version = connection.choose_version(JoinGroupRequest)
+        version = connection.choose_version(messages.JoinGroupRequest)
         if options.group_instance_id is not None and version < INSTANCE_ID_VERSION:
-            raise UnsupportedVersionError(
+            raise errors.UnsupportedVersionError(
                 f"{connection}: group.instance.id needs brokers of Kafka 2.3 or later: leave it out"
             )
         level = logging.DEBUG if self._has_new_id else logging.INFO
         self._has_new_id = False
         log.log(level, "group %s: joining: %s", self.group_id, self._join_request.reason)
-        request = JoinGroupRequest(
+        request = messages.JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=options.session_timeout_ms,
             rebalance_timeout_ms=options.max_poll_interval_ms,
@@ -328,17 +307,17 @@ class ClassicMemberThread(MemberThread):
         connection broke."""
         connection = self._connection
         if connection is None:
-            raise KafkaConnectionError("the connection to the coordinator broke")
+            raise errors.KafkaConnectionError("the connection to the coordinator broke")
         _, response = connection.receive(self.request_deadline())
         self._connection = None
         self.cluster.connections.put_back(self._node_id, connection)
         throttle(response, self.request_deadline())
-        if isinstance(response, JoinGroupResponse):
+        if isinstance(response, messages.JoinGroupResponse):
             self._on_join_response(response)
-        elif isinstance(response, SyncGroupResponse):
+        elif isinstance(response, messages.SyncGroupResponse):
             self._on_sync_response(response)
 
-    def _on_join_response(self, response: JoinGroupResponse) -> None:
+    def _on_join_response(self, response: messages.JoinGroupResponse) -> None:
         """Become a member of the new generation; the leader assigns. Send the SyncGroup."""
         code = response.error_code
         if code:
@@ -369,7 +348,7 @@ class ClassicMemberThread(MemberThread):
             )
         deadline = self.request_deadline()
         self._take_connection(deadline).send(
-            SyncGroupRequest(
+            messages.SyncGroupRequest(
                 group_id=self.group_id,
                 generation_id=generation.generation_id,
                 member_id=generation.member_id,
@@ -377,7 +356,7 @@ class ClassicMemberThread(MemberThread):
                 protocol_type=PROTOCOL_TYPE,
                 protocol_name=generation.assignor,
                 assignments=[
-                    SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+                    messages.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
                     for member_id, assignment in assignments.items()
                 ],
             ),
@@ -389,7 +368,7 @@ class ClassicMemberThread(MemberThread):
 
     def _on_join_error(self, code: int, member_id: str) -> None:
         """Join again with a new member id, give up the membership, or raise."""
-        if code == ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394
+        if code == errors.ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394
             with self.lock:
                 self.generation = Generation(member_id=member_id)
                 self.phase = Phase.TO_JOIN
@@ -399,27 +378,27 @@ class ClassicMemberThread(MemberThread):
             self._lose_in_rebalance(code, "JoinGroup")
             return
         hint = None
-        if code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
+        if code == errors.ErrorCode.INCONSISTENT_GROUP_PROTOCOL:
             hint = (
                 "the other members have none of this one's assignors "
                 f"({', '.join(protocol.name for protocol in self._protocols)}): set "
                 "partition.assignment.strategy to one that all have; or the group is of another "
                 "kind: then set another group.id"
             )
-        elif code == ErrorCode.INVALID_SESSION_TIMEOUT:
+        elif code == errors.ErrorCode.INVALID_SESSION_TIMEOUT:
             hint = (
                 f"session.timeout.ms={self.options.session_timeout_ms} is not within the brokers' "
                 "group.min.session.timeout.ms and group.max.session.timeout.ms"
             )
         raise self.coordinator_error(code, "JoinGroup", hint)
 
-    def _on_sync_response(self, response: SyncGroupResponse) -> None:
+    def _on_sync_response(self, response: messages.SyncGroupResponse) -> None:
         """Keep the assignment for `poll`, or join again."""
         code = response.error_code
         if code in _NO_MEMBER_CODES:
             self._lose_in_rebalance(code, "SyncGroup")
             return
-        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+        if code == errors.ErrorCode.REBALANCE_IN_PROGRESS:
             log.info("group %s: the next rebalance began before this one ended", self.group_id)
             self.metrics.rebalance_failed()
             with self.lock:
@@ -445,8 +424,8 @@ class ClassicMemberThread(MemberThread):
     def _check_protocol_type(self, protocol_type: str | None, where: str) -> None:
         """Raises BrokerError if the group is not one of consumers."""
         if protocol_type is not None and protocol_type != PROTOCOL_TYPE:
-            raise group_error(
-                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            raise membership.group_error(
+                errors.ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
                 self.group_id,
                 where,
                 f"its members are of the type {protocol_type!r}, not consumers: set another "
@@ -476,7 +455,7 @@ class ClassicMemberThread(MemberThread):
         self.next_heartbeat_s = time.monotonic() + options.heartbeat_interval_ms / 1000
         try:
             response = self.call(
-                HeartbeatRequest(
+                messages.HeartbeatRequest(
                     group_id=self.group_id,
                     generation_id=generation.generation_id,
                     member_id=generation.member_id,
@@ -484,7 +463,7 @@ class ClassicMemberThread(MemberThread):
                 ),
                 Deadline(limit_ms),
             )
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if self.phase is Phase.SYNCING and error.retriable:
                 # SyncGroup has another connection, which shows its own failures.
                 self.retry_heartbeat_later(error)
@@ -493,12 +472,12 @@ class ClassicMemberThread(MemberThread):
         code = response.error_code
         if not code:
             self.reset_retries()
-        elif code == ErrorCode.REBALANCE_IN_PROGRESS:
+        elif code == errors.ErrorCode.REBALANCE_IN_PROGRESS:
             self.reset_retries()
             with self.lock:
                 if self.phase is Phase.JOINED:
                     self.request_rejoin("the group is rebalancing")
-        elif code in (*_NO_MEMBER_CODES, ErrorCode.FENCED_INSTANCE_ID):
+        elif code in (*_NO_MEMBER_CODES, errors.ErrorCode.FENCED_INSTANCE_ID):
             self.lose_membership(generation, code, "Heartbeat")
             self._close_connection()
         else:
@@ -511,7 +490,7 @@ class ClassicMemberThread(MemberThread):
         try:
             limit = limit.sooner(self.options.client.request_timeout_ms)
             changed = watch.changed_topics(self.cluster, limit)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             log.info("group %s: looking up the topics failed: %s", self.group_id, error)
             return
         with self.lock:
@@ -519,7 +498,7 @@ class ClassicMemberThread(MemberThread):
                 self.request_rejoin(f"the partitions of {some_topics(changed)} changed")
 
 
-class ClassicMember(GroupMember[ClassicMemberThread]):
+class ClassicMember(membership.GroupMember[ClassicMemberThread]):
     """A member of a classic group."""
 
     thread_type = ClassicMemberThread
@@ -529,19 +508,21 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
     """Waits while the leader assigns topics to which this member does not subscribe."""
 
     @property
-    def metadata(self) -> GroupMetadata:
+    def metadata(self) -> membership.GroupMetadata:
         thread = self._thread
         if thread is None:
-            return GroupMetadata(self._group_id, group_instance_id=self._options.group_instance_id)
+            return membership.GroupMetadata(
+                self._group_id, group_instance_id=self._options.group_instance_id
+            )
         with thread.lock:
             generation, phase = thread.generation, thread.phase
         # During a rebalance: the generation of the last one that `poll` has completed.
         known = generation.generation_id if phase is Phase.JOINED else self._last_generation_id
         return self._metadata_of(generation._replace(generation_id=known))
 
-    def _metadata_of(self, generation: Generation) -> GroupMetadata:
+    def _metadata_of(self, generation: Generation) -> membership.GroupMetadata:
         """Return this member's identity in a generation."""
-        return GroupMetadata(
+        return membership.GroupMetadata(
             self._group_id,
             generation.generation_id,
             generation.member_id,
@@ -558,31 +539,31 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
         return self._begin_rebalance(thread, topics)
 
     def commit(
-        self, offsets: Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
+        self, offsets: membership.Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
     ) -> None:
         self.committer(topic_ids)(self._cluster, offsets, deadline)
 
-    def committer(self, topic_ids: TopicIds | None = None) -> Commit:
+    def committer(self, topic_ids: TopicIds | None = None) -> membership.Commit:
         """As the base class; the coordinator refuses a commit after the next rebalance."""
         thread = self._thread
         if thread is None:
-            raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+            raise commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
         with thread.lock:
             generation, phase = thread.generation, thread.phase
         if phase is not Phase.JOINED:
             code = (
-                ErrorCode.REBALANCE_IN_PROGRESS
+                errors.ErrorCode.REBALANCE_IN_PROGRESS
                 if phase in REBALANCING
-                else ErrorCode.UNKNOWN_MEMBER_ID
+                else errors.ErrorCode.UNKNOWN_MEMBER_ID
             )
             raise commit_failed(code, self._group_id)
         identity = self._metadata_of(generation)
 
-        def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
+        def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
             try:
                 commit_as_member(cluster, lambda: identity, offsets, topic_ids or {}, deadline)
-            except CommitFailedError as error:
-                if error.code == ErrorCode.REBALANCE_IN_PROGRESS:
+            except errors.CommitFailedError as error:
+                if error.code == errors.ErrorCode.REBALANCE_IN_PROGRESS:
                     thread.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")
                 else:
                     thread.lose_membership(generation, error.code, "OffsetCommit")
@@ -638,7 +619,7 @@ class ClassicMember(GroupMember[ClassicMemberThread]):
             assigned = thread.assignors.read_assignment(
                 generation.assignor or "", completed.assignment, generation.generation_id
             )
-        except KafkaError:
+        except errors.KafkaError:
             thread.request_rejoin("the assignment could not be read")
             raise
         self._last_generation_id = generation.generation_id

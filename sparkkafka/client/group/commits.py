@@ -12,24 +12,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import call_all
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.group.committed_offsets import (
-    INSTANCE_ID_VERSION,
-    CommitOffsets,
-    ToCoordinatorOfReader,
-    TopicIds,
-)
+from sparkkafka.client.group import committed_offsets
 from sparkkafka.client.group.membership import MEMBER_HINTS, Commit, GroupMetadata, Offsets
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
-from sparkkafka.errors import (
-    BrokerError,
-    CommitFailedError,
-    ErrorCode,
-    KafkaError,
-    KafkaTimeoutError,
-)
 from sparkkafka.protocol.messages import OffsetCommitRequest
 
 log = logging.getLogger(__name__)
@@ -43,24 +32,24 @@ EPOCH_VERSION = 9
 
 _NOT_A_MEMBER_NOW = frozenset(
     {
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.FENCED_INSTANCE_ID,
+        errors.ErrorCode.UNKNOWN_MEMBER_ID,
+        errors.ErrorCode.ILLEGAL_GENERATION,
+        errors.ErrorCode.REBALANCE_IN_PROGRESS,
+        errors.ErrorCode.FENCED_MEMBER_EPOCH,
+        errors.ErrorCode.FENCED_INSTANCE_ID,
     }
 )
 
 _HINTS: Mapping[int, str] = {
     **MEMBER_HINTS,
-    ErrorCode.REBALANCE_IN_PROGRESS: (
+    errors.ErrorCode.REBALANCE_IN_PROGRESS: (
         "the group is rebalancing: call poll until that is over, then commit what is still this "
         "consumer's"
     ),
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+    errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "this user may not commit offsets of the topic: grant READ on it"
     ),
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: (
+    errors.ErrorCode.OFFSET_METADATA_TOO_LARGE: (
         "the text beside an offset is longer than the brokers' offset.metadata.max.bytes"
     ),
 }
@@ -73,20 +62,20 @@ NO_LONGER_A_MEMBER = (
 )
 
 
-def commit_failed(code: int, group_id: str) -> CommitFailedError:
+def commit_failed(code: int, group_id: str) -> errors.CommitFailedError:
     """Return the error of a commit by a client that is not a member, or whose group rebalances."""
     where = f"OffsetCommit of group {group_id!r}"
-    return CommitFailedError(code, where, _HINTS.get(code, NO_LONGER_A_MEMBER))
+    return errors.CommitFailedError(code, where, _HINTS.get(code, NO_LONGER_A_MEMBER))
 
 
-class _StaleEpoch(BrokerError):
+class _StaleEpoch(errors.BrokerError):
     """The member's epoch has just changed: a retry sends the new one (Java's
     CommitRequestManager)."""
 
     _retriable = True
 
 
-class _CommitAsMember(CommitOffsets):
+class _CommitAsMember(committed_offsets.CommitOffsets):
     """Commits offsets as a member. `identity`, called for each request, returns the member as it is
     then. The request must have at least `min_version`.
     """
@@ -96,7 +85,7 @@ class _CommitAsMember(CommitOffsets):
         identity: Callable[[], GroupMetadata],
         offsets: Offsets,
         cluster: Cluster,
-        topic_ids: TopicIds,
+        topic_ids: committed_offsets.TopicIds,
         min_version: int,
     ) -> None:
         super().__init__(identity().group_id, offsets, cluster, topic_ids)
@@ -108,7 +97,7 @@ class _CommitAsMember(CommitOffsets):
         identity = self._identity()
         request.generation_id_or_member_epoch = identity.generation_id
         request.member_id = identity.member_id
-        if version >= INSTANCE_ID_VERSION:
+        if version >= committed_offsets.INSTANCE_ID_VERSION:
             request.group_instance_id = identity.group_instance_id
         return request
 
@@ -120,20 +109,20 @@ class _CommitAsMember(CommitOffsets):
             "group.protocol=consumer needs: set group.protocol=classic"
         )
 
-    def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+    def explain(self, item: TopicPartition, error: errors.BrokerError) -> errors.KafkaError:
         code, where = error.code, error.where
         if code in _NOT_A_MEMBER_NOW:
-            return CommitFailedError(code, where, _HINTS.get(code, NO_LONGER_A_MEMBER))
-        if code == ErrorCode.STALE_MEMBER_EPOCH:
+            return errors.CommitFailedError(code, where, _HINTS.get(code, NO_LONGER_A_MEMBER))
+        if code == errors.ErrorCode.STALE_MEMBER_EPOCH:
             return _StaleEpoch(code, where)
-        return BrokerError(code, where, _HINTS.get(code))
+        return errors.BrokerError(code, where, _HINTS.get(code))
 
 
 def commit_as_member(
     cluster: Cluster,
     identity: Callable[[], GroupMetadata],
     offsets: Offsets,
-    topic_ids: TopicIds,
+    topic_ids: committed_offsets.TopicIds,
     deadline: Deadline,
     *,
     min_version: int = 0,
@@ -148,11 +137,11 @@ def commit_as_member(
     """
     handler = _CommitAsMember(identity, offsets, cluster, topic_ids, min_version)
     group_id = handler.group_id
-    lookup = ToCoordinatorOfReader(cluster, handler, topic_ids)
+    lookup = committed_offsets.ToCoordinatorOfReader(cluster, handler, topic_ids)
     what = f"committing offsets of group {group_id!r}"
     try:
         call_all(cluster, offsets, handler, lookup, deadline, what)
-    except KafkaTimeoutError as late:
+    except errors.KafkaTimeoutError as late:
         if isinstance(late.__cause__, _StaleEpoch):
             raise commit_failed(late.__cause__.code, group_id) from late.__cause__
         raise
@@ -243,7 +232,7 @@ class AsyncCommits:
                     queued.offsets,
                     queued.deadline.with_close_signal(self._close_signal),
                 )
-            except KafkaError as failure:
+            except errors.KafkaError as failure:
                 error = failure
             except Exception as bug:
                 log.exception("an asynchronous commit failed")

@@ -11,14 +11,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from sparkkafka.client.arguments import (
-    checked_flag,
-    checked_mapping,
-    checked_name,
-    checked_partition,
-    checked_partitions,
-    offset_to_commit,
-)
+from sparkkafka import errors
+from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
@@ -40,26 +34,8 @@ from sparkkafka.client.values import (
     by_topic,
     some_partitions,
 )
-from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
-    KafkaError,
-    UnknownTopicError,
-    is_retriable,
-)
+from sparkkafka.protocol import messages
 from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID, NO_OFFSET
-from sparkkafka.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-)
 from sparkkafka.protocol.wire.primitives import NULL_UUID
 
 TopicIds: TypeAlias = Mapping[TopicPartition, bytes]
@@ -91,22 +67,24 @@ _HAS_MEMBERS = (
 _HINTS: Mapping[int, str] = {
     **dict.fromkeys(
         (
-            ErrorCode.UNKNOWN_MEMBER_ID,
-            ErrorCode.ILLEGAL_GENERATION,
-            ErrorCode.REBALANCE_IN_PROGRESS,
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            ErrorCode.STALE_MEMBER_EPOCH,
-            ErrorCode.NON_EMPTY_GROUP,
+            errors.ErrorCode.UNKNOWN_MEMBER_ID,
+            errors.ErrorCode.ILLEGAL_GENERATION,
+            errors.ErrorCode.REBALANCE_IN_PROGRESS,
+            errors.ErrorCode.FENCED_MEMBER_EPOCH,
+            errors.ErrorCode.STALE_MEMBER_EPOCH,
+            errors.ErrorCode.NON_EMPTY_GROUP,
         ),
         _HAS_MEMBERS,
     ),
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
+    errors.ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (
         "members of the group subscribe to the topic: their offsets cannot be deleted while they do"
     ),
-    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    errors.ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
 }
-_UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-_NO_GROUP = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
+_UNKNOWN = frozenset(
+    {errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, errors.ErrorCode.UNKNOWN_TOPIC_ID}
+)
+_NO_GROUP = frozenset({errors.ErrorCode.GROUP_ID_NOT_FOUND})
 """Kafka answers that a group that does not exist (or is a share group) has no offsets; franz-go's
 kfake answers with this error."""
 
@@ -123,9 +101,9 @@ class OffsetsHandler(ApiHandler[TopicPartition, Any]):
     def describe(self, items: Iterable[TopicPartition]) -> str:
         return f"group {self.group_id!r} for {some_partitions(items)}"
 
-    def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+    def explain(self, item: TopicPartition, error: errors.BrokerError) -> errors.KafkaError:
         if error.code in _HINTS:
-            return BrokerError(error.code, error.where, _HINTS[error.code])
+            return errors.BrokerError(error.code, error.where, _HINTS[error.code])
         return super().explain(item, error)
 
 
@@ -136,13 +114,13 @@ class FetchOffsets(OffsetsHandler):
     2.5); None: if the broker can.
     """
 
-    request_type = OffsetFetchRequest
+    request_type = messages.OffsetFetchRequest
 
     def __init__(self, group_id: str, require_stable: bool | None = None) -> None:
         super().__init__(group_id)
         self._require_stable = require_stable
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> OffsetFetchRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetFetchRequest:
         return _fetch_request(self.group_id, by_topic(items), self._require_stable, version)
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
@@ -165,7 +143,7 @@ class _FetchIfAny(FetchOffsets):
 class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
     """Fetches all offsets of each group, each with its own error; the items are groups."""
 
-    request_type = OffsetFetchRequest
+    request_type = messages.OffsetFetchRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}"
 
@@ -175,10 +153,10 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
     def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [items] if version >= GROUPS_VERSION else [[item] for item in items]
 
-    def build(self, items: Sequence[str], version: int) -> OffsetFetchRequest:
+    def build(self, items: Sequence[str], version: int) -> messages.OffsetFetchRequest:
         request = _fetch_request(items[0], None, self._require_stable, version)
         request.groups += [
-            OffsetFetchRequestGroup(group_id=item, topics=None) for item in items[1:]
+            messages.OffsetFetchRequestGroup(group_id=item, topics=None) for item in items[1:]
         ]
         return request
 
@@ -202,7 +180,7 @@ class _FetchAllOrFail(FetchAllOffsets):
         for group, outcome in super().read(response, items):
             codes = {offset.code for offset in (outcome.value or {}).values() if offset.code}
             # The code of a final error if there is one (False sorts first), else a retriable one.
-            code = outcome.code or min(codes, key=is_retriable, default=0)
+            code = outcome.code or min(codes, key=errors.is_retriable, default=0)
             yield group, Outcome(code, outcome.value)
 
 
@@ -217,22 +195,24 @@ def _stable_unsupported_reason(
 
 def _fetch_request(
     group_id: str, topics: Mapping[str, list[int]] | None, require_stable: bool | None, version: int
-) -> OffsetFetchRequest:
+) -> messages.OffsetFetchRequest:
     """Return an OffsetFetch. `topics` has partition numbers by topic; None requests all offsets of
     the group. `require_stable` None: if the version has it."""
     if require_stable is None:
         require_stable = version >= REQUIRE_STABLE_VERSION
     named = (topics or {}).items()
     if version < GROUPS_VERSION:
-        rows = [OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in named]
-        return OffsetFetchRequest(
+        rows = [messages.OffsetFetchRequestTopic(name=n, partition_indexes=p) for n, p in named]
+        return messages.OffsetFetchRequest(
             group_id=group_id,
             topics=None if topics is None else rows,
             require_stable=require_stable,
         )
-    chosen = [OffsetFetchRequestTopics(name=n, partition_indexes=p) for n, p in named]
-    group = OffsetFetchRequestGroup(group_id=group_id, topics=None if topics is None else chosen)
-    return OffsetFetchRequest(groups=[group], require_stable=require_stable)
+    chosen = [messages.OffsetFetchRequestTopics(name=n, partition_indexes=p) for n, p in named]
+    group = messages.OffsetFetchRequestGroup(
+        group_id=group_id, topics=None if topics is None else chosen
+    )
+    return messages.OffsetFetchRequest(groups=[group], require_stable=require_stable)
 
 
 def _read_group(group: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
@@ -328,7 +308,7 @@ class CommitOffsets(CommitHandler):
     ids in commits since Kafka 4.2.
     """
 
-    request_type = OffsetCommitRequest
+    request_type = messages.OffsetCommitRequest
     topic_id_version = 10
 
     def __init__(
@@ -342,15 +322,15 @@ class CommitOffsets(CommitHandler):
         known = {tp: topic_id for tp, topic_id in ids.items() if topic_id is not None}
         super().__init__(group_id, offsets, known | dict(topic_ids or {}))
         if self.has_all_ids:
-            self.highest_version = OffsetCommitRequest.MAX_VERSION
+            self.highest_version = messages.OffsetCommitRequest.MAX_VERSION
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
-        return OffsetCommitRequest(
+    def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetCommitRequest:
+        return messages.OffsetCommitRequest(
             group_id=self.group_id,
             generation_id_or_member_epoch=NO_GENERATION,
             member_id=NO_MEMBER_ID,
             topics=self.request_topics(
-                OffsetCommitRequestTopic, OffsetCommitRequestPartition, items
+                messages.OffsetCommitRequestTopic, messages.OffsetCommitRequestPartition, items
             ),
         )
 
@@ -422,10 +402,10 @@ class ToCoordinatorOfReader(ToCoordinator):
         for tp, topic_id in ids.items():
             where = f"{self._handler.request_type.API_NAME} of {self._handler.name(tp)}"
             if tp.topic in failed:
-                nodes[tp] = BrokerError(failed[tp.topic], where)
+                nodes[tp] = errors.BrokerError(failed[tp.topic], where)
             elif self._cluster.was_recreated(tp.topic, topic_id):
                 why = "the topic was deleted and recreated, the offset is of the old one"
-                nodes[tp] = UnknownTopicError(ErrorCode.UNKNOWN_TOPIC_ID, where, why)
+                nodes[tp] = errors.UnknownTopicError(errors.ErrorCode.UNKNOWN_TOPIC_ID, where, why)
         return nodes
 
     def _is_unsure(self, topic: str, topic_id: bytes, by_name: bool) -> bool:
@@ -435,9 +415,9 @@ class ToCoordinatorOfReader(ToCoordinator):
             return True
         return by_name and time.monotonic() - known.refreshed_s > MAX_ID_AGE_S
 
-    def on_failure(self, item: TopicPartition, error: KafkaError) -> None:
+    def on_failure(self, item: TopicPartition, error: errors.KafkaError) -> None:
         super().on_failure(item, error)
-        if isinstance(error, BrokerError) and error.code in _UNKNOWN:
+        if isinstance(error, errors.BrokerError) and error.code in _UNKNOWN:
             self._cluster.mark_stale(item.topic)
 
 
@@ -464,7 +444,7 @@ def fetch_offsets_of_groups(
     lookup = ToCoordinator(cluster, FOR_GROUP)
     what = "looking up the offsets of groups"
     results = call_each(cluster, group_ids, FetchAllOffsets(False), lookup, deadline, what)
-    offsets: dict[str, dict[TopicPartition, OffsetAndMetadata] | KafkaError] = {
+    offsets: dict[str, dict[TopicPartition, OffsetAndMetadata] | errors.KafkaError] = {
         group_id: {tp: row.value for tp, row in outcomes.items() if row.value is not None}
         for group_id, outcomes in results.values_by_item.items()
     }
@@ -539,9 +519,9 @@ def list_consumer_group_offsets(
     `require_stable` waits for open transactions that commit offsets (Kafka 2.5). Raises KafkaError
     if all offsets are fetched and the response has an error for the group.
     """
-    checked_name(group_id, "group_id")
-    checked_flag(require_stable, "require_stable")
-    found: dict[TopicPartition, OffsetAndMetadata | KafkaError | None] = {}
+    arguments.checked_name(group_id, "group_id")
+    arguments.checked_flag(require_stable, "require_stable")
+    found: dict[TopicPartition, OffsetAndMetadata | errors.KafkaError | None] = {}
     if partitions is None:
         handler, lookup = FetchAllOffsets(require_stable), ToCoordinator(cluster, FOR_GROUP)
         what = f"looking up the offsets of group {group_id!r}"
@@ -554,7 +534,7 @@ def list_consumer_group_offsets(
         # Partitions with an error are fetched again by name, with retries.
         chosen = [tp for tp, outcome in outcomes.items() if outcome.code]
     else:
-        chosen = checked_partitions(partitions, "partitions")
+        chosen = arguments.checked_partitions(partitions, "partitions")
     results = _call_each_partition(
         cluster, chosen, FetchOffsets(group_id, require_stable), deadline, "looking up the offsets"
     )
@@ -571,31 +551,32 @@ def alter_consumer_group_offsets(
 
     Raises OptionError for a negative offset.
     """
-    checked_name(group_id, "group_id")
+    arguments.checked_name(group_id, "group_id")
     chosen = {}
-    for key, offset in checked_mapping(
+    for key, offset in arguments.checked_mapping(
         offsets, "offsets", 'TopicPartition("orders", 0): 100'
     ).items():
-        tp = checked_partition(key, "offsets")
-        chosen[tp] = offset_to_commit(tp, offset, "offsets")
+        tp = arguments.checked_partition(key, "offsets")
+        chosen[tp] = arguments.offset_to_commit(tp, offset, "offsets")
     return _call_each_partition(
         cluster, chosen, CommitOffsets(group_id, chosen), deadline, "setting the offsets"
     )
 
 
 class _DeleteOffsets(OffsetsHandler):
-    request_type = OffsetDeleteRequest
-    final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    request_type = messages.OffsetDeleteRequest
+    final_codes = frozenset({errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     done_codes = _NO_GROUP  # a group is deleted with its last offset
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> OffsetDeleteRequest:
-        return OffsetDeleteRequest(
+    def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetDeleteRequest:
+        return messages.OffsetDeleteRequest(
             group_id=self.group_id,
             topics=[
-                OffsetDeleteRequestTopic(
+                messages.OffsetDeleteRequestTopic(
                     name=name,
                     partitions=[
-                        OffsetDeleteRequestPartition(partition_index=number) for number in numbers
+                        messages.OffsetDeleteRequestPartition(partition_index=number)
+                        for number in numbers
                     ],
                 )
                 for name, numbers in by_topic(items).items()
@@ -613,8 +594,8 @@ def delete_consumer_group_offsets(
     cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, None]:
     """Delete a group's offsets; brokers refuse those of topics to which members subscribe."""
-    checked_name(group_id, "group_id")
-    chosen = checked_partitions(partitions, "partitions")
+    arguments.checked_name(group_id, "group_id")
+    chosen = arguments.checked_partitions(partitions, "partitions")
     handler = _DeleteOffsets(group_id)
     return _call_each_partition(cluster, chosen, handler, deadline, "deleting offsets")
 

@@ -18,35 +18,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.group import membership
 from sparkkafka.client.group.commits import EPOCH_VERSION, commit_as_member, commit_failed
 from sparkkafka.client.group.committed_offsets import TopicIds
-from sparkkafka.client.group.membership import (
-    Commit,
-    GroupMember,
-    GroupMetadata,
-    MemberThread,
-    Offsets,
-    group_error,
-)
 from sparkkafka.client.metrics.fetching import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
-from sparkkafka.errors import (
-    CommitFailedError,
-    ErrorCode,
-    KafkaError,
-    UnsupportedVersionError,
-    error_name,
-)
+from sparkkafka.protocol import messages
 from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
-from sparkkafka.protocol.messages import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    HeartbeatAssignment,
-    HeartbeatTopicPartitions,
-)
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +44,10 @@ Partitions = Mapping[TopicPartition, uuid.UUID]
 """Partitions with the ids of their topics: a topic that is recreated has another id."""
 
 
-class ConsumerGroupMemberThread(MemberThread):
+class ConsumerGroupMemberThread(membership.MemberThread):
     """Sends the heartbeats. `lock` guards its fields."""
 
-    heartbeat_type: ClassVar[Any] = ConsumerGroupHeartbeatRequest
+    heartbeat_type: ClassVar[Any] = messages.ConsumerGroupHeartbeatRequest
     min_heartbeat_version = 1
     """From this version on the member makes its own id (KIP-1082)."""
     needs = (
@@ -94,7 +76,7 @@ class ConsumerGroupMemberThread(MemberThread):
         self._topics: frozenset[str] = frozenset()
         self._owned: Partitions = {}
         self._topic_names: dict[uuid.UUID, str] = {}
-        self._unnamed_target: HeartbeatAssignment | None = None
+        self._unnamed_target: messages.HeartbeatAssignment | None = None
         """A target assignment with topic ids that metadata do not have yet."""
         # What the last answered heartbeat reported; None: the next one reports it again.
         self._reported_topics: frozenset[str] | None = None
@@ -167,10 +149,10 @@ class ConsumerGroupMemberThread(MemberThread):
     def step(self, has_response: bool) -> float:
         return self.stay() if self.is_in_group else math.inf
 
-    def on_error(self, error: KafkaError) -> float:
+    def on_error(self, error: errors.KafkaError) -> float:
         """Retry later. `poll` raises a final error, which ends the membership unless it is about
         topics: another subscription may help then."""
-        is_about_topics = getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        is_about_topics = getattr(error, "code", 0) == errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with self.lock:
             self._report_again()
             if not error.retriable:
@@ -191,14 +173,14 @@ class ConsumerGroupMemberThread(MemberThread):
     def _send_leave(self, request: Any, deadline: Deadline) -> None:
         response = self.call(request, deadline)
         if response.error_code:
-            raise group_error(
+            raise membership.group_error(
                 response.error_code, self.group_id, request.API_NAME, response.error_message
             )
 
     def _leave_request(self) -> Any:
         """Return the heartbeat with which this member leaves."""
         is_static = self.options.group_instance_id is not None
-        return ConsumerGroupHeartbeatRequest(
+        return messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
             member_epoch=STATIC_LEAVE_EPOCH if is_static else LEAVE_EPOCH,
@@ -214,10 +196,10 @@ class ConsumerGroupMemberThread(MemberThread):
         request, topics, owned = self._heartbeat_request()
         response = self.call(request, deadline)
         code = response.error_code
-        if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
+        if code in (errors.ErrorCode.FENCED_MEMBER_EPOCH, errors.ErrorCode.UNKNOWN_MEMBER_ID):
             self.reset_retries()
             with self.lock:
-                self.reset_membership(f"a heartbeat was answered with {error_name(code)}")
+                self.reset_membership(f"a heartbeat was answered with {errors.error_name(code)}")
             return
         if code:
             hint = self._heartbeat_hint(code, response.error_message)
@@ -229,11 +211,11 @@ class ConsumerGroupMemberThread(MemberThread):
         """Raises UnsupportedVersionError if the coordinator does not know the protocol."""
         try:
             connection = self.cluster.connection(self.coordinator(deadline), deadline)
-        except KafkaError:
+        except errors.KafkaError:
             self.forget_coordinator()
             raise
         if not connection.supports(self.heartbeat_type, self.min_heartbeat_version):
-            raise UnsupportedVersionError(f"{connection}: {self.needs}")
+            raise errors.UnsupportedVersionError(f"{connection}: {self.needs}")
 
     def _heartbeat_request(self) -> tuple[Any, frozenset[str], Partitions]:
         """Return a heartbeat, and the topics and owned partitions that it reports."""
@@ -243,7 +225,7 @@ class ConsumerGroupMemberThread(MemberThread):
             self.next_heartbeat_s = time.monotonic() + self._interval_s
             topics, owned, epoch = self._topics, self._owned, self.epoch
             reported_topics, reported_owned = self._reported_topics, self._reported_owned
-        request = ConsumerGroupHeartbeatRequest(
+        request = messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
             member_epoch=epoch,
@@ -266,13 +248,16 @@ class ConsumerGroupMemberThread(MemberThread):
             for tp, topic_id in owned.items():
                 numbers.setdefault(topic_id, []).append(tp.partition)
             request.topic_partitions = [
-                HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(rows))
+                messages.HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(rows))
                 for topic_id, rows in numbers.items()
             ]
         return request, topics, owned
 
     def _on_heartbeat_response(
-        self, response: ConsumerGroupHeartbeatResponse, topics: frozenset[str], owned: Partitions
+        self,
+        response: messages.ConsumerGroupHeartbeatResponse,
+        topics: frozenset[str],
+        owned: Partitions,
     ) -> None:
         """Take over epoch, interval and target. `topics` and `owned` are what the heartbeat
         reported."""
@@ -295,7 +280,7 @@ class ConsumerGroupMemberThread(MemberThread):
         if response.assignment is not None and not self._set_target(response.assignment):
             self._look_up_names(response.assignment)
 
-    def _set_target(self, assignment: HeartbeatAssignment) -> bool:
+    def _set_target(self, assignment: messages.HeartbeatAssignment) -> bool:
         """Keep the assignment for the member; return False if a topic's name is not known."""
         rows = assignment.topic_partitions
         if any(row.topic_id not in self._topic_names for row in rows):
@@ -320,7 +305,7 @@ class ConsumerGroupMemberThread(MemberThread):
             return math.inf
         return self._next_lookup_s - time.monotonic()
 
-    def _look_up_names(self, assignment: HeartbeatAssignment) -> None:
+    def _look_up_names(self, assignment: messages.HeartbeatAssignment) -> None:
         """Look up the names of the assigned topics. Metadata may be older than the assignment:
         then `check_metadata` tries again."""
         self._unnamed_target = assignment
@@ -328,7 +313,7 @@ class ConsumerGroupMemberThread(MemberThread):
         names = sorted(self._topics)
         try:
             failed = self.cluster.request_metadata(names, self.request_deadline())
-        except KafkaError as error:
+        except errors.KafkaError as error:
             log.info("group %s: looking up assigned topics failed: %s", self.group_id, error)
             return
         ids = {name: self.cluster.topic_id(name) for name in names if name not in failed}
@@ -341,25 +326,28 @@ class ConsumerGroupMemberThread(MemberThread):
     def _heartbeat_hint(self, code: int, message: str | None) -> str | None:
         """Return what to do about a heartbeat's error; None: what MEMBER_HINTS says."""
         options = self.options
-        if code == ErrorCode.UNRELEASED_INSTANCE_ID:
+        if code == errors.ErrorCode.UNRELEASED_INSTANCE_ID:
             return (
                 f"a member with group.instance.id={options.group_instance_id} is in the group: "
                 "close that consumer first, or wait until the brokers drop it "
                 "(group.consumer.session.timeout.ms); each consumer needs an id of its own"
             )
-        if code == ErrorCode.UNSUPPORTED_ASSIGNOR:
+        if code == errors.ErrorCode.UNSUPPORTED_ASSIGNOR:
             return (
                 f"the brokers have no assignor {options.group_remote_assignor!r} "
                 f"(group.remote.assignor): {message or 'choose another one, or leave it out'}"
             )
-        if code == ErrorCode.UNSUPPORTED_VERSION:
+        if code == errors.ErrorCode.UNSUPPORTED_VERSION:
             return self.needs
-        if code in (ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.FENCED_INSTANCE_ID):
+        if code in (
+            errors.ErrorCode.GROUP_AUTHORIZATION_FAILED,
+            errors.ErrorCode.FENCED_INSTANCE_ID,
+        ):
             return None
         return message
 
 
-class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
+class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
     """A member under KIP-848."""
 
     thread_type = ConsumerGroupMemberThread
@@ -369,13 +357,15 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
     """Whether the member has reconciled a target since it joined."""
 
     @property
-    def metadata(self) -> GroupMetadata:
+    def metadata(self) -> membership.GroupMetadata:
         thread = self._thread
         epoch, member_id = NO_GENERATION, NO_MEMBER_ID
         if thread is not None:
             with thread.lock:
                 epoch, member_id = thread.epoch or NO_GENERATION, thread.member_id
-        return GroupMetadata(self._group_id, epoch, member_id, self._options.group_instance_id)
+        return membership.GroupMetadata(
+            self._group_id, epoch, member_id, self._options.group_instance_id
+        )
 
     def _step(self, thread: ConsumerGroupMemberThread, topics: frozenset[str]) -> bool:
         """Join, report a new subscription, or reconcile a target assignment."""
@@ -397,22 +387,22 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
         return True
 
     def commit(
-        self, offsets: Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
+        self, offsets: membership.Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
     ) -> None:
         self._commit(self._cluster, self._identity, offsets, topic_ids or {}, deadline)
 
-    def committer(self, topic_ids: TopicIds | None = None) -> Commit:
+    def committer(self, topic_ids: TopicIds | None = None) -> membership.Commit:
         old_identity, loss_count = self._identity(), self._loss_count
 
-        def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
-            def identity() -> GroupMetadata:
+        def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
+            def identity() -> membership.GroupMetadata:
                 # If the epoch has risen since, partitions that the member still owns may be
                 # committed. Under the new epoch the coordinator would also take offsets of
                 # partitions that other members own by now.
                 now = self._identity()
                 was_lost = self._loss_count != loss_count  # a new member may have the same epoch
                 if was_lost or (now != old_identity and not offsets.keys() <= self.assignment):
-                    raise commit_failed(ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
+                    raise commit_failed(errors.ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
                 return now
 
             self._commit(cluster, identity, offsets, topic_ids or {}, deadline)
@@ -422,8 +412,8 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
     def _commit(
         self,
         cluster: Cluster,
-        identity: Callable[[], GroupMetadata],
-        offsets: Offsets,
+        identity: Callable[[], membership.GroupMetadata],
+        offsets: membership.Offsets,
         topic_ids: TopicIds,
         deadline: Deadline,
     ) -> None:
@@ -432,17 +422,17 @@ class ConsumerGroupMember(GroupMember[ConsumerGroupMemberThread]):
             commit_as_member(
                 cluster, identity, offsets, topic_ids, deadline, min_version=EPOCH_VERSION
             )
-        except CommitFailedError:
+        except errors.CommitFailedError:
             thread = self._thread
             if thread is not None:
                 thread.heartbeat_now()
             raise
 
-    def _identity(self) -> GroupMetadata:
+    def _identity(self) -> membership.GroupMetadata:
         """Return `metadata` for a commit. Raises CommitFailedError if this is not a member."""
         metadata = self.metadata
         if metadata.generation_id == NO_GENERATION:
-            raise commit_failed(ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+            raise commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
         return metadata
 
     def _lose(self) -> None:

@@ -8,15 +8,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from sparkkafka.client.metrics import sampled
 from sparkkafka.client.metrics.network import NetworkMetrics
-from sparkkafka.client.metrics.sampled import (
-    NO_VALUE,
-    Metrics,
-    Sampled,
-    count_rate_and_total,
-    mean_and_max,
-    sum_rate_and_total,
-)
 from sparkkafka.client.values import TopicPartition
 
 FETCH = "consumer-fetch-manager-metrics"
@@ -29,7 +22,7 @@ class PartitionFigures(NamedTuple):
 
     tp: TopicPartition
     lag: int | None
-    lags: Sampled | None
+    lags: sampled.Sampled | None
 
 
 class _TopicCounts:
@@ -38,8 +31,8 @@ class _TopicCounts:
     __slots__ = ("bytes", "records")
 
     def __init__(self) -> None:
-        self.bytes = Sampled()
-        self.records = Sampled()
+        self.bytes = sampled.Sampled()
+        self.records = sampled.Sampled()
 
 
 class FetchMetrics:
@@ -51,16 +44,16 @@ class FetchMetrics:
         self.network = NetworkMetrics()
         self._lock = self.network.lock
         self._topics: dict[str, _TopicCounts] = {}
-        self._response_bytes = Sampled()
-        self._response_records = Sampled()
-        self._throttles_ms = Sampled()
+        self._response_bytes = sampled.Sampled()
+        self._response_records = sampled.Sampled()
+        self._throttles_ms = sampled.Sampled()
         self._last_poll_s: float | None = None
-        self._between_polls_ms = Sampled()
-        self._idle_ratios = Sampled()
+        self._between_polls_ms = sampled.Sampled()
+        self._idle_ratios = sampled.Sampled()
         self._since_last_ms = 0.0
         """The time between the beginnings of the last two polls."""
-        self._rebalances = Sampled()
-        self._failed_rebalances = Sampled()
+        self._rebalances = sampled.Sampled()
+        self._failed_rebalances = sampled.Sampled()
         self._last_rebalance_s: float | None = None
 
     # --- called by the consumer -----------------------------------------------------------------
@@ -84,7 +77,7 @@ class FetchMetrics:
                 self._idle_ratios.record(took_ms / (took_ms + self._since_last_ms), now_s)
 
     def consumed(
-        self, topic: str, records: int, size_bytes: float, lag: int, lags: Sampled
+        self, topic: str, records: int, size_bytes: float, lag: int, lags: sampled.Sampled
     ) -> None:
         """Count the records of a partition that a poll returns; `lag` more follow them, which is
         added to `lags`."""
@@ -124,7 +117,7 @@ class FetchMetrics:
 
     # --- for the user ---------------------------------------------------------------------------
 
-    def figures(self, partitions: Iterable[PartitionFigures]) -> Metrics:
+    def figures(self, partitions: Iterable[PartitionFigures]) -> sampled.Metrics:
         """Return all metrics, with those of the assigned partitions."""
         assigned = list(partitions)
         now_s = time.monotonic()
@@ -141,14 +134,14 @@ class FetchMetrics:
             for tp, lag, lags in assigned:
                 if lag is None:
                     continue
-                window = (lags or Sampled()).window(now_s)
+                window = (lags or sampled.Sampled()).window(now_s)
                 largest_lags.append(max(float(lag), window.largest))  # NaN is never larger
                 found[f"{FETCH},topic={tp.topic},partition={tp.partition}"] = {
                     "records-lag": float(lag),
                     "records-lag-avg": window.mean,
                     "records-lag-max": window.largest,
                 }
-            totals["records-lag-max"] = max(largest_lags, default=NO_VALUE)
+            totals["records-lag-max"] = max(largest_lags, default=sampled.NO_VALUE)
         return found
 
     def _topic_metrics(self, totals: dict[str, float], now_s: float) -> dict[str, dict[str, float]]:
@@ -158,8 +151,8 @@ class FetchMetrics:
         found = {}
         for topic, counts in self._topics.items():
             found[topic] = {
-                **sum_rate_and_total("records-consumed", counts.records, now_s),
-                **sum_rate_and_total("bytes-consumed", counts.bytes, now_s),
+                **sampled.sum_rate_and_total("records-consumed", counts.records, now_s),
+                **sampled.sum_rate_and_total("bytes-consumed", counts.bytes, now_s),
             }
             for name, value in found[topic].items():
                 totals[name] += value
@@ -168,17 +161,17 @@ class FetchMetrics:
     def _poll_metrics(self, now_s: float) -> dict[str, float]:
         return {
             "last-poll-seconds-ago": _seconds_since(self._last_poll_s, now_s),
-            **mean_and_max("time-between-poll", self._between_polls_ms, now_s),
+            **sampled.mean_and_max("time-between-poll", self._between_polls_ms, now_s),
             "poll-idle-ratio-avg": self._idle_ratios.window(now_s).mean,
         }
 
     def _fetch_metrics(self, now_s: float) -> dict[str, float]:
         latencies_ms = self.network.latencies_ms(self._fetch_api)
         return {
-            **count_rate_and_total("fetch", latencies_ms, now_s),
-            **mean_and_max("fetch-latency", latencies_ms, now_s),
-            **mean_and_max("fetch-size", self._response_bytes, now_s),
-            **mean_and_max("fetch-throttle-time", self._throttles_ms, now_s),
+            **sampled.count_rate_and_total("fetch", latencies_ms, now_s),
+            **sampled.mean_and_max("fetch-latency", latencies_ms, now_s),
+            **sampled.mean_and_max("fetch-size", self._response_bytes, now_s),
+            **sampled.mean_and_max("fetch-throttle-time", self._throttles_ms, now_s),
             "records-per-request-avg": self._response_records.window(now_s).mean,
         }
 
@@ -186,8 +179,8 @@ class FetchMetrics:
         commits_ms = self.network.latencies_ms("OffsetCommit")
         return {
             "assigned-partitions": float(partitions),
-            **count_rate_and_total("commit", commits_ms, now_s),
-            **mean_and_max("commit-latency", commits_ms, now_s),
+            **sampled.count_rate_and_total("commit", commits_ms, now_s),
+            **sampled.mean_and_max("commit-latency", commits_ms, now_s),
             **self._membership_metrics(now_s),
         }
 
@@ -197,7 +190,7 @@ class FetchMetrics:
             map(self.network.latencies_ms, HEARTBEATS), key=lambda latencies_ms: latencies_ms.count
         )
         return {
-            **count_rate_and_total("heartbeat", heartbeats_ms, now_s),
+            **sampled.count_rate_and_total("heartbeat", heartbeats_ms, now_s),
             "heartbeat-response-time-max": heartbeats_ms.window(now_s).largest,
             "last-heartbeat-seconds-ago": self.network.since_sent_s(HEARTBEATS, now_s),
             "rebalance-total": float(self._rebalances.count),
@@ -211,7 +204,7 @@ class FetchMetrics:
 
 
 def _seconds_since(moment_s: float | None, now_s: float) -> float:
-    return NO_VALUE if moment_s is None else now_s - moment_s
+    return sampled.NO_VALUE if moment_s is None else now_s - moment_s
 
 
 # --- of a ShareConsumer ---------------------------------------------------------------------------
@@ -226,8 +219,8 @@ class ShareMetrics(FetchMetrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self._acknowledged = Sampled()
-        self._refused = Sampled()
+        self._acknowledged = sampled.Sampled()
+        self._refused = sampled.Sampled()
 
     def handed_out(self, topic: str, records: int, size_bytes: float) -> None:
         """Count the records of a topic that a poll returns."""
@@ -242,14 +235,14 @@ class ShareMetrics(FetchMetrics):
             if failed:
                 self._refused.record(records, now_s)
 
-    def share_figures(self) -> Metrics:
+    def share_figures(self) -> sampled.Metrics:
         """Return all metrics."""
         now_s = time.monotonic()
         with self._lock:
             totals = {
                 **self._fetch_metrics(now_s),
-                **sum_rate_and_total("acknowledgements-send", self._acknowledged, now_s),
-                **sum_rate_and_total("acknowledgements-error", self._refused, now_s),
+                **sampled.sum_rate_and_total("acknowledgements-send", self._acknowledged, now_s),
+                **sampled.sum_rate_and_total("acknowledgements-error", self._refused, now_s),
             }
             found = {
                 "consumer-share-metrics": {

@@ -12,13 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from sparkkafka.client.metrics.sampled import (
-    NO_VALUE,
-    Sampled,
-    count_rate_and_total,
-    mean_and_max,
-    sum_rate_and_total,
-)
+from sparkkafka.client.metrics import sampled
 
 
 class NetworkMetrics:
@@ -26,13 +20,13 @@ class NetworkMetrics:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._sent = Sampled()
+        self._sent = sampled.Sampled()
         """Sizes of requests."""
-        self._received = Sampled()
+        self._received = sampled.Sampled()
         """Sizes of responses."""
-        self._created = Sampled()
-        self._closed = Sampled()
-        self._latencies_ms: dict[str, Sampled] = {}
+        self._created = sampled.Sampled()
+        self._closed = sampled.Sampled()
+        self._latencies_ms: dict[str, sampled.Sampled] = {}
         self._last_sent_s: dict[str, float] = {}
         self._in_flight = 0
 
@@ -57,7 +51,7 @@ class NetworkMetrics:
             self._in_flight -= 1
             latencies = self._latencies_ms.get(api)
             if latencies is None:
-                latencies = self._latencies_ms[api] = Sampled()
+                latencies = self._latencies_ms[api] = sampled.Sampled()
             latencies.record((now_s - sent_s) * 1000, now_s)
 
     def closed(self, unanswered: int) -> None:
@@ -72,13 +66,13 @@ class NetworkMetrics:
         """Return the metrics that all of Java's clients have."""
         return {
             "connection-count": float(self._created.count - self._closed.count),
-            **count_rate_and_total("connection-creation", self._created, now_s),
-            **count_rate_and_total("connection-close", self._closed, now_s),
-            **count_rate_and_total("request", self._sent, now_s),
-            **mean_and_max("request-size", self._sent, now_s),
-            **sum_rate_and_total("outgoing-byte", self._sent, now_s),
-            **count_rate_and_total("response", self._received, now_s),
-            **sum_rate_and_total("incoming-byte", self._received, now_s),
+            **sampled.count_rate_and_total("connection-creation", self._created, now_s),
+            **sampled.count_rate_and_total("connection-close", self._closed, now_s),
+            **sampled.count_rate_and_total("request", self._sent, now_s),
+            **sampled.mean_and_max("request-size", self._sent, now_s),
+            **sampled.sum_rate_and_total("outgoing-byte", self._sent, now_s),
+            **sampled.count_rate_and_total("response", self._received, now_s),
+            **sampled.sum_rate_and_total("incoming-byte", self._received, now_s),
         }
 
     @property
@@ -86,14 +80,14 @@ class NetworkMetrics:
         """Requests whose responses have not been read."""
         return self._in_flight
 
-    def latencies_ms(self, api: str) -> Sampled:
+    def latencies_ms(self, api: str) -> sampled.Sampled:
         """Latencies of this API, from writing the request to reading the response."""
-        return self._latencies_ms.get(api) or Sampled()
+        return self._latencies_ms.get(api) or sampled.Sampled()
 
     def since_sent_s(self, apis: Iterable[str], now_s: float) -> float:
         """Return the seconds since the last request of these APIs, NO_VALUE if there was none."""
         moments_s = [self._last_sent_s[api] for api in apis if api in self._last_sent_s]
-        return now_s - max(moments_s) if moments_s else NO_VALUE
+        return now_s - max(moments_s) if moments_s else sampled.NO_VALUE
 
 
 class ConnectionMeter:

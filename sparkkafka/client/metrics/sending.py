@@ -9,14 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from sparkkafka.client.metrics import sampled
 from sparkkafka.client.metrics.network import NetworkMetrics
-from sparkkafka.client.metrics.sampled import (
-    Metrics,
-    Sampled,
-    count_rate_and_total,
-    mean_and_max,
-    sum_rate_and_total,
-)
 
 
 class SentBatch(NamedTuple):
@@ -35,11 +29,11 @@ class _TopicCounts:
     __slots__ = ("compression", "errors", "records", "retries", "wire_bytes")
 
     def __init__(self) -> None:
-        self.records = Sampled()
-        self.wire_bytes = Sampled()
-        self.compression = Sampled()
-        self.retries = Sampled()
-        self.errors = Sampled()
+        self.records = sampled.Sampled()
+        self.wire_bytes = sampled.Sampled()
+        self.compression = sampled.Sampled()
+        self.retries = sampled.Sampled()
+        self.errors = sampled.Sampled()
 
 
 class SendMetrics:
@@ -50,13 +44,13 @@ class SendMetrics:
         self._lock = self.network.lock
         self._buffer_memory = buffer_memory
         self._topics: dict[str, _TopicCounts] = {}
-        self._request_records = Sampled()
-        self._batch_bytes = Sampled()
-        self._queue_times_ms = Sampled()
-        self._compression = Sampled()
-        self._throttles_ms = Sampled()
-        self._waits_s = Sampled()  # for memory of the buffer
-        self._exhausted = Sampled()  # waits that timed out
+        self._request_records = sampled.Sampled()
+        self._batch_bytes = sampled.Sampled()
+        self._queue_times_ms = sampled.Sampled()
+        self._compression = sampled.Sampled()
+        self._throttles_ms = sampled.Sampled()
+        self._waits_s = sampled.Sampled()  # for memory of the buffer
+        self._exhausted = sampled.Sampled()  # waits that timed out
 
     # --- called by the producer -----------------------------------------------------------------
 
@@ -103,7 +97,7 @@ class SendMetrics:
 
     # --- for the user ---------------------------------------------------------------------------
 
-    def figures(self, buffered_bytes: int, waiting_threads: int) -> Metrics:
+    def figures(self, buffered_bytes: int, waiting_threads: int) -> sampled.Metrics:
         """Return all metrics. The buffer has `buffered_bytes` now, and `waiting_threads` wait for
         memory in it."""
         now_s = time.monotonic()
@@ -112,17 +106,17 @@ class SendMetrics:
             totals = {
                 **self.network.figures(now_s),
                 "requests-in-flight": float(self.network.in_flight),
-                **mean_and_max("request-latency", latencies_ms, now_s),
-                **mean_and_max("produce-throttle-time", self._throttles_ms, now_s),
-                **mean_and_max("batch-size", self._batch_bytes, now_s),
-                **mean_and_max("record-queue-time", self._queue_times_ms, now_s),
+                **sampled.mean_and_max("request-latency", latencies_ms, now_s),
+                **sampled.mean_and_max("produce-throttle-time", self._throttles_ms, now_s),
+                **sampled.mean_and_max("batch-size", self._batch_bytes, now_s),
+                **sampled.mean_and_max("record-queue-time", self._queue_times_ms, now_s),
                 "compression-rate-avg": self._compression.window(now_s).mean,
                 "records-per-request-avg": self._request_records.window(now_s).mean,
                 "buffer-total-bytes": float(self._buffer_memory),
                 "buffer-available-bytes": float(max(0, self._buffer_memory - buffered_bytes)),
                 "bufferpool-wait-time-ns-total": self._waits_s.total * 1e9,
                 "bufferpool-wait-ratio": self._waits_s.window(now_s).rate,
-                **count_rate_and_total("buffer-exhausted", self._exhausted, now_s),
+                **sampled.count_rate_and_total("buffer-exhausted", self._exhausted, now_s),
                 "waiting-threads": float(waiting_threads),
             }
             for name in ("record-send", "byte", "record-retry", "record-error"):
@@ -130,10 +124,10 @@ class SendMetrics:
             found = {"producer-metrics": totals}
             for topic, counts in self._topics.items():
                 metrics = {
-                    **sum_rate_and_total("record-send", counts.records, now_s),
-                    **sum_rate_and_total("byte", counts.wire_bytes, now_s),
-                    **sum_rate_and_total("record-retry", counts.retries, now_s),
-                    **sum_rate_and_total("record-error", counts.errors, now_s),
+                    **sampled.sum_rate_and_total("record-send", counts.records, now_s),
+                    **sampled.sum_rate_and_total("byte", counts.wire_bytes, now_s),
+                    **sampled.sum_rate_and_total("record-retry", counts.retries, now_s),
+                    **sampled.sum_rate_and_total("record-error", counts.errors, now_s),
                 }
                 for name, value in metrics.items():
                     totals[name] += value

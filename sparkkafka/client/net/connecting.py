@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
+from sparkkafka import errors
 from sparkkafka.client.auth.sasl import printable
 from sparkkafka.client.auth.tls import (
     NAME_MISMATCHES,
@@ -35,14 +36,6 @@ from sparkkafka.client.net.frames import FrameBuffer, HungUpError, ResponseReade
 from sparkkafka.client.values import Address
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.security.settings import TlsSettings
-from sparkkafka.errors import (
-    AuthenticationError,
-    ErrorCode,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-)
 from sparkkafka.protocol.framing import Framing, is_tls
 from sparkkafka.protocol.messages import ApiVersionsRequest, SaslHandshakeRequest
 
@@ -98,7 +91,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
             type=socket.SOCK_STREAM,
         )
     except (OSError, UnicodeError) as error:
-        raise KafkaConnectionError(
+        raise errors.KafkaConnectionError(
             f"{where}: the host name cannot be resolved ({system_message(error)})"
             + (
                 f"; broker.address.family={preference} allows no other addresses"
@@ -147,7 +140,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
             raise
         else:
             return sock
-    failure = KafkaConnectionError(f"{where}: cannot connect ({'; '.join(failures)})")
+    failure = errors.KafkaConnectionError(f"{where}: cannot connect ({'; '.join(failures)})")
     if has_refused and not may_response:
         failure.errno = errno.ECONNREFUSED
     raise failure
@@ -177,7 +170,7 @@ def start_tls(
         )
     except (ValueError, OSError) as error:  # a name that IDNA does not know
         sock.close()
-        raise KafkaConnectionError(f"{where}: TLS cannot begin ({error})") from error
+        raise errors.KafkaConnectionError(f"{where}: TLS cannot begin ({error})") from error
     try:
         if deadline.close_signal is not None:
             deadline.close_signal.watch(tls)
@@ -195,10 +188,10 @@ def start_tls(
             prefix=prefix,
             names=_probe_certificate_names(peer, settings, host) if mismatch else (),
         )
-        raise AuthenticationError(f"{where}: the broker's certificate {message}") from error
+        raise errors.AuthenticationError(f"{where}: the broker's certificate {message}") from error
     except TimeoutError as error:
         tls.close()
-        raise KafkaTimeoutError(
+        raise errors.KafkaTimeoutError(
             f"{where}: TLS was not agreed on within {time.monotonic() - started_s:.1f} s; "
             f"{_no_tls_hint(prefix)}"
         ) from error
@@ -209,7 +202,7 @@ def start_tls(
             raise _not_tls_error(where, peer, context, prefix) from error
         hung_up = ssl.SSLEOFError | ssl.SSLSyscallError | ConnectionError
         if isinstance(error, ssl.SSLError) and not isinstance(error, hung_up):
-            raise AuthenticationError(_tls_refusal(error, where, prefix)) from error
+            raise errors.AuthenticationError(_tls_refusal(error, where, prefix)) from error
         if _send_probe(peer, ApiVersionsRequest(), 0, None, "") is not None:
             raise _final_error(
                 f"{where}: this listener is one of Kafka's without TLS, it answers requests that "
@@ -219,7 +212,7 @@ def start_tls(
         what = "the server closed the connection"
         if not isinstance(error, hung_up):
             what = f"the connection broke ({error.strerror or error})"
-        raise KafkaConnectionError(
+        raise errors.KafkaConnectionError(
             f"{where}: {what} at the start of TLS; {_no_tls_hint(prefix)}"
         ) from error
     except BaseException:
@@ -277,7 +270,7 @@ def connect_to_first(
     error that does not depend on the address.
     """
     reasons = {} if reasons is None else reasons
-    failures: list[KafkaError] = []
+    failures: list[errors.KafkaError] = []
     for number, address in enumerate(addresses):
         if failures and deadline.expired:
             break
@@ -285,14 +278,14 @@ def connect_to_first(
         share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
         try:
             return open_connection(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
-        except (AuthenticationError, OptionError):
+        except (errors.AuthenticationError, errors.OptionError):
             raise  # the others would refuse the same password too, and might lock the account
-        except KafkaError as error:
+        except errors.KafkaError as error:
             # Also if a port is not Kafka's: the other entries may be right.
             log.info("bootstrap: %s", error)
             reasons[address] = str(error)
             failures.append(error)
-    failure = KafkaConnectionError(
+    failure = errors.KafkaConnectionError(
         f"no broker of {prefix}bootstrap.servers can be reached: {'; '.join(reasons.values())}. "
         "Check host and port, and that the brokers have been started"
     )
@@ -325,7 +318,7 @@ def _unreachable_servers(options: ClientOptions, deadline: Deadline) -> list[str
         where = address_text(host, port)
         try:
             connect(host, port, options, deadline).close()
-        except KafkaConnectionError as error:
+        except errors.KafkaConnectionError as error:
             if error.errno == errno.ECONNREFUSED:
                 failures.append(f"{where} refused the connection, so no broker listens there")
                 continue
@@ -362,16 +355,16 @@ def _no_tls_hint(prefix: str) -> str:
     )
 
 
-def _final_error(message: str) -> KafkaConnectionError:
+def _final_error(message: str) -> errors.KafkaConnectionError:
     """Return an error that a retry cannot fix."""
-    error = KafkaConnectionError(message)
+    error = errors.KafkaConnectionError(message)
     error.retriable = False
     return error
 
 
 def _not_tls_error(
     where: str, peer: Peer, context: ssl.SSLContext, prefix: str
-) -> KafkaConnectionError:
+) -> errors.KafkaConnectionError:
     """Return the error for a response that is not TLS, which a probe finds out more about."""
     first = _probe_tls(peer, context, TLS_PROBE_MS)
     if first.startswith(b"HTTP"):
@@ -452,7 +445,7 @@ def connection_error(
     started_s: float,
     *,
     is_kafka: bool,
-) -> KafkaConnectionError | KafkaTimeoutError | AuthenticationError:
+) -> errors.KafkaConnectionError | errors.KafkaTimeoutError | errors.AuthenticationError:
     """Return the error to raise for `error`, which a connection's socket raised while `doing` what
     began at `started_s` (monotonic).
 
@@ -461,9 +454,9 @@ def connection_error(
     has_hung_up = isinstance(error, HungUpError | ConnectionError | _TLS_HUNG_UP)
     if isinstance(error, ssl.SSLError) and not has_hung_up and stage is Stage.OPENING:
         # With TLS 1.3 a server checks our certificate after our side of the handshake.
-        return AuthenticationError(_tls_refusal(error, listener.where, listener.prefix))
+        return errors.AuthenticationError(_tls_refusal(error, listener.where, listener.prefix))
     if isinstance(error, TimeoutError):
-        return KafkaTimeoutError(
+        return errors.KafkaTimeoutError(
             f"{listener.where}: no response within {time.monotonic() - started_s:.1f} s "
             f"while {doing}"
         )
@@ -480,7 +473,7 @@ def connection_error(
         if isinstance(error, _TLS_HUNG_UP)
         else system_message(error)
     )
-    return KafkaConnectionError(f"{listener.where}: {what} while {doing}{hint}")
+    return errors.KafkaConnectionError(f"{listener.where}: {what} while {doing}{hint}")
 
 
 def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> str:
@@ -538,7 +531,7 @@ def _probe_sasl_mechanisms(
     A broker without SASL refuses the request; franz-go's kfake accepts it with no mechanisms.
     """
     response = _send_probe(peer, SaslHandshakeRequest(mechanism="PLAIN"), 1, context, host)
-    has_sasl = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+    has_sasl = (errors.ErrorCode.NONE, errors.ErrorCode.UNSUPPORTED_SASL_MECHANISM)
     if response is None or response.error_code not in has_sasl:
         return None
     return response.mechanisms or None
@@ -575,7 +568,7 @@ def _send_probe(
             sock.sendall(framing.send(request, version)[1])
             reader = ResponseReader(framing.frame_length)
             return framing.receive(reader.read(sock, FrameBuffer(), limit))[1]
-    except (KafkaError, OSError, ValueError):
+    except (errors.KafkaError, OSError, ValueError):
         return None
 
 
@@ -587,10 +580,10 @@ def kafka_errors_only(broker: str) -> Iterator[None]:
     """
     try:
         yield
-    except KafkaError:
+    except errors.KafkaError:
         raise
     except Exception as error:
-        raise KafkaError(
+        raise errors.KafkaError(
             f"{broker}: opening the connection failed with an unexpected error "
             f"({type(error).__name__})"
         ) from (None if isinstance(error, ValueError) else error)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from sparkkafka import __version__
+from sparkkafka import __version__, errors
 from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, checked_number
 from sparkkafka.client.auth.authentication import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
@@ -45,30 +45,9 @@ from sparkkafka.client.net.frames import FrameBuffer, RequestWriter, ResponseRea
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
 from sparkkafka.config.options import ClientOptions
-from sparkkafka.errors import (
-    BrokerError,
-    DecodeError,
-    ErrorCode,
-    KafkaConnectionError,
-    KafkaError,
-    OptionError,
-    UnsupportedVersionError,
-    error_name,
-)
 from sparkkafka.hooks import NO_HOOKS
+from sparkkafka.protocol import messages
 from sparkkafka.protocol.framing import DEFAULT_MAX_FRAME_BYTES, PREFIX_BYTES, Framing
-from sparkkafka.protocol.messages import (
-    ApiVersionsRequest,
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsTopic,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
 from sparkkafka.protocol.wire.primitives import BytesLike
 from sparkkafka.protocol.wire.schema import Request
 
@@ -77,7 +56,7 @@ if TYPE_CHECKING:
 
     PlainValue: TypeAlias = BytesLike | str | PlainRecord | None
 
-_ErrorT = TypeVar("_ErrorT", bound=KafkaError)
+_ErrorT = TypeVar("_ErrorT", bound=errors.KafkaError)
 _Metrics: TypeAlias = NetworkMetrics | None
 
 log = logging.getLogger(__name__)
@@ -150,7 +129,7 @@ class Connection:
         try:
             with kafka_errors_only(address_text(host, port)):
                 return cls._open(host, port, options, deadline, metrics)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             options.hooks.failed(address_text(host, port), error)
             raise
 
@@ -200,17 +179,19 @@ class Connection:
     def _handshake(self, deadline: Deadline) -> None:
         """Request ApiVersions (KIP-35) and store the broker's versions and features. Brokers before
         2.4 refuse the request's version: it is sent again with a lower one."""
-        request = ApiVersionsRequest(
+        request = messages.ApiVersionsRequest(
             client_software_name="sparkkafka", client_software_version=__version__
         )
         response = self.call(request, deadline, version=API_VERSIONS_VERSION)
-        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        if response.error_code == errors.ErrorCode.UNSUPPORTED_VERSION:
             # KIP-511: the refusal has version 0, since 2.4 with ApiVersions' own range in it.
             offered = {api.api_key: api.max_version for api in response.api_keys}
-            version = min(offered.get(ApiVersionsRequest.API_KEY, 0), API_VERSIONS_VERSION - 1)
+            version = min(
+                offered.get(messages.ApiVersionsRequest.API_KEY, 0), API_VERSIONS_VERSION - 1
+            )
             response = self.call(request, deadline, version=max(version, 0))
         if response.error_code:
-            raise BrokerError(response.error_code, f"ApiVersions @ {self}")
+            raise errors.BrokerError(response.error_code, f"ApiVersions @ {self}")
         self._framing.versions = {
             api.api_key: (api.min_version, api.max_version) for api in response.api_keys
         }
@@ -229,7 +210,7 @@ class Connection:
                 security = connection_security(options, self.host, self.port)
                 if security.sasl is not None:
                     self._session = authenticate(self, security.sasl, deadline, options.prefix)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             self._close_after(error)
             raise
         except BaseException:
@@ -269,7 +250,7 @@ class Connection:
         if deadline is None:
             return Deadline(self._request_timeout_ms)
         if not isinstance(deadline, Deadline):
-            raise OptionError(f"deadline is a Deadline(milliseconds), got {deadline!r}")
+            raise errors.OptionError(f"deadline is a Deadline(milliseconds), got {deadline!r}")
         return deadline
 
     def __str__(self) -> str:
@@ -356,7 +337,7 @@ class Connection:
         """Return the highest common version of a request, at most `highest` (None: the request's
         USUAL_VERSION). Raises UnsupportedVersionError."""
         if not isinstance(getattr(request_type, "API_KEY", None), int):
-            raise OptionError(
+            raise errors.OptionError(
                 "request_type is a class of sparkkafka.protocol.messages, such as MetadataRequest; "
                 f"got {request_type!r}"
             )
@@ -369,7 +350,7 @@ class Connection:
         checked_int(version, "version")
         try:
             return self.choose_version(request_type) >= version
-        except UnsupportedVersionError:
+        except errors.UnsupportedVersionError:
             return False
 
     def fileno(self) -> int:
@@ -388,7 +369,7 @@ class Connection:
         self._close(error)
         return error
 
-    def _close(self, error: KafkaError | None) -> None:
+    def _close(self, error: errors.KafkaError | None) -> None:
         """Close it, because of `error` if that is not None."""
         sock, self._sock = self._sock, None
         if sock is None:
@@ -411,7 +392,7 @@ class Connection:
         deadline = self._checked_deadline(deadline)
         waiting = self._framing.in_flight if self._is_reauthenticating else self.in_flight
         if waiting and self.is_open:
-            raise KafkaError(
+            raise errors.KafkaError(
                 f"{self}: call while {waiting} request{'s are' if waiting > 1 else ' is'} in "
                 "flight: first get the responses with receive, or use only send and receive"
             )
@@ -419,7 +400,7 @@ class Connection:
         answered_id, response = self.receive(deadline)
         if answered_id != correlation_id:
             raise self._close_after(
-                DecodeError(f"response {answered_id} of {self} to request {correlation_id}")
+                errors.DecodeError(f"response {answered_id} of {self} to request {correlation_id}")
             )
         return response
 
@@ -447,13 +428,13 @@ class Connection:
 
         partition, where = self._checked_partition("Produce", topic, partition)
         if checked_int(acks, "acks") not in (-1, 0, 1):
-            raise OptionError(f"acks is -1, 0 or 1, got {acks}")
+            raise errors.OptionError(f"acks is -1, 0 or 1, got {acks}")
         if records is None or isinstance(
             records, PlainRecord | bytes | bytearray | memoryview | str
         ):
             records = [records]
         elif not isinstance(records, Iterable) or isinstance(records, Mapping):
-            raise OptionError(
+            raise errors.OptionError(
                 "records are bytes, text or a PlainRecord, or a list of these, got "
                 f"{type(records).__name__}"
             )
@@ -467,13 +448,13 @@ class Connection:
             )
             for number, record in enumerate(records)
         ]
-        data = PartitionProduceData(
+        data = messages.PartitionProduceData(
             index=partition, records=encode_batch(plain_records, compression=compression)
         )
-        request = ProduceRequest(
+        request = messages.ProduceRequest(
             acks=acks,
             timeout_ms=int(self._request_timeout_ms),
-            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+            topic_data=[messages.TopicProduceData(name=topic, partition_data=[data])],
         )
         if not acks:
             self.send(request, deadline, expect_response=False)
@@ -507,18 +488,18 @@ class Connection:
         offset = checked_number("offset", offset, INT64_MAX)
         max_bytes = checked_number("max_bytes", max_bytes, INT32_MAX)
         max_wait_ms = checked_number("max_wait_ms", max_wait_ms, INT32_MAX)
-        requested = FetchPartition(
+        requested = messages.FetchPartition(
             partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
         )
-        request = FetchRequest(
+        request = messages.FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
-            topics=[FetchTopic(topic=topic, partitions=[requested])],
+            topics=[messages.FetchTopic(topic=topic, partitions=[requested])],
         )
         response = self.call(request, deadline)
         if response.error_code:
-            raise BrokerError(response.error_code, where)
+            raise errors.BrokerError(response.error_code, where)
         fetched = self._single_partition(where, (topic.partitions for topic in response.responses))
         # The batch that contains the offset may begin before it.
         return [
@@ -535,9 +516,9 @@ class Connection:
         1970); -1 if there is none. Raises BrokerError, OptionError, and what `call` raises."""
         partition, where = self._checked_partition("ListOffsets", topic, partition)
         timestamp = checked_int(timestamp, "timestamp")
-        requested = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-        request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[requested])]
+        requested = messages.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        request = messages.ListOffsetsRequest(
+            replica_id=-1, topics=[messages.ListOffsetsTopic(name=topic, partitions=[requested])]
         )
         response = self.call(request, deadline)
         listed = self._single_partition(where, (topic.partitions for topic in response.topics))
@@ -554,14 +535,14 @@ class Connection:
         """Return the only partition of a response about one; `topics` has the partitions of each
         topic in it. Raises BrokerError for the partition's error."""
         partition = next((partition for partitions in topics for partition in partitions), None)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if partition is None else partition.error_code
+        code = errors.ErrorCode.UNKNOWN_SERVER_ERROR if partition is None else partition.error_code
         if code:
             message = (
                 "the response does not contain the partition"
                 if partition is None
                 else getattr(partition, "error_message", None)
             )
-            raise BrokerError(code, where, message)
+            raise errors.BrokerError(code, where, message)
         return partition
 
     # --- any request ----------------------------------------------------------------------------
@@ -585,7 +566,7 @@ class Connection:
         closed; AuthenticationError if a session that is about to expire cannot be renewed.
         """
         if not isinstance(request, Request):
-            raise OptionError(
+            raise errors.OptionError(
                 "a request is one of sparkkafka.protocol.messages, such as "
                 f"MetadataRequest(topics=None); got {request!r}"
             )
@@ -641,7 +622,9 @@ class Connection:
         if self._early_responses and not self._is_reauthenticating:
             return self._early_responses.popleft()
         if not self._framing.in_flight and self.is_open:
-            raise KafkaError(f"{self}: receive without a request in flight: no response will come")
+            raise errors.KafkaError(
+                f"{self}: receive without a request in flight: no response will come"
+            )
         return self._note_response(self._read_response(deadline, buffer or FrameBuffer()))
 
     def _note_response(self, received: tuple[int, Any]) -> tuple[int, Any]:
@@ -650,7 +633,7 @@ class Connection:
         if wire_log.isEnabledFor(logging.DEBUG):
             correlation_id, response = received
             code = getattr(response, "error_code", 0)
-            error = f", {error_name(code)}" if code else ""
+            error = f", {errors.error_name(code)}" if code else ""
             wire_log.debug("%s -> %s #%d%s", self, type(response).__name__, correlation_id, error)
         if self._stage is Stage.OPEN:
             self._stage = Stage.ANSWERED
@@ -689,7 +672,7 @@ class Connection:
     def _socket_or_raise(self) -> socket.socket:
         """Return the socket. Raises KafkaConnectionError if the connection is closed."""
         if self._sock is None:
-            raise KafkaConnectionError(f"{self}: the connection is closed")
+            raise errors.KafkaConnectionError(f"{self}: the connection is closed")
         return self._sock
 
 
@@ -717,8 +700,8 @@ class _ClosingOnError:
         if error is None:
             return
         connection = self._connection
-        if isinstance(error, DecodeError):
-            raise connection._close_after(DecodeError(f"{connection}: {error}")) from error
+        if isinstance(error, errors.DecodeError):
+            raise connection._close_after(errors.DecodeError(f"{connection}: {error}")) from error
         if isinstance(error, OSError):
             # KafkaConnectionError is an OSError: the end of the stream is one of these too.
             failure = connection_error(

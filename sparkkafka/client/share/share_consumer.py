@@ -19,14 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, Self, TypeAlias
 
-from sparkkafka.client.arguments import (
-    NotPickled,
-    checked_flag,
-    checked_function,
-    checked_int,
-    checked_names,
-    checked_partition,
-)
+from sparkkafka import errors
+from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import (
     CLOSE_AFTER_ERROR_S,
@@ -36,39 +30,21 @@ from sparkkafka.client.consumer.consumer import (
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics.fetching import ShareMetrics
 from sparkkafka.client.metrics.sampled import Metrics
-from sparkkafka.client.share.acknowledgements import (
-    AcknowledgeType,
-    AcquiredPartition,
-    DamagedError,
-    PolledRecords,
-    ShareRecord,
-    offsets_of,
-    renewed_offsets,
-    require_all_acknowledged,
-)
+from sparkkafka.client.share import acknowledgements
 from sparkkafka.client.share.share_fetcher import AcknowledgementResult, ShareFetcher
 from sparkkafka.client.share.share_membership import ShareMember
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_share_consumer_settings
-from sparkkafka.errors import (
-    AcknowledgeError,
-    ConsumerStateError,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-    UnsupportedVersionError,
-    WakeupError,
-)
 
 log = logging.getLogger(__name__)
 
-_Renewal: TypeAlias = tuple[ShareRecord, AcquiredPartition]
+_Renewal: TypeAlias = tuple[acknowledgements.ShareRecord, acknowledgements.AcquiredPartition]
 """A record that was acknowledged with RENEW, and where it came from."""
 
-Callback: TypeAlias = Callable[[TopicPartition, list[range], KafkaError | None], object]
+Callback: TypeAlias = Callable[[TopicPartition, list[range], errors.KafkaError | None], object]
 
 
-class ShareConsumer(NotPickled):
+class ShareConsumer(arguments.NotPickled):
     """A member of a share group; `config` has Java's names, bootstrap.servers and group.id at
     least. Use it under `with`.
 
@@ -84,7 +60,7 @@ class ShareConsumer(NotPickled):
         self._fetcher = ShareFetcher(self._cluster, options, self._on_result, self._metrics)
         self._member = ShareMember(options, self._cluster, self._fetcher.wake, self._metrics)
         self._topics: frozenset[str] = frozenset()
-        self._polled: list[PolledRecords] = []
+        self._polled: list[acknowledgements.PolledRecords] = []
         """What the last poll has returned, without what was acknowledged and submitted."""
         self._renewing: dict[tuple[TopicPartition, int], _Renewal] = {}
         """By partition and offset: records whose RENEW the leader has not answered yet."""
@@ -93,7 +69,7 @@ class ShareConsumer(NotPickled):
         self._results: list[AcknowledgementResult] = []
         """Results that were not reported to the user yet."""
         self._callback: Callback | None = None
-        self._error_of_next_poll: KafkaError | None = None
+        self._error_of_next_poll: errors.KafkaError | None = None
         self._wakeup = threading.Event()
 
     def __enter__(self) -> Self:
@@ -113,9 +89,11 @@ class ShareConsumer(NotPickled):
         A group starts at the end of a new partition, or where its share.auto.offset.reset says.
         """
         with self._guard:
-            names = frozenset(checked_topic(name) for name in checked_names(topics, "topics"))
+            names = frozenset(
+                checked_topic(name) for name in arguments.checked_names(topics, "topics")
+            )
             if not names:
-                raise OptionError("topics is empty: call unsubscribe to read nothing")
+                raise errors.OptionError("topics is empty: call unsubscribe to read nothing")
             self._topics = names
             self._member.subscribe(names)
 
@@ -137,7 +115,7 @@ class ShareConsumer(NotPickled):
 
     # --- reading ----------------------------------------------------------------------------
 
-    def poll(self, timeout_s: float) -> list[ShareRecord]:
+    def poll(self, timeout_s: float) -> list[acknowledgements.ShareRecord]:
         """The next records that the group hands out to this member; empty if none came within
         `timeout_s`. About max.poll.records; more if batches are larger.
 
@@ -151,11 +129,11 @@ class ShareConsumer(NotPickled):
             with self._guard:
                 deadline = Deadline(seconds_of(timeout_s) * 1000)
                 if not self._topics:
-                    raise ConsumerStateError(
+                    raise errors.ConsumerStateError(
                         "there is nothing to read: call subscribe(topics) first"
                     )
                 self._accept_if_implicit()
-                require_all_acknowledged(self._polled)
+                acknowledgements.require_all_acknowledged(self._polled)
                 self._submit_acknowledgements()
                 is_polling = True
                 self._report_results()
@@ -171,13 +149,15 @@ class ShareConsumer(NotPickled):
     def _release_polled(self) -> None:
         """Undo the last poll, whose records the user does not get."""
         for polled in self._polled:
-            polled.acknowledge_rest(AcknowledgeType.RELEASE)
+            polled.acknowledge_rest(acknowledgements.AcknowledgeType.RELEASE)
         self._submit_acknowledgements()
 
-    def _poll(self, deadline: Deadline) -> list[ShareRecord]:
+    def _poll(self, deadline: Deadline) -> list[acknowledgements.ShareRecord]:
         """Exchange requests and responses until there are records, or until the deadline."""
         if self._guard.is_closed:
-            raise ConsumerStateError("this ShareConsumer was closed by a callback, inside poll")
+            raise errors.ConsumerStateError(
+                "this ShareConsumer was closed by a callback, inside poll"
+            )
         if self._error_of_next_poll is not None:
             error, self._error_of_next_poll = self._error_of_next_poll, None
             raise error
@@ -185,7 +165,7 @@ class ShareConsumer(NotPickled):
         while True:
             if self._wakeup.is_set():
                 self._wakeup.clear()
-                raise WakeupError("poll was ended by wakeup()")
+                raise errors.WakeupError("poll was ended by wakeup()")
             if self._fetcher.failures:
                 raise self._fetcher.failures.pop(0)
             self._member.poll()
@@ -207,16 +187,16 @@ class ShareConsumer(NotPickled):
             self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s, restart_s))
             has_received = True
 
-    def _collect(self, deadline: Deadline) -> list[ShareRecord]:
+    def _collect(self, deadline: Deadline) -> list[acknowledgements.ShareRecord]:
         """Decode acquired records, at most max.poll.records. Gaps, offsets without a record, are
         acknowledged as such; a damaged batch ends the poll."""
-        found: list[ShareRecord] = []
+        found: list[acknowledgements.ShareRecord] = []
         acquired = self._fetcher.acquired
         while acquired and len(found) < self._options.max_poll_records:
             source = acquired[0]
             try:
                 records, size_bytes, gaps = source.next(deadline)
-            except DamagedError as damage:
+            except acknowledgements.DamagedError as damage:
                 acquired.popleft()
                 self._fetcher.add_acknowledgements(source, damage.batches)
                 if not found:
@@ -228,7 +208,7 @@ class ShareConsumer(NotPickled):
                 raise
             self._fetcher.add_acknowledgements(source, gaps)
             if records:
-                self._polled.append(PolledRecords(source.tp, source, records))
+                self._polled.append(acknowledgements.PolledRecords(source.tp, source, records))
                 found += records
                 self._metrics.handed_out(source.tp.topic, len(records), size_bytes)
             if source.is_exhausted:
@@ -237,13 +217,13 @@ class ShareConsumer(NotPickled):
                 break
         return found
 
-    def _take_renewed(self) -> list[ShareRecord]:
+    def _take_renewed(self) -> list[acknowledgements.ShareRecord]:
         """Return the records whose locks the brokers have renewed, to be acknowledged again."""
         renewed, self._renewed = self._renewed, []
-        found: list[ShareRecord] = []
+        found: list[acknowledgements.ShareRecord] = []
         for source, rows in groupby(renewed, lambda renewal: renewal[1]):
             records = sorted((record for record, _ in rows), key=lambda record: record.offset)
-            self._polled.append(PolledRecords(source.tp, source, records))
+            self._polled.append(acknowledgements.PolledRecords(source.tp, source, records))
             found += records
         return found
 
@@ -256,7 +236,9 @@ class ShareConsumer(NotPickled):
     # --- acknowledging ----------------------------------------------------------------------
 
     def acknowledge(
-        self, record: ShareRecord, kind: AcknowledgeType = AcknowledgeType.ACCEPT
+        self,
+        record: acknowledgements.ShareRecord,
+        kind: acknowledgements.AcknowledgeType = acknowledgements.AcknowledgeType.ACCEPT,
     ) -> None:
         """Acknowledge a record of the last poll: it is processed (ACCEPT), must be handed out again
         (RELEASE), cannot be processed (REJECT), or takes longer (RENEW, Kafka 4.2). After RENEW the
@@ -264,8 +246,10 @@ class ShareConsumer(NotPickled):
 
         The next poll, commit or close sends it. For share.acknowledgement.mode=explicit.
         """
-        if not isinstance(record, ShareRecord):
-            raise OptionError(f"record is a ShareRecord that poll has returned, got {record!r}")
+        if not isinstance(record, acknowledgements.ShareRecord):
+            raise errors.OptionError(
+                f"record is a ShareRecord that poll has returned, got {record!r}"
+            )
         tp = TopicPartition(record.topic, record.partition)
         self.acknowledge_offset(tp, record.offset, kind)
 
@@ -273,25 +257,25 @@ class ShareConsumer(NotPickled):
         self,
         partition: TopicPartition,
         offset: int,
-        kind: AcknowledgeType = AcknowledgeType.ACCEPT,
+        kind: acknowledgements.AcknowledgeType = acknowledgements.AcknowledgeType.ACCEPT,
     ) -> None:
         """As `acknowledge`, for the record at this offset."""
         with self._guard:
             if self._options.acknowledgement_mode != "explicit":
-                raise ConsumerStateError(
+                raise errors.ConsumerStateError(
                     "records are acknowledged by the next poll, or by commit: to acknowledge "
                     "single ones set share.acknowledgement.mode=explicit"
                 )
-            if not isinstance(kind, AcknowledgeType):
-                raise OptionError(f"kind is an AcknowledgeType such as ACCEPT, got {kind!r}")
-            tp = checked_partition(partition, "partition")
-            checked_int(offset, "offset")
-            if kind == AcknowledgeType.RENEW:
+            if not isinstance(kind, acknowledgements.AcknowledgeType):
+                raise errors.OptionError(f"kind is an AcknowledgeType such as ACCEPT, got {kind!r}")
+            tp = arguments.checked_partition(partition, "partition")
+            arguments.checked_int(offset, "offset")
+            if kind == acknowledgements.AcknowledgeType.RENEW:
                 self._require_renewals(tp)
             if not any(
                 polled.tp == tp and polled.acknowledge(offset, kind) for polled in self._polled
             ):
-                raise ConsumerStateError(
+                raise errors.ConsumerStateError(
                     f"the last poll has returned no record {offset} of {partition}, or its "
                     "acknowledgement is sent already (the next poll returns a renewed record)"
                 )
@@ -299,7 +283,7 @@ class ShareConsumer(NotPickled):
     def _require_renewals(self, tp: TopicPartition) -> None:
         """Raises UnsupportedVersionError if the leader does not know RENEW."""
         if any(polled.tp == tp and polled.source.session.cannot_renew for polled in self._polled):
-            raise UnsupportedVersionError(
+            raise errors.UnsupportedVersionError(
                 f"RENEW needs Kafka 4.2 or later, which the leader of {tp} is not: acknowledge "
                 "otherwise, or raise share.record.lock.duration.ms of the group"
             )
@@ -312,7 +296,7 @@ class ShareConsumer(NotPickled):
         KafkaTimeoutError after `timeout_s` (default.api.timeout.ms). `asynchronous` does not wait:
         the callback gets the result, else a failure is a warning in the log.
         """
-        checked_flag(asynchronous, "asynchronous")
+        arguments.checked_flag(asynchronous, "asynchronous")
         with self._guard:
             self._report_results()
             self._accept_if_implicit()
@@ -322,18 +306,18 @@ class ShareConsumer(NotPickled):
                 return
             deadline = deadline_of(timeout_s) or self._cluster.deadline()
             self._await_responses(deadline)
-            failed: dict[tuple[str, int], KafkaError] = {
+            failed: dict[tuple[str, int], errors.KafkaError] = {
                 result.tp: result.error for result in self._results if result.error is not None
             }
             self._report_results(warn=False)
             if failed:
-                raise AcknowledgeError(failed)
+                raise errors.AcknowledgeError(failed)
 
     def _await_responses(self, deadline: Deadline) -> None:
         """Wait until all acknowledgements are answered. Raises KafkaTimeoutError."""
         while self._fetcher.has_unanswered:
             if deadline.expired:
-                raise KafkaTimeoutError(
+                raise errors.KafkaTimeoutError(
                     f"no response to acknowledgements of share group {self._options.group_id!r} "
                     f"within {deadline.text}: whether the brokers have them is not known"
                 )
@@ -345,7 +329,7 @@ class ShareConsumer(NotPickled):
         answered to acknowledgements, inside poll, commit or close: `offsets` is a list of ranges,
         `error` None if the leader has them."""
         with self._guard:
-            self._callback = checked_function(callback, "callback")
+            self._callback = arguments.checked_function(callback, "callback")
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
@@ -357,7 +341,7 @@ class ShareConsumer(NotPickled):
         """With implicit acknowledgement accept the records of the last poll."""
         if self._options.acknowledgement_mode == "implicit":
             for polled in self._polled:
-                polled.acknowledge_rest(AcknowledgeType.ACCEPT)
+                polled.acknowledge_rest(acknowledgements.AcknowledgeType.ACCEPT)
 
     def _submit_acknowledgements(self) -> None:
         """Pass the acknowledgements to the fetcher, which sends them with its next requests."""
@@ -370,10 +354,10 @@ class ShareConsumer(NotPickled):
 
     def _on_result(self, result: AcknowledgementResult) -> None:
         """Keep a result for the user, and the renewed records for the next poll."""
-        count = sum(len(offsets) for offsets in offsets_of(result.batches))
+        count = sum(len(offsets) for offsets in acknowledgements.offsets_of(result.batches))
         if count:
             self._metrics.acknowledged(count, failed=result.error is not None)
-        for offset in renewed_offsets(result.batches):
+        for offset in acknowledgements.renewed_offsets(result.batches):
             renewal = self._renewing.pop((result.tp, offset), None)
             if renewal is not None and result.error is None:
                 self._renewed.append(renewal)
@@ -384,7 +368,7 @@ class ShareConsumer(NotPickled):
         while self._results:
             tp, batches, error = self._results.pop(0)
             if self._callback is not None:
-                offsets = offsets_of(batches)
+                offsets = acknowledgements.offsets_of(batches)
                 if offsets:
                     self._callback(tp, offsets, error)
             elif error is not None and warn:
@@ -424,7 +408,7 @@ class ShareConsumer(NotPickled):
                 self._fetcher.close_sessions()
                 self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
                 self._fetcher.drop_acquired()
-        except KafkaError as error:
+        except errors.KafkaError as error:
             log.warning("share group %s: while leaving: %s", self._options.group_id, error)
         finally:
             self._member.close(deadline)

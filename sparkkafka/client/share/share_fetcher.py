@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import no_leader_error
 from sparkkafka.client.consumer.fetched_records import (
@@ -40,15 +41,6 @@ from sparkkafka.client.share.acknowledgements import (
 from sparkkafka.client.share.share_membership import NEEDS_KAFKA
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ShareConsumerOptions
-from sparkkafka.errors import (
-    BrokerError,
-    CorruptRecordError,
-    DecodeError,
-    ErrorCode,
-    KafkaConnectionError,
-    KafkaError,
-    UnsupportedVersionError,
-)
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.constants import NO_LEADER_EPOCH
 from sparkkafka.protocol.messages import (
@@ -139,7 +131,9 @@ class ShareSession:
         is_limited = options.acquire_mode == "record_limit"
         if not connection.supports(ShareFetchRequest, ACQUIRE_MODE_VERSION if is_limited else 0):
             needs = "share.acquire.mode=record_limit needs Kafka 4.2 or later"
-            raise UnsupportedVersionError(f"{connection}: {needs if is_limited else NEEDS_KAFKA}")
+            raise errors.UnsupportedVersionError(
+                f"{connection}: {needs if is_limited else NEEDS_KAFKA}"
+            )
         topics: dict[uuid.UUID, list[ShareFetchPartition]] = {}
         for tp, topic_id in assigned.items():
             if tp in self.unsent or in_session.get(tp) != topic_id:
@@ -196,9 +190,9 @@ class ShareSession:
 # The broker does not have the session: the next request opens a new one.
 _SESSION_ENDED = frozenset(
     {
-        ErrorCode.SHARE_SESSION_NOT_FOUND,
-        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
-        ErrorCode.SHARE_SESSION_LIMIT_REACHED,
+        errors.ErrorCode.SHARE_SESSION_NOT_FOUND,
+        errors.ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+        errors.ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     }
 )
 
@@ -214,7 +208,7 @@ class AcknowledgementResult(NamedTuple):
 
     tp: TopicPartition
     batches: Batches
-    error: KafkaError | None
+    error: errors.KafkaError | None
 
 
 class ShareFetcher:
@@ -240,7 +234,7 @@ class ShareFetcher:
         self._next_lookup_s = 0.0
         self.acquired: deque[AcquiredPartition] = deque()
         """The acquired records that no poll has returned yet."""
-        self.failures: list[KafkaError] = []
+        self.failures: list[errors.KafkaError] = []
         """Errors that a retry cannot fix, for polls to raise; other partitions are read on."""
         self.lock_timeout_ms: int | None = None
         """How long this member has acquired records for, by the last response."""
@@ -337,7 +331,7 @@ class ShareFetcher:
         try:
             broker = self._cluster.brokers.get(session.node_id)
             if broker is None:
-                raise KafkaConnectionError(f"broker {session.node_id} is gone")
+                raise errors.KafkaConnectionError(f"broker {session.node_id} is gone")
             connection = leader.open(broker, self._cluster.connections, self.wake)
             if connection is None:
                 return
@@ -349,11 +343,11 @@ class ShareFetcher:
             session.request = request
             session.sent, session.unsent = session.unsent, {}
             leader.sent_s = time.monotonic()
-        except KafkaError as error:
+        except errors.KafkaError as error:
             self._on_broker_failure(session, error)
         except BaseException:  # Ctrl-C: the request may have been sent
             self._lose_session(
-                session, KafkaConnectionError(f"broker {session.node_id}: interrupted")
+                session, errors.KafkaConnectionError(f"broker {session.node_id}: interrupted")
             )
             raise
 
@@ -363,7 +357,7 @@ class ShareFetcher:
         limit = Deadline(max(deadline.remaining_s() * 1000, 1_000))
         try:
             self._cluster.request_metadata(topics, limit)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             if not error.retriable:
                 raise
             log.warning("%s", error)
@@ -403,11 +397,11 @@ class ShareFetcher:
                         self._on_response(session, connection, response, buffer)
                     finally:
                         buffer.release()
-            except KafkaError as error:
+            except errors.KafkaError as error:
                 self._on_broker_failure(session, error)
             except BaseException:  # Ctrl-C: the response is lost
                 self._lose_session(
-                    session, KafkaConnectionError(f"broker {session.node_id}: interrupted")
+                    session, errors.KafkaConnectionError(f"broker {session.node_id}: interrupted")
                 )
                 raise
 
@@ -429,7 +423,9 @@ class ShareFetcher:
             self.lock_timeout_ms = response.acquisition_lock_timeout_ms
         code = response.error_code
         if code:
-            self._on_error_response(session, BrokerError(code, where, response.error_message))
+            self._on_error_response(
+                session, errors.BrokerError(code, where, response.error_message)
+            )
             return
         if request.share_session_epoch == CLOSE_EPOCH:
             session.end()
@@ -441,7 +437,7 @@ class ShareFetcher:
             for row in topic.partitions:
                 tp = requested.pop((topic.topic_id, row.partition_index), None)
                 if tp is None:
-                    raise DecodeError(
+                    raise errors.DecodeError(
                         f"{where}: the response has partition {row.partition_index} of topic "
                         f"{topic.topic_id}, which was not requested, or has it twice"
                     )
@@ -457,14 +453,14 @@ class ShareFetcher:
                     has_news = has_news or has_records
         # The response to a ShareFetch may leave out partitions whose acknowledgements the broker
         # has accepted, that to a ShareAcknowledge may not.
-        code = 0 if is_fetch else ErrorCode.UNKNOWN_SERVER_ERROR
+        code = 0 if is_fetch else errors.ErrorCode.UNKNOWN_SERVER_ERROR
         left_out, session.sent = session.sent, {}
         for tp, batches in left_out.items():
             message = f"the response leaves {tp} out"
             self._on_acknowledged(tp, batches, code, where, message)
         leader.pace(self._options.fetch.fetch_max_wait_ms, has_news=has_news or not is_fetch)
 
-    def _on_error_response(self, session: ShareSession, error: BrokerError) -> None:
+    def _on_error_response(self, session: ShareSession, error: errors.BrokerError) -> None:
         """Handle an error for a whole request. Unless it ends the session, this member keeps the
         records that it has acquired."""
         if error.code in _SESSION_ENDED:
@@ -489,8 +485,8 @@ class ShareFetcher:
         """Report the result of acknowledgements of a partition."""
         error = None
         if code:
-            reason = LOCK_EXPIRED if code == ErrorCode.INVALID_RECORD_STATE else message
-            error = BrokerError(code, where, reason)
+            reason = LOCK_EXPIRED if code == errors.ErrorCode.INVALID_RECORD_STATE else message
+            error = errors.BrokerError(code, where, reason)
             self._cluster.note_error(tp, code)
         self._on_result(AcknowledgementResult(tp, batches, error))
 
@@ -504,9 +500,9 @@ class ShareFetcher:
     ) -> bool:
         """Keep the acquired records of a partition; return whether its row has records."""
         if row.error_code:
-            error = BrokerError(row.error_code, where, row.error_message)
+            error = errors.BrokerError(row.error_code, where, row.error_message)
             self._cluster.note_error(tp, row.error_code)
-            if row.error_code == ErrorCode.UNKNOWN_TOPIC_ID:
+            if row.error_code == errors.ErrorCode.UNKNOWN_TOPIC_ID:
                 self._cluster.mark_stale(tp.topic)
             if _is_retriable(error):
                 log.info("%s: trying again: %s", tp, error)
@@ -518,7 +514,7 @@ class ShareFetcher:
             return False
         ranges = sorted_ranges(row.acquired_records)
         if ranges is None:
-            raise DecodeError(f"{where}: the acquired records are not ranges in order")
+            raise errors.DecodeError(f"{where}: the acquired records are not ranges in order")
         fetched = self._fetched_records(tp, row, ranges, buffer)
         self.acquired.append(AcquiredPartition(tp, session, fetched, ranges))
         return len(row.records) > 0
@@ -529,10 +525,10 @@ class ShareFetcher:
         """Return the records of a partition's row, to be decoded later."""
         options = self._options.fetch
         start, end = ranges[0].first_offset, ranges[-1].last_offset + 1
-        damage: CorruptRecordError | None = None
+        damage: errors.CorruptRecordError | None = None
         try:
             taken = take_batches(row, options, end)
-        except CorruptRecordError as error:
+        except errors.CorruptRecordError as error:
             taken, damage = take_before_damage(tp, row, options, error, start)
         return FetchedRecords(
             tp,
@@ -548,7 +544,7 @@ class ShareFetcher:
 
     # --- failures ---------------------------------------------------------------------------
 
-    def _on_broker_failure(self, session: ShareSession, error: KafkaError) -> None:
+    def _on_broker_failure(self, session: ShareSession, error: errors.KafkaError) -> None:
         """Handle that a leader did not answer: its session is lost, and a new one is opened later.
         Raises errors that a retry cannot fix."""
         self._lose_session(session, error)
@@ -560,10 +556,10 @@ class ShareFetcher:
         session.leader.back_off()
         if not error.retriable:
             raise error
-        level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
+        level = logging.INFO if isinstance(error, errors.KafkaConnectionError) else logging.WARNING
         log.log(level, "broker %d: trying again: %s", session.node_id, error)
 
-    def _lose_session(self, session: ShareSession, error: KafkaError) -> None:
+    def _lose_session(self, session: ShareSession, error: errors.KafkaError) -> None:
         """End the session. Its acquired records go to other members, and its acknowledgements have
         failed with `error`."""
         for acquired in [acquired for acquired in self.acquired if acquired.session is session]:
@@ -593,7 +589,7 @@ class ShareFetcher:
         if session.generation == acquired.generation:
             session.unsent.setdefault(acquired.tp, []).extend(batches)
             return
-        error = KafkaError(
+        error = errors.KafkaError(
             f"{acquired.tp}: the share session with broker {session.node_id} in which these "
             "records were handed out is over: they are handed out again, to any member"
         )
@@ -608,7 +604,7 @@ class ShareFetcher:
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)
 
 
-def _is_retriable(error: BrokerError) -> bool:
+def _is_retriable(error: errors.BrokerError) -> bool:
     """Whether a retry may help: as in Java also after UNKNOWN_SERVER_ERROR, which brokers answer
     while a topic is deleted."""
-    return error.retriable or error.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    return error.retriable or error.code == errors.ErrorCode.UNKNOWN_SERVER_ERROR

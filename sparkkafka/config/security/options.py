@@ -18,14 +18,8 @@ from typing import Any, Final, NamedTuple
 from sparkkafka.config.kinds import BROKEN_TLS, Referable, split_list
 from sparkkafka.config.option_table import SECURITY, names_by_attribute
 from sparkkafka.config.parsed_options import ParsedOptions, warn
+from sparkkafka.config.security import references
 from sparkkafka.config.security.java import jvm_truststore
-from sparkkafka.config.security.references import (
-    ResolvedValues,
-    WithReferences,
-    has_other_reference,
-    has_reference,
-    resolve_references,
-)
 from sparkkafka.config.security.sasl import sasl_choice
 from sparkkafka.config.security.settings import (
     SaslChoice,
@@ -41,7 +35,7 @@ SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SecurityOptions(WithReferences):
+class SecurityOptions(references.WithReferences):
     """security.*, ssl.* and sasl.* as the user set them; empty if not set."""
 
     GROUP = "security"
@@ -125,7 +119,7 @@ def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -
     fields = parsed.group(SecurityOptions.GROUP)
     names = tuple((name, parsed.names[f"security.{name}"]) for name in fields)
     options = SecurityOptions(**fields, names=names)
-    if not has_reference(options.protocol):
+    if not references.has_reference(options.protocol):
         _warn_of_unused(options, parsed.prefix)
     if parsed.prefix:
         _warn_of_visible_key(options)
@@ -136,10 +130,10 @@ def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -
     return options
 
 
-def warn_of_other_references(options: WithReferences, prefix: str = "") -> None:
+def warn_of_other_references(options: references.WithReferences, prefix: str = "") -> None:
     """Warn of each ${…:…} of a provider that is not set up."""
     for name, text in options.texts():
-        if has_other_reference(text):
+        if references.has_other_reference(text):
             option = prefix + options.name_of(name)
             warn(
                 f"{option} as it stands",
@@ -150,7 +144,7 @@ def warn_of_other_references(options: WithReferences, prefix: str = "") -> None:
 def _warn_of_visible_key(options: SecurityOptions) -> None:
     """Warn of a key in PEM: Spark's redaction, which depends on an option's name, does not hide
     it."""
-    if options.keystore_key and not has_reference(options.keystore_key.reveal()):
+    if options.keystore_key and not references.has_reference(options.keystore_key.reveal()):
         name = f"kafka.{options.name_of('keystore_key')}"
         warn(
             f"{name} shown",
@@ -233,20 +227,20 @@ def secure_settings(
     )
 
 
-def _resolve_values(options: SecurityOptions) -> ResolvedValues:
+def _resolve_values(options: SecurityOptions) -> references.ResolvedValues:
     """Return the parsed values of all fields, with their references resolved. Raises OptionError.
 
     Secrets and endpoints stay a Secret; sasl.jaas.config keeps its references for its own parser.
     """
     kinds = {row.field: row.kind for row in SECURITY if row.field and not row.alias_of}
-    values = ResolvedValues(options)
+    values = references.ResolvedValues(options)
     for field in [field.name for field in dataclasses.fields(options)]:
         value = values[field] = getattr(options, field)
         if not isinstance(value, str | Secret):
             continue
         text = value if isinstance(value, Secret) else Secret(value)
         if text and field != "jaas_config":  # its parser resolves the references in it
-            text = resolve_references(text, options.name_of(field))
+            text = references.resolve_references(text, options.name_of(field))
         # An endpoint's text is hidden too: some have a key in their query.
         if isinstance(value, Secret) or field in options.URL_FIELDS:
             values[field] = text
@@ -265,7 +259,7 @@ def _resolve_values(options: SecurityOptions) -> ResolvedValues:
     return values
 
 
-def _tls_settings(values: ResolvedValues) -> TlsSettings:
+def _tls_settings(values: references.ResolvedValues) -> TlsSettings:
     """Return the settings of TLS. Raises OptionError if those of stores conflict."""
 
     def store(path_field: str, text_field: str = "", password_field: str = "") -> Store:
@@ -303,7 +297,7 @@ def _tls_settings(values: ResolvedValues) -> TlsSettings:
     )
 
 
-def _check_stores(values: ResolvedValues) -> None:
+def _check_stores(values: references.ResolvedValues) -> None:
     """Raise OptionError if a store is set twice, or lacks the option that it needs."""
     for field, *excluded in (
         ("truststore_location", "truststore_certificates"),

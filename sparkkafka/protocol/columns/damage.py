@@ -10,11 +10,7 @@ from typing import NamedTuple
 
 from sparkkafka.errors import CorruptRecordError
 from sparkkafka.protocol.records.batches import RecordBatch
-from sparkkafka.protocol.wire.varints import (
-    VARINT_BITS,
-    BadVarintError,
-    read_zigzag,
-)
+from sparkkafka.protocol.wire import varints
 
 MIN_HEADER_BYTES = 2  # key length and value length
 
@@ -43,10 +39,10 @@ def check_batch(
             return
         try:
             end = _check_record(batch, raw, position, known_delta, last_delta)
-        except (IndexError, BadVarintError, UnicodeDecodeError, ValueError) as error:
+        except (IndexError, varints.BadVarintError, UnicodeDecodeError, ValueError) as error:
             reason = {
                 IndexError: "it ends too early",
-                BadVarintError: "a number in it is too long",
+                varints.BadVarintError: "a number in it is too long",
                 UnicodeDecodeError: "a header key is not UTF-8",
             }.get(type(error), str(error))
             delta = known_delta[0] if known_delta else last_delta + 1
@@ -72,36 +68,36 @@ def _check_record(
     where it ends. Its offset delta is appended to `known_delta` once it is checked, for the error
     about what follows it. Raises ValueError (also BadVarintError, UnicodeDecodeError), IndexError.
     """
-    length, at = read_zigzag(raw, at, len(raw), VARINT_BITS)
+    length, at = varints.read_zigzag(raw, at, len(raw), varints.VARINT_BITS)
     end = at + length
     if length < 0:
         raise ValueError(f"its length is {length}")
     if end > len(raw):
         raise ValueError(f"it has {length} bytes, only {len(raw) - at} are left")
     raw = raw[:end]
-    _, at = read_zigzag(raw, at + 1, end)
-    delta, at = read_zigzag(raw, at, end, VARINT_BITS)
+    _, at = varints.read_zigzag(raw, at + 1, end)
+    delta, at = varints.read_zigzag(raw, at, end, varints.VARINT_BITS)
     if not 0 <= delta <= batch.last_offset_delta:
         raise ValueError(f"its offset delta is {delta}")
     if delta <= last_delta:
         raise ValueError(f"its offset delta is {delta}, behind a record with {last_delta}")
     known_delta.append(delta)
     for what in ("key", "value"):
-        length, at = read_zigzag(raw, at, end, VARINT_BITS)
+        length, at = varints.read_zigzag(raw, at, end, varints.VARINT_BITS)
         if length < -1:
             raise ValueError(f"its {what} length is {length}")
         at += max(length, 0)
-    count, at = read_zigzag(raw, at, end, VARINT_BITS)
+    count, at = varints.read_zigzag(raw, at, end, varints.VARINT_BITS)
     if count < 0 or count * MIN_HEADER_BYTES > end - at:
         raise ValueError(f"it has {count} headers in {max(end - at, 0)} bytes")
     for _ in range(count):
-        length, at = read_zigzag(raw, at, end, VARINT_BITS)
+        length, at = varints.read_zigzag(raw, at, end, varints.VARINT_BITS)
         if length < 0:
             raise ValueError(f"a header key length is {length}")
         if at + length > end:
             raise IndexError
         raw[at : at + length].decode()
-        length, at = read_zigzag(raw, at + length, end, VARINT_BITS)
+        length, at = varints.read_zigzag(raw, at + length, end, varints.VARINT_BITS)
         if length < -1:
             raise ValueError(f"a header value length is {length}")
         at += max(length, 0)

@@ -19,24 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.errors import EncodeError
+from sparkkafka.protocol import constants
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.join import Blobs, join_records
-from sparkkafka.protocol.constants import (
-    MAX_INT32,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-)
-from sparkkafka.protocol.records.arrow import (
-    BATCH_POOL,
-    as_binary,
-    blob_offsets,
-    is_valid,
-    or_zero,
-    repeat_text,
-)
+from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.batches import MAGIC, RECORD_BATCH_OVERHEAD, RecordBatch
 from sparkkafka.protocol.records.varint_columns import (
     Ints,
@@ -49,7 +36,7 @@ from sparkkafka.protocol.records.varint_columns import (
 from sparkkafka.protocol.wire.varints import append_varint, varint_size
 from sparkkafka.protocol.wire.varints import zigzag as zigzag_of
 
-MAX_BATCH_BYTES = MAX_INT32
+MAX_BATCH_BYTES = constants.MAX_INT32
 
 _GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
 _GROUP_RECORDS = 32768
@@ -239,7 +226,7 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
     for column, name in ((columns.keys, "key"), (columns.values, "value")):
         longest = 0
         if column is not None:
-            offsets = blob_offsets(as_binary(column, name))
+            offsets = arrow.blob_offsets(arrow.as_binary(column, name))
             longest = int(np.diff(offsets).max())
             total += int(offsets[-1]) - int(offsets[0])
         numbers += varint_size(2 * longest)
@@ -323,15 +310,15 @@ def _as_record_batch(batch: EncodedBatch) -> RecordBatch:
     """Make the batch that `decode_batches` takes, with offsets from zero."""
     return RecordBatch(
         base_offset=0,
-        partition_leader_epoch=NO_LEADER_EPOCH,
+        partition_leader_epoch=constants.NO_LEADER_EPOCH,
         magic=MAGIC,
         attributes=0,
         last_offset_delta=batch.record_count - 1,
         base_timestamp=batch.base_timestamp,
         max_timestamp=batch.max_timestamp,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        base_sequence=NO_SEQUENCE,
+        producer_id=constants.NO_PRODUCER_ID,
+        producer_epoch=constants.NO_PRODUCER_EPOCH,
+        base_sequence=constants.NO_SEQUENCE,
         record_count=batch.record_count,
         data=memoryview(batch.payload),
         size_bytes=RECORD_BATCH_OVERHEAD + len(batch.payload),
@@ -472,7 +459,9 @@ class _Rows:
 
 # --- columns of keys, values and headers ----------------------------------------------------------
 
-_NOTHING = repeat_text("", 1).cast(pa.binary())[0]  # b"" itself would make pyarrow import pandas
+_NOTHING = arrow.repeat_text("", 1).cast(pa.binary())[
+    0
+]  # b"" itself would make pyarrow import pandas
 
 
 def pack_varints(fields: Sequence[Varints | int], count: int) -> pa.Array:
@@ -510,7 +499,7 @@ def join_rows(parts: Sequence[Any]) -> pa.Array:
         _NOTHING,
         null_handling="replace",
         null_replacement=b"",
-        memory_pool=BATCH_POOL,
+        memory_pool=arrow.BATCH_POOL,
     )
 
 
@@ -519,12 +508,12 @@ class BlobColumn:
     each key or value in a record."""
 
     def __init__(self, column: pa.Array, name: str) -> None:
-        self.array = as_binary(column, name)
-        self.offsets: Ints = blob_offsets(self.array).astype(np.int64)
+        self.array = arrow.as_binary(column, name)
+        self.offsets: Ints = arrow.blob_offsets(self.array).astype(np.int64)
         byte_counts = self.lengths = np.diff(self.offsets)
         """Bytes of each row, -1 for null."""
         if self.array.null_count:
-            null = ~is_valid(self.array)
+            null = ~arrow.is_valid(self.array)
             self.lengths = np.where(null, -1, byte_counts)
             byte_counts = np.where(null, 0, byte_counts)
         self.min_length = int(self.lengths.min()) if len(byte_counts) else 0
@@ -573,7 +562,7 @@ class HeaderColumn:
         fields = {field.name: index for index, field in enumerate(kind.value_type)}
         if set(fields) != {"key", "value"}:
             raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
-        counts = or_zero(pc.list_value_length(column)).astype(np.int64)
+        counts = arrow.or_zero(pc.list_value_length(column)).astype(np.int64)
         self._counts = counts
         # Row i has the headers [_edges[i], _edges[i + 1]).
         self._edges = np.zeros(len(counts) + 1, np.int64)
@@ -583,7 +572,7 @@ class HeaderColumn:
         self._keys = BlobColumn(children[fields["key"]], "header key")
         self._values = BlobColumn(children[fields["value"]], "header value")
         if self._keys.array.null_count:
-            null = int(is_valid(self._keys.array).argmin())
+            null = int(arrow.is_valid(self._keys.array).argmin())
             row = int(np.searchsorted(self._edges, null, "right")) - 1
             raise EncodeError(f"row {row}: a header key is null")
         ends = np.zeros(int(self._edges[-1]) + 1, np.int64)

@@ -41,12 +41,7 @@ from sparkkafka.protocol.columns.record_starts import RecordBounds
 from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.codecs import BytesLike
 from sparkkafka.protocol.records.compression import PIECE_BYTES
-from sparkkafka.protocol.wire.varints import (
-    VARINT_BITS,
-    VARLONG_BITS,
-    BadVarintError,
-    read_zigzag,
-)
+from sparkkafka.protocol.wire import varints
 
 _WRAP = 1 << 64
 
@@ -103,8 +98,8 @@ def _record_size(data: memoryview) -> int | None:
     """Return the bytes of the record that `data` begins with, length prefix included; None without
     a valid prefix. The record may be longer than `data`."""
     try:
-        length, at = read_zigzag(data, 0, len(data), VARINT_BITS)
-    except (IndexError, BadVarintError):
+        length, at = varints.read_zigzag(data, 0, len(data), varints.VARINT_BITS)
+    except (IndexError, varints.BadVarintError):
         return None
     return at + length if length >= 0 else None
 
@@ -130,10 +125,10 @@ class _Payload:
         """Drop the first bytes."""
         self.data = self.data[size:]
 
-    def read_varint(self, bits: int = VARINT_BITS) -> tuple[int, int]:
+    def read_varint(self, bits: int = varints.VARINT_BITS) -> tuple[int, int]:
         """Read and drop a zigzag varint: (its value, its size). Raises IndexError if it is cut off,
         BadVarintError."""
-        value, size = read_zigzag(self.data, 0, len(self.data), bits)
+        value, size = varints.read_zigzag(self.data, 0, len(self.data), bits)
         self.drop(size)
         return value, size
 
@@ -166,7 +161,7 @@ class _LargeRecord:
         """Yield empty chunks, then the record if it is selected. Raises CorruptRecordError."""
         try:
             yield from self._decode()
-        except (DamageError, BadVarintError):
+        except (DamageError, varints.BadVarintError):
             raise self._damaged("its fields do not fit into it") from None
 
     def _decode(self) -> Iterator[DecodedRecords]:
@@ -178,7 +173,7 @@ class _LargeRecord:
             raise self._too_large(f"it has {length} bytes")
         self._remaining = length
         yield from self._read_bytes(1, keep=False)  # attributes, which Kafka does not use
-        timestamp_delta = yield from self._read_varint(VARLONG_BITS)
+        timestamp_delta = yield from self._read_varint(varints.VARLONG_BITS)
         delta = yield from self._read_varint()
         if not progress.last_delta < delta <= batch.last_offset_delta:
             raise self._damaged(
@@ -252,7 +247,7 @@ class _LargeRecord:
         keys, values = (pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True))
         return make_header_lists(np.array([count]), keys, values)
 
-    def _read_varint(self, bits: int = VARINT_BITS) -> Generator[DecodedRecords, None, int]:
+    def _read_varint(self, bits: int = varints.VARINT_BITS) -> Generator[DecodedRecords, None, int]:
         """Read and drop the next field, a zigzag varint. Raises DamageError if it leaves the
         record, BadVarintError."""
         while True:

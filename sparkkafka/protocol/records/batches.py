@@ -35,21 +35,9 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError, EncodeError
-from sparkkafka.protocol.constants import (
-    CODEC_MASK,
-    LOG_APPEND_TIME_FLAG,
-    MAX_INT64,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-)
+from sparkkafka.protocol import constants
+from sparkkafka.protocol.records import compression
 from sparkkafka.protocol.records.codecs import BytesLike, Codec
-from sparkkafka.protocol.records.compression import (
-    OutputTooLargeError,
-    compress,
-    decompressed_pieces,
-)
 from sparkkafka.protocol.records.legacy import (
     LOG_OVERHEAD_BYTES,
     MAGIC_POSITION,
@@ -129,7 +117,7 @@ class RecordBatch(NamedTuple):
     @property
     def codec(self) -> Codec:
         """The codec of `data`. Raises CorruptRecordError for an id that no codec has."""
-        codec_id = self.attributes & CODEC_MASK
+        codec_id = self.attributes & constants.CODEC_MASK
         if codec_id > Codec.ZSTD:
             raise CorruptRecordError(
                 f"compression codec {codec_id} is not known", 0, offset=self.base_offset
@@ -138,14 +126,14 @@ class RecordBatch(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        return bool(self.attributes & LOG_APPEND_TIME_FLAG)
+        return bool(self.attributes & constants.LOG_APPEND_TIME_FLAG)
 
     @property
     def timestamp_type(self) -> int:
         """NO_TIMESTAMP_TYPE (magic 0), CREATE_TIME or LOG_APPEND_TIME."""
         if self.magic == 0:
             return NO_TIMESTAMP_TYPE
-        return LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME_FLAG else CREATE_TIME
+        return LOG_APPEND_TIME if self.attributes & constants.LOG_APPEND_TIME_FLAG else CREATE_TIME
 
     @property
     def is_transactional(self) -> bool:
@@ -178,8 +166,8 @@ class RecordBatch(NamedTuple):
         if not self.record_count and not len(self.data):
             return
         try:
-            yield from decompressed_pieces(self.codec, self.data, max_bytes)
-        except OutputTooLargeError as error:
+            yield from compression.decompressed_pieces(self.codec, self.data, max_bytes)
+        except compression.OutputTooLargeError as error:
             raise at_offset(BatchTooLargeError, error, self.base_offset) from error
         except CorruptRecordError:
             raise
@@ -290,7 +278,10 @@ def split_batches(
                     position + _CRC_POSITION,
                     offset=base_offset,
                 )
-        if not 0 <= last_offset_delta < MAX_INT64 - base_offset or base_offset < next_offset:
+        if (
+            not 0 <= last_offset_delta < constants.MAX_INT64 - base_offset
+            or base_offset < next_offset
+        ):
             # The CRC does not cover the offset, so this is its only check. A batch that ended
             # before it began would send the reader in circles.
             raise CorruptRecordError(
@@ -342,15 +333,15 @@ def _from_legacy(batch: LegacyBatch) -> RecordBatch:
     """Make the batch that a reader gets of converted messages."""
     return RecordBatch(
         base_offset=batch.base_offset,
-        partition_leader_epoch=NO_LEADER_EPOCH,
+        partition_leader_epoch=constants.NO_LEADER_EPOCH,
         magic=batch.magic,
-        attributes=LOG_APPEND_TIME_FLAG if batch.log_append_time else 0,
+        attributes=constants.LOG_APPEND_TIME_FLAG if batch.log_append_time else 0,
         last_offset_delta=batch.last_offset_delta,
         base_timestamp=batch.base_timestamp,
         max_timestamp=batch.max_timestamp,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        base_sequence=NO_SEQUENCE,
+        producer_id=constants.NO_PRODUCER_ID,
+        producer_epoch=constants.NO_PRODUCER_EPOCH,
+        base_sequence=constants.NO_SEQUENCE,
         record_count=batch.record_count,
         data=memoryview(batch.payload),
         size_bytes=batch.size_bytes,
@@ -374,15 +365,15 @@ def batch_parts(
     max_timestamp: int,
     codec: Codec = Codec.NONE,
     level: int | None = None,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
+    producer_id: int = constants.NO_PRODUCER_ID,
+    producer_epoch: int = constants.NO_PRODUCER_EPOCH,
+    base_sequence: int = constants.NO_SEQUENCE,
     transactional: bool = False,
     control: bool = False,
     log_append_time: bool = False,
     base_offset: int = 0,
     last_offset_delta: int | None = None,
-    partition_leader_epoch: int = NO_LEADER_EPOCH,
+    partition_leader_epoch: int = constants.NO_LEADER_EPOCH,
 ) -> tuple[bytes, BytesLike]:
     """Build a batch: (its header, the records to send, which are `payload` itself, not copied, or
     what compression made of it). Neither is changed afterwards.
@@ -395,14 +386,14 @@ def batch_parts(
     Raises EncodeError for values that the header cannot hold.
     """
     if codec is not Codec.NONE:
-        packed = compress(codec, payload, level)
+        packed = compression.compress(codec, payload, level)
         if len(packed) < len(payload):
             payload = packed
         else:
             codec = Codec.NONE
     attributes = (
         codec
-        | (LOG_APPEND_TIME_FLAG if log_append_time else 0)
+        | (constants.LOG_APPEND_TIME_FLAG if log_append_time else 0)
         | (TRANSACTIONAL_FLAG if transactional else 0)
         | (CONTROL_FLAG if control else 0)
     )

@@ -28,13 +28,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError
-from sparkkafka.protocol.constants import (
-    CODEC_MASK,
-    LOG_APPEND_TIME_FLAG,
-    MAX_INT32,
-    MAX_INT64,
-    NO_TIMESTAMP,
-)
+from sparkkafka.protocol import constants
 from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.protocol.records.compression import OutputTooLargeError, decompress
 from sparkkafka.protocol.wire.varints import append_varint, zigzag
@@ -145,7 +139,7 @@ def convert_message_set(
         if size is None or data[position + MAGIC_POSITION] == MAX_MAGIC:
             break
         message = _parse(data, position, position + size, check_crcs)
-        if message.attributes & CODEC_MASK:
+        if message.attributes & constants.CODEC_MASK:
             batches += uncompressed.finish()
             try:
                 unpacked, used_bytes = _unwrap(message, size, check_crcs, budget_bytes)
@@ -180,7 +174,7 @@ def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
     if end - start < header.size:
         raise CorruptRecordError(f"message of {end - start} bytes has no whole header", start)
     offset, _, crc, _, attributes, *rest = header.unpack_from(data, start)
-    if offset < 0 or offset >= MAX_INT64:
+    if offset < 0 or offset >= constants.MAX_INT64:
         raise CorruptRecordError(f"message offset {offset}", start)
     if check_crc:
         actual = zlib.crc32(data[start + MAGIC_POSITION : end])
@@ -196,7 +190,7 @@ def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
         raise CorruptRecordError(
             f"{end - position} bytes follow the value of the message", position, offset=offset
         )
-    timestamp = rest[0] if rest else NO_TIMESTAMP
+    timestamp = rest[0] if rest else constants.NO_TIMESTAMP
     return _Message(offset, magic, attributes, timestamp, key, value)
 
 
@@ -222,7 +216,7 @@ def _unwrap(
 ) -> tuple[list[LegacyBatch], int]:
     """Convert a compressed message of `size_bytes`: (its batches, the bytes that it takes of the
     budget). Raises OutputTooLargeError beyond the budget, DecodeError for damage."""
-    codec_id = wrapper.attributes & CODEC_MASK
+    codec_id = wrapper.attributes & constants.CODEC_MASK
     if codec_id >= Codec.ZSTD:
         # zstd came after format 2 (KIP-110).
         raise DecodeError(f"compression codec {codec_id} in message format {wrapper.magic}")
@@ -253,7 +247,7 @@ def _unwrap(
     builder = _Builder(size_bytes)
     for start, end in _entries(payload):
         message = _parse(payload, start, end, check_crcs)
-        if message.attributes & CODEC_MASK:
+        if message.attributes & constants.CODEC_MASK:
             raise DecodeError("a compressed message inside a compressed one", start)
         builder.add(_at_log_position(message, wrapper, base_offset))
         used_bytes = len(payload) + builder.extra_batches * _BATCH_COST_BYTES
@@ -282,10 +276,10 @@ def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
 def _at_log_position(message: _Message, wrapper: _Message, base_offset: int) -> _Message:
     """Give a message from inside a wrapper the offset and timestamp that it has in the log."""
     offset, timestamp = message.offset + base_offset, message.timestamp
-    if offset >= MAX_INT64:
+    if offset >= constants.MAX_INT64:
         raise DecodeError(f"message offset {offset}")
     # The broker stamps the wrapper only, so its timestamp type counts for all inside.
-    attributes = wrapper.attributes & LOG_APPEND_TIME_FLAG if wrapper.magic else 0
+    attributes = wrapper.attributes & constants.LOG_APPEND_TIME_FLAG if wrapper.magic else 0
     if message.magic and attributes:
         timestamp = wrapper.timestamp
     return message._replace(offset=offset, attributes=attributes, timestamp=timestamp)
@@ -313,7 +307,9 @@ class _Builder:
 
     def add(self, message: _Message) -> None:
         """Append a message as a record, in a new batch if the current one cannot hold it."""
-        log_append_time = bool(message.magic and message.attributes & LOG_APPEND_TIME_FLAG)
+        log_append_time = bool(
+            message.magic and message.attributes & constants.LOG_APPEND_TIME_FLAG
+        )
         if self._count and not self._fits(message, log_append_time):
             self._close_batch()
         if not self._count:
@@ -342,10 +338,12 @@ class _Builder:
         return (
             message.magic == self._magic
             and log_append_time == self._log_append_time
-            and self._last_offset < message.offset <= self._base_offset + MAX_INT32
+            and self._last_offset < message.offset <= self._base_offset + constants.MAX_INT32
             # A batch has one LogAppendTime; messages outside a wrapper have one each.
             and not (log_append_time and message.timestamp != self._base_timestamp)
-            and -MAX_INT64 - 1 <= message.timestamp - self._base_timestamp <= MAX_INT64
+            and -constants.MAX_INT64 - 1
+            <= message.timestamp - self._base_timestamp
+            <= constants.MAX_INT64
         )
 
     def _close_batch(self) -> None:

@@ -14,17 +14,10 @@ import uuid
 from functools import lru_cache
 from typing import Any
 
+from sparkkafka import errors
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
-from sparkkafka.errors import (
-    AuthenticationError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-    RegistryError,
-)
 from sparkkafka.extras import needs_extra
 from sparkkafka.schemas.registry.cache import cache_of
 from sparkkafka.schemas.registry.foreign import ForeignClient
@@ -50,7 +43,7 @@ class Client(ForeignClient):
         self._options = options
         settings = registry_settings(options)
         if settings.glue is None:
-            raise OptionError(f"{options.name_of('url')} is not glue://region/registry")
+            raise errors.OptionError(f"{options.name_of('url')} is not glue://region/registry")
         self._url = settings.glue
         self._redactor = Redactor(settings)
         self._cache = cache_of(settings, options.cache_capacity)
@@ -75,7 +68,7 @@ class Client(ForeignClient):
             found = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
             registered = self._registered("", found, what)
             if registered.guid != guid:
-                raise RegistryError(
+                raise errors.RegistryError(
                     f"{self.address} answers the request for {what} with another one"
                 )
             return registered.schema
@@ -100,12 +93,14 @@ class Client(ForeignClient):
             )
             numbers = {entry.get("VersionNumber") for entry in response.get("Schemas") or ()}
             if not all(type(number) is int for number in numbers):  # a bool is an int, too
-                raise RegistryError(f"{self.address} lists versions of {subject!r} without numbers")
+                raise errors.RegistryError(
+                    f"{self.address} lists versions of {subject!r} without numbers"
+                )
             found |= numbers
             token = response.get("NextToken", "")
             if not token:
                 return tuple(sorted(found))
-        raise KafkaTimeoutError(
+        raise errors.KafkaTimeoutError(
             f"{self.address} lists versions of {subject!r} without an end, within {deadline.text}"
         )
 
@@ -128,7 +123,7 @@ class Client(ForeignClient):
             found = self._call(
                 what, "register_schema_version", deadline, SchemaId=self._id(subject), **definition
             )
-        except RegistryError as error:
+        except errors.RegistryError as error:
             if error.status != 404:
                 raise
             found = self._call(
@@ -149,13 +144,13 @@ class Client(ForeignClient):
                 return self._registered(subject, found, what)
             if found.get("Status") != "PENDING":
                 status = self._redactor.redact(str(found.get("Status")))
-                raise RegistryError(
+                raise errors.RegistryError(
                     f"{self.address} refuses {what} (status {status}): it is not "
                     "compatible with the versions before it. Compare it with the latest version, "
                     "or write with use.latest.version=true",
                     status=409,
                 )
-            pending = RegistryError(f"{what} is still PENDING in {self.address}")
+            pending = errors.RegistryError(f"{what} is still PENDING in {self.address}")
             pending.retriable = True
             retry.after(pending)
 
@@ -190,7 +185,7 @@ class Client(ForeignClient):
                 SchemaId=self._id(subject),
                 SchemaDefinition=schema.text,
             )
-        except RegistryError as error:
+        except errors.RegistryError as error:
             if error.status == 404:
                 return None
             raise
@@ -204,7 +199,7 @@ class Client(ForeignClient):
             guid = uuid.UUID(str(found["SchemaVersionId"])).bytes
             schema = Schema(_FORMATS[found["DataFormat"]], str(found["SchemaDefinition"]))
         except (KeyError, ValueError, TypeError) as error:
-            raise RegistryError(
+            raise errors.RegistryError(
                 f"{self.address} answers the request for {what} without "
                 f"{self._redactor.redact(str(error))}"
             ) from None
@@ -219,7 +214,7 @@ class Client(ForeignClient):
         """As `_call`, about a schema."""
         try:
             return self._call(f"schema {subject!r}", method, deadline, **arguments)
-        except RegistryError as error:
+        except errors.RegistryError as error:
             raise (self._no_subject(subject, error) if error.status == 404 else error) from None
 
     def _call(self, what: str, method: str, deadline: Deadline, **arguments: Any) -> dict[str, Any]:
@@ -232,7 +227,7 @@ class Client(ForeignClient):
         while True:
             try:
                 return self._call_once(what, method, arguments)
-            except KafkaError as error:
+            except errors.KafkaError as error:
                 if not error.retriable or retry.failures >= retries:
                     raise
                 retry.after(error)
@@ -241,7 +236,7 @@ class Client(ForeignClient):
         """Send one request by boto3."""
         seconds = self._options.request_timeout_ms / 1000
         needs = f"{self._options.name_of('url')}={self.address} needs boto3 on each machine"
-        with needs_extra(needs, "glue", error=OptionError):
+        with needs_extra(needs, "glue", error=errors.OptionError):
             client = boto3_client(self._url.region, seconds)
         exceptions = importlib.import_module("botocore.exceptions")
         try:
@@ -255,28 +250,28 @@ class Client(ForeignClient):
             hint = ""
             if code in ("AccessDeniedException", "UnrecognizedClientException"):
                 hint = f"; the AWS identity of this machine needs the right glue:{_action(method)}"
-            refused = RegistryError(
+            refused = errors.RegistryError(
                 f"{self.address} refuses the request for {what}: {code}: {message}{hint}",
                 status=404 if code == _NOT_FOUND else status,
             )
             refused.retriable = code in _RETRIED
             raise refused from None
         except (exceptions.NoCredentialsError, exceptions.CredentialRetrievalError) as error:
-            raise AuthenticationError(
+            raise errors.AuthenticationError(
                 f"{self.address}: the AWS SDK has no credentials ({error}): set AWS_PROFILE, or "
                 "give the driver and the executors a role"
             ) from None
         except exceptions.BotoCoreError as error:
-            raise KafkaConnectionError(
+            raise errors.KafkaConnectionError(
                 f"no response of {self.address} to the request for {what}: "
                 f"{self._redactor.redact(str(error))}"
             ) from None
         except _ResponseTooLongError as error:
-            raise RegistryError(
+            raise errors.RegistryError(
                 f"{self.address} answers the request for {what} with {error}"
             ) from None
         except Exception as error:  # the SDK's parser raises anything for JSON of another shape
-            raise RegistryError(
+            raise errors.RegistryError(
                 f"{self.address} answers the request for {what} with something that is not a "
                 f"response of AWS Glue ({type(error).__name__}): is a proxy in between?"
             ) from None

@@ -18,6 +18,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPMessage
 from typing import Any, Final, NamedTuple
 
+from sparkkafka import errors
 from sparkkafka.client.auth.http_exchange import (
     RETRIABLE_STATUSES,
     HttpResponse,
@@ -27,21 +28,8 @@ from sparkkafka.client.auth.http_exchange import (
 )
 from sparkkafka.client.auth.oauth import TokenSource, token_source
 from sparkkafka.client.deadline import Backoff, Deadline, Retry, has_given_up
+from sparkkafka.config import registry
 from sparkkafka.config.kinds import REGISTRY_PREFIX, HttpUrl
-from sparkkafka.config.registry import (
-    RETRIES,
-    RegistryOptions,
-    RegistrySettings,
-    registry_settings,
-)
-from sparkkafka.errors import (
-    AuthenticationError,
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-    RegistryError,
-)
 from sparkkafka.schemas.registry.responses import (
     Redactor,
     describe_body,
@@ -59,7 +47,7 @@ _last_answered: dict[tuple[HttpUrl, ...], int] = {}
 """The index of the URL that answered last, of several. The next request begins with it."""
 
 
-def server_of(settings: RegistrySettings, url: HttpUrl, url_option: str) -> Server:
+def server_of(settings: registry.RegistrySettings, url: HttpUrl, url_option: str) -> Server:
     """Return one of the registry's servers; `url_option` is the option that names it."""
     return Server(
         name=f"the Schema Registry {url}",
@@ -68,7 +56,7 @@ def server_of(settings: RegistrySettings, url: HttpUrl, url_option: str) -> Serv
         port=url.port,
         tls=settings.tls,
         max_response_bytes=MAX_RESPONSE_BYTES,
-        error_class=RegistryError,
+        error_class=errors.RegistryError,
         response_kind="a registry's",
         url_option=url_option,
         truststore_option=f"{REGISTRY_PREFIX}ssl.truststore.location",
@@ -84,10 +72,10 @@ class RestService:
     Raises OptionError.
     """
 
-    def __init__(self, options: RegistryOptions) -> None:
+    def __init__(self, options: registry.RegistryOptions) -> None:
         self._options = options
-        self._retries = RETRIES if options.max_retries is None else options.max_retries
-        self.settings = registry_settings(options)
+        self._retries = registry.RETRIES if options.max_retries is None else options.max_retries
+        self.settings = registry.registry_settings(options)
         self.redactor = Redactor(self.settings)
         oauth = self.settings.oauth
         self._tokens: Callable[[Deadline], Secret] | None
@@ -123,22 +111,22 @@ class RestService:
         while True:
             try:
                 return self._request_any_server(call, deadline, servers)
-            except KafkaError as error:
+            except errors.KafkaError as error:
                 if error.retriable and retry.failures >= self._retries:
                     raise self._final_error(error, what, retry.failures + 1) from error.__cause__
                 wait_s = servers.wait_s()
                 if error.retriable and wait_s >= deadline.remaining_s() > 0:
-                    raise KafkaTimeoutError(
+                    raise errors.KafkaTimeoutError(
                         f"{error}; its Retry-After demands {wait_s:.0f} s before the next request "
                         f"for {what}, and {limit} allows less: try again later, or allow more time"
                     ) from error
                 retry.after(error, at_least_ms=wait_s * 1000)
 
-    def _final_error(self, error: KafkaError, what: str, attempts: int) -> KafkaError:
+    def _final_error(self, error: errors.KafkaError, what: str, attempts: int) -> errors.KafkaError:
         """Return the error to raise after the last attempt."""
         name = self._options.name_of
-        if isinstance(error, RegistryError):  # it answers, with a message
-            final = RegistryError(
+        if isinstance(error, errors.RegistryError):  # it answers, with a message
+            final = errors.RegistryError(
                 f"{error}; tried {'once' if attempts == 1 else f'{attempts} times'} "
                 f"({name('max_retries')}={self._retries}): it may be overloaded, or "
                 "still starting. Try again later, or allow more retries, or longer waits between "
@@ -148,9 +136,9 @@ class RestService:
             )
             final.retriable = error.retriable
             return final
-        if not isinstance(error, KafkaConnectionError):
+        if not isinstance(error, errors.KafkaConnectionError):
             return error
-        return KafkaConnectionError(
+        return errors.KafkaConnectionError(
             f"{error}; requested {what} {'once' if attempts == 1 else f'{attempts} times'} "
             f"({name('max_retries')}={self._retries}). Is {name('url')} right, and "
             "does this machine reach it?"
@@ -168,13 +156,13 @@ class RestService:
             try:
                 response = self._request_server(url, call, time_share)
                 found = self._parse_response(url, call, response)
-            except KafkaError as error:
+            except errors.KafkaError as error:
                 if error.retriable and not has_given_up(error):
                     wait_s = 0.0 if response is None else _retry_after_s(response.headers)
                 # Another server may have a good certificate, or be a registry: that sends an error
                 # code. Without a response there was no HTTP response, or it was too long.
-                elif isinstance(error, AuthenticationError) or (
-                    isinstance(error, RegistryError)
+                elif isinstance(error, errors.AuthenticationError) or (
+                    isinstance(error, errors.RegistryError)
                     and (response is None or parse_error(response.body)[0] is None)
                 ):
                     wait_s = math.inf
@@ -229,7 +217,7 @@ class RestService:
         if self.settings.user_info:
             basic = _basic_header(self.settings.user_info)
             if basic is None:
-                raise OptionError(
+                raise errors.OptionError(
                     f"{options.name_of('user_info')} has a character that UTF-8 cannot write"
                 )
             return basic
@@ -238,7 +226,7 @@ class RestService:
         bearer = _bearer_header(self._tokens(deadline))
         if bearer is None:
             name = "bearer_token" if options.bearer_token else "issuer_url"
-            raise OptionError(
+            raise errors.OptionError(
                 f"the token of {options.name_of(name)} is empty, or has a character that no token "
                 "may have"
             )
@@ -259,13 +247,13 @@ class RestService:
                     return found
                 return body.reveal().decode("utf-8-sig"), response.headers
             except ValueError:
-                raise RegistryError(
+                raise errors.RegistryError(
                     f"{here} answers the request for {what} with {describe_body(body)}, not JSON: "
                     f"is {self._options.name_of('url')} its own address, with its path?",
                     status=status,
                 ) from None
         if 300 <= status < 400:
-            raise RegistryError(
+            raise errors.RegistryError(
                 f"{here} redirects (status {status}) to "
                 f"{self.redactor.redact(response.redirect_host()) or 'elsewhere'}, where no "
                 f"request is sent unasked: set {self._options.name_of('url')} to the "
@@ -274,7 +262,7 @@ class RestService:
             )
         code, message = self._parse_message(body)
         number = f" (error {code})" if code and code != status else ""
-        error = RegistryError(
+        error = errors.RegistryError(
             f"{here} answers the request for {what} with status {status}{number}{message}"
             f"{self._advice_for(status, code)}",
             status=status,
@@ -332,7 +320,7 @@ class _Servers:
     def __init__(self, urls: tuple[HttpUrl, ...]) -> None:
         first = _last_answered.get(urls, 0)
         self._urls = (*urls[first:], *urls[:first])
-        self._failures: dict[HttpUrl, KafkaError] = {}
+        self._failures: dict[HttpUrl, errors.KafkaError] = {}
         self._until_s: dict[HttpUrl, float] = dict.fromkeys(self._urls, 0.0)
 
     def available(self) -> list[HttpUrl]:
@@ -340,7 +328,7 @@ class _Servers:
         limit_s = max(time.monotonic(), min(self._until_s.values()))
         return [url for url, until_s in self._until_s.items() if until_s <= limit_s]
 
-    def failed(self, url: HttpUrl, error: KafkaError, wait_s: float) -> None:
+    def failed(self, url: HttpUrl, error: errors.KafkaError, wait_s: float) -> None:
         """Note that a server failed. `wait_s`: until it may be tried again; infinite if its failure
         is final."""
         self._failures[url] = error
@@ -350,12 +338,12 @@ class _Servers:
         """Return the seconds until a server may be tried again."""
         return max(0.0, min(self._until_s.values()) - time.monotonic())
 
-    def failure(self) -> KafkaError:
+    def failure(self) -> errors.KafkaError:
         """Return the error to raise once all available servers have failed."""
         failures = list(self._failures.values())
         if len(failures) == 1 or not any(error.retriable for error in failures):
             return failures[0]
-        return KafkaConnectionError(
+        return errors.KafkaConnectionError(
             f"no Schema Registry of {len(self._urls)} answers: {'; '.join(map(str, failures))}"
         )
 

@@ -18,15 +18,8 @@ from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.producer.transactions import GONE, SingleTransaction
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import ErrorCode, KafkaError, TransactionError, UnsupportedVersionError
+from sparkkafka.spark.exactly_once import decision_text
 from sparkkafka.spark.exactly_once.commit import TRANSACTION_HINTS
-from sparkkafka.spark.exactly_once.decision_text import (
-    NO_BATCH,
-    STAGE_RETRY,
-    TaskReport,
-    TaskTransaction,
-    WriterNames,
-    latest_decision,
-)
 from sparkkafka.spark.metric_reports import QUERY_ID, Count, Report
 
 BATCH_ID = "streaming.sql.batchId"
@@ -36,7 +29,7 @@ BATCH_ID = "streaming.sql.batchId"
 class TaskAttempt(NamedTuple):
     """One attempt of a task. In a batch job `query_id` is "" and `batch_id` NO_BATCH."""
 
-    names: WriterNames
+    names: decision_text.WriterNames
     query_id: str
     batch_id: int
     task: int
@@ -55,25 +48,27 @@ class TaskAttempt(NamedTuple):
                 f"{BATCH_ID}, which this version of Spark does not set"
             )
         run_id = context.getLocalProperty("spark.jobGroup.id") or writer_id
-        names = WriterNames.of_query(prefix, query_id, run_id)
+        names = decision_text.WriterNames.of_query(prefix, query_id, run_id)
         return cls(names, query_id, int(batch_id), context.partitionId(), context.attemptNumber())
 
     @classmethod
     def of_job(cls, prefix: str | None, writer_id: str) -> TaskAttempt:
         """Return the attempt of a batch job that runs in this process."""
         context = _context()
-        names = WriterNames.of_job(prefix, writer_id)
-        return cls(names, "", NO_BATCH, context.partitionId(), context.attemptNumber())
+        names = decision_text.WriterNames.of_job(prefix, writer_id)
+        return cls(
+            names, "", decision_text.NO_BATCH, context.partitionId(), context.attemptNumber()
+        )
 
     @property
     def numbers_by_id(self) -> dict[str, int]:
         """The numbers that the attempt may have, by transactional id. The task writes under the
         first id that has no open transaction (see STAGE_RETRY); there are four, since Spark runs a
         stage at most four times by default."""
-        numbers = (self.attempt + STAGE_RETRY * retry for retry in range(4))
+        numbers = (self.attempt + decision_text.STAGE_RETRY * retry for retry in range(4))
         return {self.names.transactional_id(self.task, number): number for number in numbers}
 
-    def report(self, rows: int, transaction: SingleTransaction | None) -> TaskReport:
+    def report(self, rows: int, transaction: SingleTransaction | None) -> decision_text.TaskReport:
         """Return the report to the driver; `transaction` is None if the task had no rows. The
         report's attempt is the number under which the task has written."""
         written = None
@@ -81,8 +76,8 @@ class TaskAttempt(NamedTuple):
         if transaction is not None and transaction.identity is not None:
             transactional_id, producer_id, producer_epoch = transaction.identity
             attempt = self.numbers_by_id[transactional_id]
-            written = TaskTransaction(self.task, attempt, producer_id, producer_epoch)
-        return TaskReport(
+            written = decision_text.TaskTransaction(self.task, attempt, producer_id, producer_epoch)
+        return decision_text.TaskReport(
             names=self.names,
             query_id=self.query_id,
             batch_id=self.batch_id,
@@ -155,7 +150,7 @@ def _describe_holder(
         with Cluster(options.client) as cluster:
             state = describe_known_transactions(cluster, [tid], Deadline(3_000)).get(tid)
             stored = fetch_all_committed(cluster, task.names.decisions, deadline=Deadline(3_000))
-            decision = latest_decision(offset.metadata for offset in stored.values())
+            decision = decision_text.latest_decision(offset.metadata for offset in stored.values())
     except KafkaError as error:
         return f"which writer holds it could not be looked up ({error})"
     identity = transaction.identity

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
@@ -29,16 +30,6 @@ from sparkkafka.config.options import (
     ProducerOptions,
     ReadOptions,
     is_event_hubs,
-)
-from sparkkafka.errors import (
-    BadRecordError,
-    BrokerError,
-    EncodeError,
-    ErrorCode,
-    KafkaError,
-    OptionError,
-    ProduceError,
-    UnknownTopicError,
 )
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
 from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -72,17 +63,19 @@ def check_dead_letter_topic(cluster: Cluster, options: ReadOptions, name: str) -
         may_write = OffsetReader(cluster, options).with_attempts(
             "looking up deadLetter.topic", lambda deadline: _may_write(cluster, name, deadline)
         )
-    except UnknownTopicError as error:
-        raise OptionError(
+    except errors.UnknownTopicError as error:
+        raise errors.OptionError(
             f"deadLetter.topic={name} does not exist: create it before the read ({error})"
         ) from error
-    except BrokerError as error:
-        if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+    except errors.BrokerError as error:
+        if error.code != errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise
         may_write = False
     if not may_write:
-        raise BrokerError(
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"Metadata of {name}", _not_writable_message(name)
+        raise errors.BrokerError(
+            errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            f"Metadata of {name}",
+            _not_writable_message(name),
         )
 
 
@@ -97,7 +90,7 @@ def _may_write(cluster: Cluster, name: str, deadline: Deadline) -> bool:
     )
     try:
         rows = cluster.call(request, deadline=deadline, what=f"rights on {name}").topics
-    except EncodeError:  # before Kafka 2.3
+    except errors.EncodeError:  # before Kafka 2.3
         return True
     rights = rows[0].topic_authorized_operations if rows else 0
     # A user who may see the topic has DESCRIBE. Without it the rights are unknown: brokers that do
@@ -166,35 +159,35 @@ class DeadLetters(ExitStack):
             self._producer.check_sizes(partitioned)
             self._producer.append(partitioned)
             self._producer.flush()
-        except (ProduceError, BrokerError) as error:
+        except (errors.ProduceError, errors.BrokerError) as error:
             if error.code in (
-                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                errors.ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
             ):
-                raise BrokerError(
+                raise errors.BrokerError(
                     error.code, f"Produce to {self._topic}", _not_writable_message(self._topic)
                 ) from error
-            if isinstance(error, BrokerError):
+            if isinstance(error, errors.BrokerError):
                 raise
             first, last = records.offsets[0], records.offsets[-1]
             what = (
                 f"deadLetter.topic={self._topic} did not accept the bad records of topic {topic} "
                 f"partition {partition} from offset {first} to {last}"
             )
-            if error.code == ErrorCode.MESSAGE_TOO_LARGE:
-                raise KafkaError(
+            if error.code == errors.ErrorCode.MESSAGE_TOO_LARGE:
+                raise errors.KafkaError(
                     f"{what}: one of them, with the headers that say why, is larger than the "
                     f"topic's max.message.bytes: raise that, or read with onBadRecord=column, "
                     f"which keeps bad records without a topic ({error})"
                 ) from error
-            raise KafkaError(f"{what}: {error}") from error
+            raise errors.KafkaError(f"{what}: {error}") from error
 
     def _partition_counts(self, names: list[str]) -> dict[str, int]:
         """Return the number of partitions by topic. Raises OptionError if the topic was deleted."""
         try:
             topics = self._cluster.topics(names)
-        except UnknownTopicError as error:
-            raise OptionError(
+        except errors.UnknownTopicError as error:
+            raise errors.OptionError(
                 f"deadLetter.topic={self._topic} no longer exists ({error})"
             ) from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
@@ -222,7 +215,7 @@ def _headers_with_reasons(
             b"%d" % records.offsets[row],
             b"%d" % (times[row] if times is not None else -1),
             f"{letter.column.upper()}_CONVERTER".encode(),
-            f"{BadRecordError.__module__}.{BadRecordError.__qualname__}".encode(),
+            f"{errors.BadRecordError.__module__}.{errors.BadRecordError.__qualname__}".encode(),
             letter.reason.encode(),
         ]
     names = pa.concat_arrays([repeat_text(f"__connect.errors.{name}", 1) for name in _HEADER_NAMES])

@@ -12,17 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from sparkkafka.config import kinds
 from sparkkafka.config.formats import FormatOptions
-from sparkkafka.config.kinds import (
-    COLUMN,
-    DEAD_LETTER,
-    FAIL,
-    GLUE,
-    GLUE_ZLIB,
-    JSON,
-    NO_FRAMING,
-    SINGLE_OBJECT,
-)
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import BadRecordError, KafkaError, OptionError
 from sparkkafka.protocol.columns.columns import (
@@ -67,13 +58,13 @@ class LeftToTaskError(KafkaError):
 
 def needed_columns(columns: tuple[ReadColumn, ...], formats: FormatOptions) -> frozenset[str]:
     """Return the columns of records that decoding needs besides those of the read."""
-    if formats.on_bad_record == DEAD_LETTER:
+    if formats.on_bad_record == kinds.DEAD_LETTER:
         return ALL_COLUMNS
     plans = [plan for column in columns for _, plan in column.plans]
     names = {TIMESTAMP} if formats.unwraps else set()
     # A header may have the id of the schema that wrote a record. JSON does not need that schema.
-    without = (NO_FRAMING, GLUE, GLUE_ZLIB, SINGLE_OBJECT)
-    if any(plan.framing not in without and plan.format != JSON for plan in plans):
+    without = (kinds.NO_FRAMING, kinds.GLUE, kinds.GLUE_ZLIB, kinds.SINGLE_OBJECT)
+    if any(plan.framing not in without and plan.format != kinds.JSON for plan in plans):
         names.add(HEADERS)
     return frozenset(names)
 
@@ -237,7 +228,7 @@ class PartitionDecoder:
         if causes_by_row:
             first_row = next(iter(causes_by_row))
             first_bad = self._describe(records, first_row, causes_by_row[first_row])
-            if formats.on_bad_record == FAIL:
+            if formats.on_bad_record == kinds.FAIL:
                 raise BadRecordError(
                     self._error_message(
                         first_bad, payloads_by_column, first_row, causes_by_row[first_row]
@@ -253,11 +244,11 @@ class PartitionDecoder:
         is_bad = np.zeros(len(records), np.bool_)
         if value is not None:
             is_bad[[cause.row for cause in value.bad]] = True
-        if formats.on_bad_record == COLUMN:
+        if formats.on_bad_record == kinds.COLUMN:
             columns["bad_record"] = _bad_record_column(
                 len(records), causes_by_row, payloads_by_column
             )
-        if causes_by_row and formats.on_bad_record == DEAD_LETTER:
+        if causes_by_row and formats.on_bad_record == kinds.DEAD_LETTER:
             from sparkkafka.spark.read.dead_letters import DeadLetter
 
             keep = np.ones(len(records), np.bool_)

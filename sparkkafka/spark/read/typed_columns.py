@@ -20,16 +20,8 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.config import kinds
 from sparkkafka.config.formats import ANY_WITH_SCHEMA, ColumnFormat, FormatOptions
-from sparkkafka.config.kinds import (
-    COLUMN,
-    CONFLUENT,
-    DEBEZIUM,
-    DEPTH_OPTION,
-    FAIL,
-    NO_FRAMING,
-    STRING,
-)
 from sparkkafka.config.options import ReadOptions, parse_read_options, parse_stream_options
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST
 from sparkkafka.errors import (
@@ -134,7 +126,7 @@ def _added_columns(formats: FormatOptions) -> dict[str, DataType]:
     columns: dict[str, DataType] = {}
     if formats.rescued_column:
         columns["rescued"] = StringType()
-    if formats.on_bad_record == COLUMN:
+    if formats.on_bad_record == kinds.COLUMN:
         columns["bad_record"] = BAD_RECORD_TYPE
     return columns
 
@@ -145,7 +137,7 @@ def _table_topics(
     """Return the topics with changes of a table, if that are not all topics of the read: heartbeats
     and transactions have topics of their own. None: all topics."""
     column = formats.value
-    if registry is None or column.schema is not None or column.envelope != DEBEZIUM:
+    if registry is None or column.schema is not None or column.envelope != kinds.DEBEZIUM:
         return None
     topics = _topics_of(options, column)
     if len(topics) < 2:
@@ -395,7 +387,7 @@ def _read_sample(options: ReadOptions, column: ColumnFormat) -> list[bytes]:
 
     name = column.column
     columns = (ReadColumn(name),)
-    framing = CONFLUENT if column.framing == NO_FRAMING else column.framing
+    framing = kinds.CONFLUENT if column.framing == kinds.NO_FRAMING else column.framing
     ranges = [
         planned
         for planned in KafkaBatchReader(options, columns).partitions()
@@ -462,10 +454,10 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
     columns = columns_of_schema(
         schema,
         any_type=[*typed, *added],
-        text_only=[column.column for column in both if column.format == STRING],
+        text_only=[column.column for column in both if column.format == kinds.STRING],
     )
     names = [column.name for column in columns]
-    if formats.on_bad_record != FAIL:
+    if formats.on_bad_record != kinds.FAIL:
         _check_on_bad_record(formats.on_bad_record, names, typed)
     _check_added_columns(schema, added)
 
@@ -706,7 +698,7 @@ def _plan(
             is_same_type = False
     if depth is not None and not is_same_type:
         raise OptionError(
-            f"option {DEPTH_OPTION} has no effect on the column {name}, whose type you give: "
+            f"option {kinds.DEPTH_OPTION} has no effect on the column {name}, whose type you give: "
             f"{from_arrow_type(arrow_type).simpleString()}. Remove one of them"
         )
     path = (

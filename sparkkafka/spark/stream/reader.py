@@ -27,14 +27,8 @@ from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import KafkaError
 from sparkkafka.logs import set_up_logging
+from sparkkafka.spark import pyspark_internals
 from sparkkafka.spark.metric_reports import Report
-from sparkkafka.spark.pyspark_internals import (
-    PickledToTasks,
-    RowsWithPlan,
-    accepts_rows_with_plan,
-    disable_socket_delays,
-    find_spark_socket,
-)
 from sparkkafka.spark.read.input_partitions import KafkaInputPartition, SmallRanges, TaskPartition
 from sparkkafka.spark.schema import ReadColumn
 
@@ -67,7 +61,9 @@ class MicroBatch(NamedTuple):
     rows: list[pa.RecordBatch] | None = None
 
 
-class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
+class KafkaStreamReader(
+    pyspark_internals.PickledToTasks, pyspark_internals.RowsWithPlan, DataSourceStreamReader
+):
     """The methods that all versions of Spark call. `KafkaDataSource.streamReader` chooses a
     subclass."""
 
@@ -97,11 +93,13 @@ class KafkaStreamReader(PickledToTasks, RowsWithPlan, DataSourceStreamReader):
 
         set_up_logging()
         if self.uses_internals:
-            disable_socket_delays(find_spark_socket())
+            pyspark_internals.disable_socket_delays(pyspark_internals.find_spark_socket())
         planner = self._open_planner = StreamPlanner(self.options)
         self._plan_ahead = PlanAhead(partial(self._plan, planner))
         has_metadata = any(column.metadata for column in self.columns)
-        if self.uses_internals and accepts_rows_with_plan(has_metadata=has_metadata):
+        if self.uses_internals and pyspark_internals.accepts_rows_with_plan(
+            has_metadata=has_metadata
+        ):
             self._driver_reader = DriverReader(planner.cluster, self.options, self.columns)
         if any(column.plans for column in self.columns):
             from sparkkafka.spark.read.typed_columns import NewerSchemas

@@ -35,28 +35,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sparkkafka import errors
 from sparkkafka.client.arguments import InputColumns, find_columns
 from sparkkafka.config.kinds import STRING
 from sparkkafka.config.options import EXACTLY_ONCE, WriteOptions
 from sparkkafka.config.parsed_options import warn
-from sparkkafka.errors import (
-    KafkaConnectionError,
-    KafkaError,
-    KafkaTimeoutError,
-    OptionError,
-    RegistryError,
-    some,
-)
 from sparkkafka.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.write.commit_message import (
-    KafkaCommitMessage,
-    log_abort,
-    log_commit,
-    report_write,
-    task_reports,
-)
+from sparkkafka.spark.write import commit_message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +89,7 @@ class _KafkaWriter(PickledToTasks):
         self.schema = schema
         self.columns = input_columns(schema, options.topic, options.formats)
         self.plans: tuple[EncodePlan, ...] = ()  # of the columns with a schema
-        self.plan_error: KafkaError | None = None  # tasks raise it
+        self.plan_error: errors.KafkaError | None = None  # tasks raise it
         # All tasks of a job or micro-batch, and its commit(), have the same id.
         self.writer_id = uuid.uuid4().hex
 
@@ -114,7 +101,7 @@ class _KafkaWriter(PickledToTasks):
     def _task_attempt(self) -> TaskAttempt:
         """Return the attempt of a task that runs in this process, for an exactly-once write."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> commit_message.KafkaCommitMessage:
         """Send all rows and wait until they are acknowledged. Runs on an executor.
 
         Raises ProduceError (topic, partition, the broker's message, written or not), EncodeError
@@ -140,8 +127,8 @@ class _KafkaWriter(PickledToTasks):
         """Log and report a committed write. `outcome` is that of an exactly-once write."""
         if outcome is not None:
             log.info("%s", outcome.text)
-        log_commit(messages, batch_name)
-        report_write(self.options.metrics_address, messages, outcome)
+        commit_message.log_commit(messages, batch_name)
+        commit_message.report_write(self.options.metrics_address, messages, outcome)
 
 
 class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
@@ -169,24 +156,26 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
         if self.is_exactly_once:
             from sparkkafka.spark.exactly_once.commit import commit_job
 
-            outcome = commit_job(self.options, task_reports(messages))
+            outcome = commit_job(self.options, commit_message.task_reports(messages))
         self._report_commit(messages, outcome)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what a failed job leaves in Kafka; in an exactly-once write, abort it."""
         set_up_logging()
         if not self.is_exactly_once:
-            log_abort(messages, "running the job again writes such rows a second time")
+            commit_message.log_abort(
+                messages, "running the job again writes such rows a second time"
+            )
             return
         from sparkkafka.spark.exactly_once.commit import abort_job
         from sparkkafka.spark.exactly_once.decision_text import WriterNames
 
         names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
-        reports = task_reports(messages)
+        reports = commit_message.task_reports(messages)
         stopped = len(reports) < len(messages)
         outcome = abort_job(self.options, reports, names, stopped_tasks=stopped)
         log.warning("the job failed: %s", outcome.text)
-        report_write(self.options.metrics_address, messages, outcome)
+        commit_message.report_write(self.options.metrics_address, messages, outcome)
 
 
 class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
@@ -202,9 +191,9 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
         super().__init__(options, schema)
         try:
             self.plans = encode_plans(self.options, self.schema, self.columns)
-        except (KafkaConnectionError, KafkaTimeoutError) as error:
+        except (errors.KafkaConnectionError, errors.KafkaTimeoutError) as error:
             self.plan_error = error
-        except RegistryError as error:
+        except errors.RegistryError as error:
             if (error.status or 0) < 500:
                 raise
             self.plan_error = error
@@ -224,14 +213,14 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
         if self.is_exactly_once:
             from sparkkafka.spark.exactly_once.commit import commit_batch
 
-            outcome = commit_batch(self.options, batchId, task_reports(messages))
+            outcome = commit_batch(self.options, batchId, commit_message.task_reports(messages))
         self._report_commit(messages, outcome, f"micro-batch {batchId}: ")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log what a failed micro-batch leaves in Kafka; in an exactly-once write, abort it."""
         set_up_logging()
         if not self.is_exactly_once:
-            log_abort(
+            commit_message.log_abort(
                 messages,
                 "the query writes the micro-batch again when it is started again",
                 f"micro-batch {batchId}: ",
@@ -239,11 +228,11 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
             return
         from sparkkafka.spark.exactly_once.commit import abort_batch
 
-        reports = task_reports(messages)
+        reports = commit_message.task_reports(messages)
         stopped = len(reports) < len(messages)
         outcome = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
         log.warning("%s", outcome.text)
-        report_write(self.options.metrics_address, messages, outcome)
+        commit_message.report_write(self.options.metrics_address, messages, outcome)
 
 
 def encode_plans(
@@ -284,7 +273,7 @@ def input_columns(
         if name in typed:
             return True
         if name in texts and not _is_text(spark_type):
-            raise OptionError(
+            raise errors.OptionError(
                 f"{name}Format={STRING} needs a column {name} of type string, not "
                 f"{spark_type.simpleString()}: cast it"
             )
@@ -297,7 +286,7 @@ def input_columns(
                 "not timestamp; records get the time of writing (cast it, or drop it)",
             )
             return False
-        raise OptionError(
+        raise errors.OptionError(
             f"{name} attribute unsupported type {spark_type.simpleString()}. {name} must be a(n) "
             f"{expected}{hint}"
         )
@@ -322,7 +311,7 @@ def input_columns(
         noun, verb = ("column", "is") if len(unwritten) == 1 else ("columns", "are")
         warn(
             f"columns {unwritten}",
-            f"the {noun} {some(unwritten, 5)} {verb} not written: a record is made of "
+            f"the {noun} {errors.some(unwritten, 5)} {verb} not written: a record is made of "
             f"{', '.join(_WRITTEN_COLUMNS)}. Put others in the value, with to_json(struct(*)) for "
             "instance, or drop them",
         )
