@@ -163,21 +163,25 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def repeated_key_codes(keys: pa.Array, maps: Ints) -> Ints | None:
+def repeated_key_codes(keys: pa.Array, counts: Ints) -> Ints | None:
     """Return a code for each key of a map, equal for equal keys of one map; None if no map has a
-    key twice. `maps`: the number of each key's map; it ascends."""
-    if not len(keys):
-        return None
-    max_items = int(np.bincount(maps).max())
+    key twice. `counts`: how many keys each map has."""
+    max_items = int(counts.max(initial=0))
     has_bytes = pa.types.is_string(keys.type) or pa.types.is_binary(keys.type)
-    if has_bytes and not _may_repeat(keys, maps, max_items):
+    if max_items < 2 or (has_bytes and not _may_repeat(keys, counts, max_items)):
         return None
     coded = keys.dictionary_encode()
-    codes: Ints = maps * len(coded.dictionary) + arrow.to_numpy(coded.indices)
-    return codes if _has_equal_neighbours(codes, max_items) else None
+    codes: Ints = _maps_of(counts) * len(coded.dictionary) + arrow.to_numpy(coded.indices)
+    ordered = np.sort(codes)
+    return codes if (ordered[1:] == ordered[:-1]).any() else None
 
 
-def _may_repeat(keys: pa.Array, maps: Ints, max_items: int) -> bool:
+def _maps_of(counts: Ints) -> Ints:
+    """Return the number of each key's map."""
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def _may_repeat(keys: pa.Array, counts: Ints, max_items: int) -> bool:
     """Whether a map may have a key twice: one of the same length, with the same first eight
     bytes. That costs a fraction of a comparison of whole keys."""
     offsets = arrow.blob_offsets(keys).astype(np.int64)
@@ -185,8 +189,19 @@ def _may_repeat(keys: pa.Array, maps: Ints, max_items: int) -> bool:
     content = np.frombuffer(keys.buffers()[2] or bytes(1), np.uint8)
     words = first_words(content, offsets[:-1], lengths)
     # Mixed to one number; two that differ are rarely mixed to the same one.
-    words ^= (maps << 8 ^ lengths).view(np.uint64) * _MIXER
-    return _has_equal_neighbours(words, max_items)
+    words ^= lengths.view(np.uint64) * _MIXER
+    if max_items > 32:  # comparing neighbours is faster than sorting, up to there
+        words ^= _maps_of(counts).view(np.uint64) * (_MIXER << np.uint64(1))
+        words.sort()
+        return bool((words[1:] == words[:-1]).any())
+    begins = np.zeros(len(words) + 1, np.bool_)
+    begins[np.cumsum(counts)] = True
+    other = np.zeros(len(words), np.bool_)  # whether the key so far behind is of another map
+    for distance in range(1, max_items):
+        other = other[:-1] | begins[distance:-1]
+        if ((words[distance:] == words[:-distance]) > other).any():
+            return True
+    return False
 
 
 def first_words(data: Bytes, at: Ints, lengths: Ints) -> NDArray[np.uint64]:
@@ -198,16 +213,6 @@ def first_words(data: Bytes, at: Ints, lengths: Ints) -> NDArray[np.uint64]:
 
 _FIRST_BYTES: Final = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64)
 _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _has_equal_neighbours(codes: NDArray[Any], max_items: int) -> bool:
-    """Whether two codes less than `max_items` apart are equal; or, if that is many, any two."""
-    if max_items <= 32:  # comparing neighbours is faster than sorting
-        return any(
-            bool((codes[distance:] == codes[:-distance]).any()) for distance in range(1, max_items)
-        )
-    ordered = np.sort(codes)
-    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def fields_of(values: pa.Array) -> list[pa.Array]:

@@ -507,14 +507,13 @@ class MapDecoder(ArrayDecoder):
     value counts, as in Java and fastavro."""
 
     def _make_lists(self, counts: Ints, values: pa.Array) -> pa.Array:
-        if len(values) and int(counts.max()) > 1:
+        codes = repeated_key_codes(values.field(0), counts)
+        if codes is not None:
             map_of = np.repeat(np.arange(len(counts)), counts)
-            codes = repeated_key_codes(values.field(0), map_of)
-            if codes is not None:
-                _, from_the_end = np.unique(codes[::-1], return_index=True)
-                kept = np.sort(len(values) - 1 - from_the_end)
-                values = values.take(from_numpy(kept.astype(np.int64)))
-                counts = np.bincount(map_of[kept], minlength=len(counts))
+            _, from_the_end = np.unique(codes[::-1], return_index=True)
+            kept = np.sort(len(values) - 1 - from_the_end)
+            values = values.take(from_numpy(kept.astype(np.int64)))
+            counts = np.bincount(map_of[kept], minlength=len(counts))
         return super()._make_lists(counts, values)
 
 

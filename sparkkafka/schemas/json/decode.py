@@ -510,7 +510,7 @@ def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
         as_texts(keys)
     except pa.ArrowInvalid:
         flags |= ~is_utf8(keys)
-    codes = repeated_key_codes(keys, maps)
+    codes = repeated_key_codes(keys, np.bincount(maps))
     if codes is not None:
         _, numbers, counts = np.unique(codes, return_inverse=True, return_counts=True)
         flags |= counts[numbers] > 1

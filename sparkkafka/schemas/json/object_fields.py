@@ -259,7 +259,7 @@ class _Piece:
         starts = self._at[inner[index] - 2]
         lengths = self._at[inner[index] - 1] - starts
         keys = gather(pa.py_buffer(self._data), starts, lengths)
-        return repeated_key_codes(keys, values[index]) is not None
+        return repeated_key_codes(keys, np.bincount(values[index])) is not None
 
     def rewrite_maps(
         self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]

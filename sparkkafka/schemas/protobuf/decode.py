@@ -631,7 +631,7 @@ class _MessageColumns:
     def _flag_repeated_keys(self, messages: Ints, keys: pa.Array) -> None:
         """Flag rows for the runtime if a map has the same key several times: the last value counts.
         `messages`: the message of each of the `keys`."""
-        codes = repeated_key_codes(keys, messages)
+        codes = repeated_key_codes(keys, np.bincount(messages))
         if codes is not None:
             order = np.argsort(codes)
             is_repeated = np.diff(codes[order]) == 0
