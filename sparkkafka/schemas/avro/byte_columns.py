@@ -41,6 +41,11 @@ class Words(NamedTuple):
     max_size: int
     """An upper bound of `sizes`, at least 1."""
 
+    @property
+    def stored(self) -> int:
+        """How many bytes of a view are written."""
+        return 4 if self.max_size <= 4 else 8
+
     def followed_by(self, other: Words) -> Words:
         """Return these bytes followed by those of `other`, which fit a word together."""
         max_size = self.max_size + other.max_size
@@ -53,7 +58,7 @@ class Varints(NamedTuple):
     """A zigzag varint in each row."""
 
     values: NDArray[Any]
-    """The numbers, of any width; 0 where they are not valid."""
+    """The numbers, of any width; any number where they are not valid."""
     valid: Flags | None = None
     """Rows where it is false have no bytes."""
 
@@ -135,7 +140,8 @@ def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
     slices = _slices_of(merged, count)
     if slices is not None:
         return _join_slices(slices, count)
-    per_row = len(merged)
+    entries = _pack_words(merged)
+    per_row = len(entries)
     table = pa.allocate_buffer(count * per_row * _VIEW_BYTES)  # libc would return it to the system
 
     def part(index: int, dtype: str, begin: int) -> NDArray[Any]:
@@ -145,12 +151,14 @@ def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
 
     total = 0
     groups: dict[Any, list[tuple[int, Blobs]]] = {}  # that become views in one call
-    for index, column in enumerate(merged):
-        if isinstance(column, Words):
-            total += count * column.max_size
-            part(index, "<i4", 0)[:] = column.sizes
-            kind = "<u4" if column.words.itemsize <= 4 else "<u8"
-            part(index, kind, 4)[:] = column.words
+    for index, column in enumerate(entries):
+        if isinstance(column, list):
+            begin = 0
+            for words in column:
+                part(index, f"<u{words.stored}", 4 + begin)[:] = words.words
+                total += count * words.max_size
+                begin += words.max_size
+            part(index, "<i4", 0)[:] = begin - words.max_size + words.sizes
             continue
         size = int(column.lengths.sum(dtype=np.int64))
         is_short = len(column.lengths) == count and size <= _MAX_SHORT * count
@@ -278,7 +286,10 @@ def _encode_group(varints: Sequence[Varints], count: int) -> list[list[Words]]:
     it has more than eight bytes."""
     values = np.empty((len(varints), count), np.int64)
     for row, column in enumerate(varints):
-        values[row] = column.values
+        if column.valid is None:
+            values[row] = column.values
+        else:  # 0, whose word has no bits
+            np.multiply(column.values, column.valid, out=values[row])
     signs = values >> 63
     values <<= 1
     values ^= signs
@@ -294,9 +305,10 @@ def _encode_group(varints: Sequence[Varints], count: int) -> list[list[Words]]:
                 part = slice(index * count, (index + 1) * count)
                 size = sizes if isinstance(sizes, int) else sizes[part]
                 max_size = min(varint_size(int(largest[row])), words.itemsize)
-                own: Any = Words(words[part], size, max_size)
                 valid = varints[row].valid
-                encoded[row].append(own if valid is None else only_valid(own, valid))
+                if valid is not None:
+                    size = size * valid.view(np.uint8)
+                encoded[row].append(Words(words[part], size, max_size))
     return encoded
 
 
@@ -332,3 +344,23 @@ def _merge_words(columns: Sequence[Words | Blobs]) -> list[Words | Blobs]:
         else:
             merged.append(column)
     return merged
+
+
+def _pack_words(columns: Sequence[Words | Blobs]) -> list[list[Words] | Blobs]:
+    """Return the entries of a row: words of one size and the one behind them are one if they fit
+    the bytes of a view."""
+    entries: list[list[Words] | Blobs] = []
+    begin = _MAX_INLINE  # where another word would begin in the last entry
+    for column in columns:
+        if isinstance(column, Blobs):
+            entries.append(column)
+            begin = _MAX_INLINE
+            continue
+        last = entries[-1] if entries else None
+        if isinstance(last, list) and begin + column.stored <= _MAX_INLINE:
+            last.append(column)
+        else:
+            entries.append([column])
+            begin = 0
+        begin = begin + column.sizes if isinstance(column.sizes, int) else _MAX_INLINE
+    return entries

@@ -217,9 +217,9 @@ class LongEncoder(ValueEncoder):
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
         values = _to_numbers(array, self._source)
-        if array.null_count:  # the number of a null may be any, and must not be checked
-            values = values * is_valid(array)
         if self._unit != "micros":
+            if array.null_count:  # the number of a null may be any, and must not be checked
+                values = values * is_valid(array)
             values, bad = rescale_times(values, "micros", self._unit)
             if bad is not None:
                 self.refuse(bad, row_of, "the time is out of the range of 64 bits of nanoseconds")
@@ -459,10 +459,11 @@ class UnionEncoder(ValueEncoder):
             number, encoder = self._branches[0]
             return constant(zigzag_bytes(number)) + encoder.encode(array, row_of)
         null = self._null or 0
-        numbers = np.full(len(array), null, np.int32)
+        dtype: Any = np.int8 if max(self._branches)[0] < 64 else np.int32
+        numbers: NDArray[Any] = np.full(len(array), null, dtype)
         written: list[ByteColumn] = []
         for (number, encoder), column, mask in zip(self._branches, columns, masks, strict=True):
             if mask.any():
-                numbers += mask.view(np.int8) * np.int32(number - null)
+                numbers += mask.view(np.int8) * dtype(number - null)
                 written += encoder.encode_valid(column, row_of, mask)
         return [counts_of(numbers), *written]
