@@ -21,6 +21,7 @@ from itertools import pairwise
 from statistics import median_high
 from typing import Final, Literal
 
+from sparkkafka import errors
 from sparkkafka.checkpoints import logs
 from sparkkafka.checkpoints.comparison import PartitionChange, partition_changes
 from sparkkafka.checkpoints.decisions import Standing, decision_of
@@ -29,15 +30,6 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import TopicPartition, some_partitions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
-from sparkkafka.errors import (
-    BrokerError,
-    CheckpointError,
-    DecodeError,
-    KafkaError,
-    OptionError,
-    counted,
-    some,
-)
 from sparkkafka.protocol.constants import NO_OFFSET
 
 KEPT: Final = OffsetBound("specific", {})
@@ -80,7 +72,7 @@ class ResetPlan:
         """
         where = self.checkpoint.location
         if self.obstacles:
-            raise CheckpointError(f"{where} was not reset: {'; '.join(self.obstacles)}")
+            raise errors.CheckpointError(f"{where} was not reset: {'; '.join(self.obstacles)}")
         with self.checkpoint.storage.locked():
             return self._apply(where)
 
@@ -91,7 +83,7 @@ class ResetPlan:
             self.checkpoint.offset_files,
             self.checkpoint.commit_files,
         ):
-            raise CheckpointError(
+            raise errors.CheckpointError(
                 f"{where} was not reset: its files have changed since the reset was planned. Is "
                 "the query running?"
             )
@@ -105,14 +97,15 @@ class ResetPlan:
             for name, content in self.writes.items():
                 storage.write(name, content)
                 done.append(name)
-        except KafkaError as error:
-            raise CheckpointError(
-                f"{where} is partly reset ({some(done, limit=20) or 'no file'} done): {error}. "
-                f"Reset it once more, or copy the files back from {storage.location_of(backup)}"
+        except errors.KafkaError as error:
+            raise errors.CheckpointError(
+                f"{where} is partly reset ({errors.some(done, limit=20) or 'no file'} done): "
+                f"{error}. Reset it once more, or copy the files back from "
+                f"{storage.location_of(backup)}"
             ) from error
         after = current.reload().next_start()
         if after.kind != "on" or after.batch_id != self.next_batch:
-            raise CheckpointError(
+            raise errors.CheckpointError(
                 f"{where} was reset, and batch {after.batch_id} was written meanwhile: the query "
                 f"is running. Stop it and check; the old files are in {storage.location_of(backup)}"
             )
@@ -156,7 +149,7 @@ def plan_reset(
     batch_id = last = batches.last
     if not batches.is_complete(last):
         if unfinished is None:
-            raise CheckpointError(_unfinished_batch_message(batches, admin, prefix))
+            raise errors.CheckpointError(_unfinished_batch_message(batches, admin, prefix))
         notes.append(f"batch {last} {batches.problem_of(last)}")
         if unfinished == "drop":
             batch_id = batches.last_committed(last)
@@ -169,14 +162,14 @@ def plan_reset(
                     "this batch is not written. Drop it (--unfinished drop)"
                 )
     elif unfinished is not None:
-        raise OptionError(
+        raise errors.OptionError(
             f"unfinished={unfinished} is for a batch that is planned and not finished; the "
             f"last batch of {checkpoint.location}, {last}, is finished"
         )
     if admin is not None:
         try:
             standing = decision_of(checkpoint, admin, prefix=prefix)
-        except (BrokerError, DecodeError) as error:
+        except (errors.BrokerError, errors.DecodeError) as error:
             # The user may have no right to read that group, if the query is not exactly-once.
             notes.append(f"{_NOT_KNOWN_IF_DECIDED}: {error}")
         else:
@@ -251,7 +244,7 @@ def _median_pause_s(checkpoint: logs.Checkpoint) -> float:
     for batch_id in checkpoint.planned[-10:]:
         try:
             batch_planned_ms = checkpoint.plan(batch_id).planned_ms
-        except CheckpointError:
+        except errors.CheckpointError:
             continue
         if batch_planned_ms is not None:
             planned_ms.append(batch_planned_ms)
@@ -277,7 +270,7 @@ def _unfinished_batch_message(batches: LastBatches, admin: Admin | None, prefix:
         return message
     try:
         standing = decision_of(checkpoint, admin, prefix=prefix)
-    except KafkaError as error:
+    except errors.KafkaError as error:
         text = f"the decision of an exactly-once sink cannot be read: {error}"
     else:
         text = "" if standing.verdict == "none" else standing.text
@@ -318,7 +311,7 @@ class LastBatches:
         self.checkpoint = checkpoint
         batch_ids = sorted({*checkpoint.planned, *checkpoint.committed})
         if not batch_ids:
-            raise CheckpointError(
+            raise errors.CheckpointError(
                 f"{checkpoint.location}: no batch was planned yet, so there is nothing to reset: "
                 "start the query with startingOffsets"
             )
@@ -344,7 +337,7 @@ class LastBatches:
                 continue
             try:
                 parsed[batch_id] = read(batch_id)  # type: ignore[assignment]
-            except CheckpointError as error:
+            except errors.CheckpointError as error:
                 parsed[batch_id] = None
                 self.damage[f"{folder}/{batch_id}"] = str(error)
 
@@ -367,7 +360,7 @@ class LastBatches:
             batch_id for batch_id in self.plans if batch_id < before and self.is_complete(batch_id)
         ]
         if not complete:
-            raise CheckpointError(
+            raise errors.CheckpointError(
                 f"{self.checkpoint.location}: without batch {before} there is no finished batch "
                 "after which the query could continue. Start it with a new checkpoint and "
                 "startingOffsets"
@@ -396,7 +389,7 @@ class LastBatches:
             row for row in self.plans.values() if row is not None and row.batch_id < batch_id
         ]
         if not earlier:
-            raise CheckpointError(
+            raise errors.CheckpointError(
                 f"{self.checkpoint.location}: no plan of a batch can be read, so it is unknown "
                 "what the query reads. Start it with a new checkpoint and startingOffsets"
             )
@@ -431,16 +424,16 @@ def _target_offsets(
     """Return the source's offsets after the reset, and notes about them."""
     foreign_topics = sorted(set(topics) - set(source.topics))
     if foreign_topics:
-        raise OptionError(
-            f"source {source.name} does not read {some(foreign_topics)}; it reads "
-            f"{some(source.topics)}"
+        raise errors.OptionError(
+            f"source {source.name} does not read {errors.some(foreign_topics)}; it reads "
+            f"{errors.some(source.topics)}"
         )
     explicit = {TopicPartition(*key): offset for key, offset in to.offsets.items()}
     foreign_topics = sorted({tp.topic for tp in explicit} - set(source.topics))
     if foreign_topics:
-        raise OptionError(
-            f"offsets of {some(foreign_topics)}: source {source.name} does not read that; it reads "
-            f"{some(source.topics)}"
+        raise errors.OptionError(
+            f"offsets of {errors.some(foreign_topics)}: source {source.name} does not read that; "
+            f"it reads {errors.some(source.topics)}"
         )
     if to.kind == "specific" and not explicit:
         return dict(before), []
@@ -450,7 +443,7 @@ def _target_offsets(
     unknown = sorted(set(explicit) - set(before))
     if to.kind != "specific" or unknown or min(explicit.values()) < 0:
         what = f"partitions {some_partitions(unknown)} of" if unknown else f"{to.kind} in"
-        raise OptionError(f"{what} the topics can only be looked up with brokers: name them")
+        raise errors.OptionError(f"{what} the topics can only be looked up with brokers: name them")
     return {**before, **explicit}, ["the offsets are not compared with the brokers'"]
 
 
@@ -485,7 +478,9 @@ def _look_up_target_offsets(
                 f"no record is at or after that time in {some_partitions(too_old)}: set to the end"
             )
     else:
-        raise OptionError(f"a reset goes to earliest, latest, a time or offsets, not to {to.kind}")
+        raise errors.OptionError(
+            f"a reset goes to earliest, latest, a time or offsets, not to {to.kind}"
+        )
     after = {**before, **targets}
     gone = sorted(tp for tp in before if tp.topic in topics and tp not in ends.latest)
     for tp in gone:
@@ -495,7 +490,8 @@ def _look_up_target_offsets(
     new = sorted(set(after) - set(before))
     if new:
         notes.append(
-            f"{counted(len(new), 'partition')} that no batch has read yet: {some_partitions(new)}"
+            f"{errors.counted(len(new), 'partition')} that no batch has read yet: "
+            f"{some_partitions(new)}"
         )
     outside = [
         tp
@@ -517,9 +513,11 @@ def _checked_offsets(
     the partition does not have."""
     for tp, given in sorted(explicit.items()):
         if tp not in ends.latest:
-            raise OptionError(f"there is no partition {tp}")
+            raise errors.OptionError(f"there is no partition {tp}")
         first, end = ends.earliest[tp], ends.latest[tp]
         offset = {EARLIEST_OFFSET: first, LATEST_OFFSET: end}.get(given, given)
         if not first <= offset <= end:
-            raise OptionError(f"partition {tp} has no offset {offset}: it has {first} to {end}")
+            raise errors.OptionError(
+                f"partition {tp} has no offset {offset}: it has {first} to {end}"
+            )
         yield tp, offset

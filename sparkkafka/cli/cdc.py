@@ -29,13 +29,7 @@ from sparkkafka.cli.tables import duration_text, print_json
 from sparkkafka.config.kinds import AVRO, DEBEZIUM_FLAT, JSON, PROTOBUF
 from sparkkafka.config.option_table import Side
 from sparkkafka.errors import BadRecordError, KafkaError, SchemaError, counted, some
-from sparkkafka.schemas.envelopes.connect_types import (
-    DECIMAL,
-    MAX_DIGITS,
-    VARIABLE_SCALE,
-    ConnectType,
-    type_of_connect_schema,
-)
+from sparkkafka.schemas.envelopes import connect_types
 from sparkkafka.schemas.envelopes.debezium import HEARTBEAT, ROW, TOMBSTONE
 from sparkkafka.schemas.envelopes.other_envelopes import form_of
 from sparkkafka.schemas.envelopes.semantic_types import value_type
@@ -334,7 +328,7 @@ def _types(sample: Sample) -> Iterator[Finding]:
         return
     if first.schema is not None:
         try:
-            decimals = _decimals(type_of_connect_schema(first.schema))
+            decimals = _decimals(connect_types.type_of_connect_schema(first.schema))
         except SchemaError as error:
             yield problem("types", str(error))
             return
@@ -347,21 +341,24 @@ def _types(sample: Sample) -> Iterator[Finding]:
     if texts:
         yield problem(
             "decimals",
-            f"{some(texts)}: more digits than Spark's {MAX_DIGITS}, or any number of them, so the "
-            "column is text. Give it a type: .schema(…)",
+            f"{some(texts)}: more digits than Spark's {connect_types.MAX_DIGITS}, or any number of "
+            "them, so the column is text. Give it a type: .schema(…)",
         )
     elif decimals:
         yield ok("decimals", f"exact: {some(sorted(decimals))}")
 
 
-def _decimals(envelope: ConnectType) -> dict[str, bool]:
+def _decimals(envelope: connect_types.ConnectType) -> dict[str, bool]:
     """Return whether each decimal column of an envelope's rows is a decimal in Spark."""
-    row = envelope.children.get("after", envelope.children.get("before", ConnectType()))
+    row = envelope.children.get(
+        "after", envelope.children.get("before", connect_types.ConnectType())
+    )
     types = {name: value_type(child) for name, child in row.children.items()}
     return {
         name: pa.types.is_decimal(types[name])
         for name, child in row.children.items()
-        if child.name in (DECIMAL, VARIABLE_SCALE) or pa.types.is_decimal(types[name])
+        if child.name in (connect_types.DECIMAL, connect_types.VARIABLE_SCALE)
+        or pa.types.is_decimal(types[name])
     }
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
+from sparkkafka import errors
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.brokers import release_of_broker
 from sparkkafka.cli.commands import AsJson, session_of
@@ -42,16 +43,6 @@ from sparkkafka.config.options import ClientOptions
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import registry_from, registry_settings
 from sparkkafka.config.security.settings import TlsSettings
-from sparkkafka.errors import (
-    AuthenticationError,
-    BrokerError,
-    ErrorCode,
-    KafkaError,
-    OptionError,
-    UnsupportedVersionError,
-    counted,
-    some,
-)
 from sparkkafka.protocol.messages import REQUESTS
 from sparkkafka.schemas.registry.rest_service import server_of
 
@@ -166,11 +157,11 @@ def check(
       sparkkafka -b localhost:9092 check --write results --exactly-once
     """
     if exactly_once and not write:
-        raise OptionError("--exactly-once is about writes: name a topic with --write")
+        raise errors.OptionError("--exactly-once is about writes: name a topic with --write")
     if prefix != DEFAULT_PREFIX and not exactly_once:
-        raise OptionError("--prefix is for --exactly-once")
+        raise errors.OptionError("--prefix is for --exactly-once")
     if trigger is not None and not read:
-        raise OptionError("--trigger is about reads: name a topic with --read")
+        raise errors.OptionError("--trigger is about reads: name a topic with --read")
     session = session_of(context)
     settings = session.settings("producer")
     job = Job(
@@ -214,11 +205,11 @@ def cluster_findings(
     with session.admin() as admin:
         try:
             cluster = admin.describe_cluster()
-        except KafkaError as error:
+        except errors.KafkaError as error:
             yield problem("cluster", error)
             return
         count = len(cluster.brokers)
-        yield ok("cluster", f"{cluster.cluster_id}, {counted(count, 'broker')}")
+        yield ok("cluster", f"{cluster.cluster_id}, {errors.counted(count, 'broker')}")
         yield from broker_findings(cluster.brokers, options, session.deadline)
         yield clock_finding(admin)
         for topic in topics:
@@ -233,7 +224,7 @@ def cluster_findings(
             yield from internal_findings(admin, count)
 
 
-def _acl_finding(about: str, operation: str, refusal: KafkaError | None) -> Finding:
+def _acl_finding(about: str, operation: str, refusal: errors.KafkaError | None) -> Finding:
     """Return the finding about an operation: `refusal` is the error of a probe, None if the
     operation is allowed."""
     if refusal is None:
@@ -246,9 +237,9 @@ def clock_finding(admin: BoundedAdmin) -> Finding:
     tokens look wrong."""
     try:
         clock = compare_clocks(admin)
-    except (BrokerError, AuthenticationError) as error:
+    except (errors.BrokerError, errors.AuthenticationError) as error:
         return unknown("clock", error)
-    except KafkaError as error:
+    except errors.KafkaError as error:
         return unknown("clock", f"this cluster does not report its time ({error})")
     direction = "ahead of" if clock.ahead_s > 0 else "behind"
     text = (
@@ -294,10 +285,10 @@ def _server_findings(
             f"{server} resolves", "no address: is the name right, and this machine's DNS?"
         )
         return
-    yield ok(f"{server} resolves", some(addresses))
+    yield ok(f"{server} resolves", errors.some(addresses))
     try:
         connecting.connect(host, port, options, deadline).close()
-    except KafkaError as error:
+    except errors.KafkaError as error:
         yield problem(
             f"{server} connects", f"{error}: does a broker listen there, is a firewall in between?"
         )
@@ -307,12 +298,12 @@ def _server_findings(
     if security.context is not None:
         try:
             yield from _tls_findings(host, port, options, security, deadline)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             yield problem(f"{server} TLS", error)
             return
     try:
         connection = Connection.open(host, port, options, deadline)
-    except KafkaError as error:
+    except errors.KafkaError as error:
         yield problem(f"{server} {'SASL' if security.sasl is not None else 'Kafka'}", error)
         return
     with connection:
@@ -361,7 +352,7 @@ def _versions_finding(server: str, connection: Connection) -> Finding:
         if key in connection.versions and not connection.supports(request)
     )
     if missing:
-        return problem(f"{server} API versions", f"no version in common of {some(missing)}")
+        return problem(f"{server} API versions", f"no version in common of {errors.some(missing)}")
     if not release:
         return problem(
             f"{server} API versions", "older than Kafka 2.1, the first that is supported"
@@ -377,14 +368,14 @@ def broker_findings(
     unchecked = [row for row in brokers if (row.host, row.port) not in options.bootstrap_servers]
     for number, broker in enumerate(unchecked):
         if deadline.expired:
-            rest = some((str(row.node_id) for row in unchecked[number:]), limit=10)
+            rest = errors.some((str(row.node_id) for row in unchecked[number:]), limit=10)
             yield unknown("brokers", f"no time left to try {rest}: give --timeout more seconds")
             return
         try:
             broker_deadline = _share(deadline, len(unchecked) - number)
             with Connection.open(broker.host, broker.port, options, broker_deadline) as connection:
                 yield _versions_finding(str(broker), connection)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             yield problem(
                 str(broker),
                 f"{error}. This is the address that the cluster gives to clients: compare the "
@@ -413,7 +404,7 @@ def registry_findings(options: Mapping[str, str], deadline: Deadline) -> Iterato
         try:
             with open_connection(server_of(settings, url, registry.name_of("url")), limit) as sock:
                 certificates = chain_of(sock)
-        except KafkaError as error:
+        except errors.KafkaError as error:
             yield problem(f"{server} TLS", error)
             continue
         yield from certificate_findings(server, certificates)
@@ -478,7 +469,7 @@ def certificate_finding(owner: str, certificate: Any, *, is_leaf: bool) -> Findi
     if is_leaf:
         try:
             extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-            text += f", for {some((str(name.value) for name in extension.value), limit=8)}"
+            text += f", for {errors.some((str(name.value) for name in extension.value), limit=8)}"
         except x509.ExtensionNotFound:
             pass
     if remaining.days < 30 and remaining < (end - certificate.not_valid_before_utc) / 3:
@@ -515,7 +506,7 @@ def topic_findings(admin: BoundedAdmin, topic: str, job: Job) -> Iterator[Findin
     about = f"topic {topic}"
     results = admin.describe_topics([topic], include_authorized_operations=True)
     error = results.errors.get(topic)
-    if isinstance(error, UnsupportedVersionError):  # authorized operations, before Kafka 2.3
+    if isinstance(error, errors.UnsupportedVersionError):  # authorized operations, before Kafka 2.3
         results = admin.describe_topics([topic])
         error = results.errors.get(topic)
     if error is not None:
@@ -525,7 +516,7 @@ def topic_findings(admin: BoundedAdmin, topic: str, job: Job) -> Iterator[Findin
     yield _operations_finding(about, described, job.needed_operations(topic))
     yield _partitions_finding(about, described)
     settings = topic_settings(admin, topic)
-    if isinstance(settings, KafkaError):
+    if isinstance(settings, errors.KafkaError):
         yield unknown(f"{about} settings", settings)
         return
     problems = list(_settings_problems(described, settings, job))
@@ -559,17 +550,17 @@ def _partitions_finding(about: str, topic: TopicDescription) -> Finding:
     leaderless = [row.partition for row in topic.partitions if row.leader is None]
     if leaderless:
         return problem(
-            about, f"no leader in {some(leaderless)}: a broker with a replica must come back"
+            about, f"no leader in {errors.some(leaderless)}: a broker with a replica must come back"
         )
     behind = [row.partition for row in topic.partitions if len(row.isr) < len(row.replicas)]
     if behind:
         down = sorted({node for row in topic.partitions for node in {*row.replicas} - {*row.isr}})
         return problem(
             about,
-            f"replicas of {some(behind)} are not in sync, those of brokers {some(down)}: are they "
-            "up?",
+            f"replicas of {errors.some(behind)} are not in sync, those of brokers "
+            f"{errors.some(down)}: are they up?",
         )
-    text = f"{counted(len(topic.partitions), 'partition')}, all led, replicas in sync"
+    text = f"{errors.counted(len(topic.partitions), 'partition')}, all led, replicas in sync"
     if _replica_count(topic) == 1:
         text += "; there is one replica: a lost disk loses records"
     return ok(about, text)
@@ -580,7 +571,7 @@ def _replica_count(topic: TopicDescription) -> int:
     return min((len(row.replicas) for row in topic.partitions), default=0)
 
 
-def topic_settings(admin: BoundedAdmin, topic: str) -> dict[str, str] | KafkaError:
+def topic_settings(admin: BoundedAdmin, topic: str) -> dict[str, str] | errors.KafkaError:
     """Look up the settings of a topic that matter to a job. Return the error if that fails."""
     resource = ConfigResource("topic", topic)
     keys = (
@@ -650,7 +641,10 @@ def internal_findings(admin: BoundedAdmin, broker_count: int) -> Iterator[Findin
         about = f"topic {topic}"
         results = admin.describe_topics([topic])
         error = results.errors.get(topic)
-        if isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if (
+            isinstance(error, errors.BrokerError)
+            and error.code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ):
             yield unknown(
                 about, "not there, or not shown to you: brokers create it on its first use"
             )
@@ -669,7 +663,7 @@ def internal_findings(admin: BoundedAdmin, broker_count: int) -> Iterator[Findin
         else:
             yield _partitions_finding(about, described)
         settings = topic_settings(admin, topic)
-        if isinstance(settings, KafkaError):
+        if isinstance(settings, errors.KafkaError):
             yield unknown(f"{about} settings", settings)
         elif "compact" not in settings.get("cleanup.policy", ""):
             yield problem(

@@ -14,36 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sparkkafka.config.kinds import (
-    APICURIO,
-    APICURIO_CONTENT,
-    APICURIO_HEADERS,
-    AUTO,
-    AVRO,
-    AZURE,
-    BINARY,
-    CANAL,
-    CONFLUENT,
-    DEAD_LETTER,
-    DEBEZIUM,
-    DEBEZIUM_FLAT,
-    DEPTH_OPTION,
-    FAIL,
-    GLUE,
-    GLUE_ZLIB,
-    HEADERS,
-    JSON,
-    MAXWELL,
-    NO_FRAMING,
-    OGG,
-    PLACEHOLDER,
-    PROTOBUF,
-    REGISTRY_PREFIX,
-    ROW_COLUMNS,
-    SINGLE_OBJECT,
-    STRING,
-    TOPIC_NAME,
-)
+from sparkkafka.config import kinds
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.config.registry import RegistryOptions, registry_from, registry_settings
@@ -56,8 +27,8 @@ _DRIVER_HINT: Final = spark_hint(" It is read on the driver.")
 MAX_SCHEMA_BYTES: Final = 4 * 2**20
 """The largest file that valueSchema or keySchema may name."""
 
-WITH_SCHEMA: Final = (AVRO, PROTOBUF, JSON)
-ANY_WITH_SCHEMA: Final = f"{AVRO}, {PROTOBUF} or {JSON}"
+WITH_SCHEMA: Final = (kinds.AVRO, kinds.PROTOBUF, kinds.JSON)
+ANY_WITH_SCHEMA: Final = f"{kinds.AVRO}, {kinds.PROTOBUF} or {kinds.JSON}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +44,17 @@ class ColumnFormat:
     """
 
     column: str
-    format: str = BINARY
+    format: str = kinds.BINARY
     schema: str | None = dataclasses.field(default=None, repr=False)
     infer: bool = False
     schema_version: int | None = None
     message: str = ""
     subject: str = ""
-    framing: str = CONFLUENT
-    strategy: str = TOPIC_NAME
+    framing: str = kinds.CONFLUENT
+    strategy: str = kinds.TOPIC_NAME
     envelope: str = ""
     unwraps: bool = False
-    placeholder: str = PLACEHOLDER
+    placeholder: str = kinds.PLACEHOLDER
     is_optional: bool = False
 
     @property
@@ -108,12 +79,12 @@ class FormatOptions:
     key: ColumnFormat = ColumnFormat(column="key")
     value: ColumnFormat = ColumnFormat(column="value")
     registry: RegistryOptions | None = None
-    on_bad_record: str = FAIL
+    on_bad_record: str = kinds.FAIL
     dead_letter_topic: str = ""
     rescued_column: bool = False
     envelope: str = ""
-    envelope_columns: str = ROW_COLUMNS
-    envelope_unavailable: str = PLACEHOLDER
+    envelope_columns: str = kinds.ROW_COLUMNS
+    envelope_unavailable: str = kinds.PLACEHOLDER
     envelope_schemas: bool = True
     recursive_fields_max_depth: int | None = None
     auto_register_schemas: bool = False
@@ -143,14 +114,14 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
     fields = parsed.group("format")
     if any(field.startswith("envelope") for field in fields):
         key, value = _with_envelope(key, value, parsed)
-    columns = [column for column in (value, key) if column.format != BINARY]
+    columns = [column for column in (value, key) if column.format != kinds.BINARY]
     if not columns:
         others = [name for field, name in names.items() if not field.endswith(".format")]
         if not others:
             return None
         raise OptionError(
-            f"option {others[0]} has no effect while keys and values are {BINARY}: set valueFormat "
-            f"or keyFormat to {ANY_WITH_SCHEMA}"
+            f"option {others[0]} has no effect while keys and values are {kinds.BINARY}: set "
+            f"valueFormat or keyFormat to {ANY_WITH_SCHEMA}"
         )
     registry = registry_from(parsed)
     for column in columns:
@@ -165,8 +136,8 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
             f"option {names['registry.url']} has no effect: {first.column}Format={first.format} "
             + (
                 "needs no registry"
-                if first.format == STRING
-                else f"has {first.column}Framing={NO_FRAMING} and its schema from "
+                if first.format == kinds.STRING
+                else f"has {first.column}Framing={kinds.NO_FRAMING} and its schema from "
                 f"{first.column}Schema"
             )
             + "; remove it"
@@ -174,10 +145,10 @@ def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
     if "recursive_fields_max_depth" in fields:
         _check_depth(columns, registry)
     _check_bad_records(fields)
-    if fields.get("rescued_column") and value.format != JSON:
+    if fields.get("rescued_column") and value.format != kinds.JSON:
         raise OptionError(
-            f"rescuedColumn=true has no effect with valueFormat={value.format}: it is for {JSON}, "
-            "whose records may have fields that are not in the schema"
+            f"rescuedColumn=true has no effect with valueFormat={value.format}: it is for "
+            f"{kinds.JSON}, whose records may have fields that are not in the schema"
         )
     _check_registration(columns, registry, fields, names)
     return FormatOptions(key=key, value=value, registry=registry, **fields)
@@ -205,7 +176,7 @@ def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
         return OptionError(f"option {parsed.names.get(f'{column}.{field}')} {reason}")
 
     others = [field for field in fields if field != "format"]
-    if others and not chosen.has_schema and (chosen.format == STRING or "format" in fields):
+    if others and not chosen.has_schema and (chosen.format == kinds.STRING or "format" in fields):
         raise refusal(
             others[0],
             f"has no effect with {column}Format={chosen.format}: it is for "
@@ -223,17 +194,17 @@ def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
                     "registry's; remove one",
                 )
         chosen = _with_schema(chosen, text, side)
-    if chosen.message and chosen.format != PROTOBUF:
+    if chosen.message and chosen.format != kinds.PROTOBUF:
         raise refusal(
             "message",
-            f"has no effect with {column}Format={chosen.format}: it is for {PROTOBUF}",
+            f"has no effect with {column}Format={chosen.format}: it is for {kinds.PROTOBUF}",
         )
     for field in ("message", "subject"):
         if field in fields and not fields[field]:
             raise refusal(field, "is empty")
     if chosen.subject and "strategy" in fields:
         raise refusal("strategy", f"has no effect beside {column}Subject: remove one")
-    if side is Side.READ and chosen.strategy != TOPIC_NAME and chosen.schema is None:
+    if side is Side.READ and chosen.strategy != kinds.TOPIC_NAME and chosen.schema is None:
         raise refusal(
             "strategy",
             f"({chosen.strategy}) needs the record's name, which a read does not know without the "
@@ -259,27 +230,29 @@ def _with_envelope(
             f"option envelope={envelope} needs valueFormat: set it to {ANY_WITH_SCHEMA}, as the "
             "connector writes the records"
         )
-    if envelope in (MAXWELL, CANAL, OGG) and value.format != JSON:
+    if envelope in (kinds.MAXWELL, kinds.CANAL, kinds.OGG) and value.format != kinds.JSON:
         raise OptionError(
-            f"option envelope={envelope} is for valueFormat={JSON}, not {value.format}"
+            f"option envelope={envelope} is for valueFormat={kinds.JSON}, not {value.format}"
         )
     if parsed.side is Side.WRITE:
         return key, _written_envelope(value, parsed)
-    unwraps = fields.get("envelope_columns", ROW_COLUMNS) == ROW_COLUMNS
-    placeholder = fields.get("envelope_unavailable", PLACEHOLDER)
-    if "envelope_unavailable" in fields and not (unwraps and envelope in (DEBEZIUM, DEBEZIUM_FLAT)):
+    unwraps = fields.get("envelope_columns", kinds.ROW_COLUMNS) == kinds.ROW_COLUMNS
+    placeholder = fields.get("envelope_unavailable", kinds.PLACEHOLDER)
+    if "envelope_unavailable" in fields and not (
+        unwraps and envelope in (kinds.DEBEZIUM, kinds.DEBEZIUM_FLAT)
+    ):
         raise OptionError(
-            f"option envelope.unavailable has no effect: it is for envelope={DEBEZIUM} or "
-            f"{DEBEZIUM_FLAT}, and envelope.columns={ROW_COLUMNS}"
+            f"option envelope.unavailable has no effect: it is for envelope={kinds.DEBEZIUM} or "
+            f"{kinds.DEBEZIUM_FLAT}, and envelope.columns={kinds.ROW_COLUMNS}"
         )
     if not placeholder:
         raise OptionError("option envelope.unavailable is empty: remove it")
-    for name, field in (("rescuedColumn", "rescued_column"), (DEPTH_OPTION, None)):
+    for name, field in (("rescuedColumn", "rescued_column"), (kinds.DEPTH_OPTION, None)):
         if fields.get(field or "recursive_fields_max_depth"):
             raise OptionError(f"option {name} and envelope={envelope} exclude each other")
     # Without a registry only JSON needs no schema of the keys.
     if "format" not in parsed.group("key") and (
-        value.format == JSON or parsed.group("registry").get("url") is not None
+        value.format == kinds.JSON or parsed.group("registry").get("url") is not None
     ):
         key = dataclasses.replace(
             key, format=value.format, framing=value.framing, infer=value.infer, is_optional=True
@@ -294,29 +267,31 @@ def _written_envelope(value: ColumnFormat, parsed: ParsedOptions) -> ColumnForma
     """Return the format of the values of a write of changes. Raises OptionError if other options
     exclude it."""
     fields = parsed.group("format")
-    if fields["envelope"] != DEBEZIUM or value.format not in (JSON, AVRO):
+    if fields["envelope"] != kinds.DEBEZIUM or value.format not in (kinds.JSON, kinds.AVRO):
         raise OptionError(
             f"option envelope={fields['envelope']} with valueFormat={value.format} is for reads: "
-            f"writes have envelope={DEBEZIUM} with {JSON} and {AVRO}"
+            f"writes have envelope={kinds.DEBEZIUM} with {kinds.JSON} and {kinds.AVRO}"
         )
     if "format" in parsed.group("key") or value.schema is not None:
         name = "keyFormat" if "format" in parsed.group("key") else "valueSchema"
         raise OptionError(
-            f"option {name} and envelope={DEBEZIUM} exclude each other in a write: keys have the "
-            "format of values, and schemas are made from the rows"
+            f"option {name} and envelope={kinds.DEBEZIUM} exclude each other in a write: keys have "
+            "the format of values, and schemas are made from the rows"
         )
-    if value.format == AVRO:
+    if value.format == kinds.AVRO:
         if "envelope_schemas" in fields:
             raise OptionError(
-                f"option envelope.schemas has no effect with valueFormat={AVRO}: it is for {JSON}"
+                f"option envelope.schemas has no effect with valueFormat={kinds.AVRO}: it is for "
+                f"{kinds.JSON}"
             )
-        return dataclasses.replace(value, envelope=DEBEZIUM)
+        return dataclasses.replace(value, envelope=kinds.DEBEZIUM)
     if parsed.group("registry").get("url") is not None:
         raise OptionError(
-            f"option {REGISTRY_PREFIX}url has no effect: a write with envelope={DEBEZIUM} and "
-            f"valueFormat={JSON} has the schemas beside the payloads; remove it"
+            f"option {kinds.REGISTRY_PREFIX}url has no effect: a write with "
+            f"envelope={kinds.DEBEZIUM} and valueFormat={kinds.JSON} has the schemas beside the "
+            "payloads; remove it"
         )
-    return dataclasses.replace(value, envelope=DEBEZIUM, framing=NO_FRAMING)
+    return dataclasses.replace(value, envelope=kinds.DEBEZIUM, framing=kinds.NO_FRAMING)
 
 
 def _with_schema(column: ColumnFormat, text: str, side: Side) -> ColumnFormat:
@@ -327,11 +302,11 @@ def _with_schema(column: ColumnFormat, text: str, side: Side) -> ColumnFormat:
     if not text:
         raise OptionError(f"option {option} is empty")
     if text.lower() == INFER:
-        if column.format != JSON:
+        if column.format != kinds.JSON:
             raise OptionError(
-                f"{option}={INFER} is for {column.column}Format={JSON}: {column.format} cannot be "
-                f"read without the schema that it was written with; set {REGISTRY_PREFIX}url, or "
-                f"{option} to the schema or a file's path"
+                f"{option}={INFER} is for {column.column}Format={kinds.JSON}: {column.format} "
+                "cannot be read without the schema that it was written with; set "
+                f"{kinds.REGISTRY_PREFIX}url, or {option} to the schema or a file's path"
             )
         if side is not Side.READ:
             raise OptionError(
@@ -339,7 +314,7 @@ def _with_schema(column: ColumnFormat, text: str, side: Side) -> ColumnFormat:
             )
         return dataclasses.replace(column, infer=True)
     avro_primitives = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-    if set('{}[]";\n') & set(text) or (column.format == AVRO and text in avro_primitives):
+    if set('{}[]";\n') & set(text) or (column.format == kinds.AVRO and text in avro_primitives):
         return dataclasses.replace(column, schema=text)
     return dataclasses.replace(column, schema=_read_schema(option, text))
 
@@ -385,7 +360,7 @@ def _read_schema(option: str, text: str) -> str:
 def _can_use_registry(column: ColumnFormat) -> bool:
     """Return whether records have schema ids, or the schema may be the registry's."""
     return column.has_schema and (
-        column.framing != NO_FRAMING or (column.schema is None and not column.infer)
+        column.framing != kinds.NO_FRAMING or (column.schema is None and not column.infer)
     )
 
 
@@ -395,12 +370,12 @@ def _check_schema_source(
     """Raise OptionError if neither the user nor the registry gives the column's schema. `names` has
     the options that are set, by field."""
     name = column.column
-    url = f"{REGISTRY_PREFIX}url"
+    url = f"{kinds.REGISTRY_PREFIX}url"
     setting = f"{name}Format={column.format}"
-    if column.framing == NO_FRAMING and column.format != JSON and column.schema is None:
+    if column.framing == kinds.NO_FRAMING and column.format != kinds.JSON and column.schema is None:
         raise OptionError(
-            f"{setting} with {name}Framing={NO_FRAMING} needs {name}Schema: records do not say "
-            "which schema they were written with; set the schema's text or a file's path"
+            f"{setting} with {name}Framing={kinds.NO_FRAMING} needs {name}Schema: records do not "
+            "say which schema they were written with; set the schema's text or a file's path"
         )
     if registry is not None:
         return
@@ -409,13 +384,13 @@ def _check_schema_source(
             raise OptionError(
                 f"option {names[f'{name}.{field}']} is for the Schema Registry: set {url}"
             )
-    if side is Side.WRITE and column.framing not in (NO_FRAMING, SINGLE_OBJECT):
+    if side is Side.WRITE and column.framing not in (kinds.NO_FRAMING, kinds.SINGLE_OBJECT):
         raise OptionError(
             f"{setting} needs the Schema Registry, which assigns the schema's id: set {url}, or "
-            f"{name}Framing={NO_FRAMING} to write bare payloads"
-            + (f" (with {name}Schema)" if column.format != JSON else "")
+            f"{name}Framing={kinds.NO_FRAMING} to write bare payloads"
+            + (f" (with {name}Schema)" if column.format != kinds.JSON else "")
         )
-    if column.format != JSON and column.schema is None:
+    if column.format != kinds.JSON and column.schema is None:
         raise OptionError(
             f"{setting} needs a schema: set {url} to the Schema Registry, or {name}Schema to the "
             "schema's text or a file's path"
@@ -423,17 +398,17 @@ def _check_schema_source(
 
 
 _FRAMINGS: Final = {
-    CONFLUENT: (CONFLUENT, HEADERS),
-    GLUE: (GLUE, GLUE_ZLIB),
-    APICURIO: (APICURIO, APICURIO_CONTENT, APICURIO_HEADERS),
-    AZURE: (AZURE,),
+    kinds.CONFLUENT: (kinds.CONFLUENT, kinds.HEADERS),
+    kinds.GLUE: (kinds.GLUE, kinds.GLUE_ZLIB),
+    kinds.APICURIO: (kinds.APICURIO, kinds.APICURIO_CONTENT, kinds.APICURIO_HEADERS),
+    kinds.AZURE: (kinds.AZURE,),
 }
 """The framings with ids of each API."""
 _URLS: Final = {
-    CONFLUENT: "the URL of Confluent's API",
-    GLUE: "glue://REGION/REGISTRY",
-    APICURIO: "https://HOST/apis/registry/v3",
-    AZURE: "https://NAMESPACE.servicebus.windows.net/$schemaGroups/GROUP",
+    kinds.CONFLUENT: "the URL of Confluent's API",
+    kinds.GLUE: "glue://REGION/REGISTRY",
+    kinds.APICURIO: "https://HOST/apis/registry/v3",
+    kinds.AZURE: "https://NAMESPACE.servicebus.windows.net/$schemaGroups/GROUP",
 }
 
 
@@ -441,18 +416,25 @@ def _check_framing(column: ColumnFormat, registry: RegistryOptions | None, side:
     """Raise OptionError for a framing that the format, the side or the registry's API lacks."""
     name, framing = column.column, column.framing
     option = f"{name}Framing={framing}"
-    if framing == AUTO and side is Side.WRITE:
+    if framing == kinds.AUTO and side is Side.WRITE:
         raise OptionError(f"{option} is for reads: set {name}Framing to the framing of the records")
-    if framing == AZURE and name == "key":
+    if framing == kinds.AZURE and name == "key":
         raise OptionError(
             f"{option} cannot be read: the header content-type has the id of the value's schema; "
-            f"set keyFraming={NO_FRAMING} and keySchema"
+            f"set keyFraming={kinds.NO_FRAMING} and keySchema"
         )
-    only_avro = framing in (SINGLE_OBJECT, AZURE)
-    has_messages = framing in (*_FRAMINGS[CONFLUENT], *_FRAMINGS[GLUE], NO_FRAMING)
-    if (only_avro and column.format != AVRO) or (column.format == PROTOBUF and not has_messages):
+    only_avro = framing in (kinds.SINGLE_OBJECT, kinds.AZURE)
+    has_messages = framing in (
+        *_FRAMINGS[kinds.CONFLUENT],
+        *_FRAMINGS[kinds.GLUE],
+        kinds.NO_FRAMING,
+    )
+    if (only_avro and column.format != kinds.AVRO) or (
+        column.format == kinds.PROTOBUF and not has_messages
+    ):
         raise OptionError(
-            f"{option} is for {name}Format={AVRO if only_avro else f'{AVRO} and {JSON}'}, not "
+            f"{option} is for "
+            f"{name}Format={kinds.AVRO if only_avro else f'{kinds.AVRO} and {kinds.JSON}'}, not "
             f"{column.format}"
             + ("" if only_avro else ": its frames do not show which message follows")
         )
@@ -470,15 +452,16 @@ def _check_framing(column: ColumnFormat, registry: RegistryOptions | None, side:
 def _check_bad_records(fields: Mapping[str, Any]) -> None:
     """Raise OptionError unless onBadRecord=deadLetter and deadLetter.topic are set together."""
     topic = fields.get("dead_letter_topic")
-    if fields.get("on_bad_record") == DEAD_LETTER:
+    if fields.get("on_bad_record") == kinds.DEAD_LETTER:
         if not topic:
             raise OptionError(
-                f"onBadRecord={DEAD_LETTER} needs the topic for bad records: set deadLetter.topic"
+                f"onBadRecord={kinds.DEAD_LETTER} needs the topic for bad records: set "
+                "deadLetter.topic"
             )
     elif topic is not None:
         raise OptionError(
-            f"option deadLetter.topic has no effect without onBadRecord={DEAD_LETTER}: set it, or "
-            "remove deadLetter.topic"
+            f"option deadLetter.topic has no effect without onBadRecord={kinds.DEAD_LETTER}: set "
+            "it, or remove deadLetter.topic"
         )
 
 
@@ -491,9 +474,9 @@ def _check_depth(columns: list[ColumnFormat], registry: RegistryOptions | None) 
             return
     first = columns[0]
     raise OptionError(
-        f"option {DEPTH_OPTION} has no effect with {first.column}Format={first.format}: there "
-        f"is no schema that could be recursive; set {first.column}Schema or {REGISTRY_PREFIX}url, "
-        "or remove it"
+        f"option {kinds.DEPTH_OPTION} has no effect with {first.column}Format={first.format}: "
+        f"there is no schema that could be recursive; set {first.column}Schema or "
+        f"{kinds.REGISTRY_PREFIX}url, or remove it"
     )
 
 
@@ -508,7 +491,7 @@ def _check_registration(
     if fields.get("ignore_encryption_rules") and registry is None:
         raise OptionError(
             f"option {names['format.ignore_encryption_rules']} is for the Schema Registry: set "
-            f"{REGISTRY_PREFIX}url"
+            f"{kinds.REGISTRY_PREFIX}url"
         )
     set_names = [
         name
@@ -521,7 +504,7 @@ def _check_registration(
         return
     if registry is None:
         raise OptionError(
-            f"option {set_names[0]} is for the Schema Registry: set {REGISTRY_PREFIX}url"
+            f"option {set_names[0]} is for the Schema Registry: set {kinds.REGISTRY_PREFIX}url"
         )
     if fields.get("use_latest_version"):
         for other in ("auto_register_schemas", "normalize_schemas"):

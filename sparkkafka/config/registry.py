@@ -14,19 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sparkkafka.config.kinds import (
-    APICURIO,
-    AZURE,
-    CONFLUENT,
-    GLUE,
-    INT32_MAX,
-    OAUTHBEARER,
-    REGISTRY_PREFIX,
-    STATIC_TOKEN,
-    GlueUrl,
-    HttpUrl,
-    registry_urls,
-)
+from sparkkafka.config import kinds
 from sparkkafka.config.option_table import REGISTRY, names_by_attribute
 from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.config.security import references
@@ -82,7 +70,7 @@ class RegistryOptions(references.WithReferences):
 
     def for_tasks(self) -> RegistryOptions:
         """Return the options with more retries: a registry that restarts must not fail a query."""
-        return self if self.max_retries is not None else replace(self, max_retries=INT32_MAX)
+        return self if self.max_retries is not None else replace(self, max_retries=kinds.INT32_MAX)
 
     @property
     def has_references(self) -> bool:
@@ -99,10 +87,10 @@ class RegistrySettings:
     are those that Confluent Cloud needs.
     """
 
-    urls: tuple[HttpUrl, ...] = ()
-    api: str = CONFLUENT
+    urls: tuple[kinds.HttpUrl, ...] = ()
+    api: str = kinds.CONFLUENT
     group: str = ""
-    glue: GlueUrl | None = None
+    glue: kinds.GlueUrl | None = None
     user_info: Secret = NO_SECRET
     oauth: OAuthSettings | None = None
     headers: tuple[tuple[str, str], ...] = ()
@@ -122,7 +110,7 @@ def registry_from(parsed: ParsedOptions) -> RegistryOptions | None:
             if field.startswith(("registry.", "registry_tls."))
         )
         raise OptionError(
-            f"option {other} is for the Schema Registry, and {REGISTRY_PREFIX}url is not set"
+            f"option {other} is for the Schema Registry, and {kinds.REGISTRY_PREFIX}url is not set"
         )
     names = tuple((name, parsed.names[f"registry.{name}"]) for name in fields)
     # All fields: messages also name registry options that are not set.
@@ -144,7 +132,7 @@ def registry_from(parsed: ParsedOptions) -> RegistryOptions | None:
         if tls and not is_secure:
             option = parsed.names[f"registry_tls.{next(iter(tls))}"]
             raise OptionError(
-                f"{option} has no effect: no URL of {REGISTRY_PREFIX}url begins with https://"
+                f"{option} has no effect: no URL of {kinds.REGISTRY_PREFIX}url begins with https://"
             )
         _warn_of_clear_text(options, settings)
     return options
@@ -189,12 +177,12 @@ def _check_credentials(options: RegistryOptions) -> None:
     if not bearer:
         return
     has_issuer = bool(for_issuer) and not options.bearer_token
-    source = options.bearer_source or (OAUTHBEARER if has_issuer else STATIC_TOKEN)
-    if source == STATIC_TOKEN:
+    source = options.bearer_source or (kinds.OAUTHBEARER if has_issuer else kinds.STATIC_TOKEN)
+    if source == kinds.STATIC_TOKEN:
         if for_issuer:
             raise OptionError(
-                f"{name(for_issuer[0])} is for {name('bearer_source')}={OAUTHBEARER}, and the "
-                "token is given: remove one of them"
+                f"{name(for_issuer[0])} is for {name('bearer_source')}={kinds.OAUTHBEARER}, and "
+                "the token is given: remove one of them"
             )
         if not options.bearer_token:
             raise OptionError(
@@ -210,7 +198,7 @@ def _check_credentials(options: RegistryOptions) -> None:
     for field in ("issuer_url", "client_id", "client_secret"):
         if not getattr(options, field):
             raise OptionError(
-                f"{name('bearer_source')}={OAUTHBEARER} needs {name('issuer_url')}, "
+                f"{name('bearer_source')}={kinds.OAUTHBEARER} needs {name('issuer_url')}, "
                 f"{name('client_id')} and {name('client_secret')}: {name(field)} is not set"
             )
 
@@ -255,16 +243,16 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
 
     url = resolve("url")
     try:
-        parsed = registry_urls.final(url.reveal())
+        parsed = kinds.registry_urls.final(url.reveal())
         located = (
-            RegistrySettings(api=GLUE, glue=parsed)
-            if isinstance(parsed, GlueUrl)
+            RegistrySettings(api=kinds.GLUE, glue=parsed)
+            if isinstance(parsed, kinds.GlueUrl)
             else _locate(parsed)
         )
     except ValueError as error:  # the content of a reference is never shown
         reason = "" if references.has_reference(options.url) else f": {error}"
         raise OptionError(
-            f"{options.name_of('url')} must be {registry_urls.values}{reason}"
+            f"{options.name_of('url')} must be {kinds.registry_urls.values}{reason}"
         ) from None
     tls = secure_settings(options.tls).tls or TlsSettings()
     user_info = resolve("user_info")
@@ -289,12 +277,12 @@ def registry_settings(options: RegistryOptions) -> RegistrySettings:
 
 _APIS: Final = (
     # API, the end of the URLs' path, and the group without one in the URL
-    (APICURIO, re.compile(r"(.*/apis/registry/v[23])(?:/groups/([^/]+))?"), "default"),
-    (AZURE, re.compile(r"(.*)/\$schemagroups/([^/]+)", re.IGNORECASE), ""),
+    (kinds.APICURIO, re.compile(r"(.*/apis/registry/v[23])(?:/groups/([^/]+))?"), "default"),
+    (kinds.AZURE, re.compile(r"(.*)/\$schemagroups/([^/]+)", re.IGNORECASE), ""),
 )
 
 
-def _locate(urls: tuple[HttpUrl, ...]) -> RegistrySettings:
+def _locate(urls: tuple[kinds.HttpUrl, ...]) -> RegistrySettings:
     """Return the URLs of the API's root, the API and the group. Raises ValueError for URLs of
     several APIs or groups."""
     found = set()
@@ -306,11 +294,11 @@ def _locate(urls: tuple[HttpUrl, ...]) -> RegistrySettings:
         else:
             if "/$schemagroups" in url.path.lower():
                 raise ValueError("Azure's registry is written https://host/$schemaGroups/GROUP")
-            found.add((CONFLUENT, "", ""))
+            found.add((kinds.CONFLUENT, "", ""))
     if len(found) > 1:
         raise ValueError("the URLs are of several registries")
     ((api, group, path),) = found
-    if api != CONFLUENT:
+    if api != kinds.CONFLUENT:
         urls = tuple(url._replace(path=path) for url in urls)
     return RegistrySettings(urls=urls, api=api, group=group)
 
@@ -339,7 +327,7 @@ def _oauth_settings(
             allow_http="",
             client=f"{options.name_of('client_id')} and {options.name_of('client_secret')}",
             identity=", ".join(map(options.name_of, ("client_id", "client_secret", "scope"))),
-            trust=f"the {REGISTRY_PREFIX}ssl.truststore options",
-            versions=f"{REGISTRY_PREFIX}ssl.enabled.protocols",
+            trust=f"the {kinds.REGISTRY_PREFIX}ssl.truststore options",
+            versions=f"{kinds.REGISTRY_PREFIX}ssl.enabled.protocols",
         ),
     )

@@ -18,17 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparkkafka.config.kinds import (
-    APICURIO,
-    APICURIO_CONTENT,
-    APICURIO_HEADERS,
-    AUTO,
-    AZURE,
-    GLUE,
-    GLUE_ZLIB,
-    NO_FRAMING,
-    SINGLE_OBJECT,
-)
+from sparkkafka.config import kinds
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.schemas.vendor_framings import AZURE_TYPE
@@ -62,7 +52,7 @@ def name_framings(
     read, whose frames are not foreign; bare payloads (none) may begin with zeros. `is_json`: the
     column is read as JSON, so plain JSON is not a foreign framing.
     """
-    framed = framing != NO_FRAMING
+    framed = framing != kinds.NO_FRAMING
     # pa.array would import pandas, which no task needs.
     rows = from_numpy(np.fromiter(reasons, np.int64))
     heads = pc.binary_slice(payloads, 0, 18).take(rows).to_pylist()
@@ -76,7 +66,7 @@ def name_framings(
             found = _recognize_apicurio(heads[index] or b"")
         if found is None:
             found = _recognize_bytes(heads[index] or b"", tails[index] or b"", is_json)
-        if found is None or framing in found.framings or (framing == AUTO and found.framings):
+        if found is None or framing in found.framings or (framing == kinds.AUTO and found.framings):
             named[row] = reason
             continue
         detail = f" ({found.detail})" if found.detail else ""
@@ -97,9 +87,10 @@ def _recognize_apicurio(head: bytes) -> _Framing | None:
         return _Framing(
             "Apicurio's framing with ids of 8 bytes",
             f"id {int.from_bytes(head[1:9], 'big')}",
-            f"{{0}}Framing={APICURIO} reads them, with schema.registry.url=…/apis/registry/v3 (v2 "
-            f"for Apicurio 2); {APICURIO_CONTENT} if the serializers use content ids",
-            (APICURIO, APICURIO_CONTENT, APICURIO_HEADERS),
+            f"{{0}}Framing={kinds.APICURIO} reads them, with "
+            f"schema.registry.url=…/apis/registry/v3 (v2 for Apicurio 2); {kinds.APICURIO_CONTENT} "
+            "if the serializers use content ids",
+            (kinds.APICURIO, kinds.APICURIO_CONTENT, kinds.APICURIO_HEADERS),
         )
     return None
 
@@ -111,16 +102,16 @@ def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None
         return _Framing(
             "AWS Glue's framing",
             version,
-            f"{{0}}Framing={GLUE} reads them, with schema.registry.url=glue://region/registry",
-            (GLUE, GLUE_ZLIB),
+            f"{{0}}Framing={kinds.GLUE} reads them, with schema.registry.url=glue://region/registry",
+            (kinds.GLUE, kinds.GLUE_ZLIB),
         )
     if head.startswith(b"\xc3\x01") and len(head) >= 10:
         fingerprint = int.from_bytes(head[2:10], "little")
         return _Framing(
             "Avro's single-object encoding",
             f"schema fingerprint 0x{fingerprint:016x}",
-            f"{{0}}Framing={SINGLE_OBJECT} reads them, with the schema in {{0}}Schema",
-            (SINGLE_OBJECT,),
+            f"{{0}}Framing={kinds.SINGLE_OBJECT} reads them, with the schema in {{0}}Schema",
+            (kinds.SINGLE_OBJECT,),
         )
     if head.startswith(b"Obj\x01"):
         return _Framing(
@@ -159,17 +150,17 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
             found[index] = _Framing(
                 "Apicurio's framing in headers",
                 f"{ids[name]} {_id_text(value or b'')}",
-                f"{{0}}Framing={APICURIO_HEADERS} reads them, with schema.registry.url="
+                f"{{0}}Framing={kinds.APICURIO_HEADERS} reads them, with schema.registry.url="
                 "…/apis/registry/v3 (v2 for Apicurio 2)",
-                (APICURIO, APICURIO_CONTENT, APICURIO_HEADERS),
+                (kinds.APICURIO, kinds.APICURIO_CONTENT, kinds.APICURIO_HEADERS),
             )
         elif value is not None and value.startswith(AZURE_TYPE):
             found[index] = _Framing(
                 "the framing of Azure's Schema Registry in headers",
                 f"schema id {_printable(value[len(AZURE_TYPE) :])}",
-                f"{{0}}Framing={AZURE} reads them, with schema.registry.url=https://NAMESPACE."
+                f"{{0}}Framing={kinds.AZURE} reads them, with schema.registry.url=https://NAMESPACE."
                 "servicebus.windows.net/$schemaGroups/GROUP",
-                (AZURE,),
+                (kinds.AZURE,),
             )
     return found
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from sparkkafka import errors
 from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
 from sparkkafka.client.arguments import checked_flag, checked_name, checked_names
@@ -25,13 +26,6 @@ from sparkkafka.client.cluster.request_driver import (
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Listing, Results, TopicPartition
-from sparkkafka.errors import (
-    DecodeError,
-    ErrorCode,
-    KafkaError,
-    OptionError,
-    UnsupportedVersionError,
-)
 from sparkkafka.protocol.messages import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
@@ -188,11 +182,11 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         for row in response.groups:
             try:
                 outcome = Outcome.of(row, self._description(row))
-            except DecodeError as error:
-                outcome = Outcome(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
+            except errors.DecodeError as error:
+                outcome = Outcome(errors.ErrorCode.INCONSISTENT_GROUP_PROTOCOL, None, str(error))
             if row.group_state == DEAD and not row.error_code:
                 # Before version 6 brokers answer so for a group that does not exist.
-                outcome = Outcome(ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
+                outcome = Outcome(errors.ErrorCode.GROUP_ID_NOT_FOUND, None, NO_SUCH_GROUP)
             outcomes.append((row.group_id, outcome))
         return outcomes
 
@@ -229,8 +223,8 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
                 topics = frozenset(
                     consumer_protocol.decode_subscription(member.member_metadata).topics
                 )
-        except DecodeError as error:
-            raise DecodeError(f"member {member.member_id}: {error}") from error
+        except errors.DecodeError as error:
+            raise errors.DecodeError(f"member {member.member_id}: {error}") from error
     return MemberDescription(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
@@ -267,9 +261,9 @@ def describe_consumer_groups(
     not_kip_848 = [
         group_id
         for group_id, error in kip_848.errors.items()
-        if isinstance(error, UnsupportedVersionError)
+        if isinstance(error, errors.UnsupportedVersionError)
         or getattr(error, "code", 0)
-        in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+        in (errors.ErrorCode.GROUP_ID_NOT_FOUND, errors.ErrorCode.UNSUPPORTED_VERSION)
     ]
     classic = call_each(
         cluster,
@@ -279,7 +273,7 @@ def describe_consumer_groups(
         deadline,
         what,
     )
-    outcome: dict[str, ConsumerGroupDescription | KafkaError] = {}
+    outcome: dict[str, ConsumerGroupDescription | errors.KafkaError] = {}
     for group_id in items:
         results = classic if group_id in classic else kip_848
         outcome[group_id] = results.errors.get(group_id) or results[group_id]
@@ -293,7 +287,7 @@ class _DeleteGroups(ApiHandler[str, None]):
     request_type = DeleteGroupsRequest
     name_format = "group {!r}"
     acl = "DELETE on group {}"
-    done_codes = frozenset({ErrorCode.GROUP_ID_NOT_FOUND})
+    done_codes = frozenset({errors.ErrorCode.GROUP_ID_NOT_FOUND})
 
     def build(self, items: Sequence[str], version: int) -> DeleteGroupsRequest:
         return DeleteGroupsRequest(groups_names=list(items))
@@ -311,9 +305,9 @@ def _delete_message(row: Any) -> str | None:
 
 
 _DELETE_MESSAGES: Mapping[int, str] = {
-    ErrorCode.NON_EMPTY_GROUP: "the group has members: stop its consumers first, or wait until "
-    "the session timeout of those that died has passed",
-    ErrorCode.GROUP_ID_NOT_FOUND: NO_SUCH_GROUP,
+    errors.ErrorCode.NON_EMPTY_GROUP: "the group has members: stop its consumers first, or wait "
+    "until the session timeout of those that died has passed",
+    errors.ErrorCode.GROUP_ID_NOT_FOUND: NO_SUCH_GROUP,
 }
 
 
@@ -333,7 +327,7 @@ class _RemoveMembers(ApiHandler[str, None]):
     """Items are group.instance.ids, or with `by_member_id` member ids."""
 
     request_type = LeaveGroupRequest
-    done_codes = frozenset({ErrorCode.UNKNOWN_MEMBER_ID})
+    done_codes = frozenset({errors.ErrorCode.UNKNOWN_MEMBER_ID})
 
     def __init__(self, group_id: str, reason: str, by_member_id: bool) -> None:
         self._group_id = group_id
@@ -373,7 +367,7 @@ class _RemoveMembers(ApiHandler[str, None]):
 
 
 _MEMBER_MESSAGES: Mapping[int, str] = {
-    ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member",
+    errors.ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member",
 }
 
 
@@ -495,6 +489,6 @@ def _check_known(what: str, names: Iterable[str], known: frozenset[str]) -> None
     """Raise OptionError for a name that is not among the known ones; `what` is state or type."""
     for name in names:
         if name not in known:
-            raise OptionError(
+            raise errors.OptionError(
                 f"no group has the {what} {name!r}: it is one of {', '.join(sorted(known))}"
             )

@@ -33,32 +33,20 @@ from sparkkafka.client.values import (
     offset_number,
 )
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
-from sparkkafka.protocol import messages
-from sparkkafka.protocol.constants import (
-    CONSUMER_REPLICA_ID,
-    EARLIEST,
-    EARLIEST_LOCAL,
-    EARLIEST_PENDING_UPLOAD,
-    ISOLATION_LEVELS,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    NO_OFFSET,
-    NO_SESSION_EPOCH,
-)
+from sparkkafka.protocol import constants, messages
 
 log = logging.getLogger(__name__)
 
 
 # Timestamps that need a version of ListOffsets: a broker without it would take them for times.
 _NEEDED_VERSIONS = {
-    MAX_TIMESTAMP: (7, "Kafka 3.0 (KIP-734)"),
-    EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
-    LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
-    EARLIEST_PENDING_UPLOAD: (11, "Kafka 4.2 (KIP-1023)"),
+    constants.MAX_TIMESTAMP: (7, "Kafka 3.0 (KIP-734)"),
+    constants.EARLIEST_LOCAL: (8, "Kafka 3.6 (KIP-405)"),
+    constants.LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
+    constants.EARLIEST_PENDING_UPLOAD: (11, "Kafka 4.2 (KIP-1023)"),
 }
 # What a log does at these offsets, for an error: it has both, so a negative one is impossible.
-_EDGES = {EARLIEST: "begins", LATEST: "ends"}
+_EDGES = {constants.EARLIEST: "begins", constants.LATEST: "ends"}
 
 
 class OffsetSpec(NamedTuple):
@@ -69,18 +57,18 @@ class OffsetSpec(NamedTuple):
     @classmethod
     def earliest(cls) -> Self:
         """The first offset of the log."""
-        return cls(EARLIEST)
+        return cls(constants.EARLIEST)
 
     @classmethod
     def latest(cls) -> Self:
         """The end: the offset that the next record gets. With read_committed, the first offset
         whose transaction is still open (the last stable offset)."""
-        return cls(LATEST)
+        return cls(constants.LATEST)
 
     @classmethod
     def max_timestamp(cls) -> Self:
         """The record with the largest timestamp (Kafka 3.0 and later)."""
-        return cls(MAX_TIMESTAMP)
+        return cls(constants.MAX_TIMESTAMP)
 
     @classmethod
     def for_timestamp(cls, timestamp_ms: int) -> Self:
@@ -92,18 +80,18 @@ class OffsetSpec(NamedTuple):
     @classmethod
     def earliest_local(cls) -> Self:
         """With tiered storage, the first offset on the leader's own disk (Kafka 3.6 and later)."""
-        return cls(EARLIEST_LOCAL)
+        return cls(constants.EARLIEST_LOCAL)
 
     @classmethod
     def latest_tiered(cls) -> Self:
         """With tiered storage, the last offset that is in the remote storage (Kafka 3.9)."""
-        return cls(LATEST_TIERED)
+        return cls(constants.LATEST_TIERED)
 
     @classmethod
     def earliest_pending_upload(cls) -> Self:
         """With tiered storage, the first offset that is not in the remote storage yet (Kafka
         4.2)."""
-        return cls(EARLIEST_PENDING_UPLOAD)
+        return cls(constants.EARLIEST_PENDING_UPLOAD)
 
 
 class ListedOffset(NamedTuple):
@@ -151,7 +139,7 @@ def starting_point(
         )
     if not isinstance(start, OffsetAndMetadata):
         with contextlib.suppress(OptionError):
-            if checked_int(start, what) in (EARLIEST, LATEST):
+            if checked_int(start, what) in (constants.EARLIEST, constants.LATEST):
                 return StartingPoint(None, checked_int(start, what))
     raise OptionError(
         f"{what}: cannot seek to offset {offset!r} of {tp}; give a whole number, what committed "
@@ -169,7 +157,7 @@ def checked_timestamp(tp: TopicPartition, spec: OffsetSpec) -> int:
             f"OffsetSpec.latest() or OffsetSpec.for_timestamp(ms), got {spec!r}"
         )
     number = checked_int(spec.timestamp_ms, f"the spec of {tp}: the timestamp_ms of an OffsetSpec")
-    if not EARLIEST_PENDING_UPLOAD <= number < 1 << 63:
+    if not constants.EARLIEST_PENDING_UPLOAD <= number < 1 << 63:
         raise OptionError(f"the spec of {tp}: no {spec!r}: use OffsetSpec's class methods")
     return number
 
@@ -198,8 +186,8 @@ def list_offsets_request(
             )
         )
     return messages.ListOffsetsRequest(
-        replica_id=CONSUMER_REPLICA_ID,
-        isolation_level=ISOLATION_LEVELS[isolation_level],
+        replica_id=constants.CONSUMER_REPLICA_ID,
+        isolation_level=constants.ISOLATION_LEVELS[isolation_level],
         topics=[
             messages.ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()
         ],
@@ -261,9 +249,10 @@ def list_offsets_each(
 
     Raises OptionError for an invalid isolation level, partition or spec.
     """
-    if not isinstance(isolation_level, str) or isolation_level not in ISOLATION_LEVELS:
+    if not isinstance(isolation_level, str) or isolation_level not in constants.ISOLATION_LEVELS:
         raise OptionError(
-            f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, got {isolation_level!r}"
+            f"isolation_level must be one of {', '.join(constants.ISOLATION_LEVELS)}, got "
+            f"{isolation_level!r}"
         )
     example = 'TopicPartition("orders", 0): OffsetSpec.latest()'
     checked = {
@@ -306,7 +295,7 @@ def earliest_and_latest(
     """Return the earliest offset of each partition, and the latest. Two requests to each leader
     are in flight together. Raises as `list_offsets`."""
     chosen = list(partitions)
-    edges = (EARLIEST, LATEST)
+    edges = (constants.EARLIEST, constants.LATEST)
     queries = [_OffsetQuery(tp, edge) for edge in edges for tp in chosen]
     offsets = _list_all_or_raise(cluster, queries, isolation_level, deadline)
     earliest, latest = (
@@ -324,11 +313,13 @@ def largest_timestamps(
     before Kafka 3.0 do.
     """
     try:
-        listed = list_offsets(cluster, dict.fromkeys(partitions, MAX_TIMESTAMP), deadline=deadline)
+        listed = list_offsets(
+            cluster, dict.fromkeys(partitions, constants.MAX_TIMESTAMP), deadline=deadline
+        )
     except (UnsupportedVersionError, BrokerError) as error:
         log.info("largest timestamps are not known: %s", error)
         return {}
-    return {tp: row.timestamp_ms for tp, row in listed.items() if row.offset != NO_OFFSET}
+    return {tp: row.timestamp_ms for tp, row in listed.items() if row.offset != constants.NO_OFFSET}
 
 
 def _list_all_or_raise(
@@ -366,7 +357,7 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
     ) -> None:
         self._cluster = cluster
         self._offsets = offsets
-        self._isolation_level = ISOLATION_LEVELS[isolation_level]
+        self._isolation_level = constants.ISOLATION_LEVELS[isolation_level]
 
     def build(self, items: Sequence[TopicPartition], version: int) -> messages.FetchRequest:
         topics: dict[str, list[messages.FetchPartition]] = {}
@@ -381,12 +372,12 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
                 )
             )
         return messages.FetchRequest(
-            replica_id=CONSUMER_REPLICA_ID,
+            replica_id=constants.CONSUMER_REPLICA_ID,
             max_wait_ms=1,
             min_bytes=0,
             max_bytes=1,
             isolation_level=self._isolation_level,
-            session_epoch=NO_SESSION_EPOCH,
+            session_epoch=constants.NO_SESSION_EPOCH,
             topics=[
                 messages.FetchTopic(topic=name, partitions=rows) for name, rows in topics.items()
             ],
@@ -424,7 +415,10 @@ def confirmed_ends(
         return dict(latest)
     # Records may have been appended between the two requests. Then ListOffsets knows them now.
     listed = list_offsets(
-        cluster, dict.fromkeys(later, LATEST), isolation_level=isolation_level, deadline=deadline
+        cluster,
+        dict.fromkeys(later, constants.LATEST),
+        isolation_level=isolation_level,
+        deadline=deadline,
     )
     for tp, end in later.items():
         if listed[tp].offset < end and not cluster.lists_short_ends:

@@ -11,14 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sparkkafka.config.kinds import JWT_BEARER_GRANT, LOGIN_CALLBACK_OPTION
-from sparkkafka.config.security.java import (
-    JAAS,
-    JWT_BEARER_RETRIEVER,
-    LOGIN_HANDLERS,
-    UNSECURED_HANDLER,
-    LoginModule,
-    jvm_truststore,
-)
+from sparkkafka.config.security import java
 from sparkkafka.config.security.references import ResolvedValues
 from sparkkafka.config.security.settings import (
     AssertionSettings,
@@ -41,7 +34,7 @@ def _timing(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def oauth_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings:
+def oauth_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSettings:
     """Choose the one source of tokens that Java's or librdkafka's settings name.
 
     Raises OptionError unless there is exactly one.
@@ -53,7 +46,8 @@ def oauth_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings:
         value = values[field]
         if value and jaas.options.get(jaas_name):
             raise OptionError(
-                f"{values.name_of(field)} and {jaas_name} in {JAAS} exclude each other: remove one"
+                f"{values.name_of(field)} and {jaas_name} in {java.JAAS} exclude each other: "
+                "remove one"
             )
         other = jaas.options.get(jaas_name, "")
         return value or (Secret(other) if isinstance(value, Secret) else other)
@@ -62,7 +56,7 @@ def oauth_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings:
     token, client_id = chosen("oauth_token", "token"), chosen("oauth_client_id", "clientId")
     secret = chosen("oauth_client_secret", "clientSecret")
     handler = values["login_callback"]
-    callback = "" if handler in LOGIN_HANDLERS else handler
+    callback = "" if handler in java.LOGIN_HANDLERS else handler
     sources = [
         name
         for name, value in (
@@ -90,7 +84,7 @@ def oauth_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings:
             ("oauth_scope", "scope", scope),
         ):
             if value:
-                name = values.name_of(field) if values[field] else f"{name} in {JAAS}"
+                name = values.name_of(field) if values[field] else f"{name} in {java.JAAS}"
                 raise OptionError(
                     f"{name} is for {values.name_of('oauth_token_endpoint_url')}, and the token "
                     f"comes from {sources[0]}: remove one of them"
@@ -120,15 +114,15 @@ def oauth_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings:
         if client_id or secret:
             name = "oauth_client_id" if client_id else "oauth_client_secret"
             raise OptionError(
-                f"{values.name_of(name)} (or clientId and clientSecret in {JAAS}) is not for a "
-                "grant that shows an assertion: remove it"
+                f"{values.name_of(name)} (or clientId and clientSecret in {java.JAAS}) is not for "
+                "a grant that shows an assertion: remove it"
             )
     elif not client_id or not secret:
         what = "client id" if not client_id else "client secret"
         raise OptionError(
             f"{values.name_of('oauth_token_endpoint_url')} needs a {what}: set "
             f"sasl.oauthbearer.client.credentials.{what.replace(' ', '.')}, or clientId and "
-            f"clientSecret in {JAAS}"
+            f"clientSecret in {java.JAAS}"
         )
     return OAuthSettings(
         method=TokenMethod.CLIENT_CREDENTIALS,
@@ -144,20 +138,20 @@ def oauth_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings:
     )
 
 
-def _unsecured_token(values: ResolvedValues, jaas: LoginModule) -> UnsecuredToken | None:
+def _unsecured_token(values: ResolvedValues, jaas: java.LoginModule) -> UnsecuredToken | None:
     """Return the unsecured token that settings ask for, None if they do not. Raises OptionError if
     they ask for one without allowing it."""
     in_jaas = any(name.startswith(_UNSECURED_PREFIX) for name in jaas.options)
     config = values["oauth_config"]
     if in_jaas and config:
         raise OptionError(
-            f"{values.name_of('oauth_config')} and {_UNSECURED_PREFIX}… in {JAAS} exclude each "
-            "other"
+            f"{values.name_of('oauth_config')} and {_UNSECURED_PREFIX}… in {java.JAAS} exclude "
+            "each other"
         )
-    if not (in_jaas or config or values["login_callback"] == UNSECURED_HANDLER):
+    if not (in_jaas or config or values["login_callback"] == java.UNSECURED_HANDLER):
         return None
     if not values["oauth_unsecured"]:
-        where = values.name_of("oauth_config") if config else f"{_UNSECURED_PREFIX}… in {JAAS}"
+        where = values.name_of("oauth_config") if config else f"{_UNSECURED_PREFIX}… in {java.JAAS}"
         raise OptionError(
             f"{where} asks for an unsecured token, which anybody can make: give clientId and "
             f"clientSecret, or allow it for a test with {values.name_of('oauth_unsecured')}=true"
@@ -173,14 +167,14 @@ def _assertion(values: ResolvedValues) -> AssertionSettings | None:
     names = ("file", "key_file", "key", "passphrase", "template_file", "aud", "iss", "sub")
     fields = [name for name in names if values[f"assertion_{name}"]]
     if (
-        values["oauth_retriever"] != JWT_BEARER_RETRIEVER
+        values["oauth_retriever"] != java.JWT_BEARER_RETRIEVER
         and values["oauth_grant_type"] != JWT_BEARER_GRANT
     ):
         if fields:
             raise OptionError(
                 f"{values.name_of(f'assertion_{fields[0]}')} is for a grant with an assertion: set "
                 f"{values.name_of('oauth_grant_type')}={JWT_BEARER_GRANT}, or "
-                f"{values.name_of('oauth_retriever')}={JWT_BEARER_RETRIEVER}"
+                f"{values.name_of('oauth_retriever')}={java.JWT_BEARER_RETRIEVER}"
             )
         return None
     sources = [name for name in ("file", "key_file", "key") if name in fields]
@@ -212,7 +206,7 @@ def _assertion(values: ResolvedValues) -> AssertionSettings | None:
     )
 
 
-def _extensions(values: ResolvedValues, jaas: LoginModule) -> tuple[tuple[str, str], ...]:
+def _extensions(values: ResolvedValues, jaas: java.LoginModule) -> tuple[tuple[str, str], ...]:
     """Return the SASL extensions of sasl.jaas.config or of librdkafka's option. Raises OptionError
     for both."""
     from_jaas = tuple(
@@ -222,12 +216,13 @@ def _extensions(values: ResolvedValues, jaas: LoginModule) -> tuple[tuple[str, s
     )
     if from_jaas and values["oauth_extensions"]:
         raise OptionError(
-            f"{values.name_of('oauth_extensions')} and extension_… in {JAAS} exclude each other"
+            f"{values.name_of('oauth_extensions')} and extension_… in {java.JAAS} exclude each "
+            "other"
         )
     return from_jaas or tuple(values["oauth_extensions"] or ())
 
 
-def _endpoint_truststore(values: ResolvedValues, jaas: LoginModule) -> Store:
+def _endpoint_truststore(values: ResolvedValues, jaas: java.LoginModule) -> Store:
     """Return the endpoint's own truststore. As in Java it is not that of brokers, since most token
     endpoints have a certificate of a public authority."""
     path, text = values["https_ca_location"], values["https_ca_pem"]
@@ -239,12 +234,12 @@ def _endpoint_truststore(values: ResolvedValues, jaas: LoginModule) -> Store:
     if path or text:
         return Store(values.name_of("https_ca_location" if path else "https_ca_pem"), path, text)
     store = Store(
-        f"ssl.truststore.location in {JAAS}",
+        f"ssl.truststore.location in {java.JAAS}",
         jaas.options.get("ssl.truststore.location", ""),
         Secret(jaas.options.get("ssl.truststore.certificates", "")),
         Secret(jaas.options.get("ssl.truststore.password", "")),
     )
-    return store or jvm_truststore() or store  # the last is empty: the system's authorities
+    return store or java.jvm_truststore() or store  # the last is empty: the system's authorities
 
 
 # --- unsecured tokens ------------------------------------------------------------------------
@@ -273,7 +268,7 @@ def _java_unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
     }
     principal_claim = settings.pop("PrincipalClaimName", "") or "sub"
     scope_claim = settings.pop("ScopeClaimName", "") or "scope"
-    life_s = _number(settings.pop("LifetimeSeconds", "3600"), "LifetimeSeconds", JAAS)
+    life_s = _number(settings.pop("LifetimeSeconds", "3600"), "LifetimeSeconds", java.JAAS)
     claims: dict[str, Claim] = {}
     extensions = []
     kinds = ("StringClaim_", "NumberClaim_", "ListClaim_")
@@ -283,21 +278,23 @@ def _java_unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
             continue
         kind = next((kind for kind in kinds if name.startswith(kind) and name != kind), None)
         if kind is None:
-            raise OptionError(f"{JAAS} has an option {_UNSECURED_PREFIX}… that Java does not know")
+            raise OptionError(
+                f"{java.JAAS} has an option {_UNSECURED_PREFIX}… that Java does not know"
+            )
         claim = name.removeprefix(kind)
         if kind == "StringClaim_":
             claims[claim] = value
         elif kind == "NumberClaim_":
-            claims[claim] = _number(value, name, JAAS)
+            claims[claim] = _number(value, name, java.JAAS)
         else:  # the first character is the separator
             claims[claim] = tuple(filter(None, value[1:].split(value[0]))) if value else ()
     if not isinstance(claims.get(principal_claim), str) or not claims[principal_claim]:
         raise OptionError(
-            f"{JAAS}: an unsecured token needs a principal: "
+            f"{java.JAAS}: an unsecured token needs a principal: "
             f"{_UNSECURED_PREFIX}StringClaim_{principal_claim}"
         )
     if isinstance(claims.get(scope_claim), int | float):
-        raise OptionError(f"{JAAS}: the scope of an unsecured token is text or a list")
+        raise OptionError(f"{java.JAAS}: the scope of an unsecured token is text or a list")
     return UnsecuredToken((*claims.items(),), life_s, (*extensions,))
 
 
@@ -351,7 +348,7 @@ def _number(text: str, name: str, option: str) -> float:
 
 
 def msk_settings(
-    values: ResolvedValues, jaas: LoginModule, servers: tuple[tuple[str, int], ...]
+    values: ResolvedValues, jaas: java.LoginModule, servers: tuple[tuple[str, int], ...]
 ) -> OAuthSettings:
     """Return the settings of Amazon's signer, from IAMLoginModule's options.
 
@@ -397,50 +394,50 @@ def _check_aws(options: Mapping[str, str]) -> None:
     for name in options:
         if name == "awsMskRegionProvider":
             raise OptionError(
-                f"{name} in {JAAS} names a Java class, which cannot run here: set awsRegion"
+                f"{name} in {java.JAAS} names a Java class, which cannot run here: set awsRegion"
             )
         if name not in known:
             # Not shown: in a garbled text it may be a secret.
             raise OptionError(
-                f"{JAAS} has an option that is unknown for AWS_MSK_IAM; there are "
+                f"{java.JAAS} has an option that is unknown for AWS_MSK_IAM; there are "
                 f"{', '.join(known)}"
             )
     for name in known:
         if options.get(name) == "" and not name.startswith("awsMax"):
-            raise OptionError(f"{name} in {JAAS} is empty: remove it, or give it a value")
+            raise OptionError(f"{name} in {java.JAAS} is empty: remove it, or give it a value")
     if "awsRoleArn" not in options:
         for name in for_role:
             if name in options:
-                raise OptionError(f"{name} in {JAAS} is for a role: awsRoleArn is missing")
+                raise OptionError(f"{name} in {java.JAAS} is for a role: awsRoleArn is missing")
     keys = [name for name in key_names if name in options]
     if len(keys) == 1 or (token_name in options and not keys):
         present = keys[0] if keys else token_name
         missing = [name for name in key_names if name not in options]
-        raise OptionError(f"{present} in {JAAS} needs {' and '.join(missing)}, too")
+        raise OptionError(f"{present} in {java.JAAS} needs {' and '.join(missing)}, too")
     named = "awsProfileName" in options or "awsRoleArn" in options
     if options.get("awsAddDefaultProviders") == "true" and named:
         raise OptionError(
-            f"awsAddDefaultProviders=true in {JAAS} would sign as whoever the machine is when the "
-            "profile or role fails: remove it, or the profile and role"
+            f"awsAddDefaultProviders=true in {java.JAAS} would sign as whoever the machine is when "
+            "the profile or role fails: remove it, or the profile and role"
         )
     if options.get("awsAddDefaultProviders") == "false" and not named:
         raise OptionError(
-            f"awsAddDefaultProviders=false in {JAAS} leaves nobody to sign as: give "
+            f"awsAddDefaultProviders=false in {java.JAAS} leaves nobody to sign as: give "
             "awsProfileName or awsRoleArn"
         )
     if options.get("awsShouldUseFips") == "true":
         for name in ("awsRoleArn", "awsStsRegion"):
             if name not in options:
                 raise OptionError(
-                    f"awsShouldUseFips=true in {JAAS} is for the token service of a region: "
+                    f"awsShouldUseFips=true in {java.JAAS} is for the token service of a region: "
                     f"{name} is missing"
                 )
     for name in flags:
         if options.get(name, "true") not in ("true", "false"):
-            raise OptionError(f"{name} in {JAAS} must be true or false")
+            raise OptionError(f"{name} in {java.JAAS} must be true or false")
     for name in numbers:
         if not re.fullmatch("[0-9]{1,7}", options.get(name, "0")):
-            raise OptionError(f"{name} in {JAAS} must be a whole number from 0 to 9999999")
+            raise OptionError(f"{name} in {java.JAAS} must be a whole number from 0 to 9999999")
 
 
 # --- Strimzi ---------------------------------------------------------------------------------
@@ -450,7 +447,7 @@ _URL, _ID, _SECRET = "oauth.token.endpoint.uri", "oauth.client.id", "oauth.clien
 _TRUSTSTORE = "oauth.ssl.truststore."
 
 
-def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings:
+def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSettings:
     """Return the source of tokens that the options of JaasClientOauthLoginCallbackHandler name.
 
     As in Strimzi's library an environment variable of the name (OAUTH_CLIENT_ID for
@@ -516,14 +513,14 @@ def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings
         is_default_grant = name == grant_type and options[name] == "client_credentials"
         if name in grants and not is_default_grant:
             raise OptionError(
-                f"{name} in {JAAS} asks for a grant that is not supported: a token comes from "
+                f"{name} in {java.JAAS} asks for a grant that is not supported: a token comes from "
                 f"{_ID} and {_SECRET}, {_TOKEN} or {_TOKEN_FILE}; for others write a function, and "
                 "name it in sasl.login.callback.handler.class"
             )
         if name not in (*used, *unneeded, *grants):
             # Not shown: in a garbled text it may be a secret.
             raise OptionError(
-                f"{JAAS} has an option that is unknown to Strimzi's handler; there are "
+                f"{java.JAAS} has an option that is unknown to Strimzi's handler; there are "
                 f"{', '.join(used)}"
             )
     for name in ("connect", "read"):
@@ -541,7 +538,7 @@ def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings
     for name in (_URL, _ID, _SECRET):
         if not options.get(name):
             raise OptionError(
-                f"{JAAS} needs {name} (or {_TOKEN}, or {_TOKEN_FILE}) for Strimzi's handler"
+                f"{java.JAAS} needs {name} (or {_TOKEN}, or {_TOKEN_FILE}) for Strimzi's handler"
             )
     return OAuthSettings(
         method=TokenMethod.CLIENT_CREDENTIALS,
@@ -552,7 +549,7 @@ def strimzi_settings(values: ResolvedValues, jaas: LoginModule) -> OAuthSettings
         audience=options.get("oauth.audience", ""),
         tls=TlsSettings(
             truststore=Store(
-                f"{_TRUSTSTORE}location in {JAAS}",
+                f"{_TRUSTSTORE}location in {java.JAAS}",
                 options.get(f"{_TRUSTSTORE}location", ""),
                 Secret(options.get(f"{_TRUSTSTORE}certificates", "")),
                 Secret(options.get(f"{_TRUSTSTORE}password", "")),
@@ -570,7 +567,7 @@ def _seconds_as_ms(options: Mapping[str, str], name: str, default_ms: int) -> in
     if text is None:
         return default_ms
     if not (text.isdecimal() and text.isascii() and 0 < int(text) < 1_000_000):
-        raise OptionError(f"{name} in {JAAS} must be a whole number of seconds")
+        raise OptionError(f"{name} in {java.JAAS} must be a whole number of seconds")
     return int(text) * 1000
 
 
@@ -579,7 +576,7 @@ def _has_hostname_check(options: Mapping[str, str]) -> bool:
     name = "oauth.ssl.endpoint.identification.algorithm"
     value = options.get(name, "HTTPS").upper()
     if value not in ("HTTPS", ""):
-        raise OptionError(f"{name} in {JAAS} must be HTTPS or empty")
+        raise OptionError(f"{name} in {java.JAAS} must be HTTPS or empty")
     return value == "HTTPS"
 
 

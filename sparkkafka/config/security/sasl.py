@@ -11,19 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from sparkkafka.config.kinds import LOGIN_CALLBACK_OPTION, MECHANISMS
-from sparkkafka.config.security.java import (
-    AWS_LOGIN_HANDLER,
-    DEFAULT_LOGIN_HANDLER,
-    ENDPOINT_HANDLERS,
-    GOOGLE_HANDLER,
-    JAAS,
-    LOGIN_CONFIG,
-    LOGIN_HANDLERS,
-    STRIMZI_HANDLER,
-    LoginModule,
-    login_section,
-    parse_jaas,
-)
+from sparkkafka.config.security import java
 from sparkkafka.config.security.oauth import (
     google_settings,
     msk_settings,
@@ -73,14 +61,14 @@ def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) ->
         of_module = [name for name, known in _MODULES.items() if module and known == module.name]
         hint = f"one of {', '.join(MECHANISMS)}"
         if of_module:
-            hint = f"{' or '.join(of_module)}, as {JAAS} says"
+            hint = f"{' or '.join(of_module)}, as {java.JAAS} says"
         raise OptionError(
             f"security.protocol={values['protocol']} needs sasl.mechanism: set it to {hint} "
             "(without it Java takes GSSAPI, Kerberos)"
         )
     if module is not None and not _has_credentials_for(module.name, mechanism):
         raise OptionError(
-            f"sasl.mechanism={mechanism} needs {_MODULES[mechanism]} in {JAAS}, which has "
+            f"sasl.mechanism={mechanism} needs {_MODULES[mechanism]} in {java.JAAS}, which has "
             f"{module.name}"
         )
     if mechanism in ("OAUTHBEARER", "AWS_MSK_IAM"):
@@ -95,27 +83,28 @@ def _has_identity(values: ResolvedValues) -> bool:
     fields = "username password oauth_token oauth_client_id oauth_client_secret kerberos_keytab"
     callback = values["login_callback"]
     return any(values[field] for field in fields.split()) or bool(
-        callback and callback not in LOGIN_HANDLERS
+        callback and callback not in java.LOGIN_HANDLERS
     )
 
 
-def _module_of_the_jvm(mechanism: str) -> LoginModule | None:
+def _module_of_the_jvm(mechanism: str) -> java.LoginModule | None:
     """Return the login module of the file that the JVM was started with, as Java does without
     sasl.jaas.config. It may be for another cluster, with another mechanism: then None."""
-    text, path = login_section()
+    text, path = java.login_section()
     if not path:
         return None
     try:
-        name = parse_jaas(text.reveal()).name
+        name = java.parse_jaas(text.reveal()).name
     except ValueError as error:
         raise OptionError(
-            f"{path}, which the JVM's {LOGIN_CONFIG} names, cannot be read: {error}: set {JAAS}"
+            f"{path}, which the JVM's {java.LOGIN_CONFIG} names, cannot be read: {error}: set "
+            f"{java.JAAS}"
         ) from None
     if not _has_credentials_for(name, mechanism):
-        log.debug("%s of the JVM is for another mechanism than %s", LOGIN_CONFIG, mechanism)
+        log.debug("%s of the JVM is for another mechanism than %s", java.LOGIN_CONFIG, mechanism)
         return None
-    log.info("user and password, or token, from %s of the JVM: %s", LOGIN_CONFIG, path)
-    return _login_module(text, f"the JVM's {LOGIN_CONFIG}={path}")
+    log.info("user and password, or token, from %s of the JVM: %s", java.LOGIN_CONFIG, path)
+    return _login_module(text, f"the JVM's {java.LOGIN_CONFIG}={path}")
 
 
 def _has_credentials_for(module_name: str, mechanism: str) -> bool:
@@ -130,7 +119,7 @@ def _has_credentials_for(module_name: str, mechanism: str) -> bool:
     )
 
 
-def _login_module(text: Secret, option: str) -> LoginModule | None:
+def _login_module(text: Secret, option: str) -> java.LoginModule | None:
     """Parse sasl.jaas.config, None if it is empty. Raises OptionError.
 
     References are resolved after parsing, so that quotation marks in a password need no escapes; or
@@ -139,35 +128,40 @@ def _login_module(text: Secret, option: str) -> LoginModule | None:
     if not text.reveal().strip():
         return None
     try:
-        module = parse_jaas(text.reveal())
+        module = java.parse_jaas(text.reveal())
     except ValueError:
         module = None
     try:
         if module is None or module.name not in _MODULES.values():
-            module = parse_jaas(resolve_references(text, option).reveal())
+            module = java.parse_jaas(resolve_references(text, option).reveal())
         else:
             # Secrets: no variable in the frames of an error has an option's value.
             hidden = {name: Secret(value) for name, value in module.options.items()}
             hidden = {name: resolve_references(value, option) for name, value in hidden.items()}
             values = {name: value.reveal() for name, value in hidden.items()}
-            module = LoginModule(module.name, values)
+            module = java.LoginModule(module.name, values)
     except ValueError as error:
         if isinstance(error, OptionError):
             raise
-        raise OptionError(f"{JAAS} cannot be read: {error}") from None
+        raise OptionError(f"{java.JAAS} cannot be read: {error}") from None
     if module.name not in _MODULES.values():
         # Its name is not shown: in a garbled text it may be a secret.
         raise OptionError(
-            f"{JAAS} names a login module that is not supported; there are "
+            f"{java.JAAS} names a login module that is not supported; there are "
             f"{', '.join(dict.fromkeys(_MODULES.values()))}"
         )
     return module
 
 
-def _user_choice(mechanism: str, values: ResolvedValues, module: LoginModule | None) -> SaslChoice:
+def _user_choice(
+    mechanism: str, values: ResolvedValues, module: java.LoginModule | None
+) -> SaslChoice:
     """Choose the user of PLAIN or SCRAM. Raises OptionError."""
     for field in ("oauth_token", "login_callback"):
-        if values[field] and values[field] not in (DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
+        if values[field] and values[field] not in (
+            java.DEFAULT_LOGIN_HANDLER,
+            *java.ENDPOINT_HANDLERS,
+        ):
             raise OptionError(
                 f"{values.name_of(field)} is for OAUTHBEARER, and sasl.mechanism={mechanism}"
             )
@@ -177,17 +171,17 @@ def _user_choice(mechanism: str, values: ResolvedValues, module: LoginModule | N
     if module is not None:
         names = [values.name_of(field) for field in ("username", "password") if values[field]]
         if names:
-            raise OptionError(f"{names[0]} and {JAAS} exclude each other: remove one")
+            raise OptionError(f"{names[0]} and {java.JAAS} exclude each other: remove one")
         username = module.options.get("username", "")
         password = Secret(module.options.get("password", ""))
         token_auth = module.is_true("tokenauth")
         if token_auth and mechanism == "PLAIN":
-            raise OptionError(f"tokenauth=true in {JAAS} is for SCRAM")
+            raise OptionError(f"tokenauth=true in {java.JAAS} is for SCRAM")
     if not username or not password:
         what = "user" if not username else "password"
         raise OptionError(
             f"sasl.mechanism={mechanism} needs a {what}: set sasl.username and sasl.password, or "
-            f"{JAAS} with username and password"
+            f"{java.JAAS} with username and password"
         )
     return SaslChoice(
         mechanism=mechanism, username=username, password=password, token_auth=token_auth
@@ -197,7 +191,7 @@ def _user_choice(mechanism: str, values: ResolvedValues, module: LoginModule | N
 def _token_choice(
     mechanism: str,
     values: ResolvedValues,
-    module: LoginModule | None,
+    module: java.LoginModule | None,
     servers: tuple[tuple[str, int], ...],
 ) -> SaslChoice:
     """Choose the source of tokens for OAUTHBEARER or AWS_MSK_IAM. Raises OptionError."""
@@ -208,10 +202,10 @@ def _token_choice(
             )
     _log_unused(_KERBEROS_FIELDS, values, mechanism)
     handler = values["login_callback"]
-    jaas = module or LoginModule("", {})
+    jaas = module or java.LoginModule("", {})
     is_aws = (
         mechanism == "AWS_MSK_IAM"
-        or handler == AWS_LOGIN_HANDLER
+        or handler == java.AWS_LOGIN_HANDLER
         or (module is not None and module.name == "IAMLoginModule")
     )
     if is_aws:
@@ -220,19 +214,19 @@ def _token_choice(
                 f"{values.name_of('oauth_token')} is not for tokens of AWS: remove it"
             )
         _log_unused(_ENDPOINT_FIELDS, values, "AWS_MSK_IAM")
-        if handler not in ("", AWS_LOGIN_HANDLER, DEFAULT_LOGIN_HANDLER):
+        if handler not in ("", java.AWS_LOGIN_HANDLER, java.DEFAULT_LOGIN_HANDLER):
             raise OptionError(
                 f"{LOGIN_CALLBACK_OPTION} is not for sasl.mechanism=AWS_MSK_IAM: remove it"
             )
         oauth = msk_settings(values, jaas, servers)
-    elif handler in (STRIMZI_HANDLER, GOOGLE_HANDLER):
+    elif handler in (java.STRIMZI_HANDLER, java.GOOGLE_HANDLER):
         if values["oauth_token"]:
             raise OptionError(f"{values.name_of('oauth_token')} and {handler} exclude each other")
         _log_unused(_ENDPOINT_FIELDS, values, f"OAUTHBEARER of {handler}")
-        if handler == STRIMZI_HANDLER:
+        if handler == java.STRIMZI_HANDLER:
             oauth = strimzi_settings(values, jaas)
         elif jaas.options:
-            raise OptionError(f"{JAAS} has options, and {handler} takes none")
+            raise OptionError(f"{java.JAAS} has options, and {handler} takes none")
         else:
             oauth = google_settings(values)
     else:
@@ -240,7 +234,7 @@ def _token_choice(
     return SaslChoice(mechanism="OAUTHBEARER", oauth=oauth)
 
 
-def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> SaslChoice:
+def _kerberos_choice(values: ResolvedValues, module: java.LoginModule | None) -> SaslChoice:
     """Choose the source of the Kerberos ticket by Krb5LoginModule's options, as Java does, or
     without that module by librdkafka's options. Raises OptionError."""
     for field in ("username", "password", "oauth_token"):
@@ -248,7 +242,7 @@ def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> Sasl
             raise OptionError(
                 f"{values.name_of(field)} is not for sasl.mechanism=GSSAPI: remove it"
             )
-    if values["login_callback"] not in ("", DEFAULT_LOGIN_HANDLER, *ENDPOINT_HANDLERS):
+    if values["login_callback"] not in ("", java.DEFAULT_LOGIN_HANDLER, *java.ENDPOINT_HANDLERS):
         raise OptionError(f"{LOGIN_CALLBACK_OPTION} is not for sasl.mechanism=GSSAPI: remove it")
     _log_unused(_ENDPOINT_FIELDS, values, "GSSAPI")
     keytab, principal = values["kerberos_keytab"], values["kerberos_principal"]
@@ -257,12 +251,12 @@ def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> Sasl
         fields = ("kerberos_keytab", "kerberos_principal")
         names = [values.name_of(field) for field in fields if values[field]]
         if names:
-            raise OptionError(f"{names[0]} and {JAAS} exclude each other: remove one")
+            raise OptionError(f"{names[0]} and {java.JAAS} exclude each other: remove one")
         principal = module.options.get("principal", "")
         module_service = module.options.get("serviceName", "")
         if module_service and service and module_service != service:
             raise OptionError(
-                f"{values.name_of('kerberos_service_name')}={service}, and {JAAS} has "
+                f"{values.name_of('kerberos_service_name')}={service}, and {java.JAAS} has "
                 f"serviceName={module_service}: remove one"
             )
         service = service or module_service
@@ -272,14 +266,14 @@ def _kerberos_choice(values: ResolvedValues, module: LoginModule | None) -> Sasl
         if module.is_true("useKeyTab"):
             keytab = _file_path(module.options.get("keyTab", ""))
             if not keytab:
-                raise OptionError(f"{JAAS} has useKeyTab=true without keyTab: name the file")
+                raise OptionError(f"{java.JAAS} has useKeyTab=true without keyTab: name the file")
         elif not use_cache:
             raise OptionError(
-                f"{JAAS} has Krb5LoginModule, which would ask for a password: add "
+                f"{java.JAAS} has Krb5LoginModule, which would ask for a password: add "
                 'useKeyTab=true keyTab="…" principal="…", or useTicketCache=true'
             )
     if keytab and not principal:
-        what = f"principal in {JAAS}" if module is not None else "sasl.kerberos.principal"
+        what = f"principal in {java.JAAS}" if module is not None else "sasl.kerberos.principal"
         raise OptionError(f"a keytab holds keys of several names: set {what}")
     kerberos = KerberosSettings(
         service_name=service or "kafka",

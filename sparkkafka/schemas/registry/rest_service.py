@@ -30,13 +30,7 @@ from sparkkafka.client.auth.oauth import TokenSource, token_source
 from sparkkafka.client.deadline import Backoff, Deadline, Retry, has_given_up
 from sparkkafka.config import registry
 from sparkkafka.config.kinds import REGISTRY_PREFIX, HttpUrl
-from sparkkafka.schemas.registry.responses import (
-    Redactor,
-    describe_body,
-    is_unknown_path,
-    parse_error,
-    parse_json,
-)
+from sparkkafka.schemas.registry import responses
 from sparkkafka.secret import Secret, SecretBytes
 
 MAX_RESPONSE_BYTES: Final = 4 * 2**20
@@ -76,7 +70,7 @@ class RestService:
         self._options = options
         self._retries = registry.RETRIES if options.max_retries is None else options.max_retries
         self.settings = registry.registry_settings(options)
-        self.redactor = Redactor(self.settings)
+        self.redactor = responses.Redactor(self.settings)
         oauth = self.settings.oauth
         self._tokens: Callable[[Deadline], Secret] | None
         self._tokens = None if oauth is None else token_source(oauth)
@@ -163,7 +157,7 @@ class RestService:
                 # code. Without a response there was no HTTP response, or it was too long.
                 elif isinstance(error, errors.AuthenticationError) or (
                     isinstance(error, errors.RegistryError)
-                    and (response is None or parse_error(response.body)[0] is None)
+                    and (response is None or responses.parse_error(response.body)[0] is None)
                 ):
                     wait_s = math.inf
                 else:
@@ -242,14 +236,14 @@ class RestService:
             return response.headers.get(call.returns, "")
         if 200 <= status < 300:
             try:
-                found = parse_json(body)
+                found = responses.parse_json(body)
                 if call.returns is None:
                     return found
                 return body.reveal().decode("utf-8-sig"), response.headers
             except ValueError:
                 raise errors.RegistryError(
-                    f"{here} answers the request for {what} with {describe_body(body)}, not JSON: "
-                    f"is {self._options.name_of('url')} its own address, with its path?",
+                    f"{here} answers the request for {what} with {responses.describe_body(body)}, "
+                    f"not JSON: is {self._options.name_of('url')} its own address, with its path?",
                     status=status,
                 ) from None
         if 300 <= status < 400:
@@ -273,10 +267,10 @@ class RestService:
 
     def _parse_message(self, body: SecretBytes) -> tuple[int | None, str]:
         """Return the registry's code and its message, as they follow a status in an error."""
-        code, message = parse_error(body)
+        code, message = responses.parse_error(body)
         if message:
             return code, f": {self.redactor.redact(message, 2000)}"
-        return code, f" with {describe_body(body)}" if body and code is None else ""
+        return code, f" with {responses.describe_body(body)}" if body and code is None else ""
 
     def _advice_for(self, status: int, code: int | None) -> str:
         """Return what an error with this status adds: what to check."""
@@ -293,7 +287,7 @@ class RestService:
             )
         if status == 403:
             return "; this user has no right to it: ask the registry's administrator"
-        if is_unknown_path(status, code):
+        if responses.is_unknown_path(status, code):
             return f"; does {name('url')} lack a path, or have one that is wrong?"
         if status == 407:
             return "; that is a proxy's response, and proxies are not used"
