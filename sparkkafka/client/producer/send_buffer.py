@@ -19,6 +19,10 @@ MAX_OPEN_BYTES = 2 * 2**20
 """Records of a topic that are handed over together, at most: each partition has a cost, which they
 share. They get that many only while the I/O thread is busy."""
 
+GATHER_S = 0.05
+"""How long a caller that waits for memory lets others' records be delivered, so that it need not
+wait again for the next record. Longer would delay it if a broker that is away holds the memory."""
+
 
 class SendBuffer:
     """Records by topic that the I/O thread has not taken, and the memory of all records.
@@ -101,7 +105,8 @@ class SendBuffer:
 
     def wait_for_memory(self, size_bytes: int, failure_text: Callable[[], str]) -> None:
         """Wait until `size_bytes` fit or the buffer is empty, at most max.block.ms. `failure_text`
-        returns why nothing is delivered, if that is known.
+        returns why nothing is delivered, if that is known. A caller that has to wait waits for half
+        of the memory, at most GATHER_S: waiting for each record would cost more than the record.
 
         Raises KafkaTimeoutError, KafkaError if the buffer is closed meanwhile.
         """
@@ -111,13 +116,17 @@ class SendBuffer:
         if threading.current_thread() is self._notifier.io_thread:
             hint = "; a callback cannot wait for it, since it runs in the thread that sends"
         since_s, timed_out = time.monotonic(), False
+        gather_until_s = 0.0
         self.waiting_threads += 1
         try:
-            while not self.has_memory(size_bytes):
+            while not (fits := self.has_memory(size_bytes)) or (
+                time.monotonic() < gather_until_s and not self.has_memory(self.limit_bytes // 2)
+            ):
                 self.wake()
-                if hint or deadline.expired:
+                if not fits and (hint or deadline.expired):
                     raise self.buffer_full_error(size_bytes, failure_text(), hint)
-                self._memory_freed.wait(deadline.remaining_s())
+                gather_until_s = since_s + min(GATHER_S, self._max_block_ms / 1000)
+                self._memory_freed.wait(min(deadline.remaining_s(), GATHER_S))
                 self.raise_refusal()
         except KafkaTimeoutError:
             timed_out = True

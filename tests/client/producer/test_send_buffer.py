@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from sparkkafka.client.metrics.sending import SendMetrics
+from sparkkafka.client.producer import send_buffer
 from sparkkafka.client.producer.futures import OutcomeNotifier
 from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.topic_records import AppendedRecords
@@ -20,8 +22,8 @@ LIMIT = 100
 
 
 @contextlib.contextmanager
-def opened() -> Iterator[SendBuffer]:
-    given = settings("127.0.0.1:1", buffer_memory=LIMIT, max_block_ms=1)
+def opened(max_block_ms: int = 1) -> Iterator[SendBuffer]:
+    given = settings("127.0.0.1:1", buffer_memory=LIMIT, max_block_ms=max_block_ms)
     buffer = SendBuffer(parse_producer_options(given), OutcomeNotifier(), SendMetrics(0))
     try:
         yield buffer
@@ -80,3 +82,23 @@ def test_what_was_queued_since_takes_memory(ready: bool) -> None:
         assert has_memory(buffer, 60)
         later.acknowledged(TopicPartition("t", 0), range(1), 1, -1)
         assert has_memory(buffer, LIMIT)
+
+
+def test_a_caller_that_waits_waits_for_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_buffer, "GATHER_S", 60.0)
+    freed_bytes = []
+    with opened(max_block_ms=60_000) as buffer:
+        filled(buffer, "t", LIMIT)
+        buffer.take()
+
+        def free() -> None:  # by the condition: while the caller waits, or after it
+            for io_bytes in (80, 60, 50):
+                freed_bytes.append(LIMIT - io_bytes)
+                buffer.free(io_bytes)
+
+        thread = threading.Thread(target=free)
+        with buffer.lock:
+            thread.start()
+            buffer.wait_for_memory(10, lambda: "")
+            assert freed_bytes[-1] == 50
+        thread.join()
