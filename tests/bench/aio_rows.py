@@ -33,7 +33,7 @@ MEGA_BATCH = 1 << 20
 # By size of values.
 _FULL, _QUICK = {100: 200_000, 1000: 60_000}, {100: 50_000, 1000: 20_000}
 _SHARES = {THREADS: 1, AIOKAFKA: 2, CONFLUENT: 20}  # a slow side gets one record in as many
-_LATENCY_RECORDS = 500
+_LATENCY_RECORDS = {AIOKAFKA: 500, CONFLUENT: 100}  # of both sides; confluent-kafka's take 0.1 s
 _LIMIT_S = 120.0
 
 Side = Callable[[dict[str, str], str, bytes, int], float | Awaitable[float]]
@@ -74,7 +74,9 @@ def aio_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None])
                     checks=checks,
                 )
                 run_ours, run_theirs = (
-                    functools.partial(_latency, side, config, topic, value, quantile)
+                    functools.partial(
+                        *(_latency, side, config, topic, value, _LATENCY_RECORDS[rival], quantile)
+                    )
                     for side in (send_each, theirs)
                 )
                 rows.append(take_turns(row, run_ours, run_theirs, pairs, say))
@@ -156,10 +158,11 @@ def _latency(
     config: dict[str, str],
     topic: str,
     value: bytes,
+    count: int,
     quantile: int,
 ) -> float:
     """A percentile of the seconds in which a record is acknowledged, one after the other."""
-    seconds = asyncio.run(asyncio.wait_for(side(config, topic, value), _LIMIT_S))
+    seconds = asyncio.run(asyncio.wait_for(side(config, topic, value, count), _LIMIT_S))
     return statistics.quantiles(seconds, n=100)[quantile - 1]
 
 
@@ -199,15 +202,15 @@ async def _in_tasks(send_one: Callable[[], Awaitable[object]], count: int) -> fl
     return time.perf_counter() - begin
 
 
-async def send_each(config: dict[str, str], topic: str, value: bytes) -> list[float]:
+async def send_each(config: dict[str, str], topic: str, value: bytes, count: int) -> list[float]:
     async with AsyncProducer(config) as producer:
-        return await _each(lambda: producer.send(topic, value))
+        return await _each(lambda: producer.send(topic, value), count)
 
 
-async def _each(send_one: Callable[[], Awaitable[object]]) -> list[float]:
+async def _each(send_one: Callable[[], Awaitable[object]], count: int) -> list[float]:
     await send_one()
     seconds = []
-    for _ in range(_LATENCY_RECORDS):
+    for _ in range(count):
         begin = time.perf_counter()
         await send_one()
         seconds.append(time.perf_counter() - begin)
@@ -288,9 +291,11 @@ async def aiokafka_send_in_tasks(
         return await _in_tasks(lambda: producer.send_and_wait(topic, value), count)
 
 
-async def aiokafka_send_each(config: dict[str, str], topic: str, value: bytes) -> list[float]:
+async def aiokafka_send_each(
+    config: dict[str, str], topic: str, value: bytes, count: int
+) -> list[float]:
     async with _aiokafka(config) as producer:
-        return await _each(lambda: producer.send_and_wait(topic, value))
+        return await _each(lambda: producer.send_and_wait(topic, value), count)
 
 
 async def aiokafka_iterate(config: dict[str, str], topic: str, value: bytes, count: int) -> float:
@@ -341,7 +346,9 @@ async def confluent_send_in_tasks(
         await producer.close()
 
 
-async def confluent_send_each(config: dict[str, str], topic: str, value: bytes) -> list[float]:
+async def confluent_send_each(
+    config: dict[str, str], topic: str, value: bytes, count: int
+) -> list[float]:
     producer = AIOProducer(
         config | {"enable.idempotence": True, "linger.ms": 0}, batch_size=1, buffer_timeout=0.001
     )
@@ -350,7 +357,7 @@ async def confluent_send_each(config: dict[str, str], topic: str, value: bytes) 
         await (await producer.produce(topic, value=value))
 
     try:
-        return await _each(send_one)
+        return await _each(send_one, count)
     finally:
         await producer.close()
 
