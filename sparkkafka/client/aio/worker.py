@@ -126,8 +126,8 @@ class Worker:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise KafkaError(
-                f"this {self._what} was called outside of a running event loop: call it in a "
-                "coroutine"
+                f"this {self._what} was called outside of a running event loop of asyncio: call "
+                "it in a coroutine under asyncio.run"
             ) from None
         if self.loop is None:
             self.loop = loop

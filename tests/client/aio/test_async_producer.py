@@ -338,7 +338,7 @@ def test_a_delivery_is_a_future(fake: FakeCluster) -> None:
 
 def test_each_loop_needs_its_own(fake: FakeCluster) -> None:
     opened = producer(fake)
-    with pytest.raises(KafkaError, match="outside of a running event loop"):
+    with pytest.raises(KafkaError, match="outside of a running event loop of asyncio"):
         opened.send_nowait("t", b"")
     asyncio.run(opened.send("t", b"first"))
 
