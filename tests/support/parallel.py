@@ -76,6 +76,7 @@ SHARE_A_SESSION: dict[str, str] = {
     "test_security_spark.py": "secured and spark",
     "test_registry_client_real.py": "schema_registry",
     "test_schema_peers.py": "schema_registry",
+    "test_snippets.py": "schema_registry",
 }
 """The costly fixtures of these files: a broker with TLS, SASL and ACLs, a registry, Spark."""
 
