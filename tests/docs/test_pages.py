@@ -9,8 +9,7 @@ import pytest
 import sparkkafka
 import sparkkafka.client
 import sparkkafka.protocol
-from sparkkafka.client.metrics.fetching import FetchMetrics, ShareMetrics
-from sparkkafka.client.metrics.sending import SendMetrics
+from sparkkafka.client.metrics import FetchMetrics, SendMetrics, ShareMetrics
 from tests.docs.snippets import README, ROOT, blocks, hand_written_pages, page
 from tests.tools.docs_site import pages_not_in_nav
 

@@ -55,8 +55,7 @@ from sparkkafka.client.cluster.configs import ConfigChanges, ConfigEntry, Config
 from sparkkafka.client.cluster.offsets import ListedOffset, OffsetSpec
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.group import committed_offsets
-from sparkkafka.client.metrics.network import NetworkMetrics
-from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.metrics import Metrics, NetworkMetrics
 from sparkkafka.client.net.connecting import address_text
 from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition
 from sparkkafka.config.client_settings import parse_admin_settings

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.aio.worker import AsyncClient, awaited
-from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.metrics import Metrics
 
 
 class AsyncAdmin(AsyncClient[Admin]):

@@ -15,7 +15,7 @@ from sparkkafka.client.aio.worker import AsyncClient, SyncClient, Worker, awaite
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
 from sparkkafka.client.consumer.record import Record, Records
 from sparkkafka.client.deadline import Deadline, seconds_of
-from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.share.acknowledgements import ShareRecord
 from sparkkafka.client.share.share_consumer import ShareConsumer
 from sparkkafka.errors import WakeupError

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from sparkkafka.client.aio.worker import AsyncClient, LoopQueue, Worker, awaited, call_soon
-from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.producer.futures import (
     Indexes,
     RecordFutures,

@@ -27,7 +27,7 @@ from sparkkafka.client.cluster.metadata import (
     unknown_topic_error,
 )
 from sparkkafka.client.deadline import Backoff, CloseSignal, Deadline, Retry
-from sparkkafka.client.metrics.network import NetworkMetrics
+from sparkkafka.client.metrics import NetworkMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import CONNECTION_CACHE, ConnectionPool
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics

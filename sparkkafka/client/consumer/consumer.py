@@ -40,8 +40,7 @@ from sparkkafka.client.consumer.subscription_state import PartitionState, Subscr
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.group.commits import CommitCallback
 from sparkkafka.client.group.membership import GroupMetadata
-from sparkkafka.client.metrics.fetching import FetchMetrics, PartitionFigures
-from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.metrics import FetchMetrics, Metrics, PartitionFigures
 from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import ConsumerStateError, OptionError

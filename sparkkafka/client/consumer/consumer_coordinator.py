@@ -29,7 +29,7 @@ from sparkkafka.client.group.committed_offsets import (
     fetch_committed_with_metadata,
 )
 from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, RebalanceHooks
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.protocol.constants import NO_GENERATION

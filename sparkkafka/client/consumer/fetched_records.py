@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions

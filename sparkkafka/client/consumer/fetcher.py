@@ -24,7 +24,7 @@ from sparkkafka.client.consumer.subscription_state import (
     SubscriptionState,
 )
 from sparkkafka.client.deadline import Deadline, Waker
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import FetchOptions

@@ -20,7 +20,7 @@ from sparkkafka.client.cluster.metadata import (
 from sparkkafka.client.consumer.fetched_records import ResponseBuffer
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.net.pool import ConnectionPool

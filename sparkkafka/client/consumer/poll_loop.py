@@ -21,8 +21,7 @@ from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metrics.fetching import FetchMetrics
-from sparkkafka.client.metrics.sampled import Sampled
+from sparkkafka.client.metrics import FetchMetrics, Sampled
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 

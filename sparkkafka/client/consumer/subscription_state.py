@@ -20,7 +20,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.fetched_records import FetchedRecords
 from sparkkafka.client.consumer.record import DamagedBlock, RecordBlock, TakenRows
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.metrics.sampled import Sampled
+from sparkkafka.client.metrics import Sampled
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import ConsumerStateError, CorruptRecordError, KafkaError
 from sparkkafka.protocol.columns.columns import DecodedRecords, Selection

@@ -28,7 +28,7 @@ from sparkkafka.client.group import membership
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
 from sparkkafka.client.group.commits import commit_as_member, commit_failed
 from sparkkafka.client.group.committed_offsets import TopicIds
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import TopicPartition, some_partitions, some_topics
 from sparkkafka.config.client_settings import ConsumerOptions

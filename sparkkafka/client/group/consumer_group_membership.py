@@ -24,7 +24,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group import membership
 from sparkkafka.client.group.commits import EPOCH_VERSION, commit_as_member, commit_failed
 from sparkkafka.client.group.committed_offsets import TopicIds
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.protocol import messages

@@ -25,7 +25,7 @@ from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
 from sparkkafka.client.group.committed_offsets import TopicIds
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions

@@ -27,7 +27,7 @@ from sparkkafka import __version__, errors
 from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, checked_number
 from sparkkafka.client.auth.authentication import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.metrics.network import NO_METER, ConnectionMeter, NetworkMetrics
+from sparkkafka.client.metrics import NO_METER, ConnectionMeter, NetworkMetrics
 from sparkkafka.client.net.connecting import (
     MAX_OPENING_FRAME_BYTES,
     BootstrapServers,

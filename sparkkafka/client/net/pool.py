@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.metrics.network import NetworkMetrics
+from sparkkafka.client.metrics import NetworkMetrics
 from sparkkafka.client.net.connecting import BootstrapServers, connect_to_first
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.reconnect_backoff import ReconnectBackoff

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.metrics.sending import SendMetrics
+from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.producer.futures import (
     OutcomeNotifier,
     RecordsCallback,

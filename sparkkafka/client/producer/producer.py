@@ -24,8 +24,7 @@ from typing import Any, Self
 from sparkkafka.client.arguments import NotPickled, as_bytes, checked_headers, checked_number
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.group.membership import GroupMetadata
-from sparkkafka.client.metrics.sampled import Metrics
-from sparkkafka.client.metrics.sending import SendMetrics
+from sparkkafka.client.metrics import Metrics, SendMetrics
 from sparkkafka.client.net.connecting import address_text
 from sparkkafka.client.producer.futures import Delivery, OutcomeNotifier, TableDelivery
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerThread, close_collected

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from sparkkafka.client.deadline import Deadline, Waker
-from sparkkafka.client.metrics.sending import SendMetrics
+from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.producer.futures import OutcomeNotifier
 from sparkkafka.client.producer.topic_records import AppendedRecords, TopicRecords
 from sparkkafka.config.options import ProducerOptions

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline, Waker
-from sparkkafka.client.metrics.sending import SendMetrics, SentBatch
+from sparkkafka.client.metrics import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.producer.futures import RecordsCallback

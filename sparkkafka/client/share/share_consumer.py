@@ -28,8 +28,7 @@ from sparkkafka.client.consumer.consumer import (
     SingleThreadGuard,
 )
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.metrics.fetching import ShareMetrics
-from sparkkafka.client.metrics.sampled import Metrics
+from sparkkafka.client.metrics import Metrics, ShareMetrics
 from sparkkafka.client.share import acknowledgements
 from sparkkafka.client.share.share_fetcher import AcknowledgementResult, ShareFetcher
 from sparkkafka.client.share.share_membership import ShareMember

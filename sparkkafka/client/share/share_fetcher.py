@@ -28,7 +28,7 @@ from sparkkafka.client.consumer.fetched_records import (
 )
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.deadline import Deadline, Waker
-from sparkkafka.client.metrics.fetching import ShareMetrics
+from sparkkafka.client.metrics import ShareMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.share.acknowledgements import (
     AcquiredPartition,

@@ -21,7 +21,7 @@ from sparkkafka.client.group.consumer_group_membership import (
     ConsumerGroupMemberThread,
     Partitions,
 )
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import some_partitions
 from sparkkafka.config.client_settings import ShareConsumerOptions
 from sparkkafka.protocol.messages import ShareGroupHeartbeatRequest

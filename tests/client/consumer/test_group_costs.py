@@ -12,7 +12,7 @@ from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group import committed_offsets
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.testing.fake.cluster import FakeCluster

@@ -12,7 +12,7 @@ from sparkkafka.client.consumer.consumer_coordinator import make_member
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.classic_membership import ClassicMember, Phase
 from sparkkafka.client.group.consumer_group_membership import ConsumerGroupMember
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from tests.client.support import settings

@@ -10,7 +10,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.assignors import GroupAssignors
 from sparkkafka.client.group.classic_membership import ClassicMember, CompletedRebalance, Phase
 from sparkkafka.client.group.membership import GroupMetadata
-from sparkkafka.client.metrics.fetching import FetchMetrics
+from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import parse_consumer_settings
 from sparkkafka.errors import BrokerError, CommitFailedError, DecodeError, ErrorCode, OptionError

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from sparkkafka.client import Admin, Consumer, Producer, TopicPartition
-from sparkkafka.client.metrics.sampled import WINDOW_S, Sampled
+from sparkkafka.client.metrics import WINDOW_S, Sampled
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 from sparkkafka.testing.fake.cluster import FakeCluster

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparkkafka.client.metrics.sending import SendMetrics
+from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.producer import send_buffer
 from sparkkafka.client.producer.futures import OutcomeNotifier
 from sparkkafka.client.producer.send_buffer import SendBuffer
