@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -97,6 +97,24 @@ def postgres_settings(port: int, prefix: str, **further: str) -> dict[str, str]:
         "topic.creation.default.partitions": "1",
         "topic.creation.default.replication.factor": "1",
     } | {name.replace("_", "."): value for name, value in further.items()}
+
+
+def jdbc_settings(port: int, topics: Sequence[str]) -> dict[str, str]:
+    """Return the settings of a sink that fills tables of `postgres_server`'s database, which it
+    creates. Their names are those of the topics."""
+    return {
+        "connector.class": "io.debezium.connector.jdbc.JdbcSinkConnector",
+        "tasks.max": "1",
+        "topics": ",".join(topics),
+        "connection.url": f"jdbc:postgresql://{LOOPBACK}:{port}/postgres",
+        "connection.username": "shop",
+        "connection.password": "unused",
+        "insert.mode": "upsert",
+        "delete.enabled": "true",
+        "truncate.enabled": "true",
+        "primary.key.mode": "record_key",
+        "schema.evolution": "basic",
+    }
 
 
 class ConnectWorker:
