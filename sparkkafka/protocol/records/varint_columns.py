@@ -58,14 +58,17 @@ def read(data: Bytes, at: Ints, bits: int = VARINT_BITS) -> tuple[Ints, Ints]:
 
 
 def read_unsigned(
-    data: Bytes, at: Ints, bits: int = VARLONG_BITS
+    data: Bytes, at: Ints, bits: int = VARLONG_BITS, *, are_long: bool = False
 ) -> tuple[NDArray[Any], Ints, Flags | None]:
     """Read one varint at each position: (values, positions after them, flags of those that have
     more than `bits` bits, None if none has). What lies beyond `data` is read as in `read`.
 
     The values are unsigned, and as narrow as they happen to be read: 1, 2, 4 or 8 bytes. `bits` is
-    32, 64, or 70 for Protobuf, which allows ten bytes and drops the bits above the 64th.
+    32, 64, or 70 for Protobuf, which allows ten bytes and drops the bits above the 64th. With
+    `are_long` it is faster if many have more than three bytes, and slower otherwise.
     """
+    if are_long:
+        return _read_words(data, at, bits)
     byte: NDArray[Any] = data.take(at, mode="clip")
     after = at + 1
     if byte.tobytes().isascii():  # faster than `max` < 0x80

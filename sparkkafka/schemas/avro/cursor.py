@@ -249,10 +249,10 @@ class Cursor:
         return words
 
     def read_varints(
-        self, path: str, bits: int = 64, mask: Flags | None = None
+        self, path: str, bits: int = 64, mask: Flags | None = None, *, are_long: bool = False
     ) -> tuple[NDArray[Any], Flags | None]:
         """Read varints, before zigzag decoding. Return also which entries failed, if any."""
-        raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits)
+        raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits, are_long=are_long)
         if mask is not None:
             raw *= mask
             after = np.where(mask, after, self.at)
@@ -270,11 +270,10 @@ class Cursor:
         path: str,
         bits: int = 64,
         mask: Flags | None = None,
-        dtype: type[np.signedinteger[Any]] = np.int64,
-    ) -> NDArray[Any]:
+    ) -> Ints:
         """Read zigzag varints; 0 for inactive and bad entries."""
         raw, bad = self.read_varints(path, bits, mask)
-        values = unzigzag(raw, overwrite=True, dtype=dtype)
+        values = unzigzag(raw, overwrite=True)
         if bad is not None:
             values[bad] = 0
         return values
@@ -355,7 +354,7 @@ class ItemsCursor(Cursor):
         return getattr(items, name)
 
     def read_varints(
-        self, path: str, bits: int = 64, mask: Flags | None = None
+        self, path: str, bits: int = 64, mask: Flags | None = None, *, are_long: bool = False
     ) -> tuple[NDArray[Any], Flags | None]:
         return next(self._found), None
 

@@ -28,7 +28,7 @@ from sparkkafka.protocol.records.arrow import (
     from_numpy,
     is_valid,
 )
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, unzigzag
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import (
     as_texts,
@@ -225,13 +225,18 @@ class NumberDecoder(LeafDecoder):
         self._bits = bits
         self._is_float = is_float
         self._convert = convert
+        self._are_long = False  # as the last ones were
         self._dtype = np.int32 if bits == column_type.bit_width == 32 else np.int64
         self.reads_zero = not is_float
 
     def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
         values: NDArray[Any]
         if not self._is_float:
-            values = cursor.read_longs(self.path, self._bits, mask, self._dtype)
+            raw, bad = cursor.read_varints(self.path, self._bits, mask, are_long=self._are_long)
+            self._are_long = raw.itemsize == 8
+            values = unzigzag(raw, overwrite=True, dtype=self._dtype)
+            if bad is not None:
+                values[bad] = 0
         elif self._bits == 64:
             values = cursor.read_words(8, self.path, mask).view(np.float64)
         else:

@@ -387,29 +387,25 @@ class ItemsSkipper(Skipper):
         failures = cursor.chunk.failures
         while len(entries) >= _MIN_VECTOR:
             block_counts, ends = self._read_block_heads(inner, is_decoded=located is not None)
-            unfinished = np.flatnonzero(block_counts)
-            if len(unfinished) < len(entries):
-                self._move_entries(cursor, entries, inner)
-                entries = entries[unfinished]
-                if not len(entries):
-                    break
-                inner = inner.select(unfinished)
-                block_counts = block_counts[unfinished]
-                ends = None if ends is None else ends[unfinished]
-            counts[entries] += block_counts
-            if located is None:
-                self._skip_items(inner, block_counts, None)
-            else:
-                starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
-                self._skip_items(inner, block_counts, starts, None if located else found)
-                located.append((entries, block_counts, starts))
+            has_items = block_counts != 0
+            if has_items.any():
+                counts[entries] += block_counts
+                if located is None:
+                    self._skip_items(inner, block_counts, None)
+                else:
+                    starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
+                    self._skip_items(inner, block_counts, starts, None if located else found)
+                    located.append((entries, block_counts, starts))
             if ends is not None:
                 inner.fail((ends >= 0) & (inner.at != ends), self.path, _OTHER_SIZE)
             following = cursor.chunk.data.take(inner.at, mode="clip")
-            if not following.any() and (inner.at < inner.end).all():  # the 0 that ends each array
-                inner.at = inner.at + 1
-                self._move_entries(cursor, entries, inner)
-                entries = entries[:0]
+            following *= has_items
+            is_last = not following.any() and bool((inner.at < inner.end)[has_items].all())
+            if is_last:  # 0 ends each array that had a block
+                inner.at = inner.at + has_items
+            self._move_entries(cursor, entries, inner)
+            unfinished = np.flatnonzero(has_items & (not is_last))
+            entries, inner = entries[unfinished], inner.select(unfinished)
         if len(entries):
             if located is None:
                 skip_one_by_one(self, inner)
