@@ -56,6 +56,10 @@ BYTES_PER_BYTE: Final = 256
 Real data takes less: an item of many columns has more than a byte or two."""
 
 
+OTHER_REASON: Final = "the value is not what its schema says"
+"""Why a row is bad if too many are to say more."""
+
+
 def cut(text: str, max_length: int = MAX_REASON) -> str:
     """Leave out the middle of a longer text, and escape what UTF-8 cannot encode."""
     if len(text) > max_length:
@@ -127,7 +131,7 @@ def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
             kept.append(cut(reason))
             left -= len(kept[-1])
         else:
-            kept.append(kept[-1] if reason is last else "the value is not what its schema says")
+            kept.append(kept[-1] if reason is last else OTHER_REASON)
     return tuple(kept)
 
 

@@ -31,7 +31,7 @@ from sparkkafka.protocol.records.varint_columns import (
     words_at,
 )
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
-from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, cut
+from sparkkafka.schemas.bounds import BYTES_PER_BYTE, OTHER_REASON, ROW_BYTES, cut
 from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import MemoryBudget
 
@@ -48,6 +48,10 @@ longer than reads close to the end of the data take."""
 _FREE_ITEMS: Final = 64
 """How many free items (items that have no bytes: nulls) a payload may have, besides one for each of
 its bytes. Without a limit, a payload of a few bytes could allocate any amount of memory."""
+
+_MAX_TEXTS: Final = 200
+"""So many bad rows of a chunk get a reason with their own figures, which takes as long as decoding
+ten rows."""
 
 CUT_OFF: Final = "the payload ends in the middle of it"
 LONG_VARINT: Final = "a number of more than 64 bits"
@@ -104,14 +108,16 @@ class Chunk:
         self.failures += 1
         new = np.flatnonzero(~self.is_bad[rows])
         self.is_bad[rows] = True
-        # Many items of one row may be bad; the row keeps the first one's reason.
-        bad, first = np.unique(rows[new], return_index=True)
-        if isinstance(reason, str):  # one text for all rows: `limit_reasons` counts it once
-            self.reasons.update(dict.fromkeys(bad.tolist(), cut(f"{label(path)}: {reason}")))
-            return
-        where = label(path)
-        for index, row in zip(new[first].tolist(), bad.tolist(), strict=True):
-            self.reasons[row] = cut(f"{where}: {reason(index)}")
+        bad = rows[new]
+        if not isinstance(reason, str):
+            # Many items of one row may be bad; the row keeps the first one's reason.
+            bad, first = np.unique(bad, return_index=True)
+            few = max(0, _MAX_TEXTS - len(self.reasons))
+            for index, row in zip(new[first[:few]].tolist(), bad[:few].tolist(), strict=True):
+                self.reasons[row] = cut(f"{label(path)}: {reason(index)}")
+            bad, reason = bad[few:], OTHER_REASON
+        # One text for all rows: `limit_reasons` counts it once.
+        self.reasons.update(dict.fromkeys(bad.tolist(), cut(f"{label(path)}: {reason}")))
 
     def take_row_budgets(self, rows: Ints, sizes: Ints) -> Flags:
         """Take `sizes` bytes of columns from the budget of each row; True where it is exceeded."""

@@ -180,6 +180,12 @@ def test_all_rows_bad() -> None:
     assert result.values.null_count == 20_000
 
 
+def test_the_first_of_many_bad_rows_have_figures() -> None:
+    reasons = decode("string", [b"\x01"] * 300).reasons
+    assert set(reasons[:200]) == {"the value: a length of -1 bytes"}
+    assert set(reasons[200:]) == {"the value: the value is not what its schema says"}
+
+
 def test_one_row_has_one_reason() -> None:
     definition = {"type": "array", "items": "boolean"}
     result = decode(definition, [b"\x0a" + b"\x02" * 5 + b"\x00", b"\x02\x01\x00"])
