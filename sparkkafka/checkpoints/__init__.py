@@ -2,9 +2,9 @@
 
 Spark keeps the offsets of each planned micro-batch, and which batches are finished, in small text
 files. They are the same for this connector and for the JVM connector. `storage` lists and writes
-files, `logs` parses them, `comparison` compares batches and finds damage, `positions` compares them
-with Kafka (what is left to read, what is lost), `decisions` reads the decision of an exactly-once
-sink, `reset` moves a query to other offsets.
+files, `logs` parses them, `comparison` compares batches, finds damage, and compares a checkpoint
+with Kafka (what is left to read, what is lost, what an exactly-once sink has decided), `reset`
+moves a query to other offsets.
 
 Names are imported when they are first used: reading local files does not load Arrow.
 """
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from sparkkafka.checkpoints.comparison import (
         Finding,
         PartitionChange,
+        Position,
         SourceChange,
+        Standing,
+        decision_of,
         diff,
+        lag_of,
+        positions_of,
         verify,
     )
-    from sparkkafka.checkpoints.decisions import Standing, decision_of
     from sparkkafka.checkpoints.logs import Checkpoint, NextStart, Plan, SourceOffsets
-    from sparkkafka.checkpoints.positions import Position, lag_of, positions_of
     from sparkkafka.checkpoints.reset import ResetPlan, plan_reset
 
 __all__ = [
@@ -47,10 +50,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "comparison": "Finding PartitionChange SourceChange diff verify",
-    "decisions": "Standing decision_of",
+    "comparison": """
+        Finding PartitionChange Position SourceChange Standing decision_of diff lag_of positions_of
+        verify
+    """,
     "logs": "Checkpoint NextStart Plan SourceOffsets",
-    "positions": "Position lag_of positions_of",
     "reset": "ResetPlan plan_reset",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -23,9 +23,14 @@ from typing import Final, Literal
 
 from sparkkafka import errors
 from sparkkafka.checkpoints import logs
-from sparkkafka.checkpoints.comparison import PartitionChange, partition_changes
-from sparkkafka.checkpoints.decisions import Standing, decision_of
-from sparkkafka.checkpoints.positions import Ends, ends_of
+from sparkkafka.checkpoints.comparison import (
+    Ends,
+    PartitionChange,
+    Standing,
+    decision_of,
+    ends_of,
+    partition_changes,
+)
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import TopicPartition, some_partitions

@@ -29,7 +29,7 @@ from sparkkafka.errors import (
 )
 
 if TYPE_CHECKING:
-    from sparkkafka.checkpoints.positions import Position
+    from sparkkafka.checkpoints.comparison import Position
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -99,8 +99,7 @@ def show(
     backups = _result_or_none(lambda: logs.backups_of(checkpoint.storage), errors) or []
     document["backups"] = [{"folder": row.name, "whole": row.is_complete} for row in backups]
     if kafka:
-        from sparkkafka.checkpoints.decisions import decision_of
-        from sparkkafka.checkpoints.positions import positions_of
+        from sparkkafka.checkpoints.comparison import decision_of, positions_of
 
         with commands.session_of(context).admin() as admin:
             positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
@@ -428,8 +427,7 @@ def _verify_with_kafka(
     checkpoint: logs.Checkpoint, admin: Admin, prefix: str | None
 ) -> list[Finding]:
     """Compare the checkpoint with the brokers' offsets and the exactly-once decision."""
-    from sparkkafka.checkpoints.decisions import decision_of
-    from sparkkafka.checkpoints.positions import positions_of
+    from sparkkafka.checkpoints.comparison import decision_of, positions_of
 
     findings = []
     try:

@@ -29,9 +29,8 @@ from typing import Any, Final
 
 from sparkkafka.config import client_settings
 from sparkkafka.config.option_table import REGISTRY, Option
-from sparkkafka.config.parsed_options import as_text, warn
+from sparkkafka.config.parsed_options import LIBRDKAFKA_NAMES, as_text, warn
 from sparkkafka.config.security.references import has_reference, parse_properties, read_text
-from sparkkafka.config.unknown_options import LIBRDKAFKA_NAMES
 from sparkkafka.errors import OptionError, some
 
 ROWS_BY_KIND: Final[Mapping[str, Mapping[str, Option]]] = {

@@ -1,22 +1,140 @@
 """The options that a user set, each checked against its row of the option table.
 
 No option is silently ignored: it is used, refused by name, or named in one warning of the log
-`sparkkafka.config.options`. Values of secret options appear in no message. `unknown_options` has
-what happens with an option that has no row.
+`sparkkafka.config.options`. Values of secret options appear in no message.
+
+An option that has no row: without the prefix kafka. it is an error (`unknown_option`), as is an
+unknown setting of the client library (`unknown_setting`); with the prefix it is a warning, since
+Kafka's clients ignore properties that they do not know, or an error if it is dangerous to ignore
+(`unknown_property`).
 """
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sparkkafka.config import unknown_options
-from sparkkafka.config.kinds import LOGIN_CALLBACK_OPTION
-from sparkkafka.config.option_table import CONNECTOR, KAFKA, Option, Side, Status
+from sparkkafka.config.kinds import LOGIN_CALLBACK_OPTION, REGISTRY_PREFIX
+from sparkkafka.config.option_table import CONNECTOR, FORMATS, KAFKA, REGISTRY, Option, Side, Status
 from sparkkafka.config.security import references
 from sparkkafka.errors import OptionError
+from sparkkafka.hooks import NAMES as HOOK_NAMES
+
+KAFKA_PREFIX = "kafka."
+"""The prefix of Kafka's properties in Spark."""
+
+_CONNECTOR_NAMES = {row.key: row.name for row in CONNECTOR if row.status is not Status.IGNORED}
+_FORMAT_KEYS = tuple(row.key for row in (*FORMATS, *REGISTRY))
+
+
+def unknown_option(name: str) -> OptionError:
+    """Return the error of an option that neither begins with kafka. nor is the connector's."""
+    names = [*_CONNECTOR_NAMES, *(KAFKA_PREFIX + row.key for row in KAFKA)]
+    return OptionError(f"unknown option {name!r}{_did_you_mean(name.lower(), names)}")
+
+
+def unknown_property(name: str) -> str:
+    """Return the warning of a property kafka.… that Kafka's clients do not have.
+
+    Raises OptionError if the name looks like one about security, brokers' addresses or formats.
+    """
+    key = name.lower().removeprefix(KAFKA_PREFIX)
+    if key.startswith(REGISTRY_PREFIX) or _close_matches(key, _FORMAT_KEYS, 0.85):
+        # If it were ignored, columns would be bytes, or decoded with schemas of the wrong registry.
+        raise OptionError(
+            f"unknown Kafka property {name!r}{_did_you_mean(key, _FORMAT_KEYS)}; options of "
+            f"formats and of the Schema Registry have no prefix {KAFKA_PREFIX!r}"
+        )
+    keys = [row.key for row in KAFKA]
+    hint = _did_you_mean(key, keys, KAFKA_PREFIX)
+    dangerous = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
+    if any(map(dangerous.match, [key, *_close_matches(key, keys, 0.85)])):
+        # If it were ignored, a job would connect to the wrong cluster or in plain text.
+        raise OptionError(
+            f"unknown Kafka property {name!r}{hint}; properties about security, and where "
+            "to connect, are never ignored"
+        )
+    return f"unknown Kafka property {name!r} has no effect{hint}"
+
+
+def unknown_setting(name: str, known: Iterable[str]) -> OptionError:
+    """Return the error of a setting of the client library; `known` are those of its class."""
+    key, known = name.lower(), list(known)
+    if key in HINTS:
+        hint = f"; {HINTS[key]}"
+    elif key.startswith(REGISTRY_PREFIX):
+        hint = _did_you_mean(key, _FORMAT_KEYS)
+    elif (dotted := key.replace("_", ".")) in known:
+        hint = f"; did you mean '{dotted}'?"
+    else:
+        hint = _did_you_mean(key, [*known, *HOOK_NAMES])
+    return OptionError(f"unknown setting {name!r}{hint}")
+
+
+def _did_you_mean(key: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return `; did you mean 'x'?`, "" if no name is similar. `prefix` is put before the name."""
+    names = list(names)
+    if f"{KAFKA_PREFIX}{key}" in names:  # bootstrap.servers without its prefix
+        return f"; did you mean '{KAFKA_PREFIX}{key}'?"
+    for match in _close_matches(key, names, 0.7):
+        return f"; did you mean '{prefix}{_CONNECTOR_NAMES.get(match, match)}'?"
+    return ""
+
+
+def _close_matches(key: str, names: Iterable[str], cutoff: float) -> list[str]:
+    """Return the name that is most similar to the key; none below the cutoff (1: equal)."""
+    return difflib.get_close_matches(key, list(names), n=1, cutoff=cutoff)
+
+
+# --- other names for settings ----------------------------------------------------------------
+
+LIBRDKAFKA_NAMES: Mapping[str, str] = {
+    "auto.commit.enable": "enable.auto.commit",
+    "compression.codec": "compression.type",
+    "fetch.message.max.bytes": "max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "fetch.max.wait.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "message.max.bytes": "max.request.size",
+    "message.send.max.retries": "retries",
+    "message.timeout.ms": "delivery.timeout.ms",
+    "metadata.broker.list": "bootstrap.servers",
+    "queue.buffering.max.ms": "linger.ms",
+    "request.required.acks": "acks",
+    "socket.receive.buffer.bytes": "receive.buffer.bytes",
+    "socket.send.buffer.bytes": "send.buffer.bytes",
+    "socket.timeout.ms": "request.timeout.ms",
+    "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+}
+"""Our names by librdkafka's, if values and units are the same. The command accepts both."""
+
+HINTS: Mapping[str, str] = {
+    **{
+        theirs: f"it is {ours} here"
+        for theirs, ours in {
+            **LIBRDKAFKA_NAMES,
+            "batch.num.messages": "batch.size (in bytes)",
+            "compression.level": "compression.gzip.level, .lz4.level or .zstd.level",
+            "partitioner": "partitioner.class",
+            "queue.buffering.max.kbytes": "buffer.memory (in bytes)",
+            "socket.connection.setup.timeout": "socket.connection.setup.timeout.ms",
+        }.items()
+    },
+    "debug": "set the environment variable SPARKKAFKA_LOGGING, e.g. to client:debug",
+    "enable.auto.offset.store": "commit({partition: offset}) commits these offsets",
+    "enable.partition.eof": "poll returns nothing at the end; lag() returns the distance to it",
+    "error_cb": "errors are raised, or logged to the logger sparkkafka; on_error(broker, error) "
+    "is called for connections",
+    "logger": "the logger is sparkkafka, of Python's logging",
+    "on_delivery": "pass a function to send(…).add_callback",
+    "queued.min.messages": "fetch.max.bytes limits how much is fetched ahead",
+    "statistics.interval.ms": "metrics() of the client has figures",
+    "stats_cb": "metrics() of the client has figures",
+}
+"""Advice by a lower-case name of librdkafka's, Python clients' or other clients' settings."""
+
 
 log = logging.getLogger("sparkkafka.config.options")
 
@@ -37,15 +155,14 @@ def without_unused_values(options: Mapping[str, Any]) -> dict[str, str]:
     kept = {}
     for name, value in options.items():
         key = name.lower()
-        if key.startswith(unknown_options.KAFKA_PREFIX):
-            row = _KAFKA.get(key.removeprefix(unknown_options.KAFKA_PREFIX))
+        if key.startswith(KAFKA_PREFIX):
+            row = _KAFKA.get(key.removeprefix(KAFKA_PREFIX))
         else:
             row = _CONNECTOR.get(key)
         used = (row is not None and row.status is Status.USED) or key == "path"
         # config.providers and its classes: their aliases are needed to resolve references.
         used |= (
-            key.startswith(f"{unknown_options.KAFKA_PREFIX}{references.PROVIDERS_OPTION}")
-            and ".param." not in key
+            key.startswith(f"{KAFKA_PREFIX}{references.PROVIDERS_OPTION}") and ".param." not in key
         )
         if value is not None:
             kept[key] = as_text(value) if used else ""
@@ -71,7 +188,7 @@ class ParsedOptions:
         settings: Mapping[str, Option] | None = None,
     ) -> None:
         self.side = side
-        self.prefix = unknown_options.KAFKA_PREFIX if settings is None else ""
+        self.prefix = KAFKA_PREFIX if settings is None else ""
         self.is_empty = not options
         self.values: dict[str, Any] = {}
         self.raw: dict[str, str] = {}
@@ -106,7 +223,7 @@ class ParsedOptions:
                 group, attribute = _CALLABLES[key]
                 self.names[f"{group}.{attribute}"] = key
                 self._groups.setdefault(group, {})[attribute] = value
-            elif settings is None and not key.startswith(unknown_options.KAFKA_PREFIX):
+            elif settings is None and not key.startswith(KAFKA_PREFIX):
                 self._set_connector_option(name, as_text(value))
             else:
                 self._set_kafka_property(name, key.removeprefix(self.prefix), as_text(value))
@@ -128,7 +245,7 @@ class ParsedOptions:
             )
         row = _IGNORED.get((key, self.side)) or _CONNECTOR.get(key)
         if row is None:
-            raise unknown_options.unknown_option(name)
+            raise unknown_option(name)
         self._set(row, text, row.name)
 
     def _set_kafka_property(self, name: str, key: str, text: str) -> None:
@@ -144,9 +261,9 @@ class ParsedOptions:
         if row is not None:
             self._set(row, text, self.prefix + row.name)
         elif self.prefix:
-            warn(name, unknown_options.unknown_property(name))
+            warn(name, unknown_property(name))
         else:
-            raise unknown_options.unknown_setting(name, self._kafka_rows)
+            raise unknown_setting(name, self._kafka_rows)
 
     def _set(self, row: Option, text: str, shown: str) -> None:
         """Check and parse the value of a row; `shown` is the option's name in messages."""

@@ -16,7 +16,7 @@ from sparkkafka.config.client_settings import (
 )
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import parse_read_options
-from sparkkafka.config.unknown_options import HINTS
+from sparkkafka.config.parsed_options import HINTS
 from sparkkafka.errors import OptionError
 from tests.support.options import parse_client_options
 

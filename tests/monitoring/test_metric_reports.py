@@ -18,7 +18,7 @@ from sparkkafka.config.options import (
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.aggregator import MetricAggregator
-from sparkkafka.monitoring.receiver import Receiver
+from sparkkafka.monitoring.listener import Receiver
 from sparkkafka.spark import metric_reports
 from sparkkafka.spark.metric_reports import (
     BadReportError,

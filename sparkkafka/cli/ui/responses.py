@@ -247,8 +247,8 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
 
     def _checkpoint(self, location: str) -> dict[str, Any]:
         """Describe a checkpoint: its last batches, and the lag of its query."""
+        from sparkkafka.checkpoints.comparison import lag_of
         from sparkkafka.checkpoints.logs import Checkpoint
-        from sparkkafka.checkpoints.positions import lag_of
 
         errors: list[KafkaError] = []
         document: dict[str, Any] = {"location": location}

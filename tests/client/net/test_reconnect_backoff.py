@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.net import reconnect_backoff
-from sparkkafka.client.net.reconnect_backoff import MIN_REFUSED_MS, ReconnectBackoff
+from sparkkafka.client.net import pool
+from sparkkafka.client.net.pool import MIN_REFUSED_MS, ReconnectBackoff
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import AuthenticationError, KafkaConnectionError
 from tests.support.clock import Clock
@@ -16,7 +16,7 @@ JITTER = 1.2
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    clock.patch(monkeypatch, reconnect_backoff)
+    clock.patch(monkeypatch, pool)
     return clock
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sparkkafka.spark.stream.progress_chart import MAX_POINTS, Curve, Point, chart_html
+from sparkkafka.spark.stream.progress import MAX_POINTS, Curve, Point, chart_html
 
 START = datetime(2026, 1, 31, 23, 59, 50, tzinfo=UTC)
 

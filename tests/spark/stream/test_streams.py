@@ -407,7 +407,7 @@ import sparkkafka
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.streaming.query import StreamingQuery
 from sparkkafka.spark.stream.progress import _NotebookOutput
-from sparkkafka.spark.stream.progress_chart import chart_html
+from sparkkafka.spark.stream.progress import chart_html
 
 servers, topic, folder = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
