@@ -301,6 +301,8 @@ def _encode_group(varints: Sequence[Varints], count: int) -> list[list[Words]]:
         rows = np.flatnonzero(widths == width)
         group = (codes if len(rows) == len(codes) else codes[rows]).ravel()
         for words, sizes in _encode_codes(group):
+            if not isinstance(sizes, int):
+                sizes = sizes.astype(np.uint8)
             for index, row in enumerate(rows.tolist()):
                 part = slice(index * count, (index + 1) * count)
                 size = sizes if isinstance(sizes, int) else sizes[part]
