@@ -86,19 +86,22 @@ def test_what_was_queued_since_takes_memory(ready: bool) -> None:
 
 def test_a_caller_that_waits_waits_for_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send_buffer, "GATHER_S", 60.0)
-    freed_bytes = []
+    freed_bytes: list[int] = []
+    looked = threading.Semaphore(0)
     with opened(max_block_ms=60_000) as buffer:
         filled(buffer, "t", LIMIT)
         buffer.take()
+        monkeypatch.setattr(buffer, "wake", looked.release)  # once for each look of the caller
 
-        def free() -> None:  # by the condition: while the caller waits, or after it
+        def free() -> None:
             for io_bytes in (80, 60, 50):
-                freed_bytes.append(LIMIT - io_bytes)
-                buffer.free(io_bytes)
+                if looked.acquire(timeout=10):
+                    freed_bytes.append(LIMIT - io_bytes)
+                    buffer.free(io_bytes)
 
         thread = threading.Thread(target=free)
+        thread.start()
         with buffer.lock:
-            thread.start()
             buffer.wait_for_memory(10, lambda: "")
-            assert freed_bytes[-1] == 50
+        assert freed_bytes == [20, 40, 50]
         thread.join()
