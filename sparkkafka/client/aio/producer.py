@@ -60,16 +60,17 @@ class AsyncDelivery:
         return f"<AsyncDelivery {self._records.outcome_text(self._index)}>"
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        return self._waiter().__await__()
+        return self.waiter().__await__()
 
-    def _waiter(self) -> asyncio.Future[RecordMetadata]:
+    def waiter(self) -> asyncio.Future[RecordMetadata]:
         """Return the asyncio future that gets the outcome."""
-        future = self._future
+        future, records = self._future, self._records
         if future is None:
-            future = self._future = self.get_loop().create_future()
-            self._records.waiters[self._index] = future
-        if not future.done() and self._records.is_done(self._index):
-            _set_outcome(self._records, self._index, future)
+            future = self._future = records.notifier.loop.create_future()
+            records.waiters[self._index] = future
+        # The count first, which is cheap: of records that the I/O thread has not taken.
+        if records.pending_count >= 0 and not future.done() and records.is_done(self._index):
+            _set_outcome(records, self._index, future)
         return future
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -84,15 +85,15 @@ class AsyncDelivery:
     def result(self) -> RecordMetadata:
         """Where the record was written. Raises its error; asyncio.InvalidStateError if it is
         pending, CancelledError if this was cancelled."""
-        return self._waiter().result()
+        return self.waiter().result()
 
     def exception(self) -> BaseException | None:
         """The record's error, None if it is written. Raises as `result` otherwise."""
-        return self._waiter().exception()
+        return self.waiter().exception()
 
     def cancel(self, msg: Any = None) -> bool:
         """Wait for the outcome no longer; the record is still sent. False if it is done."""
-        return self._waiter().cancel(msg)
+        return self.waiter().cancel(msg)
 
     def cancelled(self) -> bool:
         """Whether `cancel` came before the outcome."""
@@ -105,13 +106,13 @@ class AsyncDelivery:
         context: contextvars.Context | None = None,
     ) -> None:
         """Call `callback` on the loop with an asyncio future that has the outcome."""
-        self._waiter().add_done_callback(callback, context=context)
+        self.waiter().add_done_callback(callback, context=context)
 
     def remove_done_callback(
         self, callback: Callable[[asyncio.Future[RecordMetadata]], object]
     ) -> int:
         """Undo `add_done_callback`; return how many callbacks were removed."""
-        return self._waiter().remove_done_callback(callback)
+        return self.waiter().remove_done_callback(callback)
 
 
 def _set_outcome(
@@ -236,15 +237,16 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             self._bind()
         if not self._memory_turn.locked():
             try:
-                future = self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
+                delivery: AsyncDelivery = self._client.send(  # type: ignore[assignment]
+                    topic, value, key, headers, partition, timestamp_ms
+                )
             except _NoRoomError:
                 pass
             else:
-                return await future
+                return await delivery.waiter()
         send = partial(self.send_nowait, topic, value, key, headers, partition, timestamp_ms)
-        future = await self._once_free(send)
-        metadata: RecordMetadata = await future
-        return metadata
+        delivery = await self._once_free(send)
+        return await delivery.waiter()
 
     def send_nowait(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,12 @@ from sparkkafka.client.producer.input_rows import (
     key_text,
     row_times_ms,
 )
-from sparkkafka.client.producer.topic_records import AppendedRecords, TopicRecords
+from sparkkafka.client.producer.record_accumulator import MAX_SCALAR_RECORDS
+from sparkkafka.client.producer.topic_records import (
+    AppendedRecords,
+    TopicRecords,
+    max_size_bytes,
+)
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
@@ -357,8 +362,6 @@ class Partitioner:
 
 # --- the records of a Producer --------------------------------------------------------------------
 
-MAX_SINGLE_RECORDS = 16
-"""Up to here a Producer's records are handled one by one, which takes less time than columns."""
 _FAILED_PARTITION = -2  # in place of a partition
 
 
@@ -372,6 +375,7 @@ class RecordPartitioner:
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster = cluster
         self._callable = settings.partitioner
+        self._batch_size = settings.producer.batch_size
         self._partitioner = Partitioner.of(
             settings.producer,
             lambda names: {name: self._count(name) for name in names},
@@ -402,8 +406,13 @@ class RecordPartitioner:
         return partitioned._replace(rows=kept[selector])
 
     def is_small(self, records: AppendedRecords) -> bool:
-        """Whether these may be handled one by one: they are few, and their partitions exist."""
-        if self._callable is not None or len(records.values) > MAX_SINGLE_RECORDS:
+        """Whether these may be handled one by one, which takes less time than columns: they are few
+        enough for one batch, and their partitions exist."""
+        if (
+            self._callable is not None
+            or not 0 < len(records.values) <= MAX_SCALAR_RECORDS
+            or records.size_bytes > self._batch_size
+        ):
             return False
         partitions = records.partitions.values()
         return not partitions or max(partitions) < self._count(records.topic)
@@ -415,19 +424,22 @@ class RecordPartitioner:
         other, the records, the index of the first, and their encoded bytes at most. The metadata
         must have the topic."""
         topic, count = records.topic, self._count(records.topic)
-        run: list[RecordFields] = []
-        run_partition, run_bytes, first = NO_PARTITION, 0, 0
-        for index, (fields, partition, size_bytes) in enumerate(records.take_fields()):
-            if partition is None:
-                partition = self._partitioner.partition(topic, fields.key, fields.value, count)
-            if run and partition != run_partition:
-                yield run_partition, run, first, run_bytes
-                run, run_bytes, first = [], 0, index
-            run_partition = partition
-            run.append(fields)
-            run_bytes += size_bytes
-        if run:
-            yield run_partition, run, first, run_bytes
+        named, records.partitions = records.partitions, {}
+        fields = records.take_fields()
+        partitions = [
+            self._partitioner.partition(topic, record.key, record.value, count)
+            if (partition := named.get(index)) is None
+            else partition
+            for index, record in enumerate(fields)
+        ]
+        if partitions.count(partitions[0]) == len(partitions):
+            yield partitions[0], fields, 0, records.size_bytes
+            return
+        first = 0
+        for partition, run in groupby(partitions):
+            run_fields = fields[first : first + len(list(run))]
+            yield partition, run_fields, first, sum(map(max_size_bytes, run_fields))
+            first += len(run_fields)
 
     def _count(self, topic: str) -> int:
         """Return the number of partitions of a topic that the metadata has."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -142,23 +143,29 @@ class AppendedRecords(TopicRecords):
         )
         return rows, self.times_ms, partitions
 
-    def take_fields(self) -> Iterator[tuple[RecordFields, int | None, int]]:
-        """Yield the fields of each record, the partition that it names, and its encoded bytes at
-        most. Called once, in place of `take_rows`, for a few records."""
+    def take_fields(self) -> list[RecordFields]:
+        """Return the records. Called once, in place of `take_rows`, for a few records."""
         values, self.values = self.values, []
         keys, self.keys = self.keys, []
-        times_ms = self.times_ms.tolist()
-        for index, (key, value, time_ms) in enumerate(zip(keys, values, times_ms, strict=True)):
-            headers = self.headers.get(index, ())
-            size_bytes = MAX_RECORD_OVERHEAD + len(value or b"") + len(key or b"")
-            for name, content in headers:
-                size_bytes += HEADER_LENGTHS_BYTES + len(name.encode()) + len(content or b"")
-            yield (
-                RecordFields(key, value, headers, time_ms),
-                self.partitions.get(index),
-                size_bytes,
+        headers: Iterable[Headers] = repeat(())
+        if self.headers:
+            headers = [self.headers.get(index, ()) for index in range(len(values))]
+            self.headers = {}
+        return list(
+            map(  # RecordFields(*row) without its __new__, which is Python code
+                tuple.__new__,
+                repeat(RecordFields),
+                zip(keys, values, headers, self.times_ms.tolist(), strict=False),
             )
-        self.headers, self.partitions = {}, {}
+        )
+
+
+def max_size_bytes(record: RecordFields) -> int:
+    """Return the encoded bytes of a record at most."""
+    size_bytes = MAX_RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
+    for name, content in record.headers:
+        size_bytes += HEADER_LENGTHS_BYTES + len(name.encode()) + len(content or b"")
+    return size_bytes
 
 
 def _set_items(target: NDArray[np.int64], items: Mapping[int, int]) -> None:
