@@ -15,6 +15,7 @@ list of tokens that `tokenize` returns: its caller chooses a slot for each tag.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -55,15 +56,18 @@ class WireData:
         self.raw = memoryview(self.bytes.data)
 
 
-class KnownTag(NamedTuple):
+@dataclass(order=True, slots=True)
+class KnownTag:
     """A tag (number << 3 | wire type) of messages. `code`: its bytes. `slot`: where its tokens are
-    put, or SKIP. `repeated`: it may come several times in a row; `packed`: with packed numbers."""
+    put, or SKIP. `repeated`: it may come several times in a row; `packed`: with packed numbers.
+    `are_long`: the last varints had more than three bytes, as the next ones may."""
 
     tag: int
     code: bytes
     slot: int
     repeated: bool
     packed: bool = False
+    are_long: bool = False
 
 
 class Tokens(NamedTuple):
@@ -278,7 +282,8 @@ class _Tokenizer:
                 size[length > np.uint64(1 << 31)] = 1 << 31  # beyond any end
             after = body + size
         elif wire == VARINT:
-            value, after, too_long = read_varints(data, begin)
+            value, after, too_long = read_varints(data, begin, are_long=known.are_long)
+            known.are_long = value.itemsize == 8
             if present is not None:
                 value *= present
                 after = np.where(present, after, at)
@@ -430,11 +435,13 @@ class _Tokenizer:
 # --- varints, tags and values ---------------------------------------------------------------------
 
 
-def read_varints(data: NDArray[np.uint8], at: Ints) -> tuple[NDArray[Any], Ints, Flags | None]:
+def read_varints(
+    data: NDArray[np.uint8], at: Ints, *, are_long: bool = False
+) -> tuple[NDArray[Any], Ints, Flags | None]:
     """Read one varint at each position: values, positions after them, and which are longer than ten
     bytes (None: none is). Values are unsigned, in the narrowest type that they happen to fit. What
     lies beyond the data is read as if it were inside."""
-    return read_unsigned(data, at, _VARINT_BITS)
+    return read_unsigned(data, at, _VARINT_BITS, are_long=are_long)
 
 
 def read_one_varint(data: Any, at: int, end: int) -> tuple[int, int]:
