@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -44,9 +44,6 @@ Prefix = Annotated[
     str | None,
     typer.Option("--prefix", help="The query's transactionalIdPrefix, if it is not the default."),
 ]
-
-UNREACHABLE: Final = (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
-"""After one of these errors the cluster will not answer another request either."""
 
 
 @app.callback()
@@ -104,7 +101,13 @@ def show(
         with commands.session_of(context).admin() as admin:
             positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
             standing = None
-            if not (errors and isinstance(errors[-1], UNREACHABLE)):
+            # After one of these errors the cluster will not answer another request either.
+            if not (
+                errors
+                and isinstance(
+                    errors[-1], (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
+                )
+            ):
                 standing = _result_or_none(
                     lambda: decision_of(checkpoint, admin, prefix=prefix), errors
                 )

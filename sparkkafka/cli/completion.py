@@ -29,10 +29,6 @@ VARIABLE: Final = "_SPARKKAFKA_COMPLETE"
 TIMEOUT_S: Final = 1.0
 """How long the cluster may take: the shell does not react to keys meanwhile."""
 
-_SAFE_NAME: Final = re.compile(r"[\w.][\w.:/@+-]*")
-"""Names of groups may have any characters. Shells take completions as text of the line, and zsh
-even evaluates them: a group `$(command)` would run the command."""
-
 
 def complete(command: Any, session: Session) -> NoReturn:
     """Print the candidates for what is typed, and end the process. Prints no errors: they would
@@ -80,7 +76,9 @@ def _names(context: typer.Context, look_up: Callable[[BoundedAdmin], Iterable[st
     from sparkkafka.client.deadline import Deadline
 
     with context.find_root().obj.admin(Deadline(TIMEOUT_S * 1000)) as admin:
-        return sorted(filter(_SAFE_NAME.fullmatch, look_up(admin)))
+        # Names of groups may have any characters. Shells take completions as text of the line, and
+        # zsh even evaluates them: a group `$(command)` would run the command.
+        return sorted(filter(re.compile(r"[\w.][\w.:/@+-]*").fullmatch, look_up(admin)))
 
 
 def profile_names() -> list[str]:

@@ -41,10 +41,6 @@ once all records are acknowledged.
 """
 
 
-THROTTLED_REPLICAS: Final = ".replication.throttled.replicas"
-"""Settings with this ending name partitions and brokers of the source's cluster."""
-
-
 class RateLimit:
     """Limits a copy to this many records, or bytes, a second."""
 
@@ -139,12 +135,13 @@ def _new_topic_like(admin: Admin, source: str, name: str, replication_factor: in
     resource = ConfigResource("topic", source)
     partitions = len(admin.describe_topic(source).partitions)
     entries = admin.describe_configs([resource]).all()[resource]
+    # Settings with this ending name partitions and brokers of the source's cluster.
     configs = {
         name: entry.value
         for name, entry in entries.items()
         if entry.source == "DYNAMIC_TOPIC_CONFIG"
         and entry.value is not None
-        and not name.endswith(THROTTLED_REPLICAS)
+        and not name.endswith(".replication.throttled.replicas")
     }
     return NewTopic(name, partitions, replication_factor, configs=configs)
 

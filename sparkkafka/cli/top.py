@@ -45,7 +45,6 @@ LESS_IMPORTANT: Final = (
 """The columns that a narrow terminal does not show, the first of them first."""
 MAX_PROBLEMS: Final = 3
 """The most lines about what is missing."""
-EVERY_S: Final = (0.5, 3_600.0)
 
 Every = Annotated[
     str,
@@ -137,7 +136,7 @@ def top(
 def seconds_of_every(text: str) -> float:
     """Return the seconds of --every. Raises OptionError."""
     seconds = seconds_of(text, "--every")
-    low, high = EVERY_S
+    low, high = (0.5, 3_600.0)
     if not low <= seconds <= high:
         raise OptionError(f"--every is a time from 500ms to 1h, got {text[:100]!r}")
     return seconds

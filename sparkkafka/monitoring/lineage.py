@@ -40,12 +40,8 @@ FORMAT: Final = "pykafka"
 PRODUCER: Final = "sparkkafka"
 MAX_WAITING: Final = 1_000
 """Events that wait for the transport; more are dropped."""
-CLOSE_S: Final = 10.0
 
 WRITES: Final = frozenset({"AppendData", "OverwriteByExpression"})
-BATCH_JOB: Final = "execute_save_into_data_source_command"
-STREAM_JOB: Final = "write_to_data_source_v2"
-"""The agent's names of jobs that write with `format("kafka")`."""
 
 Topic = tuple[str, str, list[dict[str, Any]]]
 """A dataset: namespace, name, and the fields of its schema."""
@@ -132,7 +128,7 @@ class Lineage(StreamingQueryListener):
             self._spark.streams.removeListener(self)
         if self._thread.is_alive():
             self._put_waiting(None)
-            self._thread.join(CLOSE_S)
+            self._thread.join(10.0)
 
     # --- called by Spark: these must neither raise nor wait for the transport --------------------
 
@@ -140,7 +136,7 @@ class Lineage(StreamingQueryListener):
         """Emit the run of a batch execution with this analyzed plan, if it has topics."""
         name, outputs = _snake(_class(plan)), []
         if _class(plan) in WRITES and _is_ours(plan.table()):
-            name = BATCH_JOB
+            name = "execute_save_into_data_source_command"
             outputs = _topics(plan.table().options().get, plan.query().schema())
         inputs = [
             topic
@@ -194,7 +190,8 @@ class Lineage(StreamingQueryListener):
             options = dict(self._java(sink.writeOptions()))
             lowered = {name.lower(): value for name, value in options.items()}
             outputs = _topics(lowered.get, sink.query().schema())
-        self._put(STREAM_JOB, "STREAMING", inputs, outputs, duration, failed=failed)
+        # The agent's names of jobs that write with `format("kafka")`.
+        self._put("write_to_data_source_v2", "STREAMING", inputs, outputs, duration, failed=failed)
 
     def _leaves(self, plan: Any) -> Iterator[Any]:
         """Yield the leaves of a plan and of its subqueries."""

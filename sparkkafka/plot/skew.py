@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _KEY_BYTES: Final = 64
 """The part of a key that is read for its label."""
-_MAX_LABEL: Final = 24
-_MAX_TITLE: Final = 18
 
 
 def partitions(
@@ -75,7 +73,7 @@ def partitions(
     if not skew.records:
         raise OptionError("there is no partition to draw: the DataFrame has no rows")
     axes = canvas.new_axes(ax, 3 if keys else 2, "partitions")
-    what = canvas.shorten(skew.name, _MAX_TITLE)
+    what = canvas.shorten(skew.name, 18)
     _draw_bars(axes[0], skew.records, f"Records{what and f': {what}'}", "records", "{x:,.0f}")
     _draw_bars(axes[1], skew.sizes, f"Bytes{what and f': {what}'}", skew.bytes_label, None)
     if keys:
@@ -270,7 +268,7 @@ def _draw_key_bars(ax: Axes, keys: list[tuple[bytes | None, int]], sampled: int)
     positions = range(len(keys))
     ax.barh(positions, [100 * count / sampled for _, count in keys], color=canvas.colours_of(ax)[0])
     canvas.add_labels(ax, title=title, x="% of the sampled records", grid="x")
-    ax.set_yticks(positions, [canvas.shorten(_key_label(key), _MAX_LABEL) for key, _ in keys])
+    ax.set_yticks(positions, [canvas.shorten(_key_label(key), 24) for key, _ in keys])
     if len(keys) > 12:
         ax.tick_params(axis="y", labelsize=max(4.0, 120 / len(keys)))
     ax.invert_yaxis()  # the most frequent on top

@@ -34,8 +34,6 @@ Partitions = NDArray[np.int32]
 Words = NDArray[np.uint32]
 
 _BLOCK_ROWS = 16384  # columns of this length stay in the L2 cache
-_MIN_COLUMN_ROWS = 8  # below, a plain loop is faster than numpy steps
-_MAX_SHORT_WORDS = 0xFFFF
 _MASK = 0xFFFFFFFF
 
 
@@ -93,7 +91,7 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
     max_words = int(words.max())
     if int(words.min()) != max_words:
         # Numbers of 16 bits are sorted several times faster.
-        short = max_words <= _MAX_SHORT_WORDS
+        short = max_words <= 0xFFFF
         order = np.argsort(
             (max_words - words).astype(np.uint16) if short else -words, kind="stable"
         )
@@ -107,7 +105,8 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
     )
     for index in range(max_words):
         active = len(words) if rows_with is None else int(rows_with[index])
-        if active < _MIN_COLUMN_ROWS:
+        # For few rows a plain loop is faster than numpy steps.
+        if active < 8:
             for row in range(active):
                 begin, end = int(starts[row]) + 4 * index, int(starts[row]) + 4 * int(words[row])
                 state[row] = function.add_long(int(state[row]), data[begin:end])
@@ -139,7 +138,6 @@ def add_bytes(
 _MURMUR2_SEED = 0x9747B28C
 _MURMUR2_MULTIPLIER = 0x5BD1E995
 _MURMUR2_SHIFT = 24
-_WORD = struct.Struct("<I")
 
 
 def murmur2(keys: pa.Array) -> Words:
@@ -158,7 +156,7 @@ def murmur2_of(key: bytes) -> int:
     """`murmur2` of one key."""
     state = len(key) ^ _MURMUR2_SEED
     whole_bytes = len(key) & ~3
-    for (word,) in _WORD.iter_unpack(key[:whole_bytes]):
+    for (word,) in struct.iter_unpack("<I", key[:whole_bytes]):
         state = _add_murmur2_word(state, word)
     if rest := key[whole_bytes:]:
         state = (state ^ int.from_bytes(rest, "little")) * _MURMUR2_MULTIPLIER & _MASK
@@ -257,9 +255,6 @@ class _Fnv1a:
         return np.where(negative, np.uint32(0) - state, state)
 
 
-_CRC32_POLYNOMIAL = 0xEDB88320  # bits reversed
-
-
 def crc32(keys: pa.Array) -> Words:
     """zlib's CRC-32 of each key, librdkafka's default. That of null means nothing."""
     return hash_keys(keys, _Crc32())
@@ -274,7 +269,8 @@ def _crc32_tables() -> tuple[Words, Words, Words]:
     """
     byte = np.arange(256, dtype=np.uint32)
     for _ in range(8):
-        byte = byte >> np.uint32(1) ^ np.where(byte & 1, np.uint32(_CRC32_POLYNOMIAL), np.uint32(0))
+        # CRC-32's polynomial, bits reversed.
+        byte = byte >> np.uint32(1) ^ np.where(byte & 1, np.uint32(0xEDB88320), np.uint32(0))
     pair = np.arange(1 << 16, dtype=np.uint32)
     for _ in range(2):
         pair = byte[pair & np.uint32(0xFF)] ^ pair >> np.uint32(8)

@@ -58,8 +58,6 @@ Made = TypeVar("Made")
 
 _MAX_SCHEMAS = 64
 """How many schemas are requested together: the text of each may have 4 MiB."""
-_MAX_WRITERS = 10_000
-"""How many writers' decoders a ColumnDecoder keeps."""
 
 _RETRY_S: Final = 60.0
 """When an unknown schema is requested again: the command and functions keep a decoder for days, and
@@ -282,7 +280,8 @@ class ColumnDecoder:
                 del decoders[writer]
         if all(writer in decoders for writer in writers):
             return
-        if len(decoders) >= _MAX_WRITERS:  # payloads whose first bytes are not ids
+        # How many writers' decoders a ColumnDecoder keeps.
+        if len(decoders) >= 10_000:  # payloads whose first bytes are not ids
             decoders.clear()
         new = [writer for writer in writers if writer not in decoders]
         for start in range(0, len(new), _MAX_SCHEMAS):

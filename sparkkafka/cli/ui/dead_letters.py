@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 PREFIX: Final = "__connect.errors."
 """What the names of headers begin with that say why a record is bad: those of Kafka Connect, which
 `deadLetter.topic` writes too."""
-READ_S: Final = 5.0
 PREVIEW_BYTES: Final = 256
 """The part of a key, value or header that is shown."""
 
@@ -48,7 +47,7 @@ class DeadLetterReader:
 
         if self._consumer is None:
             self._consumer = Consumer(self._settings)
-        consumer, deadline = self._consumer, Deadline(READ_S * 1000)
+        consumer, deadline = self._consumer, Deadline(5_000)
         pending = {tp: end for tp, end in ends.items() if end > 0}
         letters: list[dict[str, Any]] = []
         consumer.assign({tp: max(0, end - count) for tp, end in pending.items()})

@@ -26,7 +26,6 @@ MAX_ROWS: Final = 1_000
 DEFAULT_ROWS: Final = 100
 CURVES: Final = 5
 """The number of topics, or groups, in a plot of the overview."""
-MAX_BATCHES: Final = 10
 MAX_LETTERS: Final = 30
 MAX_NAMED: Final = 10
 """The most topics that are examined because of their name."""
@@ -273,7 +272,7 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
                         }
                     ),
                 }
-                for row in reversed(batch_documents(checkpoint, MAX_BATCHES, errors))
+                for row in reversed(batch_documents(checkpoint, 10, errors))
             ]
             document["query_id"] = checkpoint.query_id
             lags = sorted(lag_of(checkpoint, self._admin), key=lambda row: -(row.lag or 0))

@@ -43,7 +43,6 @@ IDLE_S: Final = 10.0
 """How long a connection may send or take nothing, and take to send a whole request."""
 MAX_CONNECTIONS: Final = 32
 """The most connections, each with a thread. A browser opens six."""
-MAX_URL: Final = 4_096
 BUSY: Final = b"""HTTP/1.0 503 Service Unavailable\r
 Content-Type: application/json\r
 Content-Length: 38\r
@@ -175,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.server.is_own_host(self.headers.get("Host")):
             self._refuse(403, "the Host header is not an address of this server")
             return
-        if len(self.path) > MAX_URL:
+        if len(self.path) > 4_096:
             self._refuse(414, "the URL is too long")
             return
         path, _, query = self.path.partition("?")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -17,8 +17,6 @@ from sparkkafka.errors import OptionError
 
 app = typer.Typer(rich_markup_mode=None)
 
-DEFAULT_PORT: Final = 8585
-
 
 @app.command()
 def ui(
@@ -26,7 +24,7 @@ def ui(
     port: Annotated[
         int,
         number_option("--port", minimum=0, maximum=65_535, help="The port; 0 for any free one."),
-    ] = DEFAULT_PORT,
+    ] = 8585,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")
     ] = "127.0.0.1",

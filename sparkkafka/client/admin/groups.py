@@ -53,7 +53,6 @@ GROUP_STATES = frozenset(
 )
 GROUP_TYPES = frozenset({"classic", "consumer"})
 """Classic groups, and those whose partitions the brokers assign (KIP-848)."""
-ALL_GROUP_TYPES = GROUP_TYPES | {"share", "streams"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,7 +470,7 @@ def list_groups(
     states: Iterable[str] | None = None,
     types: Iterable[str] | None = None,
     known_states: frozenset[str] = GROUP_STATES,
-    known_types: frozenset[str] = ALL_GROUP_TYPES,
+    known_types: frozenset[str] = (GROUP_TYPES | {"share", "streams"}),
 ) -> Listing[GroupListing]:
     """List groups of all kinds, sorted by name. Raises OptionError for a state or type that is not
     one of the known ones, for which brokers would list nothing."""

@@ -36,8 +36,6 @@ MECHANISMS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 MAX_ITERATIONS: Final = 16_384
 """org.apache.kafka.common.security.scram.internals.ScramMechanism; brokers refuse more."""
 
-_SALT_BYTES = 24
-
 
 class ScramCredentialInfo(NamedTuple):
     """A password as brokers describe it: its mechanism and its iterations."""
@@ -273,7 +271,7 @@ def _salt(upsertion: UserScramCredentialUpsertion) -> _Salted:
         password = resolve_references(password, f"password of user {upsertion.user}")
     if not password:
         raise OptionError(f"user {upsertion.user}: the password is empty")
-    salt = secrets.token_bytes(_SALT_BYTES)
+    salt = secrets.token_bytes(24)
     try:
         salted = salted_password(upsertion.mechanism, password, salt, upsertion.iterations)
     except UnicodeEncodeError:  # which quotes the text

@@ -32,7 +32,6 @@ from sparkkafka.protocol import messages
 _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
-SHARE_GROUP_STATES = frozenset({"Dead", "Empty", "Stable"})
 
 _MESSAGES: Mapping[int, str] = {
     ErrorCode.NON_EMPTY_GROUP: (
@@ -255,7 +254,11 @@ def list_share_groups(
 ) -> Listing[GroupListing]:
     """List the share groups of all brokers: see `groups.list_groups`."""
     return groups.list_groups(
-        cluster, deadline, states=states, types=["share"], known_states=SHARE_GROUP_STATES
+        cluster,
+        deadline,
+        states=states,
+        types=["share"],
+        known_states=frozenset({"Dead", "Empty", "Stable"}),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sparkkafka.client.arguments import checked_int, checked_names, checked_principal
 from sparkkafka.client.cluster.cluster import Cluster
@@ -21,9 +21,6 @@ from sparkkafka.protocol import messages
 from sparkkafka.secret import Secret, SecretBytes
 
 T = TypeVar("T")
-
-_DEFAULT_MS: Final = -1
-"""The brokers' default period; in ExpireDelegationToken it means now."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +205,8 @@ def _checked_period(period: int | None, argument: str) -> int:
     """Return the period to send, in ms; for None -1, the brokers' default. Raises OptionError,
     which names the argument."""
     if period is None:
-        return _DEFAULT_MS
+        # The brokers' default period; in ExpireDelegationToken it means now.
+        return -1
     period_ms = checked_int(period, argument)
     if not 0 < period_ms < 1 << 63:
         raise OptionError(f"{argument} is a number of ms above 0, got {period_ms}")

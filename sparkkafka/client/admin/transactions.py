@@ -42,7 +42,6 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
 from sparkkafka.protocol import messages
 
 ONGOING = "Ongoing"
-OPEN_STATES = frozenset({ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 
 
 class TransactionDescription(NamedTuple):
@@ -219,7 +218,9 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
             for row in response.transaction_states
             # With a duration_filter brokers also return transactions that have ended, and those
             # that have not begun, as if they had begun in 1970.
-            if self._open_for_ms < 0 or row.transaction_state in OPEN_STATES
+            if self._open_for_ms < 0
+            or row.transaction_state
+            in {ONGOING, "PrepareCommit", "PrepareAbort", "PrepareEpochFence"}
         ]
         return [(item, Outcome(0, listings)) for item in items]
 

@@ -36,12 +36,6 @@ from sparkkafka.secret import NO_SECRET, Secret, SecretBytes
 MAX_ROUNDS = 8
 """The longest mechanism, SCRAM, takes two. A server must not continue forever."""
 
-REAUTHENTICATE_SHARE = 0.85
-"""The share of a session's lifetime after which an idle connection re-authenticates. Java does it
-between 85 and 95 %."""
-
-FORCED_REAUTHENTICATE_SHARE = 0.92
-"""The share after which a connection re-authenticates even if responses must be read first."""
 
 MIN_SESSION_S = 1.1
 """Brokers refuse to re-authenticate a session that is younger than a second
@@ -201,9 +195,12 @@ def authenticate(
     if lifetime_ms <= 0:
         return None
     now_s, lifetime_s = time.monotonic(), lifetime_ms / 1000
+    # The share of a session's lifetime after which an idle connection re-authenticates. Java does
+    # it between 85 and 95 %.
+    # The share after which a connection re-authenticates even if responses must be read first.
     return Session(
-        now_s + max(lifetime_s * REAUTHENTICATE_SHARE, MIN_SESSION_S),
-        now_s + max(lifetime_s * FORCED_REAUTHENTICATE_SHARE, MIN_SESSION_S),
+        now_s + max(lifetime_s * 0.85, MIN_SESSION_S),
+        now_s + max(lifetime_s * 0.92, MIN_SESSION_S),
     )
 
 

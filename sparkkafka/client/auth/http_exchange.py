@@ -25,10 +25,6 @@ from sparkkafka.secret import Secret, SecretBytes
 RETRIABLE_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 """The common ones of 5xx, and those of 4xx that are not in Java's UNRETRYABLE_HTTP_CODES."""
 
-MAX_HEADER_BYTES: Final = 256 * 1024
-"""Maximum size of a response's headers and sizes of chunks. http.client accepts a negative size of
-a chunk, and would read forever."""
-
 
 class Server(NamedTuple):
     """A server, and its names in errors.
@@ -177,7 +173,9 @@ class _BoundedSocket(io.RawIOBase):
     def __init__(self, sock: socket.socket, deadline: Deadline, max_response_bytes: int) -> None:
         self._sock = sock
         self._deadline = deadline
-        self._left_bytes = max_response_bytes + MAX_HEADER_BYTES
+        # Maximum size of a response's headers and sizes of chunks. http.client accepts a negative
+        # size of a chunk, and would read forever.
+        self._left_bytes = max_response_bytes + 256 * 1024
 
     def sendall(self, data: bytes) -> None:
         self._set_timeout()

@@ -26,12 +26,10 @@ JKS: Final = b"\xfe\xed\xfe\xed"
 JCEKS: Final = b"\xce\xce\xce\xce"
 
 _DIGEST_BYTES = 20  # SHA-1
-_WHITENER = b"Mighty Aphrodite"
 _KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
 # Object identifiers of the two encryptions of a key, as DER.
 _OF_JKS = bytes.fromhex("060a2b060104012a02110101")  # 1.3.6.1.4.1.42.2.17.1.1
 _OF_JCEKS = bytes.fromhex("06092b060104012a021301")  # 1.3.6.1.4.1.42.2.19.1
-_MAX_ITERATIONS = 5_000_000  # as Java's
 
 
 class KeystoreError(ValueError):
@@ -72,7 +70,9 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
         raise KeystoreError("it is cut short")
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if password:
-        expected = hashlib.sha1(_utf16(password) + _WHITENER + body, usedforsecurity=False)
+        expected = hashlib.sha1(
+            _utf16(password) + b"Mighty Aphrodite" + body, usedforsecurity=False
+        )
         if not hmac.compare_digest(expected.digest(), digest):
             raise KeystoreError("its password is wrong, or it is damaged")
     reader = _Reader(body, len(JKS))
@@ -197,7 +197,8 @@ def _decrypt_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBy
     reader = _Reader(_Reader(parameters).der_element(_SEQUENCE))
     salt = reader.der_element(_OCTETS)
     iterations = int.from_bytes(reader.der_element(_INTEGER), "big")
-    if len(salt) != 8 or not 0 < iterations <= _MAX_ITERATIONS or not data or len(data) % 8:
+    # Java has the same limit of iterations.
+    if len(salt) != 8 or not 0 < iterations <= 5_000_000 or not data or len(data) % 8:
         raise KeystoreError("it is damaged")
     halves = [salt[:4], salt[4:]]
     if halves[0] == halves[1]:

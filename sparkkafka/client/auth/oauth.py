@@ -51,17 +51,6 @@ from sparkkafka.secret import Secret, SecretBytes
 
 log = logging.getLogger(__name__)
 
-RENEW_SHARE = 0.8
-"""The share of a token's life after which it is renewed (sasl.login.refresh.window.factor)."""
-
-USE_SHARE = 0.95
-"""The share of its life after which it is not used, even if there is no new one."""
-
-RENEW_AGAIN_S = 10.0
-"""The wait after a failed renewal, while the old token is valid."""
-
-MAX_CACHED_S = 24 * 3600.0
-"""The longest life that a token is assumed to have."""
 
 MAX_RESPONSE_BYTES = 1_000_000
 """The largest response of a token endpoint, as in Java's HttpAccessTokenRetriever, or file."""
@@ -137,14 +126,16 @@ class TokenSource:
             if not usable or cached is None:
                 raise error from error.__cause__
             log.warning("the OAuth token cannot be renewed; the old one is still valid: %s", error)
-            self._cached = cached._replace(renew_s=time.monotonic() + RENEW_AGAIN_S)
+            # The wait after a failed renewal, while the old token is valid.
+            self._cached = cached._replace(renew_s=time.monotonic() + 10.0)
             return cached.text
         # The shorter of the lives that the server and the token state; 0 if neither does.
         lives = [life_s for life_s in (token.life_s, _jwt_life_s(token.text)) if life_s is not None]
-        life_s = min(max(min(lives, default=0.0), 0.0), MAX_CACHED_S)
-        self._cached = _CachedToken(
-            token.text, now_s + life_s * RENEW_SHARE, now_s + life_s * USE_SHARE
-        )
+        # The longest life that a token is assumed to have.
+        life_s = min(max(min(lives, default=0.0), 0.0), 24 * 3600.0)
+        # The share of a token's life after which it is renewed (sasl.login.refresh.window.factor).
+        # The share of its life after which it is not used, even if there is no new one.
+        self._cached = _CachedToken(token.text, now_s + life_s * 0.8, now_s + life_s * 0.95)
         return token.text
 
 
@@ -588,13 +579,6 @@ def _encode_jwt(*parts: str | bytes) -> Secret:
 
 _AWS_PACKAGE: Final = "aws-msk-iam-sasl-signer-python"
 
-MAX_AWS_LIFE_S = 900.0
-"""How long a token of Amazon's signer is valid. The expiry that it returns is hours off if the
-machine's time zone is not UTC."""
-
-AWS_SESSION_NAME = "aws-msk-iam-auth"
-"""The session's name in Amazon's library for Java, which policies and audit logs contain."""
-
 
 def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
     """Have Amazon's signer make a token for MSK."""
@@ -613,7 +597,9 @@ def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> To
             f"{reason[:300]}; are there AWS credentials on this machine?"
         ) from None
     text, expiry_ms = signed if isinstance(signed, tuple) else (signed, 0)
-    return Token(Secret(text), min(expiry_ms / 1000 - time.time(), MAX_AWS_LIFE_S))
+    # How long a token of Amazon's signer is valid. The expiry that it returns is hours off if the
+    # machine's time zone is not UTC.
+    return Token(Secret(text), min(expiry_ms / 1000 - time.time(), 900.0))
 
 
 def _sign_as_identity(signer: Any, region: str, settings: OAuthSettings) -> Any:
@@ -665,9 +651,10 @@ def _role_credentials(settings: OAuthSettings) -> Any:
         **{name: value.reveal() for name, value in keys.items() if value},
     )
     credentials = importlib.import_module("botocore.credentials")
+    # The session's name in Amazon's library for Java, which policies and audit logs contain.
     role = {
         "RoleArn": settings.aws_role_arn,
-        "RoleSessionName": settings.aws_role_session_name or AWS_SESSION_NAME,
+        "RoleSessionName": settings.aws_role_session_name or "aws-msk-iam-auth",
     }
     if settings.aws_role_external_id:
         role["ExternalId"] = settings.aws_role_external_id

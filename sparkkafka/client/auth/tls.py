@@ -50,7 +50,6 @@ _KEY = re.compile(
     r"-----BEGIN (?P<kind>[A-Z ]*PRIVATE KEY)-----.+?-----END (?P=kind)-----", re.DOTALL
 )
 
-_MAX_CONTEXTS: Final = 16
 
 _FileVersion = tuple[int, int]
 """Time and size of a file, which change when its certificates are renewed."""
@@ -78,7 +77,7 @@ def context_of(settings: TlsSettings) -> ssl.SSLContext:
         context = _contexts.get(key)
         if context is None:
             context = _contexts[key] = make_tls_context(settings)
-            while len(_contexts) > _MAX_CONTEXTS:
+            while len(_contexts) > 16:
                 _contexts.popitem(last=False)
         _contexts.move_to_end(key)
     return context

@@ -86,10 +86,6 @@ def _topic_id(value: Any) -> bytes | None:
     return id_bytes if any(id_bytes) else None
 
 
-MAX_NEAREST = 3
-"""Limit of missing topics for which a message names the most similar one: each is compared with
-all topics."""
-
 NOT_CREATED = "the brokers do not create it (auto.create.topics.enable, or CREATE is not granted)"
 """Added to the error of a missing topic with allow.auto.create.topics."""
 
@@ -117,7 +113,9 @@ def nearest_topics(names: Iterable[str], existing: Collection[str]) -> dict[str,
     import difflib  # not above: processes that plan a read rarely need it
 
     found = {}
-    for name in itertools.islice(names, MAX_NEAREST):
+    # Limit of missing topics for which a message names the most similar one: each is compared with
+    # all topics.
+    for name in itertools.islice(names, 3):
         for nearest in difflib.get_close_matches(name, existing, n=1):
             found[name] = nearest
     return found

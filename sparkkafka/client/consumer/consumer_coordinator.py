@@ -55,11 +55,6 @@ AUTO_COMMIT_MS = 5_000
 # A commit that is due inside poll gets poll's remaining time, but at least MIN_COMMIT_MS, so that
 # poll(0) can commit, too. That minimum doubles after each failure, up to MAX_MIN_COMMIT_MS.
 MIN_COMMIT_MS = 100
-MAX_MIN_COMMIT_MS = 1_000
-COMMIT_MS_PER_OFFSET = 0.05  # brokers need longer for thousands of partitions
-
-# The shortest time between commits of a poll that waits, even if auto.commit.interval.ms is less.
-MIN_COMMIT_WAIT_S = 0.1
 
 
 class ConsumerCoordinator:
@@ -298,7 +293,9 @@ class ConsumerCoordinator:
         it): to restart max.poll.interval.ms, and to commit automatically."""
         waits_s = [self._options.max_poll_interval_ms / 3_000]
         if self._options.enable_auto_commit:
-            waits_s.append(max(self._next_commit_s - time.monotonic(), MIN_COMMIT_WAIT_S))
+            # The shortest time between commits of a poll that waits, even if
+            # auto.commit.interval.ms is less.
+            waits_s.append(max(self._next_commit_s - time.monotonic(), 0.1))
         return min(waits_s)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
@@ -410,12 +407,13 @@ class ConsumerCoordinator:
         """Commit automatically within poll's time; if that fails, a later poll or close commits."""
         if not self._options.enable_auto_commit or time.monotonic() < self._next_commit_s:
             return
-        min_ms = self._min_commit_ms + COMMIT_MS_PER_OFFSET * len(self._subscription)
+        # Brokers need longer for thousands of partitions.
+        min_ms = self._min_commit_ms + 0.05 * len(self._subscription)
         left_ms = max(deadline.remaining_s() * 1000, min_ms)
         if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
             self._min_commit_ms = MIN_COMMIT_MS
         else:
-            self._min_commit_ms = min(2 * self._min_commit_ms, MAX_MIN_COMMIT_MS)
+            self._min_commit_ms = min(2 * self._min_commit_ms, 1_000)
             # From the end of this commit: else a short interval leaves no time for anything else.
             wait_s = min(self._options.auto_commit_interval_ms, AUTO_COMMIT_MS) / 1000
             self._next_commit_s = time.monotonic() + wait_s

@@ -28,10 +28,6 @@ from sparkkafka.protocol.records.batches import (
 )
 from sparkkafka.protocol.records.legacy import MAGIC_POSITION
 
-# The largest fetch size for a batch that does not fit the configured one. Brokers refuse larger
-# requests anyway (socket.request.max.bytes, 100 MiB); the client's frame limit is above it.
-MAX_REQUIRED_BYTES = 200 << 20
-
 
 class ResponseBuffer:
     """The memory of one response, which its partitions share. The last `release` returns it to
@@ -331,7 +327,9 @@ def required_fetch_bytes(data: memoryview, requested_bytes: int | None) -> int:
     call returned (None: none did), has not brought the batch.
     """
     size = first_batch_size(data)
-    if size is None or size <= (requested_bytes or 0) or not len(data) < size <= MAX_REQUIRED_BYTES:
+    # The largest fetch size for a batch that does not fit the configured one. Brokers refuse larger
+    # requests anyway (socket.request.max.bytes, 100 MiB); the client's frame limit is above it.
+    if size is None or size <= (requested_bytes or 0) or not len(data) < size <= 200 << 20:
         raise CorruptRecordError(
             f"{len(data)} bytes of records without one whole batch"
             + (f"; the first says it has {size} bytes" if size is not None else "")

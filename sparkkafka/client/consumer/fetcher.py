@@ -57,15 +57,6 @@ from sparkkafka.protocol.messages import (
 
 log = logging.getLogger(__name__)
 
-# Up to this version a Fetch has no rack, so the leader names no replica.
-LEADER_ONLY_FETCH_VERSION = 10
-
-# From this version on (Kafka 2.7) a leader checks the leader epoch of the record before the offset.
-TRUNCATION_FETCH_VERSION = 12
-
-# From this version on (Kafka 3.1) topics have their ids, not their names.
-TOPIC_ID_FETCH_VERSION = 13
-
 
 class Fetcher:
     """Fetches records for the partitions of `subscription`. For one thread, except `wake`.
@@ -199,7 +190,8 @@ class Fetcher:
             request = list_offsets_request(self._cluster, lookups, isolation_level)
         else:
             version = self._fetch_version(states, connection)
-            self.names_topics = self.names_topics or version < TOPIC_ID_FETCH_VERSION
+            # From this version on (Kafka 3.1) topics have their ids, not their names.
+            self.names_topics = self.names_topics or version < 13
             request = self._fetch_request(states, version)
         leader.is_fetch = not without_offset
         leader.topic_names = {
@@ -231,7 +223,8 @@ class Fetcher:
         """Return the version of a Fetch: one with topic ids if the broker has them and all ids are
         known. Then the broker itself refuses to read a topic that was recreated (KIP-516)."""
         if any(state.replica.leader_only for state in states):
-            return connection.choose_version(FetchRequest, LEADER_ONLY_FETCH_VERSION)
+            # Up to this version a Fetch has no rack, so the leader names no replica.
+            return connection.choose_version(FetchRequest, 10)
         if any(self._cluster.topic_id(state.tp.topic) is None for state in states):
             return connection.choose_version(FetchRequest)
         return connection.choose_version(FetchRequest, FetchRequest.MAX_VERSION)
@@ -249,7 +242,9 @@ class Fetcher:
             # A leader of a later epoch checks whether its log has what was read (KIP-320). The
             # Fetch itself requests that, as those of followers do (KIP-595), so that nothing can
             # happen between check and read. A replica may not know the last epoch yet.
-            checks_epoch = version >= TRUNCATION_FETCH_VERSION and state.replica.node_id is None
+            # From this version on (Kafka 2.7) a leader checks the leader epoch of the record before
+            # the offset.
+            checks_epoch = version >= 12 and state.replica.node_id is None
             is_older = checks_epoch and state.fetch_epoch < leader_epoch
             topics.setdefault(tp.topic, []).append(
                 FetchPartition(

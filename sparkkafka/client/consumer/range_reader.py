@@ -33,14 +33,6 @@ from sparkkafka.protocol.constants import LATEST, NO_LEADER_EPOCH
 
 log = logging.getLogger(__name__)
 
-# A log that ends before the planned range has lost records (the topic was recreated, or an unclean
-# leader was elected). A new leader learns the high watermark late, so wait this long first.
-SHORT_LOG_GRACE_MS = 10_000
-
-# A follower learns of new records and of the high watermark within replica.fetch.wait.max.ms
-# (500 ms). If a replica has returned nothing for this long, read from the leader.
-REPLICA_GRACE_MS = 2_000
-
 
 class SettingNames(NamedTuple):
     """The caller's names of two settings, for messages."""
@@ -283,10 +275,16 @@ class RangeReader:
         for state in self._subscription:
             state.last_failure = state.log_bounds = None
         timeout_ms, signal = self._poll_timeout_ms, self._cluster.close_signal
+        # A log that ends before the planned range has lost records (the topic was recreated, or an
+        # unclean leader was elected). A new leader learns the high watermark late, so wait this
+        # long first.
+        # A follower learns of new records and of the high watermark within
+        # replica.fetch.wait.max.ms (500 ms). If a replica has returned nothing for this long, read
+        # from the leader.
         return _ProgressDeadlines(
             Deadline(timeout_ms, signal),
-            Deadline(min(SHORT_LOG_GRACE_MS, timeout_ms / 2)),
-            Deadline(min(REPLICA_GRACE_MS, timeout_ms / 4)),
+            Deadline(min(10_000, timeout_ms / 2)),
+            Deadline(min(2_000, timeout_ms / 4)),
         )
 
     def _handle_no_progress(self, deadlines: _ProgressDeadlines) -> None:

@@ -45,11 +45,6 @@ INSTANCE_ID_VERSION = 5
 MEMBERS_VERSION = 3
 """From this version on LeaveGroup has a list of members."""
 
-JOIN_LAPSE_MS = 5_000
-"""The coordinator answers a JoinGroup after max.poll.interval.ms at the latest; this is added for
-the network (Java's JOIN_GROUP_TIMEOUT_LAPSE)."""
-
-MAX_REASON_CHARS = 255  # brokers cut longer reasons (KIP-800)
 
 _NO_MEMBER_CODES = (errors.ErrorCode.UNKNOWN_MEMBER_ID, errors.ErrorCode.ILLEGAL_GENERATION)
 """The coordinator does not have this member in its generation."""
@@ -285,6 +280,7 @@ class ClassicMemberThread(membership.MemberThread):
         level = logging.DEBUG if self._has_new_id else logging.INFO
         self._has_new_id = False
         log.log(level, "group %s: joining: %s", self.group_id, self._join_request.reason)
+        # Brokers cut longer reasons (KIP-800).
         request = messages.JoinGroupRequest(
             group_id=self.group_id,
             session_timeout_ms=options.session_timeout_ms,
@@ -293,10 +289,12 @@ class ClassicMemberThread(membership.MemberThread):
             group_instance_id=options.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=self._protocols,
-            reason=self._join_request.reason[:MAX_REASON_CHARS],
+            reason=self._join_request.reason[:255],
         )
         connection.send(request, deadline)
-        lapse_ms = min(options.max_poll_interval_ms + JOIN_LAPSE_MS, INT32_MAX)
+        # The coordinator answers a JoinGroup after max.poll.interval.ms at the latest; this is
+        # added for the network (Java's JOIN_GROUP_TIMEOUT_LAPSE).
+        lapse_ms = min(options.max_poll_interval_ms + 5_000, INT32_MAX)
         self._response_due = Deadline(max(options.client.request_timeout_ms, lapse_ms))
         with self.lock:
             if self.phase is Phase.TO_JOIN:

@@ -57,8 +57,6 @@ MAX_COMMIT_BYTES = 512_000
 """A broker writes the offsets of one request as one batch, and refuses a batch above its
 message.max.bytes (1 MB), 4.x without a reason. Larger commits are split into several requests."""
 
-RECORD_OVERHEAD_BYTES = 80
-"""The bytes of one offset's record beside its names: lengths, versions, numbers, timestamps."""
 
 _HAS_MEMBERS = (
     "the group has active consumers, and only they may commit to it: use another group id, or stop "
@@ -351,7 +349,8 @@ def split_commit(
     """Split the partitions into parts whose offsets a broker can write as one batch."""
     part: list[TopicPartition] = []
     size_bytes = 0
-    fixed_bytes = RECORD_OVERHEAD_BYTES + len(group_id.encode())
+    # The bytes of one offset's record beside its names: lengths, versions, numbers, timestamps.
+    fixed_bytes = 80 + len(group_id.encode())
     for tp in items:
         record_bytes = fixed_bytes + len(tp.topic) + len(offsets[tp].metadata.encode())
         if part and size_bytes + record_bytes > MAX_COMMIT_BYTES:

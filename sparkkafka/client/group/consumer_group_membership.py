@@ -34,11 +34,7 @@ log = logging.getLogger(__name__)
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-STATIC_LEAVE_EPOCH = -2
-"""A static member leaves and will come back, so the coordinator keeps its partitions."""
 
-FIRST_INTERVAL_MS = 1_000
-"""The time between heartbeats until a response has the group's."""
 
 Partitions = Mapping[TopicPartition, uuid.UUID]
 """Partitions with the ids of their topics: a topic that is recreated has another id."""
@@ -81,7 +77,8 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         # What the last answered heartbeat reported; None: the next one reports it again.
         self._reported_topics: frozenset[str] | None = None
         self._reported_owned: Partitions | None = None
-        self._interval_s = FIRST_INTERVAL_MS / 1000
+        # The time between heartbeats until a response has the group's.
+        self._interval_s = 1.0
         self._next_lookup_s = 0.0
 
     # --- called by the member --------------------------------------------------------------------
@@ -180,10 +177,11 @@ class ConsumerGroupMemberThread(membership.MemberThread):
     def _leave_request(self) -> Any:
         """Return the heartbeat with which this member leaves."""
         is_static = self.options.group_instance_id is not None
+        # A static member leaves and will come back, so the coordinator keeps its partitions.
         return messages.ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
-            member_epoch=STATIC_LEAVE_EPOCH if is_static else LEAVE_EPOCH,
+            member_epoch=-2 if is_static else LEAVE_EPOCH,
             instance_id=self.options.group_instance_id,
         )
 

@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 
 _ConnectionT = TypeVar("_ConnectionT")
 
-MIN_SHARE_MS = 1_000
-"""The shortest time that each bootstrap server has to answer, if there is as much left."""
 
 RESOLVE_CANONICAL = "resolve_canonical_bootstrap_servers_only"
 
@@ -277,7 +275,8 @@ def connect_to_first(
         # A server that accepts and never answers must leave time for the others.
         share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
         try:
-            return open_connection(*address, deadline.sooner(max(share_ms, MIN_SHARE_MS)))
+            # The shortest time that each bootstrap server has to answer, if there is as much left.
+            return open_connection(*address, deadline.sooner(max(share_ms, 1_000)))
         except (errors.AuthenticationError, errors.OptionError):
             raise  # the others would refuse the same password too, and might lock the account
         except errors.KafkaError as error:

@@ -54,9 +54,6 @@ def _allocate(size_bytes: int) -> bytearray | mmap.mmap:
 # mark, and the system reserves memory for twice as many. Without it a broker stops after a megabyte
 # until its reader reads.
 _MAX_MARK_BYTES = 16 << 20
-_MIN_MARK_BYTES = 64 << 10  # fewer are not worth a system call
-# Systems may fail to wake a reader at its mark (Linux did so under memory pressure until 2021).
-_MARK_TIMEOUT_S = 0.2
 
 
 class HungUpError(KafkaConnectionError):
@@ -153,7 +150,9 @@ class ResponseReader:
             if uses_mark:
                 self._set_mark_to_rest(sock, len(view) - done)
             left_s = max(deadline.remaining_s(), 0.001)
-            sock.settimeout(left_s if self._low_water_bytes == 1 else min(left_s, _MARK_TIMEOUT_S))
+            # Systems may fail to wake a reader at its mark (Linux did so under memory pressure
+            # until 2021).
+            sock.settimeout(left_s if self._low_water_bytes == 1 else min(left_s, 0.2))
             try:
                 count = sock.recv_into(view[done:])
             except TimeoutError:
@@ -174,7 +173,8 @@ class ResponseReader:
     def _set_mark_to_rest(self, sock: socket.socket, size_bytes: int) -> None:
         """Set the low-water mark to the rest of a response, of `size_bytes`. Not for a small rest,
         and not with TLS, whose bytes are not those of the response."""
-        is_small = size_bytes < _MIN_MARK_BYTES or isinstance(sock, ssl.SSLSocket)
+        # Fewer bytes are not worth a system call.
+        is_small = size_bytes < 64 << 10 or isinstance(sock, ssl.SSLSocket)
         self._set_low_water_mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
 
     def _set_low_water_mark(self, sock: socket.socket, size_bytes: int) -> None:
@@ -201,9 +201,6 @@ class ResponseReader:
 
 TLS_RECORD_BYTES = 16 * 1024
 """The size of a TLS record. Smaller parts of a request are joined up to it."""
-
-_MAX_TLS_SEND_BYTES = 16 * TLS_RECORD_BYTES
-_MAX_PARTS = 64  # in one call; systems allow 1024 (IOV_MAX)
 
 
 class RequestWriter:
@@ -248,9 +245,10 @@ class RequestWriter:
             try:
                 if isinstance(sock, ssl.SSLSocket):
                     # After a timeout OpenSSL requires the same bytes again.
-                    sent = sock.send(unsent[0][:_MAX_TLS_SEND_BYTES])
+                    sent = sock.send(unsent[0][: 16 * TLS_RECORD_BYTES])
                 else:
-                    sent = sock.sendmsg(itertools.islice(unsent, _MAX_PARTS))
+                    # Systems allow 1,024 parts in one call (IOV_MAX).
+                    sent = sock.sendmsg(itertools.islice(unsent, 64))
             except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 if has_patience:
                     return

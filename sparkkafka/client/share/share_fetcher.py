@@ -58,7 +58,6 @@ log = logging.getLogger(__name__)
 
 OPEN_EPOCH = 0
 CLOSE_EPOCH = -1
-MAX_EPOCH = 2**31 - 1
 
 WHOLE_BATCHES, RECORD_LIMIT = 0, 1  # values of share_acquire_mode
 ACQUIRE_MODE_VERSION = RENEW_VERSION = 2
@@ -102,7 +101,7 @@ class ShareSession:
         self.partitions = {}
 
     def next_epoch(self) -> None:
-        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+        self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
 
     def lose(self) -> dict[TopicPartition, Batches]:
         """End the session; return the acknowledgements that are lost with it."""

@@ -28,10 +28,6 @@ from sparkkafka.protocol.messages import ShareGroupHeartbeatRequest
 
 log = logging.getLogger(__name__)
 
-# The first responses have no partitions while the coordinator prepares the group's state of them,
-# and the next regular heartbeat is due 5 s later. Until then the member sends some early ones.
-EARLY_HEARTBEAT_S = 0.3
-EARLY_HEARTBEATS = 10
 
 NEEDS_KAFKA = "share groups need brokers of Kafka 4.1 or later with the feature share.version=1"
 
@@ -44,7 +40,10 @@ class ShareMemberThread(ConsumerGroupMemberThread):
     _early_heartbeats_left = 0
 
     def join(self, topics: frozenset[str]) -> None:
-        self._early_heartbeats_left = EARLY_HEARTBEATS
+        # The first responses have no partitions while the coordinator prepares the group's state of
+        # them, and the next regular heartbeat is due 5 s later. Until then the member sends some
+        # early ones.
+        self._early_heartbeats_left = 10
         super().join(topics)
 
     def _on_heartbeat_response(
@@ -57,7 +56,7 @@ class ShareMemberThread(ConsumerGroupMemberThread):
                 self._early_heartbeats_left = 0
             elif self._early_heartbeats_left:
                 self._early_heartbeats_left -= 1
-                early_s = time.monotonic() + EARLY_HEARTBEAT_S
+                early_s = time.monotonic() + 0.3
                 self.next_heartbeat_s = min(self.next_heartbeat_s, early_s)
 
     def _heartbeat_request(self) -> tuple[Any, frozenset[str], Partitions]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -259,7 +259,8 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
     smallest = int(lengths.min()) if count else 0
     if count == 0 or (smallest < 0 and int(lengths.max()) < 0):
         return pa.nulls(count, pa.binary())
-    if smallest >= _MIN_VIEW_BYTES:
+    # Shorter ones would lie in the view itself.
+    if smallest >= 13:
         # Copies long ones in half the time, because the size of the copy is known before. A view
         # is its length, its first four bytes (which a cast does not read), buffer and position.
         views = np.zeros((count, 4), np.int32)
@@ -278,10 +279,6 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
         return copied
     _, offsets, content = copied.buffers()
     return pa.Array.from_buffers(pa.binary(), count, [validity(lengths >= 0), offsets, content])
-
-
-_MIN_VIEW_BYTES: Final = 13
-"""Shorter ones would lie in the view itself."""
 
 
 def validity(valid: NDArray[np.bool_]) -> pa.Buffer:

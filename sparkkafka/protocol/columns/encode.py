@@ -239,24 +239,19 @@ def oversized_record(columns: RecordColumns, limit_bytes: int) -> tuple[int, int
     """Return the index and the encoded bytes, at most, of the largest record if these are above
     `limit_bytes`; None if no record is that large."""
     _, largest_bytes = size_estimate(columns)
-    if largest_bytes + _ESTIMATE_SLACK_BYTES <= limit_bytes:
+    # An estimate may be too low by less.
+    if largest_bytes + 64 <= limit_bytes:
         return None
     sizes = record_sizes(columns)
     index = int(sizes.argmax())
     return (index, int(sizes[index])) if sizes[index] > limit_bytes else None
 
 
-_ESTIMATE_SLACK_BYTES = 64
-"""An estimate may be too low by less."""
-
-# Mean rows of a run: below, measuring all rows costs less than a `size_estimate` for each run.
-_MIN_RUN_ROWS = 256
-
-
 def run_sizes(columns: RecordColumns, run_ends: Sequence[int]) -> list[int]:
     """Estimate the encoded bytes of each run of `encode_runs`, a little too high rather than too
     low. Raises EncodeError for an unwritable column."""
-    if len(columns.timestamps_ms) >= _MIN_RUN_ROWS * len(run_ends):
+    # Mean rows of a run: below, measuring all rows costs less than a `size_estimate` for each run.
+    if len(columns.timestamps_ms) >= 256 * len(run_ends):
         return [
             size_estimate(sliced(columns, low, high))[0]
             for low, high in itertools.pairwise((0, *run_ends))

@@ -106,8 +106,7 @@ class _Numbers(NamedTuple):
 
 _ONE: Any = np.uint64(1)
 _EIGHT = np.uint64(8)
-_ZERO: Any = np.uint64(0)
-_ZERO_BYTE = _Numbers(_ZERO, _ONE, 1)
+_ZERO_BYTE = _Numbers(np.uint64(0), _ONE, 1)
 _NULL = _Numbers(_ONE, _ONE, 1)  # the length -1
 
 

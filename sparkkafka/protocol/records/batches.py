@@ -69,7 +69,6 @@ _CHECKED_HEADER = struct.Struct(">hiqqqhii")
 _FRONT = struct.Struct(">qiibI")
 
 MAGIC = 2
-_CRC_POSITION = 17
 _CRC_START = 21
 _NO_CRC = (
     ". Brokers that send no CRC (0), as those of YDB, need check.crcs=false (in Spark "
@@ -275,7 +274,7 @@ def split_batches(
                 raise CorruptRecordError(
                     f"CRC-32C of the batch is {actual:#010x}, its header says {crc:#010x}"
                     + ("" if crc else _NO_CRC),
-                    position + _CRC_POSITION,
+                    position + 17,
                     offset=base_offset,
                 )
         if (

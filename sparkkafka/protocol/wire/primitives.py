@@ -295,10 +295,6 @@ class Reader:
         return count
 
 
-MIN_LENT_BYTES = 16384
-"""Records of this size or more are sent from where they are: copying them would cost more."""
-
-
 class Writer:
     """Appends primitives to `buffer`. A value that its type cannot hold is an `EncodeError`.
 
@@ -324,7 +320,8 @@ class Writer:
 
         Use `parts` or `getvalue` afterwards; `buffer` holds what came after the last large one.
         """
-        if len(data) < MIN_LENT_BYTES:
+        # Records of this size or more are sent from where they are: copying them would cost more.
+        if len(data) < 16384:
             self.buffer += data
         else:
             self._before += (self.buffer, data)

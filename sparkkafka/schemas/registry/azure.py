@@ -20,9 +20,7 @@ from sparkkafka.schemas.registry.responses import RegisteredSchema
 from sparkkafka.schemas.values import Schema
 
 _QUERY = "?api-version=2022-10"
-_TYPE = "application/json; serialization=Avro"
-_HEADERS = {"Accept": "application/json", "Content-Type": _TYPE}
-_MAX_VERSIONS = 100_000
+_HEADERS = {"Accept": "application/json", "Content-Type": "application/json; serialization=Avro"}
 
 
 class Client(ForeignClient):
@@ -93,7 +91,7 @@ class Client(ForeignClient):
                     f"{self.address} answers the request for {what} with {str(link)[:100]!r} as "
                     "the link to its next page"
                 )
-            if not count < len(versions) <= _MAX_VERSIONS:
+            if not count < len(versions) <= 100_000:
                 raise RegistryError(f"{self.address} answers with {what} without an end")
             path = f"{first}?{page.query}"
 

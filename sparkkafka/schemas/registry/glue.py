@@ -31,7 +31,6 @@ _TYPES = {name: kind for kind, name in _FORMATS.items()}
 _RETRIED = frozenset(
     ("ThrottlingException", "InternalServiceException", "ServiceUnavailableException")
 )
-_NOT_FOUND = "EntityNotFoundException"
 
 
 class Client(ForeignClient):
@@ -252,7 +251,7 @@ class Client(ForeignClient):
                 hint = f"; the AWS identity of this machine needs the right glue:{_action(method)}"
             refused = errors.RegistryError(
                 f"{self.address} refuses the request for {what}: {code}: {message}{hint}",
-                status=404 if code == _NOT_FOUND else status,
+                status=404 if code == "EntityNotFoundException" else status,
             )
             refused.retriable = code in _RETRIED
             raise refused from None

@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 COMMIT_TIMEOUT_MS = 10_000
 """How long one commit may delay Spark's other listeners."""
 
-_NEVER = datetime.min.replace(tzinfo=UTC)
-
 
 def commit_to_group(
     spark: SparkSession, options: Mapping[str, Any], query: str | None = None
@@ -136,7 +134,8 @@ class GroupCommitter(StreamingQueryListener):
                 tp: offset
                 for tp, offset in end_offsets(progress).items()
                 # A batch that began before may have the offsets of the old topic.
-                if self._is_subscribed(tp) and started > self._recreated.get(tp.topic, _NEVER)
+                if self._is_subscribed(tp)
+                and started > self._recreated.get(tp.topic, datetime.min.replace(tzinfo=UTC))
             }
             self._commit(run)
 
