@@ -39,6 +39,20 @@ Indexes = NDArray[np.int64] | range
 """Indexes of records that are queued together, from 0."""
 
 
+def closed_error(what: str = "") -> KafkaError:
+    """Return the error of a call, `what`, after the producer was closed."""
+    return KafkaError(f"{what}{': ' if what else ''}the producer is closed")
+
+
+def forked_error(what: str = "") -> KafkaError:
+    """Return the error of a call, `what`, in the child of a fork."""
+    return KafkaError(
+        f"{what}{': ' if what else ''}this producer was made before a fork, and its thread, which "
+        "sends records and knows their outcomes, is in the parent process: make a producer in each "
+        "process"
+    )
+
+
 class RecordMetadata(NamedTuple):
     """Where a record was written. Timestamp in milliseconds since 1970, UTC.
 
@@ -128,10 +142,7 @@ class OutcomeNotifier:
         if done():
             return True
         if os.getpid() != self._process_id:
-            raise KafkaError(
-                f"{what}: the producer was made before a fork, and its thread is in the parent "
-                "process, and only that one knows the outcome"
-            )
+            raise forked_error(what)
         if threading.current_thread() is self.io_thread:
             raise KafkaError(
                 f"{what}: not in a callback, which runs in the thread that is waited for"

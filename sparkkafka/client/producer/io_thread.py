@@ -24,6 +24,7 @@ from sparkkafka.client.producer.futures import (
     OutcomeNotifier,
     RecordsCallback,
     RecordSlice,
+    closed_error,
     split_slices,
 )
 from sparkkafka.client.producer.partitioner import RecordPartitioner
@@ -130,7 +131,7 @@ class ProducerThread:
         future: Future[T] = Future()
         with self._buffer.lock:
             if self._ended or not self._thread.is_alive():
-                raise KafkaError(f"{what}: the producer is closed")
+                raise closed_error(what)
             self._commands.append((action, future))
             self._buffer.wake()
         try:
@@ -481,13 +482,13 @@ class ProducerThread:
         connections."""
         error = KafkaError(reason)
         with self._buffer.lock:
-            self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+            self._buffer.refuse(closed_error)
             # Before the callbacks, which may take long.
             self._ended = True
             commands = list(self._commands)
             self._commands.clear()
         for _, future in commands:
-            future.set_exception(KafkaError("the producer is closed"))
+            future.set_exception(closed_error())
         lost_count = 0
         try:
             for records in self._buffer.take():

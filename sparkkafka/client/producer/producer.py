@@ -26,7 +26,13 @@ from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.metrics import Metrics, SendMetrics
 from sparkkafka.client.net.connecting import address_text
-from sparkkafka.client.producer.futures import Delivery, OutcomeNotifier, TableDelivery
+from sparkkafka.client.producer.futures import (
+    Delivery,
+    OutcomeNotifier,
+    TableDelivery,
+    closed_error,
+    forked_error,
+)
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerThread, close_collected
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.send_buffer import SendBuffer
@@ -316,7 +322,7 @@ class Producer(NotPickled):
         deadline = deadline_of(timeout_s)
         self._check_process()
         if self._closed:
-            raise KafkaError("the producer is closed")
+            raise closed_error()
         self._io_thread.wait_for_all(deadline)
         if self._settings.producer.acks == 0 and not self._closed:
             request = Deadline(self._settings.client.request_timeout_ms)
@@ -334,7 +340,7 @@ class Producer(NotPickled):
         deadline = Deadline(self._settings.producer.max_block_ms)
         what = f"partitions of topic {topic}"
         if self._closed:
-            raise KafkaError(f"{what}: the producer is closed")
+            raise closed_error(what)
         while True:
             count = self._io_thread.call(
                 lambda: self._io_thread.lookup_partitions(topic), deadline, what
@@ -421,7 +427,7 @@ class Producer(NotPickled):
         TransactionError without a transactional.id."""
         self._check_process()
         if self._closed:
-            raise KafkaError(f"{name}: the producer is closed")
+            raise closed_error(name)
         if self._transactions is None:
             raise TransactionError(f"{name}: transactions need the setting transactional.id")
         return self._transactions
@@ -467,7 +473,7 @@ class Producer(NotPickled):
         with self._lock:
             self._closed = True
             self._buffer.close_open()
-            self._buffer.refuse(lambda: KafkaError("the producer is closed"))
+            self._buffer.refuse(closed_error)
         self._io_thread.stop(deadline)
         if threading.current_thread() is self._notifier.io_thread:
             return  # a callback; a later call, which can wait, raises failures
@@ -483,21 +489,14 @@ class Producer(NotPickled):
     def _check_process(self) -> None:
         """Raise KafkaError in the child of a fork."""
         if os.getpid() != self._process_id:
-            raise _fork_error()
+            raise forked_error()
 
     def _after_fork(self) -> None:
         """In the child of a fork: refuse records."""
         self._buffer.set_forked()
         self._lock = self._buffer.lock
         with self._lock:
-            self._buffer.refuse(_fork_error)
-
-
-def _fork_error() -> KafkaError:
-    return KafkaError(
-        "this producer was made before a fork, and its thread is in the parent process: make a "
-        "producer in each process"
-    )
+            self._buffer.refuse(forked_error)
 
 
 def _refuse_after_fork() -> None:
