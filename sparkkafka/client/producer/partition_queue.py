@@ -73,6 +73,7 @@ class ProducerBatch:
     this one can no longer be written with its sequence numbers.
     """
 
+    queue: PartitionQueue
     encoded: EncodedBatch
     created_s: float
     callback: RecordsCallback
@@ -374,7 +375,7 @@ class PartitionQueue:
         replacements = []
         callbacks = batch.callback.split([part.record_count for part in parts])
         for part, callback in zip(parts, callbacks, strict=True):
-            new = ProducerBatch(part, batch.created_s, callback)
+            new = ProducerBatch(self, part, batch.created_s, callback)
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.partition_queue import PartitionQueue, ProducerBatch
+from sparkkafka.client.producer.partition_queue import ProducerBatch
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
@@ -142,13 +142,13 @@ def too_large(
 
 
 def batch_error(
-    queue: PartitionQueue,
     batch: ProducerBatch,
     text: str,
     cause: KafkaError | None,
     kind: type[ProduceError],
 ) -> ProduceError:
     """Return the error, of this class (`kind`), for a batch that cannot be delivered."""
+    queue = batch.queue
     if queue.last_error is not None and str(queue.last_error) not in text:
         text += f"; the last failure: {queue.last_error}"
     text += f"; records in this batch: {batch.encoded.record_count}"

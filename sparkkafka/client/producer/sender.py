@@ -83,18 +83,11 @@ expires. The longer batches expire without a response, the more it is: batches t
 another must not cut short every attempt to reach a slow broker."""
 
 
-class QueuedBatch(NamedTuple):
-    """A batch and the queue that it is in."""
-
-    queue: PartitionQueue
-    batch: ProducerBatch
-
-
 class SentRequest(NamedTuple):
     """A Produce request that waits for its response."""
 
     deadline: Deadline
-    batches: list[QueuedBatch]
+    batches: list[ProducerBatch]
 
 
 @dataclass(slots=True)
@@ -182,7 +175,7 @@ class Sender:
             queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
         since_s = time.monotonic() if created_s is None else created_s
         for encoded_batch, callback in zip(encoded, callbacks, strict=False):
-            batch = ProducerBatch(encoded_batch, since_s, callback)
+            batch = ProducerBatch(queue, encoded_batch, since_s, callback)
             queue.batches.append(batch)
             self.queued_bytes += batch.size_bytes
         if queue.batches:
@@ -320,11 +313,11 @@ class Sender:
         return connection is None or not connection.has_unsent
 
     def _add_to_transaction(
-        self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[QueuedBatch]]
+        self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[ProducerBatch]]
     ) -> bool:
         """Add partitions to the transaction. False if no broker answers: their batches wait, at
         most for delivery.timeout.ms, as in Java."""
-        queues = [queue for batches in by_leader.values() for queue, _ in batches]
+        queues = [batch.queue for batches in by_leader.values() for batch in batches]
         try:
             transaction.add((queue.tp for queue in queues), self.attempt_ms)
         except KafkaTimeoutError as failure:
@@ -333,7 +326,7 @@ class Sender:
             return False
         return True
 
-    def _ready_batches(self) -> dict[int, list[QueuedBatch]]:
+    def _ready_batches(self) -> dict[int, list[ProducerBatch]]:
         """Return the batches that could be sent now by leader: at most one of a partition.
 
         Leaders and producer ids that are not known are looked up; batches for which that fails for
@@ -355,7 +348,7 @@ class Sender:
             for queue, error in self._lookup.look_up_leaders(unknown, self.attempt_ms):
                 self.fail_partition(queue, str(error), error)
             leaders = [self._cluster.known_leader(queue.tp) for queue in waiting]
-        by_leader: dict[int, list[QueuedBatch]] = {}
+        by_leader: dict[int, list[ProducerBatch]] = {}
         for queue, leader in zip(waiting, leaders, strict=True):
             if leader is None or queue.not_before_s > now_s:  # the lookups may delay it
                 continue
@@ -375,7 +368,7 @@ class Sender:
                 queue.topic_id = self._cluster.topic_id(queue.tp.topic)
             batch = queue.next_batch(node_id)
             if batch is not None:
-                by_leader.setdefault(node_id, []).append(QueuedBatch(queue, batch))
+                by_leader.setdefault(node_id, []).append(batch)
         return by_leader
 
     def _wait_s(self, max_wait_s: float) -> float:
@@ -421,7 +414,7 @@ class Sender:
                 "the broker forgot this producer while a response was missing, so it is not known "
                 "whether sending again would duplicate records"
             )
-            self._fail(queue, uncertain, text)
+            self._fail(uncertain, text)
         try:
             if self._transaction is not None:
                 self._producer_id = self._transaction.begin(self.attempt_ms)[1:]
@@ -469,27 +462,27 @@ class Sender:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _send_request(self, node_id: int, ready: list[QueuedBatch]) -> bool:
+    def _send_request(self, node_id: int, ready: list[ProducerBatch]) -> bool:
         """Send one Produce request with as many of these batches as fit into max.request.size.
         Return False if it was not sent: the batches wait, or have failed."""
         deadline = Deadline(self._cluster.options.request_timeout_ms)
-        queues = [queue for queue, _ in ready]
+        queues = [batch.queue for batch in ready]
         connection = self._connection(node_id, deadline, queues)
         if connection is None:
             return False
-        chosen: list[QueuedBatch] = []
+        chosen: list[ProducerBatch] = []
         total = 0
-        for queue, batch in ready:
-            self._build_wire(queue, batch)
+        for batch in ready:
+            self._build_wire(batch)
             if chosen and total + batch.wire_bytes > self._options.max_request_size:
                 break
-            chosen.append(QueuedBatch(queue, batch))
+            chosen.append(batch)
             total += batch.wire_bytes
         acks = self._acks(node_id, chosen)
         version = self._produce_version(connection, queues[: len(chosen)])
         request = self._produce_request(chosen, acks, version)
-        for queue, batch in chosen:
-            queue.sent(batch, node_id)
+        for batch in chosen:
+            batch.queue.sent(batch, node_id)
         self.metrics.requests += 1
         in_flight = self._sent.setdefault(node_id, deque())
         in_flight.append(SentRequest(deadline, chosen))
@@ -505,33 +498,33 @@ class Sender:
         except KafkaError as error:
             if connection.is_open:  # it could not be encoded, no byte was sent
                 in_flight.pop()
-                for queue, batch in chosen:
-                    queue.attempt_failed(batch, maybe_written=False)
-                    self._fail(queue, batch, str(error), error)
+                for batch in chosen:
+                    batch.queue.attempt_failed(batch, maybe_written=False)
+                    self._fail(batch, str(error), error)
             else:
                 self._on_connection_lost(node_id, error, queues)
             return False
-        self.metrics.retries += sum(batch.attempts > 1 for _, batch in chosen)
+        self.metrics.retries += sum(batch.attempts > 1 for batch in chosen)
         if self._send_metrics is not None:
             now_s = time.monotonic()
             self._send_metrics.sent(
                 [
                     SentBatch(
-                        queue.tp.topic,
+                        batch.queue.tp.topic,
                         batch.encoded.record_count,
                         batch.wire_bytes,
                         RECORD_BATCH_OVERHEAD + batch.size_bytes,
                         now_s - batch.created_s,
                         batch.attempts > 1,
                     )
-                    for queue, batch in chosen
+                    for batch in chosen
                 ],
                 now_s,
             )
         if acks == 0:
             in_flight.pop()
-            for queue, batch in chosen:
-                self._acknowledge(queue, batch)
+            for batch in chosen:
+                self._acknowledge(batch)
         return True
 
     def _connection(
@@ -561,9 +554,10 @@ class Sender:
             self.fail_partition(queue, str(too_old), too_old)
         return None
 
-    def _build_wire(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+    def _build_wire(self, batch: ProducerBatch) -> None:
         """Set the batch's bytes and sequence numbers, once, at its first send."""
         if batch.wire is None:
+            queue = batch.queue
             if self._options.enable_idempotence:
                 queue.assign_sequence(batch)
             batch.wire = batch_parts(
@@ -579,13 +573,13 @@ class Sender:
                 transactional=self._transaction is not None,
             )
 
-    def _acks(self, node_id: int, chosen: Iterable[QueuedBatch]) -> int:
+    def _acks(self, node_id: int, chosen: Iterable[ProducerBatch]) -> int:
         """Return the acks of a request with these batches. With acks=0 it is 1 for the first batch
         that a leader gets of a partition: a leader that is not ready yet (of a new topic, or just
         elected) refuses it, and acks=0 would hide that."""
         if self._options.acks:
             return self._options.acks
-        return 0 if all(queue.proven_node_id == node_id for queue, _ in chosen) else 1
+        return 0 if all(batch.queue.proven_node_id == node_id for batch in chosen) else 1
 
     def _produce_version(self, connection: Connection, queues: Iterable[PartitionQueue]) -> int:
         """Return the version of a Produce: one with topic ids if the broker has them and all ids
@@ -599,11 +593,12 @@ class Sender:
         return connection.choose_version(ProduceRequest, highest)
 
     def _produce_request(
-        self, chosen: Iterable[QueuedBatch], acks: int, version: int
+        self, chosen: Iterable[ProducerBatch], acks: int, version: int
     ) -> ProduceRequest:
         """Return the Produce request of this version for these batches."""
         topics: dict[str, TopicProduceData] = {}
-        for queue, batch in chosen:
+        for batch in chosen:
+            queue = batch.queue
             name = queue.tp.topic
             topic = topics.get(name)
             if topic is None:
@@ -700,7 +695,7 @@ class Sender:
         of `queues`, which could not be sent. All fail if `error` is final (a port that is not
         Kafka's)."""
         requests = self._sent.pop(node_id, ())
-        sizes = (sum(batch.wire_bytes for _, batch in request.batches) for request in requests)
+        sizes = (sum(batch.wire_bytes for batch in request.batches) for request in requests)
         largest_bytes = max(sizes, default=0)
         is_closed = isinstance(error, KafkaConnectionError) and error.retriable
         if is_closed and largest_bytes >= LARGE_REQUEST_BYTES:
@@ -712,7 +707,8 @@ class Sender:
             )
         log.info("%s", error)
         affected = list(queues)
-        for queue, batch in (queued for request in requests for queued in request.batches):
+        for batch in (batch for request in requests for batch in request.batches):
+            queue = batch.queue
             if batch.has_failed:
                 queue.answered(batch)
                 continue
@@ -723,12 +719,12 @@ class Sender:
                     f"{error} ({counted(batch.attempts, 'attempt')}, "
                     f"{self._prefix}retries={self._options.retries})"
                 )
-                self._fail(queue, batch, text, error)
+                self._fail(batch, text, error)
         for queue in dict.fromkeys(affected):
             queue.back_off(error)
             self._cluster.mark_stale(queue.tp.topic)
             for batch in [] if error.retriable else list(queue.batches):
-                self._fail(queue, batch, str(error), error)
+                self._fail(batch, str(error), error)
 
     # --- what responses do ---------------------------------------------------------------------
 
@@ -744,7 +740,8 @@ class Sender:
             for row in topic.partition_responses
         }
         failure: ProduceError | None = None
-        for queue, batch in sent.batches:
+        for batch in sent.batches:
+            queue = batch.queue
             if batch.has_failed:
                 queue.answered(batch)
                 continue
@@ -752,7 +749,7 @@ class Sender:
             row = rows.get((queue.topic_id if has_ids else topic, partition))
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR) if row is None else row.error_code
             is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if is_out_of_order and self._recover_out_of_order(queue, batch):
+            if is_out_of_order and self._recover_out_of_order(batch):
                 continue
             verdict = judge(
                 code,
@@ -766,14 +763,14 @@ class Sender:
                 queue.proven_node_id = queue.node_id
                 try:
                     base_offset = -1 if row is None else row.base_offset
-                    self._resolve(queue, batch, base_offset, has_ids=has_ids)
+                    self._resolve(batch, base_offset, has_ids=has_ids)
                 except ProduceError as error:
                     failure = failure or error
                 # With acks=0 some batches have responses (`_acks`); their offsets are not reported.
                 if row is None or self._options.acks == 0:
-                    self._acknowledge(queue, batch)
+                    self._acknowledge(batch)
                 else:
-                    self._acknowledge(queue, batch, row.base_offset, row.log_append_time_ms)
+                    self._acknowledge(batch, row.base_offset, row.log_append_time_ms)
                 continue
             message = "the response leaves the partition out" if row is None else row.error_message
             where = f"Produce @ {connection} for {queue.tp}"
@@ -781,7 +778,6 @@ class Sender:
             records = [] if row is None else row.record_errors
             try:
                 self._carry_out(
-                    queue,
                     batch,
                     verdict,
                     refusal,
@@ -792,9 +788,10 @@ class Sender:
         if failure is not None:
             raise failure
 
-    def _recover_out_of_order(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
+    def _recover_out_of_order(self, batch: ProducerBatch) -> bool:
         """Decide about a batch that the broker refused as out of order: keep it queued and return
         True, or return False: the refusal is judged like any other."""
+        queue = batch.queue
         if not queue.is_head(batch):
             return False
         if batch.is_overtaken and not batch.maybe_written and self._transaction is None:
@@ -815,13 +812,12 @@ class Sender:
         )
         return True
 
-    def _resolve(
-        self, queue: PartitionQueue, batch: ProducerBatch, base_offset: int, *, has_ids: bool
-    ) -> None:
+    def _resolve(self, batch: ProducerBatch, base_offset: int, *, has_ids: bool) -> None:
         """Acknowledge the unresolved batches before a batch that is in the log (at `base_offset`,
         if it is not -1): they are there too, if it is the log that they were sent to (topic ids:
         Kafka 2.8+). Otherwise they fail. `has_ids`: the request had the id (Kafka 4.1+), else it is
         looked up."""
+        queue = batch.queue
         unresolved = queue.unresolved_before(batch)
         if not unresolved:
             return
@@ -830,10 +826,10 @@ class Sender:
         )
         for earlier in unresolved:
             if is_sure:
-                self._acknowledge(queue, earlier)
+                self._acknowledge(earlier)
             else:
                 text = "it was refused as out of order, and no broker knows whether it is written"
-                self._fail(queue, earlier, text, queue.last_error)
+                self._fail(earlier, text, queue.last_error)
 
     def _has_same_topic_id(self, queue: PartitionQueue) -> bool:
         """Look up the topic's id again. Return whether it is that of the last requests."""
@@ -847,7 +843,6 @@ class Sender:
 
     def _acknowledge(
         self,
-        queue: PartitionQueue,
         batch: ProducerBatch,
         base_offset: int = -1,
         log_append_time_ms: int = -1,
@@ -855,28 +850,29 @@ class Sender:
         """Report that a batch is written, and remove it; -1 is what the broker did not return."""
         if base_offset + batch.encoded.record_count > INT64_MAX:
             base_offset = -1  # no log is that long: the offset is wrong
+        queue = batch.queue
         self._expiring_since_s = None
         queue.acknowledged(batch, base_offset)
-        self._remove(queue, batch)
+        self._remove(batch)
         self.metrics.count(queue.tp, batch, base_offset)
         self._outcome_count += 1
         batch.callback.acknowledged(base_offset, log_append_time_ms)
 
-    def _remove(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+    def _remove(self, batch: ProducerBatch) -> None:
         """Stop counting a batch that has left its queue."""
         self.queued_bytes -= batch.size_bytes
-        if not queue.batches:
-            self._busy.pop(queue.tp, None)
+        if not batch.queue.batches:
+            self._busy.pop(batch.queue.tp, None)
 
     def _carry_out(
         self,
-        queue: PartitionQueue,
         batch: ProducerBatch,
         verdict: Verdict,
         error: BrokerError,
         record_messages: Mapping[int, str | None],
     ) -> None:
         """Carry out the verdict on a batch that a broker did not take."""
+        queue = batch.queue
         error = with_codec_reason(error, self._options.compression_type, self._prefix)
         queue.last_error = error
         if verdict.action is Action.FAIL:
@@ -888,9 +884,9 @@ class Sender:
                 self._refusal_facts_s = time.monotonic()
             for uncertain in queue.unresolved_before(batch):
                 text = f"{error}: no broker knows whether it is written"
-                self._fail(queue, uncertain, text, error)
+                self._fail(uncertain, text, error)
             text = refusal_text(batch, error, self._options, self._prefix, facts)
-            self._fail(queue, batch, text, error, record_messages)
+            self._fail(batch, text, error, record_messages)
             return
         log.info("%s; %s", error, verdict.action.value)
         if verdict.action is Action.SPLIT:
@@ -945,11 +941,10 @@ class Sender:
                 )
                 if self._expiring_since_s is None:
                     self._expiring_since_s = now_s
-                self._fail(queue, batch, text, queue.last_error, kind=DeliveryTimeoutError)
+                self._fail(batch, text, queue.last_error, kind=DeliveryTimeoutError)
 
     def _fail(
         self,
-        queue: PartitionQueue,
         batch: ProducerBatch,
         text: str,
         cause: KafkaError | None = None,
@@ -959,7 +954,8 @@ class Sender:
     ) -> None:
         """Fail a batch with an error of this text and class (`kind`), and remove it. Raises what
         its callback raises."""
-        error = batch_error(queue, batch, text, cause, kind)
+        queue = batch.queue
+        error = batch_error(batch, text, cause, kind)
         log.info("%s", error)
         self._outcome_count += 1
         if self._send_metrics is not None:
@@ -967,7 +963,7 @@ class Sender:
         # First: if the callback raises, the batch still counts in `outcomes`.
         batch.callback.failed(error, record_messages or {})
         queue.fail(batch)
-        self._remove(queue, batch)
+        self._remove(batch)
 
     def fail_partition(
         self,
@@ -983,7 +979,7 @@ class Sender:
             queue.batches, key=lambda batch: batch.has_unknown_outcome, reverse=True
         ):
             if sent or not batch.attempts:
-                self._fail(queue, batch, text, cause)
+                self._fail(batch, text, cause)
 
     def fail_all(self, text: str, *, sent: bool = True) -> None:
         """Fail the batches of all partitions, as `fail_partition`."""

@@ -39,7 +39,7 @@ class Callback:
         return [self] * len(counts)
 
 
-def batch(records: int) -> ProducerBatch:
+def batch(queue: PartitionQueue, records: int) -> ProducerBatch:
     columns = RecordColumns(
         keys=None,
         values=pa.array([b"v"] * records, pa.binary()),
@@ -47,7 +47,7 @@ def batch(records: int) -> ProducerBatch:
         timestamps_ms=np.zeros(records, np.int64),
     )
     (encoded,) = encode_batches(columns, max_batch_bytes=1 << 20)
-    return ProducerBatch(encoded, 0.0, Callback())
+    return ProducerBatch(queue, encoded, 0.0, Callback())
 
 
 def queue_of(*sizes: int) -> PartitionQueue:
@@ -61,7 +61,7 @@ def new_queue(*sizes: int) -> PartitionQueue:
     queue = PartitionQueue(TopicPartition("t", 0), Backoff(1, 1))
     queue.assign_producer_id(7, 0)
     for size in sizes:
-        queue.batches.append(batch(size))
+        queue.batches.append(batch(queue, size))
     return queue
 
 
