@@ -270,26 +270,26 @@ def _keys(sample: Sample) -> Iterator[Finding]:
 
 
 def _tombstones(sample: Sample) -> Finding:
-    """Check that deletes have a tombstone after them, as far as they are followed by anything."""
-    open_deletes: set[tuple[int, bytes | None]] = set()
-    buried = 0
+    """Check that a tombstone follows the deletes that were read."""
+    without_tombstone: set[tuple[int, bytes | None]] = set()
+    with_tombstone = 0
     deletes = sample.rows("d")
     for record in sample.records:
-        place = (record.partition, record.key)
+        partition_key = (record.partition, record.key)
         if record.change.op == "d":
-            open_deletes.add(place)
-        elif record.change.kind == TOMBSTONE and place in open_deletes:
-            open_deletes.discard(place)
-            buried += 1
+            without_tombstone.add(partition_key)
+        elif record.change.kind == TOMBSTONE and partition_key in without_tombstone:
+            without_tombstone.discard(partition_key)
+            with_tombstone += 1
     if not deletes:
         return unknown("tombstones", "no deletes were read: give a larger --count")
-    if not buried:
+    if not with_tombstone:
         return problem(
             "tombstones",
             f"none after {counted(len(deletes), 'delete')} (tombstones.on.delete=false): in a "
             "compacted topic the last change of a deleted row stays for good",
         )
-    return ok("tombstones", f"after {buried:,} of {counted(len(deletes), 'delete')}")
+    return ok("tombstones", f"after {with_tombstone:,} of {counted(len(deletes), 'delete')}")
 
 
 def _before(sample: Sample) -> Iterator[Finding]:

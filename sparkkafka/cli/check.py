@@ -131,12 +131,6 @@ def refusal_to_read(admin: BoundedAdmin, group: str) -> KafkaError | None:
     return _ReadGroup().refusal(admin, group)
 
 
-def refusal_to_write(admin: BoundedAdmin, transactional_id: str) -> KafkaError | None:
-    """Return why this user may not write with the transactional id, and what to grant; None if the
-    user may."""
-    return _WriteTransactions().refusal(admin, transactional_id)
-
-
 # --- the cluster's clock ------------------------------------------------------------------------
 
 
@@ -379,7 +373,7 @@ def cluster_findings(
         if prefix is not None:
             name = f"{prefix}{DECISIONS}"
             yield _acl_finding(f"group {name}", "READ", refusal_to_read(admin, name))
-            refusal = refusal_to_write(admin, name)
+            refusal = _WriteTransactions().refusal(admin, name)
             yield _acl_finding(f"transactional ids {prefix}…", "WRITE", refusal)
             yield from internal_findings(admin, count)
 

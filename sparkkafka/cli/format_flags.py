@@ -71,7 +71,7 @@ class FormatFlags:
             raise OptionError("--schema-registry and --no-schema-registry exclude each other")
         if registry_url == "":
             raise OptionError("--schema-registry is empty: for none give --no-schema-registry")
-        options = _parse_others(side, others)
+        options = _parse_option_values(side, others)
         for column, name, schema in (
             ("value", self.value_format, self.value_schema),
             ("key", self.key_format, self.key_schema),
@@ -95,7 +95,7 @@ class FormatFlags:
         return options
 
 
-def _parse_others(side: Side, texts: Iterable[str]) -> dict[str, str]:
+def _parse_option_values(side: Side, texts: Iterable[str]) -> dict[str, str]:
     """Parse values of --option. Raises OptionError for one that would have no effect."""
     options: dict[str, str] = {}
     for text in texts:

@@ -68,11 +68,6 @@ class DeadLetterReader:
         return letters
 
 
-def is_dead_letter(letter: Mapping[str, Any]) -> bool:
-    """Return whether a record has headers that say why it is bad."""
-    return letter["reason"] is not None
-
-
 def _letter(row: Mapping[str, Any]) -> dict[str, Any]:
     """Describe a record for JSON."""
     headers = {header["key"]: header["value"] for header in row["headers"] or ()}

@@ -16,7 +16,6 @@ from sparkkafka.cli.session import Session
 from sparkkafka.cli.snapshots import Collector, GroupRow, Snapshot, TopicRow, sum_of
 from sparkkafka.cli.ui.dead_letters import (
     DeadLetterReader,
-    is_dead_letter,
     named_like_dead_letters,
 )
 from sparkkafka.cli.ui.server import NotFoundError, Query
@@ -315,7 +314,9 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
                 document["letters"] = self._reader.read(ends, MAX_LETTERS)
             except KafkaError as error:
                 document["error"] = str(error)
-            if name in self._topics or any(map(is_dead_letter, document["letters"])):
+            if name in self._topics or any(
+                letter["reason"] is not None for letter in document["letters"]
+            ):
                 documents.append(document)
         return {"topics": documents}
 

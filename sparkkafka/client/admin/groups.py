@@ -293,14 +293,14 @@ class _DeleteGroups(ApiHandler[str, None]):
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [
-            (row.group_id, Outcome(row.error_code, None, _delete_message(row)))
+            (
+                row.group_id,
+                Outcome(
+                    row.error_code, None, _DELETE_MESSAGES.get(row.error_code) or row.error_message
+                ),
+            )
             for row in response.results
         ]
-
-
-def _delete_message(row: Any) -> str | None:
-    """What to do about an error, else the broker's message (Kafka 4.4)."""
-    return _DELETE_MESSAGES.get(row.error_code) or row.error_message
 
 
 _DELETE_MESSAGES: Mapping[int, str] = {

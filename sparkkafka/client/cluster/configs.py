@@ -154,7 +154,7 @@ class _ListResources(ApiHandler[str, list[ConfigResource]]):
 def list_config_resources(
     cluster: Cluster, types: Iterable[str], deadline: Deadline
 ) -> list[ConfigResource]:
-    """List the resources of these types that have settings, of all types without any."""
+    """List the resources of these types that have settings; if `types` is empty, of all types."""
     chosen = [
         arguments.checked_choice(name, RESOURCE_TYPES, "a type in types")
         for name in arguments.checked_names(types, "types")

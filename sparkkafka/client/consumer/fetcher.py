@@ -521,19 +521,18 @@ class Fetcher:
             states = [
                 state for state in self._subscription if self._node_of(state) == leader.node_id
             ]
-        is_replica = bool(states)
+        by_replica = [state for state in states if state.replica.node_id == leader.node_id]
         for state in states:
             self._note_failure(state, error)
-            if state.replica.node_id == leader.node_id:
-                state.replica.return_to_leader()
-            else:
-                is_replica = False
             self._cluster.mark_stale(state.tp.topic)
+        for state in by_replica:
+            state.replica.return_to_leader()
         leader.close()
         leader.back_off()
-        # An error of a replica is not final: the leader has the records too. But it would refuse
-        # the user as well.
-        if not error.retriable and (not is_replica or isinstance(error, AuthenticationError)):
+        # An error of a replica is not final, since the leader has the records too; but the leader
+        # would refuse the user as well.
+        is_only_replica = bool(states) and len(by_replica) == len(states)
+        if not error.retriable and (not is_only_replica or isinstance(error, AuthenticationError)):
             raise error
         level = logging.INFO if isinstance(error, KafkaConnectionError) else logging.WARNING
         log.log(level, "broker %d: trying again: %s", leader.node_id, error)

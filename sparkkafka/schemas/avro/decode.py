@@ -512,6 +512,7 @@ class MapDecoder(ArrayDecoder):
     value counts, as in Java and fastavro."""
 
     def _make_lists(self, counts: Ints, values: pa.Array) -> pa.Array:
+        """Keep the last of a map's entries with the same key."""
         codes = repeated_key_codes(values.field(0), counts)
         if codes is not None:
             map_of = np.repeat(np.arange(len(counts)), counts)

@@ -201,12 +201,12 @@ def without_long_decimals(schema: Schema) -> Schema:
     """Return an Avro schema whose decimals of more digits than a column can have are bytes:
     Confluent's AvroConverter writes a precision of 64 where Connect does not know it."""
 
-    def rewritten(node: Any) -> Any:
+    def rewrite(node: Any) -> Any:
         if isinstance(node, list):
-            return [rewritten(below) for below in node]
+            return [rewrite(below) for below in node]
         if not isinstance(node, dict):
             return node
-        made = {name: rewritten(below) for name, below in node.items()}
+        copy = {name: rewrite(below) for name, below in node.items()}
         precision = node.get("precision")
         if (
             node.get("logicalType") == "decimal"
@@ -214,12 +214,12 @@ def without_long_decimals(schema: Schema) -> Schema:
             and precision > MAX_DIGITS
             and node.get("type") == "bytes"
         ):
-            del made["logicalType"]
-        return made
+            del copy["logicalType"]
+        return copy
 
     if schema.format != AVRO or '"decimal"' not in schema.text:
         return schema
-    return replace(schema, text=json.dumps(rewritten(json.loads(schema.text))))
+    return replace(schema, text=json.dumps(rewrite(json.loads(schema.text))))
 
 
 def with_text_floats(node: ConnectType) -> ConnectType:

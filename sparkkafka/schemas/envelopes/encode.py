@@ -125,6 +125,8 @@ def _is_instant(kind: pa.DataType) -> bool:
 
 
 def _encoded_leaf(wire: pa.DataType, connect: str, semantic: str) -> EncodedType:
+    """Return how a column without inner fields is written: its Arrow type `wire`, and its type in
+    the schemas of Connect, JSON and Avro. `semantic`: the name of Debezium's or Connect's type."""
     json = {"boolean": "boolean", "string": "string", "bytes": "string"}.get(connect, "integer")
     avro: Any = {"int32": "int", "int64": "long"}.get(connect, connect)
     names: dict[str, Any] = {"name": semantic, "version": 1} if semantic else {}

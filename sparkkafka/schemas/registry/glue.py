@@ -248,7 +248,10 @@ class Client(ForeignClient):
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             hint = ""
             if code in ("AccessDeniedException", "UnrecognizedClientException"):
-                hint = f"; the AWS identity of this machine needs the right glue:{_action(method)}"
+                hint = (
+                    "; the AWS identity of this machine needs the right "
+                    f"glue:{method.title().replace('_', '')}"
+                )
             refused = errors.RegistryError(
                 f"{self.address} refuses the request for {what}: {code}: {message}{hint}",
                 status=404 if code == "EntityNotFoundException" else status,
@@ -312,8 +315,3 @@ def boto3_client(region: str, timeout_s: float) -> Any:
 
 class _ResponseTooLongError(Exception):
     """A response of the service is too long, or takes too long."""
-
-
-def _action(method: str) -> str:
-    """Return the name of the right for a method."""
-    return "".join(word.capitalize() for word in method.split("_"))

@@ -147,15 +147,12 @@ def split_columns(
         columns.append(ReadColumn(field.name, arrow_type=arrow_type, metadata=metadata))
     if not row:
         raise OptionError(f"the schema has no column of the table: name one, or {_ENVELOPE_HINT}")
-    value = pa.struct([("row", pa.struct(row)), ("change", pa.struct(_with_kind(own)))])
+    value = pa.struct(
+        [("row", pa.struct(row)), ("change", pa.struct(own or [pa.field("kind", pa.string())]))]
+    )
     if has_lists:
         value = pa.list_(pa.field("element", value))
     return ChangeColumns(tuple(columns), value, key, tuple(names))
-
-
-def _with_kind(fields: list[pa.Field]) -> list[pa.Field]:
-    """Return the fields; at least one, since a struct needs one."""
-    return fields or [pa.field("kind", pa.string())]
 
 
 def _parts_of_change(
@@ -227,8 +224,8 @@ def table_columns(
     topic: str,
     partition: int,
 ) -> dict[str, pa.Array]:
-    """Return the columns of a read, (name, type), of the decoded value and key. `is_bad`: rows
-    whose value could not be decoded; they have no kind."""
+    """Return the columns of a read by name, out of the decoded value and key; `columns` has their
+    names and types. `is_bad`: rows whose value could not be decoded; they have no kind."""
     value = decoded["value"]
     index = None
     if pa.types.is_list(value.type):
@@ -236,19 +233,19 @@ def table_columns(
         decoded = {name: array.take(index) for name, array in decoded.items() if name != "value"}
         is_bad = is_bad[to_numpy(index)]
     row = pc.struct_field(value, [0])
-    made: dict[str, pa.Array] = {}
-    for name, kind in columns:
-        number = row.type.get_field_index(name)
+    result: dict[str, pa.Array] = {}
+    for name, arrow_type in columns:
+        field_index = row.type.get_field_index(name)
         if name == CHANGE:
             kafka = _kafka_columns(records, topic, partition)
             if index is not None:
                 kafka = {field: array.take(index) for field, array in kafka.items()}
-            made[name] = _change(kind, value, decoded.get("key"), is_bad, kafka)
-        elif number >= 0:
-            made[name] = pc.struct_field(row, [number])
+            result[name] = _change(arrow_type, value, decoded.get("key"), is_bad, kafka)
+        elif field_index >= 0:
+            result[name] = pc.struct_field(row, [field_index])
         else:
-            made[name] = decoded[name]
-    return made
+            result[name] = decoded[name]
+    return result
 
 
 def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
