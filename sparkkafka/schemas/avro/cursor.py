@@ -271,14 +271,9 @@ class Cursor:
         over = self._move(after, path)
         return raw, wrong if over is None else over if wrong is None else wrong | over
 
-    def read_longs(
-        self,
-        path: str,
-        bits: int = 64,
-        mask: Flags | None = None,
-    ) -> Ints:
+    def read_longs(self, path: str, bits: int = 64) -> Ints:
         """Read zigzag varints; 0 for inactive and bad entries."""
-        raw, bad = self.read_varints(path, bits, mask)
+        raw, bad = self.read_varints(path, bits)
         values = unzigzag(raw, overwrite=True)
         if bad is not None:
             values[bad] = 0
