@@ -388,14 +388,21 @@ class ItemsSkipper(Skipper):
         while len(entries) >= _MIN_VECTOR:
             block_counts, ends = self._read_block_heads(inner, is_decoded=located is not None)
             has_items = block_counts != 0
-            if has_items.any():
-                counts[entries] += block_counts
-                if located is None:
-                    self._skip_items(inner, block_counts, None)
-                else:
-                    starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
-                    self._skip_items(inner, block_counts, starts, None if located else found)
-                    located.append((entries, block_counts, starts))
+            if 2 * np.count_nonzero(has_items) < len(entries):  # most arrays have ended
+                self._move_entries(cursor, entries, inner)
+                some = np.flatnonzero(has_items)
+                entries, inner = entries[some], inner.select(some)
+                if not len(entries):
+                    break
+                block_counts, has_items = block_counts[some], has_items[some]
+                ends = None if ends is None else ends[some]
+            counts[entries] += block_counts
+            if located is None:
+                self._skip_items(inner, block_counts, None)
+            else:
+                starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
+                self._skip_items(inner, block_counts, starts, None if located else found)
+                located.append((entries, block_counts, starts))
             if ends is not None:
                 inner.fail((ends >= 0) & (inner.at != ends), self.path, _OTHER_SIZE)
             following = cursor.chunk.data.take(inner.at, mode="clip")
