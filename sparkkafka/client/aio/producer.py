@@ -27,7 +27,7 @@ from sparkkafka.client.producer.topic_records import AppendedRecords, ArrowStrea
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 
-DRAINS_PER_TURN = 1024  # a millisecond or two: a turn costs as much as a hundred records
+DRAINS_PER_TURN = 256  # less than a millisecond; the I/O thread may take some more
 
 Bytes = bytes | bytearray | memoryview | str | None
 

@@ -154,6 +154,8 @@ class RecordAccumulator(Generic[Owner]):
 
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""
+        if not (self._lingering or self._full):
+            return
         limit_s = time.monotonic() - self._linger_s
         due = []
         self._skip_closed()

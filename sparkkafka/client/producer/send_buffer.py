@@ -204,8 +204,9 @@ class SendBuffer:
             ):
                 return 0.0
             self.is_sleeping = True
-            opened_s = (records.since_s for records in self.open.values())
-            return min(opened_s, default=math.inf) + self._linger_s
+            if not self.open:
+                return math.inf
+            return min(records.since_s for records in self.open.values()) + self._linger_s
 
     def free(self, io_bytes: int) -> None:
         """Free the memory of records that have outcomes; the I/O thread still holds `io_bytes`."""

@@ -375,7 +375,9 @@ class Sender:
         """Return for how many seconds, `max_wait_s` at most, there is nothing to do unless an
         response comes."""
         now_s = time.monotonic()
-        until_s = min(now_s + max_wait_s, self._next_expiry_s)
+        until_s = now_s + max_wait_s
+        if self._busy:
+            until_s = min(until_s, self._next_expiry_s)
         for sent in self._sent.values():
             if sent:
                 until_s = min(until_s, now_s + sent[0].deadline.remaining_s())
