@@ -34,6 +34,7 @@ from sparkkafka.cdc.merge_sql import UNKNOWN_VALUE, HistoryMerge, Merge
 from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
+    PLACE,
     POSITION,
     SEPARATOR,
     STARTED,
@@ -51,7 +52,14 @@ if TYPE_CHECKING:
 
 _TAKEN = (BinaryType, BooleanType, DoubleType, FloatType, IntegralType, StringType)
 """What the drivers of both databases take; other values are passed as text."""
-_FLAGS = (POSITION, DELETED, TRUNCATED, UNAVAILABLE, STARTED)
+_FLAGS = {
+    POSITION: POSITION,
+    DELETED: "1 = 1",
+    TRUNCATED: "1 = 1",
+    UNAVAILABLE: "''",
+    STARTED: "1 = 1",
+}
+"""The columns that are staged besides those of the row, and values of their types."""
 _STAGED = "sparkkafka_changes"
 
 
@@ -143,6 +151,8 @@ def apply_to_database(
             merge = replace(merge, toasted=frozenset(filled))
         connection.commit()
         cursor.execute(dialect.begin.format(target=target))
+        if isinstance(merge, HistoryMerge):
+            cursor.execute(merge.move_behind_snapshots)
         cursor.execute(merge.remember_deletes)
         if truncated and scd == 1:
             cursor.execute(merge.delete_truncated)
@@ -220,14 +230,15 @@ def _prepare(
 def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tuple[bool, set[str]]:
     """Write the changes to a temporary table. Return whether there is a truncate among them, and
     which columns rows lack."""
-    names = (*merge.columns, *_FLAGS)
+    flags = _FLAGS | ({PLACE: "''"} if isinstance(merge, HistoryMerge) else {})
+    names = (*merge.columns, *flags)
     cursor.execute(
-        f"CREATE TEMPORARY TABLE {_STAGED} AS SELECT {merge.names(*merge.columns)}, {POSITION},"
-        f" 1 = 1 AS {DELETED}, 1 = 1 AS {TRUNCATED}, '' AS {UNAVAILABLE}, 1 = 1 AS {STARTED}"
+        f"CREATE TEMPORARY TABLE {_STAGED} AS SELECT {merge.names(*merge.columns)},"
+        f" {', '.join(f'{value} AS {name}' for name, value in flags.items())}"
         f" FROM {merge.target} WHERE 1 = 0"
     )
     portable = [_portable(rows, name, dialect.arrays).alias(name) for name in merge.columns]
-    staged = rows.select(*portable, *_FLAGS)
+    staged = rows.select(*portable, *flags)
     truncated, unavailable = False, set()
 
     def values() -> Iterator[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
+    PLACE,
     POSITION,
     SEPARATOR,
     STARTED,
@@ -19,6 +20,7 @@ from sparkkafka.cdc.net_changes import (
     UNAVAILABLE,
     VALID_FROM,
     VALID_TO,
+    behind,
     newer,
 )
 
@@ -263,6 +265,19 @@ class HistoryMerge(Merge):
         )
 
     # Databases
+
+    @property
+    def move_behind_snapshots(self) -> str:
+        """Gives changes behind a snapshot's row of the target a position behind it."""
+        is_behind = behind(f"s.{POSITION}{self.collate}", f"s.{PLACE}", f"t.{POSITION}")
+        found = (
+            f"SELECT max(t.{POSITION}) FROM {self.target} t"
+            f" WHERE {self.match('t', 's')} AND {is_behind}"
+        )
+        return (
+            f"UPDATE {self.changes} AS s SET {POSITION} ="
+            f" coalesce(({found}) || '+', '') || s.{POSITION} WHERE s.{PLACE} IS NOT NULL"
+        )
 
     @property
     def _is_new(self) -> str:

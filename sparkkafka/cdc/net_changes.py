@@ -42,6 +42,8 @@ TRUNCATED = "_sparkkafka_truncated"
 UNAVAILABLE = "_sparkkafka_unavailable"
 """The columns whose value nobody knows, each between separators; empty if there are none."""
 SEPARATOR = "\x1f"
+PLACE = "_sparkkafka_place"
+"""Partition and offset of a change that may be behind a snapshot's row in the target."""
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 STARTED = "_sparkkafka_started"
 """Whether these changes insert or delete the row, so that a table's own values are out of date."""
@@ -220,11 +222,22 @@ class Changes:
         """Return one row per change of a row, also deletes, and one without a key per truncate.
 
         `_position` does not contain the offset, so that a change that was sent again is the same.
+        That of a snapshot's row ends with r, partition and offset. A change behind such a row has
+        its text, a plus, and the change's own position.
         """
+        position, place = F.col("position"), F.concat(*_partition_and_offset())
+        of_snapshot = F.when(_is_of_snapshot(), F.concat(position, F.lit("r"), place))
+        before = Window.partitionBy(*self._key_names, "partition").orderBy("offset")
+        snapshot = F.last("of_snapshot", ignorenulls=True).over(before)
+        is_behind = F.when(position < snapshot, F.concat(snapshot, F.lit("+"), position))
+        sequence = F.coalesce("of_snapshot", is_behind, position, _sequence(F.lit("")))
         events = (
             self._events()
             .where(F.col("kind") != TOMBSTONE)
-            .withColumn("sequence", F.coalesce("position", _sequence(F.lit(""))))
+            .repartition(*self._key_names)  # for both windows
+            .withColumn("of_snapshot", of_snapshot)
+            .withColumn("sequence", sequence)
+            .withColumn("place", F.when(F.col("sequence") == position, place))
             .dropDuplicates([*self._key_names, "sequence", "deleted"])
         )
         order = Window.partitionBy(*self._key_names).orderBy("sequence")
@@ -247,6 +260,7 @@ class Changes:
             (F.col("kind") == TRUNCATE).alias(TRUNCATED),
             _as_text(_without(F.col("unsent"), found)).alias(UNAVAILABLE),
             started.alias(STARTED),
+            F.col("place").alias(PLACE),
         )
 
     def truncates(self) -> DataFrame:
@@ -394,11 +408,30 @@ def _sequence(position: Column) -> Column:
     """Return the text that sorts as the changes are to be applied. The time of a snapshot's row
     begins with a minus."""
     time = F.coalesce(F.unix_millis("timestamp"), F.lit(0))
-    numbers = ((F.col("partition"), 10), (F.col("offset"), 19), (time, 13))
-    partition, offset, time = (F.lpad(n.cast("string"), size, "0") for n, size in numbers)
+    partition, offset = _partition_and_offset()
+    time = F.lpad(time.cast("string"), 13, "0")
     marked = F.concat(F.lit("-"), F.substr(time, F.lit(2)))
     time = F.when(_is_of_snapshot(), marked).otherwise(time)
     return F.concat_ws(" ", F.coalesce(position, F.lit("")), partition, offset, time)
+
+
+def _partition_and_offset() -> tuple[Column, Column]:
+    """Return texts of 10 and 19 digits."""
+    partition, offset = F.col("partition").cast("string"), F.col("offset").cast("string")
+    return F.lpad(partition, 10, "0"), F.lpad(offset, 19, "0")
+
+
+def behind(position: str, place: str, stored: str) -> str:
+    """Return the SQL condition that a change of a history is behind a snapshot's row whose stored
+    position is `stored`."""
+    mark, partition, offset = (
+        f"substr({stored}, length({stored}) - {end}, {size})"
+        for end, size in ((29, 1), (28, 10), (18, 19))
+    )
+    return (
+        f"{mark} = 'r' AND {stored} > {position} AND {partition} = substr({place}, 1, 10)"
+        f" AND {offset} < substr({place}, 11, 19)"
+    )
 
 
 def _is_of_snapshot() -> Column:

@@ -14,12 +14,15 @@ from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
 from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
+    PLACE,
     POSITION,
     TRUNCATED,
     UNAVAILABLE,
     VALID_FROM,
     VALID_TO,
     Changes,
+    behind,
+    column_at,
 )
 from sparkkafka.errors import OptionError
 
@@ -96,7 +99,7 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
             rows.unpersist()
             rows = read(filled).persist()
             merge = replace(merge, toasted=frozenset(filled))
-        rows.createOrReplaceTempView(view)
+        (rows if scd == 1 else _behind_snapshots(rows, merge)).createOrReplaceTempView(view)
         has_deletes = deletes or truncate is not None
         has_table = spark.catalog.tableExists(merge.deletes)
         if not has_table and (has_deletes or scd == 2):
@@ -111,6 +114,27 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
     finally:
         spark.catalog.dropTempView(view)
         rows.unpersist()
+
+
+def _behind_snapshots(rows: DataFrame, merge: Merge) -> DataFrame:
+    """Return the changes of a history. Those behind a snapshot's row of the target have a position
+    behind it."""
+    (first,) = rows.where(f"{PLACE} IS NOT NULL").agg(F.min(POSITION)).collect()[0]
+    position = F.col(POSITION)
+    snapshots = (
+        rows.sparkSession.table(merge.target)
+        .where((position > first) & (F.substr(position, F.length(position) - 29, F.lit(1)) == "r"))
+        .groupBy(*map(column_at, merge.keys))
+        .agg(F.collect_list(POSITION).alias("_sparkkafka_snapshots"))
+    )
+    if first is None or snapshots.isEmpty():
+        return rows
+    found = f"array_max(filter(_sparkkafka_snapshots, r -> {behind(POSITION, PLACE, 'r')}))"
+    moved = F.expr(f"coalesce({found} || '+', '') || {POSITION}")
+    # MERGE cannot plan a view that reads a table of Iceberg (Spark's issue 56515).
+    return (
+        rows.join(snapshots, list(merge.keys), "left").withColumn(POSITION, moved).localCheckpoint()
+    )
 
 
 def _prepare(spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bool) -> None:

@@ -29,14 +29,22 @@ class SourceTable:
     """The keys are in `partitions` partitions, later in one more, as when a topic is given more.
 
     `one_record` changes of a key are one record with its old key, as Maxwell's; otherwise they are
-    a delete, a tombstone and an insert, as Debezium's. `flat` deletes are only a tombstone.
+    a delete, a tombstone and an insert, as Debezium's. `flat` deletes are only a tombstone. With
+    `snapshots` there are also rows of snapshots, and changes of transactions that were open then.
     """
 
     def __init__(
-        self, seed: int, *, toast: bool = False, one_record: bool = False, flat: bool = False
+        self,
+        seed: int,
+        *,
+        toast: bool = False,
+        one_record: bool = False,
+        flat: bool = False,
+        snapshots: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.toast, self.one_record, self.flat = toast, one_record, flat
+        self.snapshots = snapshots
         self.rows: dict[Key, tuple[Any, ...]] = {}
         self.ended: list[tuple[Any, ...]] = []
         """The earlier versions of rows: key, values, and the log's numbers of start and end."""
@@ -58,6 +66,8 @@ class SourceTable:
                     self.set(key, None)
             elif kind < 0.06:
                 self.crash()
+            elif kind < 0.10 and self.snapshots:
+                self.snapshot(self.new_key())
             elif kind < 0.10:
                 self.send(None, None, kind="heartbeat")
             elif kind < 0.40 or not self.rows:
@@ -91,6 +101,19 @@ class SourceTable:
     def insert(self, key: Key) -> None:
         self.set(key, self.new_values())
         self.send(key, "c", self.rows[key])
+
+    def snapshot(self, key: Key) -> None:
+        """A row of a snapshot, and a change that was written to the log before."""
+        opened = f"{self.lsn:020}"
+        self.lsn += 1
+        self.set(key, self.new_values())
+        self.send(key, "r", self.rows[key])
+        self.sent.clear()  # after a crash a connector makes another snapshot
+        self.lsn += 1
+        deletes = self.random.random() < 0.3
+        self.set(key, None if deletes else self.new_values())
+        values = self.rows.get(key, (None, None, None))
+        self.send(key, "d" if deletes else "u", values, position=opened)
 
     def update(self, key: Key) -> None:
         unavailable = []
@@ -135,12 +158,13 @@ class SourceTable:
         *,
         kind: str = "row",
         has_position: bool = True,
+        position: str = "",
         old_key: Key | None = None,
         unavailable: list[str] | None = None,
     ) -> None:
-        position = f"{self.lsn:020}" if has_position else None
+        own = (position or f"{self.lsn:020}") if has_position else None
         row = (None,) * 5 if values is None else (*(key or ()), *values)
-        self.sent.append((row, op, kind, self.lsn, position, key, old_key, unavailable or None))
+        self.sent.append((row, op, kind, self.lsn, own, key, old_key, unavailable or None))
         self.append(*self.sent[-1])
 
     def append(

@@ -107,11 +107,12 @@ def test_a_history_has_all_versions_after_any_batches(spark: Any, connect: Conne
 
 @pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
 def test_a_history_fills_values_that_are_not_sent(spark: Any, connect: Connect) -> None:
-    source = SourceTable(24, toast=True)
+    source = SourceTable(24, toast=True, snapshots=True)
     source.change(120)
     batches = source.batches(60)
     for batch in (*batches, batches[1]):
         cdc.apply(frame(spark, batch), "orders", connect=connect, scd=2)
+    assert any("+" in position for position, _ in rows(connect, "_position, id"))
     assert history(connect) == source.versions()
     unknown = frame(spark, [record(9, "u", "9", unavailable=["note"], key=(999, "a"))])
     with pytest.raises(SchemaError, match="Columns: note; table orders"):
@@ -191,6 +192,12 @@ def test_a_change_behind_a_snapshot_s_row_is_newer(spark: Any, connect: Connect)
     for batches in ([of_snapshot], [later], [of_snapshot, later]):
         cdc.apply(frame(spark, batches), "orders", connect=connect)
         assert rows(connect, "note, id") == [("later", 1)], batches
+    for changes in ([of_snapshot], [later], [later], [of_snapshot, later]):
+        cdc.apply(frame(spark, changes), "versions", connect=connect, scd=2)
+    versions = rows(connect, "_position, note, is_current", "versions")
+    assert [(note, bool(current)) for _, note, current in versions] == [
+        *(("of the snapshot", False), ("later", True)),
+    ]
 
 
 @pytest.mark.parametrize("connect", ["postgres"], indirect=True)
