@@ -410,13 +410,11 @@ def in_range(minimum: float, maximum: float | None = None) -> Callable[..., Any]
 
 def _range_text(minimum: float, maximum: float | None) -> str:
     """ "1 or more", "1 to 100"."""
-    if maximum is None or maximum in TYPE_MAXIMA:
+    # The largest numbers of 16, 32 and 64 bits.
+    if maximum is None or maximum in (2**15 - 1, 2**31 - 1, 2**63 - 1):
         return f"{minimum:,} or more"
     return f"{minimum:,} to {maximum:,}"
 
-
-TYPE_MAXIMA: Final = (2**15 - 1, 2**31 - 1, 2**63 - 1)
-"""The largest numbers of 16, 32 and 64 bits."""
 
 Topic = Annotated[
     str, typer.Argument(help="The topic.", callback=checked_name, autocompletion=topic_names)

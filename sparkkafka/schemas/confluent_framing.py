@@ -42,7 +42,6 @@ from sparkkafka.schemas.values import FIRST_MESSAGE
 _MAGIC_ID = 0
 _MAGIC_GUID = 1
 _ID_BYTES = 5
-_GUID_BYTES = 17
 
 GLOBAL_ID = "global id"
 CONTENT_ID = "content id"
@@ -319,7 +318,7 @@ class Unframer:
         magic = np.full(count, -1, np.int64)
         filled = np.flatnonzero(lengths)
         magic[filled] = data[starts[filled]]
-        sizes = np.where(magic == _MAGIC_GUID, _GUID_BYTES, _ID_BYTES)
+        sizes = np.where(magic == _MAGIC_GUID, 17, _ID_BYTES)
         has_id = ((magic == _MAGIC_ID) | (magic == _MAGIC_GUID)) & (lengths >= sizes)
         bodies = starts + sizes
 

@@ -28,7 +28,6 @@ JCEKS: Final = b"\xce\xce\xce\xce"
 _DIGEST_BYTES = 20  # SHA-1
 _KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
 # Object identifiers of the two encryptions of a key, as DER.
-_OF_JKS = bytes.fromhex("060a2b060104012a02110101")  # 1.3.6.1.4.1.42.2.17.1.1
 _OF_JCEKS = bytes.fromhex("06092b060104012a021301")  # 1.3.6.1.4.1.42.2.19.1
 
 
@@ -102,7 +101,8 @@ def decrypt_key(key: PrivateKey, password: Secret) -> SecretBytes:
     """Decrypt the key: PKCS#8, DER. Raises KeystoreError, WrongPasswordError."""
     reader = _Reader(_Reader(key.protected.reveal()).der_element(_SEQUENCE))
     algorithm, data = reader.der_element(_SEQUENCE), reader.der_element(_OCTETS)
-    if algorithm.startswith(_OF_JKS):
+    # Sun's object identifier 1.3.6.1.4.1.42.2.17.1.1.
+    if algorithm.startswith(bytes.fromhex("060a2b060104012a02110101")):
         return _decrypt_jks(data, password)
     if algorithm.startswith(_OF_JCEKS):
         decrypted = _decrypt_jceks(algorithm[len(_OF_JCEKS) :], data, password)

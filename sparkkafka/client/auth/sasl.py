@@ -223,8 +223,6 @@ def _checked_iterations(mechanism: str, text: str) -> int:
 _NO_LAYER: Final = 1
 """The security layer that leaves Kafka's messages as they are."""
 
-_UNREACHABLE: Final = (2529639068, -1765328228)
-"""KRB5_KDC_UNREACH, the library's minor code without and with a sign."""
 
 _T = TypeVar("_T")
 
@@ -343,4 +341,7 @@ def _gssapi_error(error: Any, settings: KerberosSettings, host: str) -> Exceptio
     who = f" of {settings.principal}" if settings.principal else ""
     source = f"the keytab {settings.keytab}" if settings.keytab else "the ticket cache (kinit)"
     text = f"GSSAPI: the ticket{who}, from {source}, for {settings.service_name}/{host}: {reason}"
-    return (KafkaConnectionError if error.min_code in _UNREACHABLE else AuthenticationError)(text)
+    # KRB5_KDC_UNREACH, the library's minor code without and with a sign.
+    return (
+        KafkaConnectionError if error.min_code in (2529639068, -1765328228) else AuthenticationError
+    )(text)

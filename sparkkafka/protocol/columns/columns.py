@@ -39,19 +39,9 @@ HEADERS_TYPE = pa.list_(
 CHUNK_RECORDS = 16384
 """Rows decoded together: few enough to stay in the L2 cache, enough to outweigh numpy's calls."""
 
-# Memory of a decoded header (positions, offsets, a tuple of `poll`), of its key and value as Python
-# objects, and the number of copies of its bytes. Measured as two thirds of the peak, since callers
-# allow for half as much again.
-_HEADER_COST_BYTES = 72
-_HEADER_TEXT_COST_BYTES = 48
-_HEADER_COPIES = 4
 
 MAX_HEADERS = 1 << 16
 """Limit of the headers of rows that are decoded together; a single row may have more."""
-
-_MIN_STEP_ROWS = 16  # below, following the headers is faster than numpy steps
-_MAX_STEPS = 32  # numpy steps over all rows, one for each header; few records have more
-_MAX_COPIED_BYTES = 4 << 20  # of headers, to follow them as bytes instead of a view
 
 
 # --- what a reader selects and gets -------------------------------------------------------------
@@ -377,8 +367,10 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPosit
     index = np.cumsum(remaining) - remaining
     columns = HeaderPositions(*(np.empty(int(remaining.sum()), np.int64) for _ in range(4)))
     # First, the next header of all these records in one step, until few records are left.
-    for _ in range(_MAX_STEPS):
-        if len(remaining) < _MIN_STEP_ROWS:
+    # One numpy step over all rows for each header; few records have more.
+    for _ in range(32):
+        # For few rows, following the headers is faster than numpy steps.
+        if len(remaining) < 16:
             break
         headers, at = _read_headers_at(data, at)
         for column, values in zip(columns, headers, strict=True):
@@ -431,7 +423,8 @@ def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
     """
     # Indexing bytes is faster than indexing a view, but takes a copy.
     raw: memoryview | bytes = data[begin:end].data
-    if end - begin <= _MAX_COPIED_BYTES:
+    # Bytes are faster to follow than a view; at most 4 MiB are copied for that.
+    if end - begin <= 4 << 20:
         raw = bytes(raw)
     starts = array("q", (0,)) * count
     at = 0
@@ -472,9 +465,10 @@ def headers_cost_bytes(count: int, size_bytes: int) -> int:
     """Return an upper bound of the memory of `count` headers that are decoded from `size_bytes`."""
     # Keys and values that are Python objects of their own; Python shares those of one byte.
     texts = min(2 * count, max(0, size_bytes - 2 * count) // 2)
-    return (
-        count * _HEADER_COST_BYTES + texts * _HEADER_TEXT_COST_BYTES + size_bytes * _HEADER_COPIES
-    )
+    # Memory of a decoded header (positions, offsets, a tuple of `poll`), of its key and value as
+    # Python objects, and the number of copies of its bytes. Measured as two thirds of the peak,
+    # since callers allow for half as much again.
+    return count * 72 + texts * 48 + size_bytes * 4
 
 
 def copy_headers(data: pa.Buffer, positions: HeaderPositions) -> tuple[pa.Array, pa.Array]:

@@ -39,7 +39,6 @@ from sparkkafka.protocol.wire.varints import zigzag as zigzag_of
 MAX_BATCH_BYTES = constants.MAX_INT32
 
 _GROUP_BYTES = 4 << 20  # measured: one join of about 4 MB; never near Arrow's int32 limit
-_GROUP_RECORDS = 32768
 
 _NULL = 1  # zigzag of -1, the length of a null key or value
 
@@ -137,7 +136,7 @@ def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]
         begin = int(ends[low - 1]) if low else 0
         while (
             last < len(cuts) - 1
-            and cuts[last + 1] - low <= _GROUP_RECORDS
+            and cuts[last + 1] - low <= 32768
             and int(ends[cuts[last + 1] - 1]) - begin <= _GROUP_BYTES
         ):
             last += 1

@@ -36,13 +36,8 @@ from sparkkafka.protocol.wire.varints import VARINT_BITS, BadVarintError, read_v
 _MIN_BODY_BYTES = MIN_RECORD_BYTES - 1
 
 _MIN_CHAINS = 8  # below, a numpy step costs more than the plain loop's steps (measured)
-_LARGE_BATCH_RECORDS = 256  # from here on, equal runs and guessed starts are worth a try
 _RECORDS_PER_CHAIN = 64
-_MAX_CHAINED_RECORD_BYTES = 4096  # larger mean: so few records that the plain loop costs nothing
 
-_SPARSE_RECORD_BYTES = 2048  # larger mean: copying the bytes costs more than it saves
-_FIFTH_BYTE_END = 1 << (VARINT_BITS - 28)  # a varint's fifth byte from here on exceeds 32 bits
-_MIN_EQUAL_RUN = 24  # mean records of a run in `equal_runs`; below, the other ways are faster
 _BLOCK_STEPS = 16  # of all chains, before those that are done are dropped
 
 
@@ -152,7 +147,8 @@ def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
     Large batches are tried as equal runs, then in chains, then with the plain loop. Each small
     batch is one chain.
     """
-    is_large = counts >= _LARGE_BATCH_RECORDS
+    # In larger batches equal runs and guessed starts are worth a try.
+    is_large = counts >= 256
     if not is_large.any():
         return lockstep_counted(data, begins, ends, counts)
     starts = np.empty(int(counts.sum()), np.int64)
@@ -218,7 +214,8 @@ def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.boo
     try:
         return (*read(data, starts), None)
     except BadVarintError:
-        invalid: NDArray[np.bool_] = data.take(starts + 4, mode="clip") >= _FIFTH_BYTE_END
+        # A varint with such a fifth byte exceeds 32 bits.
+        invalid: NDArray[np.bool_] = data.take(starts + 4, mode="clip") >= 1 << (VARINT_BITS - 28)
         for index in range(4):
             invalid &= data.take(starts + index, mode="clip") >= 0x80
     lengths, bodies = np.zeros_like(starts), starts.copy()
@@ -232,7 +229,8 @@ def follow_prefixes(data: Bytes, begin: int, end: int, count: int) -> Ints:
     """Find `count` starts from `begin` on by following the length prefixes one by one. After a
     damaged prefix all further starts are `end`."""
     # Indexing bytes is twice as fast as indexing a view, but takes a copy.
-    is_sparse = count * _SPARSE_RECORD_BYTES < end - begin
+    # If records are larger, copying the bytes costs more than it saves.
+    is_sparse = count * 2048 < end - begin
     raw: memoryview | bytes = data[begin:end].data if is_sparse else data[begin:end].tobytes()
     offsets = array("q", bytes(8 * count))
     position = 0
@@ -303,7 +301,8 @@ def equal_runs(
         runs.append(np.arange(position, position + records * size, size, dtype=np.int64))
         position += records * size
         remaining -= records
-        if len(runs) >= 4 and count - remaining < _MIN_EQUAL_RUN * len(runs):
+        # If runs have fewer records on average, the other ways are faster.
+        if len(runs) >= 4 and count - remaining < 24 * len(runs):
             return None
     return np.concatenate(runs)
 
@@ -456,7 +455,8 @@ def _likely_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple
     sizes = ends - begins
     means = sizes // counts
     chain_counts = counts // _RECORDS_PER_CHAIN
-    chain_counts[(means > _MAX_CHAINED_RECORD_BYTES) | (chain_counts < _MIN_CHAINS)] = 1
+    # Of larger records there are so few that the plain loop costs nothing.
+    chain_counts[(means > 4096) | (chain_counts < _MIN_CHAINS)] = 1
     is_cut = chain_counts > 1
     if not is_cut.any():
         return begins, ends

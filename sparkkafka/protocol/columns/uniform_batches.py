@@ -35,20 +35,11 @@ from sparkkafka.protocol.columns.columns import (
 from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read, unzigzag
 from sparkkafka.protocol.wire.varints import VARLONG_BITS, BadVarintError
 
-_MIN_BATCHES = 4  # below, reading a model costs more than it saves
-_MIN_RUN_RECORDS = 16  # on average
-_BATCHES_PER_CHANGE = 8  # from uniform to not uniform and back, on average
-# Copying out of one grid takes as long as reading the fields of so many records; the first few
-# grids always pay, also in small responses.
-_ROWS_PER_GRID = 1024
-_FREE_GRIDS = 4
-_MAX_MODEL_BYTES = 256 << 10
 _WINDOW = 8  # bytes that are compared in one step
 
 # Models of the last responses, by the batch's bytes and records: the next response mostly has
 # copies of the same. Reading a model takes longer than comparing a thousand records.
 _KEPT_MODELS = 16
-_MAX_KEPT_RECORDS = 4096
 _kept: dict[tuple[int, int], _Model] = {}
 _kept_lock = threading.Lock()  # consumers in several threads share the models
 
@@ -182,7 +173,9 @@ class UniformBatches:
 def _has_too_many_grids(grids: int, rows: int) -> bool:
     """Whether copying out of so many grids takes longer than reading the fields of `rows`
     records."""
-    return (grids - _FREE_GRIDS) * _ROWS_PER_GRID > rows
+    # Copying out of one grid takes as long as reading the fields of 1,024 records; the first four
+    # always pay, also in small responses.
+    return (grids - 4) * 1024 > rows
 
 
 def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
@@ -233,9 +226,10 @@ def find_records(
     middle = len(begins) // 2  # the first and the last one are the likeliest to be shorter
     size, count = int(sizes[middle]), int(counts[middle])
     alike = int(np.count_nonzero((sizes == size) & (counts == count)))
-    if alike < _MIN_BATCHES or 2 * alike < len(begins):
+    # For fewer batches, reading a model costs more than it saves.
+    if alike < 4 or 2 * alike < len(begins):
         return None
-    if count > max_rows or size > _MAX_MODEL_BYTES:
+    if count > max_rows or size > 256 << 10:
         return None
     middle_batch = slice(middle, middle + 1)
     model = _kept.get((size, count))
@@ -243,7 +237,7 @@ def find_records(
         model = _read_model(data, begins[middle_batch], ends[middle_batch], counts[middle_batch])
         if model is None:
             return None
-        if count <= _MAX_KEPT_RECORDS:
+        if count <= 4096:
             with _kept_lock:
                 while len(_kept) >= _KEPT_MODELS:
                     del _kept[next(iter(_kept))]
@@ -253,7 +247,8 @@ def find_records(
     # Shorter ones (a producer was flushed) have the model's first records.
     uniform = (counts <= count) & (sizes == model.sizes.take(counts, mode="clip"))
     changes = int(np.count_nonzero(uniform[1:] != uniform[:-1]))
-    if changes * _BATCHES_PER_CHANGE > len(begins):
+    # Changes from uniform to not uniform batches and back must be rare.
+    if changes * 8 > len(begins):
         return None
     return UniformBatches(data, begins, counts, model, uniform, max_rows)
 
@@ -282,7 +277,8 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
     # records where the shape changes.
     shapes = np.stack([record_ends, bodies, offset_at, keys.at, values.at]) - starts
     cuts = (np.flatnonzero((shapes[:, 1:] != shapes[:, :-1]).any(axis=0)) + 1).tolist()
-    if (len(cuts) + 1) * _MIN_RUN_RECORDS > len(starts) or int(shapes[0].min()) < _WINDOW:
+    # Runs need 16 records on average.
+    if (len(cuts) + 1) * 16 > len(starts) or int(shapes[0].min()) < _WINDOW:
         return None
     runs = []
     for first, last in zip([0, *cuts], [*cuts, len(starts)], strict=True):

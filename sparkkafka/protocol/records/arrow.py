@@ -165,9 +165,10 @@ def blob_offsets(column: pa.Array) -> NDArray[Any]:
     """
     if not len(column):
         return np.zeros(1, np.int32)
-    is_large = column.type.id in _LARGE_TYPES
+    is_large = column.type.id in (
+        pa.lib.Type_LARGE_BINARY,
+        pa.lib.Type_LARGE_STRING,
+        pa.lib.Type_LARGE_LIST,
+    )
     offsets = np.frombuffer(column.buffers()[1], np.int64 if is_large else np.int32)
     return offsets[column.offset : column.offset + len(column) + 1]
-
-
-_LARGE_TYPES = (pa.lib.Type_LARGE_BINARY, pa.lib.Type_LARGE_STRING, pa.lib.Type_LARGE_LIST)

@@ -37,8 +37,6 @@ LEVELS = {
     Codec.ZSTD: Levels(-131072, 22, 3),
 }
 
-COMPRESSING = tuple(codec for codec in Codec if codec is not Codec.NONE)
-
 
 def codec_by_name(name: str) -> Codec:
     """Return the codec that Java's `compression.type` calls `name`. Raises OptionError for any
@@ -119,7 +117,7 @@ def register_codec(
     EncodeError or DecodeError. Raises OptionError for another codec, and for an argument that is
     not a function.
     """
-    chosen = codec_of(codec, allowed=COMPRESSING)
+    chosen = codec_of(codec, allowed=tuple(codec for codec in Codec if codec is not Codec.NONE))
     for name, function in (("compress", compress), ("decompress", decompress)):
         if function is not None and not callable(function):
             raise OptionError(f"{name} is a function, got {type(function).__name__}")

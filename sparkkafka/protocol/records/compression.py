@@ -67,10 +67,7 @@ PIECE_BYTES = 4 << 20
 _INPUT_BYTES = 1 << 20
 
 _GZIP_WBITS = 31  # zlib: 15 bits of window, and 16 for the gzip wrapper
-_GZIP_NEXT_MEMBER_WINDOW_BYTES = 512
 _GZIP_MAGIC = b"\x1f\x8b\x08"  # with the method, deflate
-# java.util.zip.GZIPInputStream.readTrailer looks for no further member in fewer bytes.
-_GZIP_MIN_NEXT_MEMBER_BYTES = 19
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
@@ -79,22 +76,12 @@ _XERIAL_SIZE_BYTES = 4
 # The share of the limit that one block may have: it is decompressed whole, and a record in it is
 # then copied, so both could take twice the limit.
 _MAX_BLOCK_SHARE = 0.7
-# A snappy element of 3 bytes makes at most 64 bytes; no other does better.
-_SNAPPY_MAX_RATIO = 22
 
 _LZ4_MAGIC = 0x184D2204
 _LZ4_LENGTH = struct.Struct("<I")
 _LZ4_RAW_BLOCK = 0x80000000
-# LZ4: a length byte of 255 stands for 255 bytes.
-_LZ4_MAX_RATIO = 255
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# zstd: a run-length block of 4 bytes stands for at most 128 KiB.
-_ZSTD_MAX_RATIO = 32 * 1024
-
-# After this number of tiny chunks or members an empty piece is yielded, so that the caller can
-# check deadlines; no writer makes a piece of as many.
-_MAX_PIECE_PARTS = 1024
 
 
 def compress(codec: Codec | int | str, data: BytesLike, level: int | None = None) -> bytes:
@@ -214,7 +201,9 @@ def _join_parts(codec: Codec, parts: Iterable[BytesLike], max_bytes: int) -> Ite
     budget_bytes = max_bytes
     piece: BytesLike = b""
     for number, part in enumerate(parts, 1):
-        if number % _MAX_PIECE_PARTS == 0:
+        # After this number of tiny chunks or members an empty piece is yielded, so that the caller
+        # can check deadlines; no writer makes a piece of as many.
+        if number % 1024 == 0:
             yield b""
         budget_bytes -= len(part)
         if budget_bytes < 0:
@@ -285,10 +274,9 @@ def _gzip_parts(data: memoryview, max_bytes: int) -> Iterator[bytes]:
                 unused = member.unconsumed_tail
             position += len(chunk) - len(member.unused_data)
             window = min(2 * window, _INPUT_BYTES)
-        window = _GZIP_NEXT_MEMBER_WINDOW_BYTES
-        if end - position < _GZIP_MIN_NEXT_MEMBER_BYTES or data[position : position + 3] != (
-            _GZIP_MAGIC
-        ):
+        window = 512
+        # java.util.zip.GZIPInputStream.readTrailer looks for no further member in fewer bytes.
+        if end - position < 19 or data[position : position + 3] != _GZIP_MAGIC:
             break
 
 
@@ -341,7 +329,8 @@ def _snappy_block(
         claimed, _ = read_varint(data, start, end, VARINT_BITS)
     except (IndexError, BadVarintError):
         raise DecodeError("snappy block without a valid length", start) from None
-    if claimed > (end - start) * _SNAPPY_MAX_RATIO:
+    # A snappy element of 3 bytes makes at most 64 bytes; no other does better.
+    if claimed > (end - start) * 22:
         raise DecodeError(
             f"snappy block of {end - start} bytes cannot hold the {claimed} it claims", start
         )
@@ -446,7 +435,8 @@ def _read_lz4_headers(data: memoryview) -> tuple[int, int, int, int | None]:
             size &= ~_LZ4_RAW_BLOCK
             bound += size
         else:
-            bound += min(block_max_bytes, size * _LZ4_MAX_RATIO)
+            # LZ4: a length byte of 255 stands for 255 bytes.
+            bound += min(block_max_bytes, size * 255)
         if size > block_max_bytes or size + block_checksum_bytes > end - position:
             raise DecodeError(f"lz4 block of {size} bytes is too long", position - 4)
         position += size + block_checksum_bytes
@@ -482,7 +472,8 @@ def _zstd_parts(data: memoryview, max_bytes: int) -> Iterator[memoryview]:
     claimed = _zstd_content_bytes(data)
     if claimed is not None and claimed > max_bytes:
         raise _too_large(Codec.ZSTD, max_bytes)
-    if claimed is not None and claimed <= min(PIECE_BYTES, len(data) * _ZSTD_MAX_RATIO):
+    # zstd: a run-length block of 4 bytes stands for at most 128 KiB.
+    if claimed is not None and claimed <= min(PIECE_BYTES, len(data) * 32 * 1024):
         # The size may be wrong: the data may be damaged, or there may be a second frame. Then the
         # stream below decides.
         try:

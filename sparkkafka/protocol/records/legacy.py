@@ -35,7 +35,6 @@ from sparkkafka.protocol.wire.varints import append_varint, zigzag
 
 LOG_OVERHEAD_BYTES = 12  # offset and size
 MAGIC_POSITION = 16
-MIN_ENTRY_BYTES = 14  # a magic 0 message without key and value; no size field says less
 MIN_BATCH_LENGTH = 49  # of format 2: its header, without offset and size
 MAX_MAGIC = 2
 
@@ -104,7 +103,8 @@ def entry_size(data: memoryview, position: int) -> int | None:
         return None
     offset, length = _OFFSET_AND_LENGTH.unpack_from(data, position)
     magic = data[position + MAGIC_POSITION] if remaining_bytes > MAGIC_POSITION else 0
-    if length < (MIN_BATCH_LENGTH if magic == MAX_MAGIC else MIN_ENTRY_BYTES):
+    # 14: a magic 0 message without key and value; no size field says less.
+    if length < (MIN_BATCH_LENGTH if magic == MAX_MAGIC else 14):
         raise CorruptRecordError(f"batch length {length}", position + 8, offset=offset)
     if magic > MAX_MAGIC:
         raise CorruptRecordError(

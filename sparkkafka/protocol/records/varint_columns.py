@@ -144,8 +144,6 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
 
 
 # Of each byte of a varint: the bit that says that another byte follows, and the seven of the value.
-_HIGH = np.uint64(0x8080808080808080)
-_LOW = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ONE = np.uint64(1)
 _ONES = np.uint64(0x0101010101010101)
 _ONE32 = np.uint32(1)
@@ -170,7 +168,7 @@ def _read_words(data: Bytes, at: Ints, bits: int) -> tuple[NDArray[Any], Ints, F
     words = words_at(data, at)
     # The high bit of each byte that ends a varint: the lowest one is that of this varint.
     stops = ~words
-    stops &= _HIGH
+    stops &= np.uint64(0x8080808080808080)
     stops32 = stops.astype(np.uint32)
     if int(stops32.min()):  # each ends within four bytes
         values, sizes = _squeeze32(words.astype(np.uint32), stops32)
@@ -227,7 +225,7 @@ def _squeeze64(
     sizes = mask & _ONES
     sizes *= _ONES
     sizes >>= np.uint64(56)
-    mask &= _LOW
+    mask &= np.uint64(0x7F7F7F7F7F7F7F7F)
     words &= mask
     shifted = mask
     for keep, move, by in _SQUEEZE:

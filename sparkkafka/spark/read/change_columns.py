@@ -50,7 +50,6 @@ _KAFKA_FIELDS: Final = {
 """Fields of the change that Kafka knows."""
 _KEYS: Final = ("key", "old_key")
 _ENVELOPE_HINT: Final = "set envelope.columns=envelope, whose columns are those of Kafka"
-_SEMANTIC_PREFIXES: Final = ("io.debezium.", "org.apache.kafka.connect.data.")
 
 
 def changes_schema(
@@ -141,7 +140,7 @@ def split_columns(
         elif field.name not in added:
             row.append(pa.field(field.name, arrow_type))
             comment = str(field.metadata.get("comment", "")).strip()
-            if comment.startswith(_SEMANTIC_PREFIXES):
+            if comment.startswith(("io.debezium.", "org.apache.kafka.connect.data.")):
                 names.append((field.name, comment))
         metadata = json.dumps(field.metadata) if field.metadata else ""
         columns.append(ReadColumn(field.name, arrow_type=arrow_type, metadata=metadata))
