@@ -167,7 +167,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     # A verb's module has its name, and is imported when it is used.
     "cli": (
         "tables",
-        "times",
         "profile",
         "bounded_admin",
         "session",

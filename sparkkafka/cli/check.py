@@ -23,11 +23,10 @@ import typer
 from sparkkafka import errors
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.brokers import release_of_broker
-from sparkkafka.cli.commands import AsJson, session_of
+from sparkkafka.cli.commands import AsJson, seconds_of, session_of
 from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import duration_text, print_json, printable
-from sparkkafka.cli.times import seconds_of
 from sparkkafka.client.admin.topics import TopicDescription
 from sparkkafka.client.auth.authentication import ConnectionSecurity, connection_security
 from sparkkafka.client.auth.http_exchange import open_connection

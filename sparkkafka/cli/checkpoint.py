@@ -12,9 +12,9 @@ from sparkkafka.checkpoints import logs
 from sparkkafka.checkpoints.comparison import Finding, PartitionChange, diff, verify
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli import commands
+from sparkkafka.cli.commands import local_time, timestamp_ms_of
 from sparkkafka.cli.lag import LagOptions, show_lag_of_checkpoint
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
-from sparkkafka.cli.times import local_time, timestamp_ms_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound, parse_offsets
 from sparkkafka.errors import (

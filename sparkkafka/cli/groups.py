@@ -9,10 +9,10 @@ import typer
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.bounded_admin import BoundedAdmin, offsets_of
+from sparkkafka.cli.commands import timestamp_ms_of
 from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.lag import committed_of_group
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
-from sparkkafka.cli.times import timestamp_ms_of
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.groups import ConsumerGroupDescription
 from sparkkafka.client.admin.share_groups import ShareGroupDescription

@@ -24,11 +24,11 @@ import typer
 from numpy.typing import NDArray
 
 from sparkkafka.cli import commands, tables, text_formats
+from sparkkafka.cli.commands import timestamp_ms_of
 from sparkkafka.cli.completion import group_names
 from sparkkafka.cli.files import FileSink, file_kind
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.session import MAX_TIMEOUT_S, Session
-from sparkkafka.cli.times import timestamp_ms_of
 from sparkkafka.client.cluster.offsets import OffsetRange, OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer
 from sparkkafka.client.deadline import Deadline

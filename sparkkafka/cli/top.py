@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from sparkkafka.cli import tables
-from sparkkafka.cli.commands import AsJson, number_option, session_of
+from sparkkafka.cli.commands import AsJson, number_option, seconds_of, session_of
 from sparkkafka.cli.snapshots import (
     BrokerRow,
     Collector,
@@ -22,7 +22,6 @@ from sparkkafka.cli.snapshots import (
     TopicRow,
     document_of,
 )
-from sparkkafka.cli.times import seconds_of
 from sparkkafka.errors import KafkaError, OptionError, counted
 
 app = typer.Typer(rich_markup_mode=None)

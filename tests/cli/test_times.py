@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from sparkkafka.cli.commands import timestamp_ms_of
 from sparkkafka.cli.read import Bound, parse_bound
-from sparkkafka.cli.times import timestamp_ms_of
 
 
 @pytest.fixture(autouse=True)

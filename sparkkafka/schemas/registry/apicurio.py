@@ -16,7 +16,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.errors import RegistryError
 from sparkkafka.schemas.confluent_framing import GLOBAL_ID
-from sparkkafka.schemas.registry.foreign import ForeignClient
+from sparkkafka.schemas.registry.client import ForeignClient
 from sparkkafka.schemas.registry.responses import RegisteredSchema
 from sparkkafka.schemas.values import Schema
 

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO
 from sparkkafka.errors import RegistryError, SchemaError
-from sparkkafka.schemas.registry.foreign import ForeignClient
+from sparkkafka.schemas.registry.client import ForeignClient
 from sparkkafka.schemas.registry.responses import RegisteredSchema
 from sparkkafka.schemas.values import Schema
 

@@ -20,7 +20,7 @@ from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
 from sparkkafka.extras import needs_extra
 from sparkkafka.schemas.registry.cache import cache_of
-from sparkkafka.schemas.registry.foreign import ForeignClient
+from sparkkafka.schemas.registry.client import ForeignClient
 from sparkkafka.schemas.registry.responses import Redactor, RegisteredSchema
 from sparkkafka.schemas.registry.rest_service import MAX_RESPONSE_BYTES
 from sparkkafka.schemas.values import Schema
