@@ -181,9 +181,11 @@ class Cursor:
 
     def update(self, entries: Ints, selected: Cursor) -> None:
         """Move the entries to the positions of `selected`, a cursor of only these entries."""
-        self._copy_positions()
+        self.at = self.at.copy()
         self.at[entries] = selected.at
-        self.end[entries] = selected.end
+        if (self.end[entries] != selected.end).any():  # some have become inactive
+            self.end = self.end.copy()
+            self.end[entries] = selected.end
 
     # --- bad rows
 

@@ -396,7 +396,10 @@ class ItemsSkipper(Skipper):
                     break
                 block_counts, has_items = block_counts[some], has_items[some]
                 ends = None if ends is None else ends[some]
-            counts[entries] += block_counts
+            if len(entries) == len(counts):  # all
+                counts += block_counts
+            else:
+                counts[entries] += block_counts
             if located is None:
                 self._skip_items(inner, block_counts, None)
             else:
@@ -488,8 +491,8 @@ class ItemsSkipper(Skipper):
             return
         # The longest arrays first: those that have items left are a prefix in each round.
         max_count = int(counts.max())
-        key = max_count - counts
-        entries = np.argsort(key.astype(np.uint16) if max_count < 1 << 16 else key, kind="stable")
+        key = (max_count - counts).astype(np.min_scalar_type(max_count))
+        entries = np.argsort(key, kind="stable")
         entries = entries[: np.count_nonzero(counts)]
         counts, next_items = counts[entries], next_items[entries]
         inner = cursor.select(entries)
