@@ -90,10 +90,12 @@ _FORMS: Final = {TEXT: "JSON", JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf"}
 
 @dataclass
 class Sample:
-    """The records that were read. `form`: how their values are written; `decimals`: whether each
-    decimal column of an Avro schema is one in Spark; `bad`: why records are not changes."""
+    """The records that were read. `form`: how their values are written; `is_whole`: the topic has
+    no others; `decimals`: whether each decimal column of an Avro schema is one in Spark; `bad`: why
+    records are not changes."""
 
     form: str = ""
+    is_whole: bool = False
     records: list[Record] = field(default_factory=list)
     decimals: dict[str, bool] = field(default_factory=dict)
     value_bytes: int = 0
@@ -105,6 +107,11 @@ class Sample:
         """Return the changes of rows, with one of these operations if any are given."""
         rows = [record for record in self.records if record.change.kind == ROW]
         return [record for record in rows if record.change.op in ops] if ops else rows
+
+    def none(self, about: str) -> Finding:
+        """Return the finding that no records of a kind were read."""
+        where = "the topic has none" if self.is_whole else "none were read: give a larger --count"
+        return unknown(about, where)
 
 
 class Record(NamedTuple):
@@ -125,6 +132,10 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         )
         reader.look_up_bounds()
         batches = list(reader.batches())
+        counts: Counter[int] = Counter()
+        for batch in batches:
+            counts[batch.column("partition")[0].as_py()] += batch.num_rows
+        sample.is_whole = max(counts.values(), default=0) < count
         formats = _formats_of(batches, formats)
         decode = None
         if options := formats.options(Side.READ, session, ()):
@@ -199,7 +210,7 @@ def sample_findings(sample: Sample) -> Iterator[Finding]:
     letters = ", ".join(f"{op} {count:,}" for op, count in ops.most_common())
     yield ok("records", f"{counts}{f' ({letters})' if letters else ''}")
     if not ops:
-        yield unknown("rows", "there are none in the records that were read: give a larger --count")
+        yield sample.none("rows")
         return
     yield _envelope(sample)
     yield from _keys(sample)
@@ -282,7 +293,7 @@ def _tombstones(sample: Sample) -> Finding:
             without_tombstone.discard(partition_key)
             with_tombstone += 1
     if not deletes:
-        return unknown("tombstones", "no deletes were read: give a larger --count")
+        return sample.none("deletes")
     if not with_tombstone:
         return problem(
             "tombstones",
@@ -296,7 +307,7 @@ def _before(sample: Sample) -> Iterator[Finding]:
     """Check what updates say of the row before, and of large values that they do not change."""
     updates = sample.rows("u")
     if not updates:
-        yield unknown("updates", "none were read: give a larger --count")
+        yield sample.none("updates")
         return
     have = sum(record.change.before is not None for record in updates)
     text = f"{have:,} of {counted(len(updates), 'update')} have the row before the change"
@@ -364,13 +375,15 @@ def _decimals(envelope: connect_types.ConnectType) -> dict[str, bool]:
 
 def topic_findings(admin: BoundedAdmin, topic: str, sample: Sample) -> Iterator[Finding]:
     """Check the topic's settings, and the connector's other topics."""
+    rows = sample.rows()
+    if not rows:
+        return
     settings = topic_settings(admin, topic)
     if isinstance(settings, KafkaError):
         yield unknown("retention", settings)
     else:
-        yield _retention(settings)
-    rows = sample.rows()
-    prefix = str(rows[0].change.source.get("name", "")) if rows else ""
+        yield _retention(settings, sample)
+    prefix = str(rows[0].change.source.get("name", ""))
     if not prefix:
         return
     names = set(admin.list_topics())
@@ -387,15 +400,22 @@ def topic_findings(admin: BoundedAdmin, topic: str, sample: Sample) -> Iterator[
         yield ok("transactions", f"{prefix}.transaction has where each begins and ends")
 
 
-def _retention(settings: Mapping[str, str]) -> Finding:
+def _retention(settings: Mapping[str, str], sample: Sample) -> Finding:
     policy = settings.get("cleanup.policy", "")
     if "compact" in policy and "delete" not in policy:
         return ok("retention", f"cleanup.policy={policy}: the last change of each key stays")
     milliseconds = int(settings.get("retention.ms") or -1)
     if milliseconds < 0:
         return ok("retention", "unlimited: all changes stay")
-    return problem(
-        "retention",
+    text = (
         f"changes are deleted after {duration_text(milliseconds / 1000)}, also the last one of a "
-        "row: a table that is built later lacks rows. Set cleanup.policy=compact, or keep a table",
+        "row: a table that is built later lacks rows. Keep a table"
     )
+    if any(record.key is None for record in sample.records):
+        text += ", or set retention.ms=-1: a compacted topic would refuse the records without a key"
+    else:
+        text += (
+            ", or set cleanup.policy=compact if no record will lack a key: a compacted topic "
+            "refuses truncates and rows without a key, and then the connector fails"
+        )
+    return problem("retention", text)

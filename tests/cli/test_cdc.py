@@ -184,6 +184,7 @@ def test_what_hurts(fake, command):
     assert "note (1)" in hurts["updates"]
     assert "the JSON has no schema" in hurts["types"]
     assert "also the last one of a row" in hurts["retention"]
+    assert "a compacted topic would refuse" in hurts["retention"]
     assert "heartbeat.interval.ms" in hurts["heartbeats"]
 
 
@@ -218,7 +219,24 @@ def test_another_envelope_is_named(fake, command, value, mark, text):
 
 def test_an_empty_topic_cannot_be_checked(fake, command):
     send(fake)
-    assert findings(command)["records"][0] == "??"
+    assert findings(command).keys() == {"records"}
+
+
+def test_a_larger_count_is_advised_where_it_can_help(fake, command):
+    change = ({"id": 1}, envelope("c", None, {"id": 1}))
+    send(fake, change)
+    send(fake, change, ({"serverName": "shop"}, {"ts_ms": 5}), topic="beats")
+    found = findings(command)
+    assert found["updates"] == found["deletes"] == ("??", "the topic has none")
+    assert "cleanup.policy=compact if no record will lack a key" in found["retention"][1]
+    found = findings(command, "beats", "--count=1")
+    assert found.keys() == {"records", "rows"}
+    assert found["rows"] == ("??", "none were read: give a larger --count")
+
+
+def test_a_topic_with_truncates_is_not_to_be_compacted(fake, command):
+    send(fake, ({"id": 1}, envelope("c", None, {"id": 1})), (None, envelope("t")))
+    assert "a compacted topic would refuse" in findings(command)["retention"][1]
 
 
 def test_avro_has_the_types_of_the_database(fake, command):
