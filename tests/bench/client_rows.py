@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
@@ -22,6 +21,7 @@ from tests.bench.data import make_topic, open_cluster, records_in, remove_topic
 from tests.bench.results import WRITTEN, Row
 from tests.bench.turns import take_turns
 from tests.support.options import parse_fetch_options, parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 PARTITIONS = 4
 SEND_ROWS = 16384
@@ -257,7 +257,10 @@ def write(
             "linger.ms": str(rivals.LINGER_MS),
         }
     )
-    with open_cluster(bootstrap_servers) as cluster, ColumnProducer(cluster, options) as producer:
+    with (
+        open_cluster(bootstrap_servers) as cluster,
+        PartitionProducer(cluster, options) as producer,
+    ):
         for turn, low in enumerate(range(0, len(data.timestamps_ms), SEND_ROWS)):
             producer.send(topic, turn % partitions, cut(data, low, SEND_ROWS))
         producer.flush()

@@ -16,10 +16,10 @@ import pyarrow as pa
 from sparkkafka.client import Admin
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.support.options import parse_client_options, parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 from tests.support.topics import create_topic, delete_topic
 
 KILO_BATCH, MEGA_BATCH = 16 * 1024, 1 << 20
@@ -105,7 +105,10 @@ def write_topic(bootstrap_servers: str, topic: Topic) -> Contents:
     if topic.partitions > _MAX_MADE_AT_ONCE:
         with Admin({"bootstrap.servers": bootstrap_servers}) as admin:
             admin.create_partitions({topic.name: topic.partitions}).all()
-    with open_cluster(bootstrap_servers) as cluster, ColumnProducer(cluster, options) as producer:
+    with (
+        open_cluster(bootstrap_servers) as cluster,
+        PartitionProducer(cluster, options) as producer,
+    ):
         for piece in _spans(topic):
             for partition in range(topic.partitions):
                 producer.send(topic.name, partition, piece)

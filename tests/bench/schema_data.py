@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.protocol.columns.encode import RecordColumns
 from tests.bench.cases import PARTITIONS
 from tests.bench.data import make_topic, open_cluster, remove_topic
 from tests.bench.shapes import AVRO, JSON, PROTOBUF
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 BLOCK_ROWS = 25_000
 
@@ -228,7 +228,7 @@ def filled(
     ids = np.zeros(len(values), np.int64) if ids is None else ids
     total = made = 0
     options = parse_producer_options(config)
-    with open_cluster(servers) as cluster, ColumnProducer(cluster, options) as producer:
+    with open_cluster(servers) as cluster, PartitionProducer(cluster, options) as producer:
         make_topic(cluster, name, PARTITIONS)
         while made < rows:
             for partition in range(PARTITIONS):

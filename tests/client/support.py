@@ -12,7 +12,6 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.group.committed_offsets import commit_group_offsets
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
@@ -25,6 +24,7 @@ from sparkkafka.protocol.messages import (
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Fault, RecordedRequest
 from tests.support.options import parse_client_options, parse_fetch_options, parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 # Short waits: a fake broker answers immediately, and a test that hangs should not hang for long.
 QUICK = {
@@ -81,7 +81,9 @@ def write(
     """Write numbers 0..count-1, in turns of `per_send` to each partition; returns the metrics."""
     with (
         open_cluster(bootstrap, **config) as cluster,
-        ColumnProducer(cluster, parse_producer_options(settings(bootstrap, **config))) as producer,
+        PartitionProducer(
+            cluster, parse_producer_options(settings(bootstrap, **config))
+        ) as producer,
     ):
         for turn, start in enumerate(range(0, count, per_send)):
             numbers = range(start, min(start + per_send, count))

@@ -14,7 +14,6 @@ import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.consumer.consumer import Consumer
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import ErrorCode, ProduceError, Written
@@ -33,6 +32,7 @@ from tests.client.support import (
     write,
 )
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 MAX_REQUEST_BYTES = 1_046_527
 SERVERS = "my-namespace.servicebus.windows.net:9093"
@@ -107,7 +107,7 @@ def send_a_megabyte(cluster: Cluster, servers: Any, *, batches: int, **config: A
         headers=None,
         timestamps_ms=np.array([1_700_000_000_000]),
     )
-    with ColumnProducer(cluster, options) as producer:
+    with PartitionProducer(cluster, options) as producer:
         for partition in range(batches):
             producer.send("t", partition, record)
         producer.flush()

@@ -18,7 +18,6 @@ import pytest
 from sparkkafka.client import Admin, Connection, Consumer, Producer
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import SingleTransaction, init_transactions
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import (
@@ -41,6 +40,7 @@ from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.hostile import HostileServer, Peer
 from tests.client.support import QUICK, values_of
 from tests.support.certificates import Identity, signed
+from tests.support.partition_producer import PartitionProducer
 
 AUTHORITY = signed("authority")
 SERVER = signed("broker", AUTHORITY, hosts=("127.0.0.1",))
@@ -249,7 +249,10 @@ def test_each_class_of_the_library(tmp_path: Path, act: Callable[[Config], None]
 
 def produce_for_spark(config: Config) -> None:
     options = parse_write_options(for_spark(config, topic="t"))
-    with Cluster(options.client) as cluster, ColumnProducer(cluster, options.producer) as producer:
+    with (
+        Cluster(options.client) as cluster,
+        PartitionProducer(cluster, options.producer) as producer,
+    ):
         for _ in range(50):
             producer.send("t", 0, values_of(range(1)))
             producer.flush()
@@ -297,7 +300,10 @@ def produce_much(config: Config) -> None:
 
 def produce_much_for_spark(config: Config) -> None:
     options = parse_write_options(for_spark(config, topic="t"))
-    with Cluster(options.client) as cluster, ColumnProducer(cluster, options.producer) as producer:
+    with (
+        Cluster(options.client) as cluster,
+        PartitionProducer(cluster, options.producer) as producer,
+    ):
         for _ in range(1000):
             producer.send("t", 0, values_of(range(100)))
 

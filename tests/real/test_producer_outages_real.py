@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
 from tests.client.support import numbers, open_cluster, values_of
 from tests.real.peers import confluent_read
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 pytestmark = pytest.mark.real
 
@@ -73,7 +73,7 @@ def columns(servers: str, topic: str, over: threading.Event) -> int:
     whose newest record is older than a day (producer.id.expiration.ms), and knows no repetition."""
     options = parse_producer_options({"bootstrap.servers": servers})
     count = 0
-    with open_cluster(servers) as cluster, ColumnProducer(cluster, options) as producer:
+    with open_cluster(servers) as cluster, PartitionProducer(cluster, options) as producer:
         while not over.is_set():
             for partition in range(PARTITIONS):
                 rows = values_of(range(count, count + 5))

@@ -19,7 +19,6 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import AuthenticationError, BrokerError, KafkaError, ProduceError
@@ -36,6 +35,7 @@ from tests.real.secured import (
 )
 from tests.support.certificates import signed
 from tests.support.options import parse_client_options, parse_fetch_options, parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 from tests.support.token_server import Signer
 from tests.support.waiting import wait_until
 
@@ -66,7 +66,7 @@ def columns(values: list[bytes]) -> RecordColumns:
 def write(config: dict[str, str], topic: str, values: list[bytes]) -> None:
     with (
         Cluster(parse_client_options(config)) as cluster,
-        ColumnProducer(cluster, parse_producer_options(config)) as producer,
+        PartitionProducer(cluster, parse_producer_options(config)) as producer,
     ):
         producer.send(topic, 0, columns(values))
         producer.flush()
@@ -228,7 +228,7 @@ def test_a_hundred_megabytes(secured: Secured, topic: str) -> None:
     count = 100_000_000 // len(value)
     with (
         Cluster(parse_client_options(config)) as cluster,
-        ColumnProducer(cluster, parse_producer_options(config)) as producer,
+        PartitionProducer(cluster, parse_producer_options(config)) as producer,
     ):
         for start in range(0, count, 50):
             producer.send(topic, 0, columns([value] * min(50, count - start)))
@@ -417,7 +417,7 @@ def test_sessions_are_renewed_while_records_flow(secured: Secured) -> None:
         config = config_of(mechanism, "writer")
         with (
             Cluster(parse_client_options(config)) as cluster,
-            ColumnProducer(cluster, parse_producer_options(config)) as producer,
+            PartitionProducer(cluster, parse_producer_options(config)) as producer,
         ):
             for number in range(count):
                 producer.send(f"sessions-{mechanism}", 0, columns([b"%d" % number]))

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.errors import BrokerError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.partitioning import KEY_RULES
@@ -21,6 +20,7 @@ from tests.real.peers import (
     our_rows,
 )
 from tests.support.options import parse_client_options, parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 murmur2_partitions = KEY_RULES["murmur2_random"].partitions
 
@@ -46,7 +46,7 @@ def write(bootstrap: str, topic: str, records: list[Record], partition: int = 0,
     }
     with (
         Cluster(parse_client_options(settings)) as cluster,
-        ColumnProducer(cluster, parse_producer_options(settings)) as producer,
+        PartitionProducer(cluster, parse_producer_options(settings)) as producer,
     ):
         producer.send(topic, partition, columns_of(records))
 

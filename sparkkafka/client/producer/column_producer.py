@@ -25,7 +25,6 @@ from sparkkafka.client.producer.record_accumulator import RecordAccumulator, Row
 from sparkkafka.client.producer.sender import ProducerMetrics, Sender
 from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.producer.transactions import SingleTransaction
-from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     EncodeError,
@@ -36,7 +35,6 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.columns.encode import (
-    RecordColumns,
     oversized_record,
 )
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
@@ -59,7 +57,7 @@ class ColumnProducer:
     """Producer of one thread, idempotent unless `options` say otherwise. Use it under `with`.
 
     >>> with ColumnProducer(cluster, options) as producer:          # doctest: +SKIP
-    ...     producer.send("orders", 0, RecordColumns(keys, values, None, timestamps_ms))
+    ...     producer.append(partitioner.partition_rows(rows, timestamp_ms))
     ...     producer.flush()
 
     Leaving the block without an exception flushes; with one it drops what is not sent. Records are
@@ -125,15 +123,6 @@ class ColumnProducer:
         ProduceError if an earlier record failed; KafkaTimeoutError after max.block.ms.
         """
         self._guard(lambda: self._append(records))
-
-    def send(self, topic: str, partition: int, columns: RecordColumns) -> None:
-        """Check and append records of one partition."""
-        count = len(columns.timestamps_ms)
-        if count:
-            tps = [TopicPartition(topic, partition)]
-            records = PartitionedRecords(columns, tps, [count], range(count))
-            self.check_sizes(records)
-            self.append(records)
 
     def close_batches(self) -> None:
         """Close all batches, whatever linger.ms says.

@@ -25,7 +25,6 @@ from sparkkafka.client.net import connection as connection_module
 from sparkkafka.client.net.connecting import MAX_OPENING_FRAME_BYTES
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import join_small
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.config.options import (
     ClientOptions,
 )
@@ -58,6 +57,7 @@ from tests.client.support import (
 from tests.support.certificates import Identity, signed
 from tests.support.frames import variables_of
 from tests.support.options import parse_client_options, parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 AUTHORITY = signed("authority")
 SERVER = signed("broker", AUTHORITY, hosts=("localhost", "127.0.0.1", "::1"))
@@ -449,7 +449,7 @@ def test_a_wrong_password_at_a_leader(fake_cluster_factory: Any, monkeypatch: An
         os.environ["SECW_PASSWORD"] = "hush-wrong"
         bootstrap = cluster.sasl_attempts.copy()
         with pytest.raises(KafkaError) as caught:
-            with ColumnProducer(client, parse_producer_options(settings(cluster))) as producer:
+            with PartitionProducer(client, parse_producer_options(settings(cluster))) as producer:
                 for partition in range(3):
                     producer.send("t", partition, values_of(range(10)))
                 producer.flush()

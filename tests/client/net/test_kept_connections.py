@@ -15,7 +15,6 @@ import pytest
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.net import pool
 from sparkkafka.client.net.pool import CONNECTION_CACHE
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import OptionError
@@ -27,6 +26,7 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import QUICK, open_cluster, settings, values_of, write
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 ROWS = 60
 COLUMNS = default_columns(include_headers=False)
@@ -299,7 +299,7 @@ def test_the_next_writer_makes_none(filled: FakeCluster) -> None:
         with (
             SingleTransaction(client, f"tid-{number}", 60_000, 5_000) as transaction,
             Cluster(client, for_task=True) as cluster,
-            ColumnProducer(cluster, given, transaction) as producer,
+            PartitionProducer(cluster, given, transaction) as producer,
         ):
             producer.send("t", number % 3, values_of(range(10)))
             producer.flush()

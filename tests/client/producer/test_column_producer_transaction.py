@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.transactions import (
     FENCED,
     SingleTransaction,
@@ -22,6 +21,7 @@ from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, KafkaTimeoutEr
 from sparkkafka.testing.fake.faults import CutFrame, Drop, ErrorResponse
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
 from tests.support.options import parse_client_options, parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 from tests.support.properties import seeds
 
 RELEASES = ["2.1", "2.8", "3.9", "4.0"]
@@ -45,7 +45,7 @@ def producing(fake, transaction, **config):
     config = SMALL | config
     with (
         open_cluster(fake) as cluster,
-        ColumnProducer(
+        PartitionProducer(
             cluster, parse_producer_options(settings(fake, **config)), transaction
         ) as made,
     ):
@@ -381,7 +381,7 @@ def test_the_broker_ends_it_after_its_timeout(fake):
 def test_a_producer_that_failed_stays_failed(fake):
     fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="AddPartitionsToTxn")
     with transaction_of(fake) as transaction, open_cluster(fake) as cluster:
-        producer = ColumnProducer(
+        producer = PartitionProducer(
             cluster, parse_producer_options(settings(fake, **SMALL)), transaction
         )
         for _ in range(2):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.errors import (
     EncodeError,
     ErrorCode,
@@ -20,6 +19,7 @@ from sparkkafka.errors import (
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import log_values, open_cluster, settings, values_of
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 from tests.support.waiting import wait_until
 
 WRITTEN, NOT, UNKNOWN = range(3)
@@ -34,7 +34,7 @@ def failure(cluster: Any, sends: list[tuple[int, int]], **config: Any) -> KafkaE
     given = settings(cluster, **config)
     with open_cluster(cluster, **config) as client:
         with pytest.raises(KafkaError) as raised:
-            with ColumnProducer(client, parse_producer_options(given)) as producer:
+            with PartitionProducer(client, parse_producer_options(given)) as producer:
                 for partition, count in sends:
                     producer.send("t", partition, values_of(range(count)))
     error = raised.value
@@ -54,7 +54,7 @@ def test_one_done_one_refused_one_without_response_one_never_sent(fake_cluster_f
     cluster.fault(Delay(60_000), api="Produce", topic="t", partition=2, times=None)
     # Not by way of number 3: on a connection that is open already something would be sent to it.
     with open_cluster(cluster.address(cluster.leader("t", 0)), **config) as client:
-        producer = ColumnProducer(client, parse_producer_options(given))
+        producer = PartitionProducer(client, parse_producer_options(given))
         producer.send("t", 0, values_of(range(10)))
         producer.flush()
         cluster.broker_down(cluster.leader("t", 3), move_leaders=False)
@@ -135,7 +135,7 @@ def test_rows_that_wait_for_a_full_batch_are_not_written(fake_cluster):
     fake_cluster.fault(ErrorCode.INVALID_RECORD, api="Produce")
     given = settings(fake_cluster, linger_ms=60_000, batch_size=500)
     with open_cluster(fake_cluster) as cluster:
-        producer = ColumnProducer(cluster, parse_producer_options(given))
+        producer = PartitionProducer(cluster, parse_producer_options(given))
         producer.send("t", 1, values_of(range(3)))
         with pytest.raises(ProduceError) as raised:
             for _ in range(100):
@@ -147,7 +147,7 @@ def test_without_acks_nobody_knows_what_was_sent(fake_cluster):
     fake_cluster.create_topic("t")
     given = settings(fake_cluster, acks=0, linger_ms=0)
     with open_cluster(fake_cluster) as cluster:
-        producer = ColumnProducer(cluster, parse_producer_options(given))
+        producer = PartitionProducer(cluster, parse_producer_options(given))
         producer.send("t", 0, values_of(range(3)))
         assert producer.outcomes() == {("t", 0): outcome(unknown=3)}
 
@@ -176,7 +176,7 @@ def test_an_error_of_the_caller_says_what_is_written_by_then(fake_cluster):
     fake_cluster.create_topic("t")
     with open_cluster(fake_cluster) as cluster:
         with pytest.raises(EncodeError, match=r"^bad row; 1 partition so far: 1,500 records writt"):
-            with ColumnProducer(
+            with PartitionProducer(
                 cluster, parse_producer_options(settings(fake_cluster))
             ) as producer:
                 producer.send("t", 0, values_of(range(1_500)))

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.errors import (
     DeliveryTimeoutError,
@@ -36,6 +35,7 @@ from tests.client.support import (
     write,
 )
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 from tests.support.properties import seeds
 from tests.support.waiting import finish
 
@@ -251,7 +251,7 @@ def test_a_producer_that_failed_stays_failed(fake_cluster):
     fake_cluster.create_topic("t")
     fake_cluster.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api="Produce")
     with open_cluster(fake_cluster) as cluster:
-        producer = ColumnProducer(cluster, parse_producer_options(settings(fake_cluster)))
+        producer = PartitionProducer(cluster, parse_producer_options(settings(fake_cluster)))
         producer.send("t", 0, values_of(range(10)))
         with pytest.raises(ProduceError) as first:
             producer.flush()
@@ -333,7 +333,7 @@ def test_order_survives_a_leader_that_moves_while_another_partition_notices(
 
     given = settings(cluster, acks=acks, max_in_flight_requests_per_connection=1, linger_ms=0)
     with open_cluster(cluster) as client:
-        with ColumnProducer(client, parse_producer_options(given)) as producer:
+        with PartitionProducer(client, parse_producer_options(given)) as producer:
             for partition in (0, 1):
                 producer.send("t", partition, values_of(range(1)))
             producer.flush()

@@ -16,7 +16,6 @@ from sparkkafka.client.cluster import cluster as cluster_module
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer import sender
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.producer.transactions import SingleTransaction, end_transactions
 from sparkkafka.errors import (
@@ -32,6 +31,7 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import log_values, numbers, open_cluster, read, settings, values_of
 from tests.support.options import parse_client_options, parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 from tests.support.waiting import wait_until
 
 WAIT_S = 20
@@ -286,7 +286,7 @@ def test_a_producer_id_is_asked_for_until_the_delivery_timeout(fake: FakeCluster
     given = settings(fake, **SHORT, linger_ms=0)
     with (
         open_cluster(fake) as cluster,
-        ColumnProducer(cluster, parse_producer_options(given)) as sink,
+        PartitionProducer(cluster, parse_producer_options(given)) as sink,
     ):
         sink.send("t", 0, values_of(range(10)))
         sink.flush()
@@ -298,7 +298,7 @@ def test_a_spark_task_goes_on(fake: FakeCluster, max_age_ms: int) -> None:
     given = settings(fake, **SHORT, linger_ms=0, metadata_max_age_ms=max_age_ms)
     with (
         open_cluster(fake, request_timeout_ms=200, metadata_max_age_ms=max_age_ms) as cluster,
-        ColumnProducer(cluster, parse_producer_options(given)) as sink,
+        PartitionProducer(cluster, parse_producer_options(given)) as sink,
     ):
         sink.send("t", 0, values_of(range(10)))
         sink.flush()
@@ -316,7 +316,7 @@ def test_a_spark_task_in_a_transaction_goes_on(fake: FakeCluster, when: str) -> 
     with (
         SingleTransaction(options, "x", 60_000, 200) as transaction,
         open_cluster(fake, request_timeout_ms=200) as cluster,
-        ColumnProducer(cluster, parse_producer_options(given), transaction) as sink,
+        PartitionProducer(cluster, parse_producer_options(given), transaction) as sink,
     ):
         outage = contextlib.ExitStack()
         if when == "before it begins":
@@ -369,7 +369,7 @@ def sent_records(producer: Producer) -> float:
     return producer.metrics()["producer-metrics"]["record-send-total"]
 
 
-@pytest.mark.parametrize("owned", [True, False], ids=["Producer", "ColumnProducer"])
+@pytest.mark.parametrize("owned", [True, False], ids=["Producer", "PartitionProducer"])
 @pytest.mark.parametrize("known", [1, 2])
 def test_a_broker_that_knows_only_the_last_of_several_batches(
     fake: FakeCluster, owned: bool, known: int
@@ -408,7 +408,7 @@ def test_a_broker_that_knows_only_the_last_of_several_batches(
     else:
         with (
             open_cluster(fake) as cluster,
-            ColumnProducer(cluster, parse_producer_options(given)) as sink,
+            PartitionProducer(cluster, parse_producer_options(given)) as sink,
         ):
             sink.send("t", 0, values_of(range(1)))
             sink.flush()

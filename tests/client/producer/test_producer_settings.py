@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.client import Deadline, Producer
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError, Written
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.records.batches import RecordBatch
@@ -23,6 +22,7 @@ from sparkkafka.protocol.records.codecs import Codec
 from sparkkafka.testing.fake.faults import Delay, RecordedRequest
 from tests.client.support import log_values, numbers, open_cluster, settings, values_of, write
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 SMALL = {"batch_size": 400, "linger_ms": 0}
 JITTER = 0.8  # a wait is at least so much of what the setting says
@@ -192,7 +192,7 @@ def test_the_time_that_the_callers_rows_take_to_come_does_not_count(fake_cluster
         fake_cluster, max_in_flight_requests_per_connection=in_flight, **SMALL, **config
     )
     with open_cluster(fake_cluster, **config) as cluster:
-        with ColumnProducer(cluster, parse_producer_options(given)) as producer:
+        with PartitionProducer(cluster, parse_producer_options(given)) as producer:
             producer.send("t", 0, values_of(range(200)))
             time.sleep(2.2)
             producer.send("t", 0, values_of(range(200, 400)))
@@ -209,7 +209,7 @@ def test_linger_lets_rows_of_later_calls_join_a_batch(fake_cluster, linger_ms, c
     fake_cluster.create_topic("t")
     given = settings(fake_cluster, linger_ms=linger_ms)
     with open_cluster(fake_cluster) as cluster:
-        with ColumnProducer(cluster, parse_producer_options(given)) as producer:
+        with PartitionProducer(cluster, parse_producer_options(given)) as producer:
             for number in range(3):
                 producer.send("t", 0, values_of(range(number, number + 1)))
                 if number == 0:
@@ -252,7 +252,7 @@ def test_a_record_above_max_request_size_is_refused_before_it_is_sent(fake_clust
     large = RecordColumns(None, pa.array([b"x" * 200]), None, np.zeros(1, np.int64))
     given = settings(fake_cluster, max_request_size=150)
     with open_cluster(fake_cluster) as cluster:
-        producer = ColumnProducer(cluster, parse_producer_options(given))
+        producer = PartitionProducer(cluster, parse_producer_options(given))
         with pytest.raises(ProduceError, match=r" max\.request\.size=150") as raised:
             producer.send("t", 0, large)
     assert raised.value.written is Written.NO
@@ -266,7 +266,7 @@ def test_requests_in_flight_are_limited(fake_cluster, limit):
     most, handled = 0, 0
 
     with open_cluster(fake_cluster) as cluster:
-        producer = ColumnProducer(cluster, parse_producer_options(given))
+        producer = PartitionProducer(cluster, parse_producer_options(given))
 
         def count(request):
             nonlocal most, handled
@@ -296,7 +296,7 @@ def compressed(cluster: Any, topic: str, **config: Any) -> list[RecordBatch]:
     cluster.create_topic(topic)
     with open_cluster(cluster) as client:
         options = parse_producer_options(settings(cluster, **config))
-        with ColumnProducer(client, options) as producer:
+        with PartitionProducer(client, options) as producer:
             producer.send(topic, 0, texts(2_000))
     assert len(log_values(cluster, topic)) == 2_000
     return batches(cluster, topic)
@@ -343,7 +343,7 @@ def test_a_slow_broker_makes_the_caller_wait_not_the_memory_grow(fake_cluster):
     most = 0
     with (
         open_cluster(fake_cluster) as cluster,
-        ColumnProducer(cluster, parse_producer_options(given)) as producer,
+        PartitionProducer(cluster, parse_producer_options(given)) as producer,
     ):
         for start in range(0, 2_000, 100):
             producer.send("t", 0, values_of(range(start, start + 100)))
@@ -370,7 +370,7 @@ def test_buffer_memory_is_what_brokers_have_not_acknowledged(fake_cluster, limit
 
     fake_cluster.fault(hold, api="Produce", times=None)
     with open_cluster(fake_cluster) as cluster:
-        with ColumnProducer(cluster, parse_producer_options(given)) as producer:
+        with PartitionProducer(cluster, parse_producer_options(given)) as producer:
             for start in range(0, 2_500, 50):
                 columns = values_of(range(start, start + 50))
                 producer.send("t", 0, columns)
@@ -384,7 +384,7 @@ def test_max_block_ms_ends_the_wait_for_room(fake_cluster):
     fake_cluster.fault(Delay(60_000), api="Produce", times=None)
     given = settings(fake_cluster, buffer_memory=2_000, max_block_ms=300, **SMALL)
     with open_cluster(fake_cluster) as cluster:
-        producer = ColumnProducer(cluster, parse_producer_options(given))
+        producer = PartitionProducer(cluster, parse_producer_options(given))
         with pytest.raises(KafkaTimeoutError, match=r" max\.block\.ms=300"):
             for start in range(0, 20_000, 100):
                 producer.send("t", 0, values_of(range(start, start + 100)))
@@ -410,7 +410,7 @@ def test_metadata_are_asked_for_again_at_their_age(fake_cluster, age_ms, again):
     fake_cluster.create_topic("t")
     given = settings(fake_cluster, metadata_max_age_ms=age_ms, linger_ms=0)
     with open_cluster(fake_cluster, metadata_max_age_ms=age_ms) as cluster:
-        with ColumnProducer(cluster, parse_producer_options(given)) as producer:
+        with PartitionProducer(cluster, parse_producer_options(given)) as producer:
             for number in range(25):
                 producer.send("t", 0, values_of(range(number, number + 1)))
                 time.sleep(0.05)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.errors import (
     ErrorCode,
@@ -26,6 +25,7 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import log_values, numbers, open_cluster, settings, values_of
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 WAIT_S = 20
 FOREVER = {"linger_ms": 3_600_000, "delivery_timeout_ms": 7_200_000}
@@ -131,7 +131,7 @@ def test_a_task_that_writes_columns_ends_and_says_so(fake_cluster: FakeCluster) 
     given = settings(fake_cluster)
     with open_cluster(fake_cluster) as client:
         with pytest.raises(ProduceError, match="may have been written") as raised:
-            with ColumnProducer(client, parse_producer_options(given)) as producer:
+            with PartitionProducer(client, parse_producer_options(given)) as producer:
                 producer.send("t", 0, values_of(range(5)))
                 producer.flush()
                 lose_and_refuse(fake_cluster, Drop.AFTER)

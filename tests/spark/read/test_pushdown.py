@@ -19,7 +19,6 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader
 
 from sparkkafka.client import Producer
-from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import DataLossError, OptionError
@@ -31,6 +30,7 @@ from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import open_cluster
 from tests.client.support import settings as client_settings
 from tests.support.options import parse_producer_options
+from tests.support.partition_producer import PartitionProducer
 
 if not hasattr(DataSourceReader, "pushFilters"):
     pytest.skip("Spark hands filters to Python since 4.1", allow_module_level=True)
@@ -344,7 +344,7 @@ def write_times(bootstrap: Any, topic: str, partition: int, times_ms: list[int],
     )
     with (
         open_cluster(bootstrap) as cluster,
-        ColumnProducer(
+        PartitionProducer(
             cluster, parse_producer_options(client_settings(bootstrap, **config))
         ) as producer,
     ):
