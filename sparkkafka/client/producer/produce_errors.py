@@ -10,7 +10,6 @@ import enum
 from typing import NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.configs import topic_configs
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.partition_queue import ProducerBatch
 from sparkkafka.client.values import TopicPartition
@@ -233,6 +232,8 @@ def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, co
 
 def _settings_text(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...]) -> str:
     """Return the topic's settings of these names, for a message: name=value, name=value."""
+    from sparkkafka.client.cluster.configs import topic_configs  # imports all messages of Admin
+
     try:
         # The job has failed: its error must not wait long.
         found = topic_configs(cluster, tp.topic, names, deadline=Deadline(3_000))

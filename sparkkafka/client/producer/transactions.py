@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.configs import broker_configs
 from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
     NO_VERSION,
@@ -783,6 +782,8 @@ class ProducerTransactions(SenderTransaction):
 def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
     """Return the largest transaction timeout that a broker allows, or Kafka's default for it if
     this user may not see settings of brokers. Raises KafkaTimeoutError."""
+    from sparkkafka.client.cluster.configs import broker_configs  # imports all messages of Admin
+
     try:
         configs = broker_configs(cluster, node_id, [MAX_TIMEOUT_CONFIG], deadline=deadline)
     except BrokerError as error:

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic, create_topics
 from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
@@ -25,12 +24,12 @@ from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError
 from sparkkafka.protocol.records.arrow import or_zero
-from sparkkafka.spark.exactly_once.task import TaskAttempt, task_transaction
 from sparkkafka.spark.metric_reports import query_id
 from sparkkafka.spark.write.commit_message import KafkaCommitMessage
 
 if TYPE_CHECKING:
     from sparkkafka.schemas.column import EncodePlan
+    from sparkkafka.spark.exactly_once.task import TaskAttempt
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +68,8 @@ def write_rows(
     with ExitStack() as stack:
         transaction = None
         if attempt is not None:
+            from sparkkafka.spark.exactly_once.task import task_transaction
+
             transaction = stack.enter_context(task_transaction(attempt, options))
         cluster = stack.enter_context(Cluster(options.client, for_task=True))
         producer = stack.enter_context(ColumnProducer(cluster, options.producer, transaction))
@@ -212,6 +213,8 @@ def _create_topics(
     cluster: Cluster, options: WriteOptions, names: Sequence[str], deadline: Deadline
 ) -> None:
     """Create the topics as the options createTopic.* say. One that exists by now is no error."""
+    from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic, create_topics
+
     topics = [
         NewTopic(
             name,
