@@ -109,7 +109,7 @@ def nothing_is_cached() -> Iterator[None]:
 
 @pytest.fixture
 def connect_port() -> Iterator[None]:
-    """Spark's local Connect server always has the same port: one test of this user at a time."""
+    """A Connect server of `remote("local")` always has the same port: one test at a time."""
     path = Path(tempfile.gettempdir(), f"sparkkafka-connect-{os.getuid()}.lock")
     until_s = time.monotonic() + 900
     with path.open("w") as file:
@@ -163,6 +163,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")  # of `connect_url`
+        .config("spark.connect.grpc.binding.port", "0")
     )
     # Jars cannot be added to a running JVM's class loader in time, so the rival is loaded from the
     # start when it is at hand; `jvm_connector` says what to do when it is not. So are Spark's Avro
@@ -182,6 +184,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect_url(spark: SparkSession) -> str:
+    """The URL of a Spark Connect server in the JVM of `spark`: a JVM less for each client."""
+    package: Any = spark._jvm.org.apache.spark.sql.connect.service  # type: ignore[union-attr]
+    service = getattr(getattr(package, "SparkConnectService$"), "MODULE$")
+    service.start(spark._jsc.sc())
+    return f"sc://127.0.0.1:{service.localPort()}"
 
 
 @pytest.fixture(scope="session")

@@ -138,8 +138,8 @@ import json, sys, time
 import sparkkafka
 from pyspark.sql import SparkSession
 
-servers, topic, folder = sys.argv[1:]
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+url, servers, topic, folder = sys.argv[1:]
+spark = SparkSession.builder.remote(url).getOrCreate()
 kafka = {"kafka.bootstrap.servers": servers}
 metrics = sparkkafka.metrics(spark, kafka, every_s=0.2)
 query = (
@@ -166,12 +166,11 @@ spark.stop()
 """
 
 
-@pytest.mark.usefixtures("connect_port")
-def test_over_connect(kafka_cluster: Any, new_topic: Any, tmp_path: Path) -> None:
+def test_over_connect(kafka_cluster: Any, new_topic: Any, tmp_path: Path, connect_url: str) -> None:
     servers, topic = kafka_cluster.bootstrap_servers, new_topic()
     size_bytes = fill(servers, topic)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CONNECT, servers, topic, str(tmp_path)],
+        [sys.executable, "-W", "ignore", "-c", CONNECT, connect_url, servers, topic, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=240,

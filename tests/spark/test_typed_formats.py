@@ -198,16 +198,15 @@ def test_functions_where_spark_has_no_arrow_udf(
     names["check"](spark, registry.url)
 
 
-@pytest.mark.usefixtures("connect_port")
 def test_functions_and_reads_over_connect(
-    options: dict[str, str], registry: SmallRegistry, cluster: FakeCluster
+    options: dict[str, str], registry: SmallRegistry, cluster: FakeCluster, connect_url: str
 ) -> None:
     number = registry.add("orders-value", json.dumps(ORDER_1))
     Topics(cluster, registry).put("orders", [framed(number, ORDER_1, {"id": 5, "who": "a"})])
     code = f"""
 {FUNCTIONS}
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+spark = SparkSession.builder.remote({connect_url!r}).getOrCreate()
 check(spark, {registry.url!r})
 rows = spark.read.format("pykafka").options(**{options!r}).option("subscribe", "orders").load()
 assert rows.select("value.who").collect()[0].who == "a"

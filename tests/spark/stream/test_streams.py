@@ -409,8 +409,8 @@ from pyspark.sql.connect.streaming.query import StreamingQuery
 from sparkkafka.spark.stream.progress import _NotebookOutput
 from sparkkafka.spark.stream.progress import chart_html
 
-servers, topic, folder = sys.argv[1:]
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+url, servers, topic, folder = sys.argv[1:]
+spark = SparkSession.builder.remote(url).getOrCreate()
 group = "of-" + topic
 options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "kafka.group.id": group,
            "startingOffsets": "earliest"}
@@ -445,23 +445,22 @@ spark.stop()
 """
 
 
-@pytest.mark.usefixtures("connect_port")
 def test_foreach_batch_flush_and_lag_over_connect(
-    new_topic: Any, produce: Any, kafka_cluster: Any, tmp_path: Path
+    new_topic: Any, produce: Any, kafka_cluster: Any, tmp_path: Path, connect_url: str
 ) -> None:
     topic = new_topic()
     produce(topic, 0, 0, 30)
     servers = kafka_cluster.bootstrap_servers
     code, printed = CONNECT, ""
-    if pyspark.__version__ >= "4.3":  # the recipe runs in the same server, to start only one
+    if pyspark.__version__ >= "4.3":  # the recipe runs in the same process, to start only one
         recipe = page("docs/recipes/connect-foreach-batch.md")
         (printed,) = (text for language, text in blocks(recipe) if language == "")
         code = "\n".join([*snippets(recipe), CONNECT])
-        code = code.replace("sc://localhost:15002/;token=change-me", "local[2]")
+        code = code.replace("sc://localhost:15002/;token=change-me", connect_url)
         code = code.replace("localhost:9092", servers).replace("checkpoints/", f"{tmp_path}/")
         code = code.replace("visit", f"visit{time.time_ns()}")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, servers, topic, str(tmp_path)],
+        [sys.executable, "-W", "ignore", "-c", code, connect_url, servers, topic, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=180,
