@@ -64,6 +64,7 @@ def set_environment(environment: MutableMapping[str, str], folder: Path) -> None
     environment["SPARK_LAUNCHER_OPTS"] = " ".join([*QUICK, "-Xshare:auto"])
     spark = [*QUICK, *_sharing(_archive("spark")), f"-Djava.io.tmpdir={folder / 'tmp'}"]
     spark.append("-Dspark.ui.enabled=false")  # unless a session asks for it
+    spark.append("-XX:MetaspaceSize=512m")  # else the heap is collected for more classes, twice
     environment["SPARK_SUBMIT_OPTS"] = " ".join(spark)
     environment["KAFKA_JVM_PERFORMANCE_OPTS"] = " ".join([*QUICK, *_sharing(_archive("kafka"))])
 
