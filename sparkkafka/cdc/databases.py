@@ -30,21 +30,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sparkkafka.cdc import net_changes
 from sparkkafka.cdc.merge_sql import UNKNOWN_VALUE, HistoryMerge, Merge
-from sparkkafka.cdc.net_changes import (
-    DELETED,
-    IS_CURRENT,
-    PLACE,
-    POSITION,
-    SEPARATOR,
-    STARTED,
-    TRUNCATED,
-    UNAVAILABLE,
-    VALID_FROM,
-    VALID_TO,
-    Changes,
-    column_at,
-)
 from sparkkafka.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -53,11 +40,11 @@ if TYPE_CHECKING:
 _TAKEN = (BinaryType, BooleanType, DoubleType, FloatType, IntegralType, StringType)
 """What the drivers of both databases take; other values are passed as text."""
 _FLAGS = {
-    POSITION: POSITION,
-    DELETED: "1 = 1",
-    TRUNCATED: "1 = 1",
-    UNAVAILABLE: "''",
-    STARTED: "1 = 1",
+    net_changes.POSITION: net_changes.POSITION,
+    net_changes.DELETED: "1 = 1",
+    net_changes.TRUNCATED: "1 = 1",
+    net_changes.UNAVAILABLE: "''",
+    net_changes.STARTED: "1 = 1",
 }
 """The columns that are staged besides those of the row, and values of their types."""
 _STAGED = "sparkkafka_changes"
@@ -126,7 +113,11 @@ _DIALECTS = {
 
 
 def apply_to_database(
-    changes: Changes, target: str, connect: Callable[[], Any], add_columns: bool, scd: int
+    changes: net_changes.Changes,
+    target: str,
+    connect: Callable[[], Any],
+    add_columns: bool,
+    scd: int,
 ) -> None:
     """Merge the changes in one transaction. The driver writes the rows."""
     read = changes.net if scd == 1 else changes.history
@@ -138,7 +129,7 @@ def apply_to_database(
             target=target,
             changes=_STAGED,
             keys=changes.keys,
-            columns=columns if scd == 1 else (*columns, VALID_FROM),
+            columns=columns if scd == 1 else (*columns, net_changes.VALID_FROM),
             quote='"',
             collate=dialect.collate,
         )
@@ -160,7 +151,7 @@ def apply_to_database(
         unknown = cursor.fetchone()
         if unknown is not None:
             text, *key = unknown
-            text = ", ".join(text.strip(SEPARATOR).split(SEPARATOR))
+            text = ", ".join(text.strip(net_changes.SEPARATOR).split(net_changes.SEPARATOR))
             raise SchemaError(f"{UNKNOWN_VALUE}{text}; table {target}, key {key}")
         if isinstance(merge, HistoryMerge):
             _insert(cursor, merge, merge.insert_versions)
@@ -204,11 +195,14 @@ def _prepare(
     """Create the tables unless they exist, and add the columns that the target lacks."""
     cursor = connection.cursor()
     types = {field.name: dialect.type_of(field.dataType) for field in rows.schema}
-    types |= {POSITION: f"text{dialect.collate}"}
+    types |= {net_changes.POSITION: f"text{dialect.collate}"}
     names, keys = merge.all_columns, merge.keys
     if isinstance(merge, HistoryMerge):
-        types |= {VALID_TO: types[VALID_FROM], IS_CURRENT: dialect.types[BooleanType]}
-        keys = (*keys, POSITION)
+        types |= {
+            net_changes.VALID_TO: types[net_changes.VALID_FROM],
+            net_changes.IS_CURRENT: dialect.types[BooleanType],
+        }
+        keys = (*keys, net_changes.POSITION)
     columns = {name: f"{merge.name(name)} {types[name]}" for name in names}
     cursor.execute(
         f"CREATE TABLE IF NOT EXISTS {merge.target}"
@@ -221,8 +215,10 @@ def _prepare(
         raise missing_columns(merge.target, missing)
     for name in missing:
         cursor.execute(f"ALTER TABLE {merge.target} ADD COLUMN {columns[name]}")
-    of_delete = ", ".join(columns[name] for name in (*merge.keys, *merge.of_delete, POSITION))
-    unique = merge.names(*merge.keys, POSITION)  # also an index for the lookups by key
+    of_delete = ", ".join(
+        columns[name] for name in (*merge.keys, *merge.of_delete, net_changes.POSITION)
+    )
+    unique = merge.names(*merge.keys, net_changes.POSITION)  # also an index for the lookups by key
     cursor.execute(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({of_delete}, UNIQUE ({unique}))")
     connection.commit()
 
@@ -230,7 +226,7 @@ def _prepare(
 def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tuple[bool, set[str]]:
     """Write the changes to a temporary table. Return whether there is a truncate among them, and
     which columns rows lack."""
-    flags = _FLAGS | ({PLACE: "''"} if isinstance(merge, HistoryMerge) else {})
+    flags = _FLAGS | ({net_changes.PLACE: "''"} if isinstance(merge, HistoryMerge) else {})
     names = (*merge.columns, *flags)
     cursor.execute(
         f"CREATE TEMPORARY TABLE {_STAGED} AS SELECT {merge.names(*merge.columns)},"
@@ -244,9 +240,9 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
     def values() -> Iterator[tuple[Any, ...]]:
         nonlocal truncated
         for row in staged.toLocalIterator():
-            truncated = truncated or row[TRUNCATED]
-            if not row[DELETED]:
-                unavailable.add(row[UNAVAILABLE])
+            truncated = truncated or row[net_changes.TRUNCATED]
+            if not row[net_changes.DELETED]:
+                unavailable.add(row[net_changes.UNAVAILABLE])
             yield tuple(row)
 
     parameters = ", ".join([dialect.parameter] * len(names))
@@ -256,7 +252,7 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
 
 def _portable(df: DataFrame, name: str, arrays: bool) -> Column:
     """Return the column as a type that the drivers of databases take: others become text."""
-    column, type = column_at(name), df.schema[name].dataType
+    column, type = net_changes.column_at(name), df.schema[name].dataType
     if isinstance(type, TimestampType):
         return F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
     if arrays and (_is_plain_array(type) or isinstance(type, DayTimeIntervalType)):

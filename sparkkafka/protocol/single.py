@@ -15,15 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.errors import EncodeError
+from sparkkafka.protocol import constants
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE, Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.columns.encode import MAX_BATCH_BYTES, RecordColumns, encode_batches
-from sparkkafka.protocol.constants import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-)
 from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.protocol.partitioning import murmur2 as murmur2_of_column
 from sparkkafka.protocol.records.batches import (
@@ -41,7 +36,7 @@ class PlainRecord(NamedTuple):
     value: bytes | None
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-    timestamp_ms: int = NO_TIMESTAMP
+    timestamp_ms: int = constants.NO_TIMESTAMP
     """Milliseconds since 1970, -1 for none."""
     offset: int | None = None
     """None for a record that is still to be written."""
@@ -56,9 +51,9 @@ def encode_batch(
     compression: Codec | int | str = "none",
     level: int | None = None,
     base_offset: int = 0,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
+    producer_id: int = constants.NO_PRODUCER_ID,
+    producer_epoch: int = constants.NO_PRODUCER_EPOCH,
+    base_sequence: int = constants.NO_SEQUENCE,
     transactional: bool = False,
 ) -> bytes:
     """Encode records as one record batch (magic 2) for a Produce request.

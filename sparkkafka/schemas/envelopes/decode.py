@@ -24,25 +24,7 @@ from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Ints
 from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of
-from sparkkafka.schemas.envelopes import debezium, other_envelopes
-from sparkkafka.schemas.envelopes.connect_types import (
-    ConnectType,
-    type_of_arrow,
-    type_of_connect_schema,
-    type_of_schema,
-    with_text_floats,
-    without_long_decimals,
-)
-from sparkkafka.schemas.envelopes.semantic_types import (
-    DATE,
-    PLACEHOLDER,
-    BadRows,
-    FieldContext,
-    Placeholder,
-    check_target,
-    convert,
-    value_type,
-)
+from sparkkafka.schemas.envelopes import connect_types, debezium, other_envelopes, semantic_types
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, MemoryBudget, Schema
 
 _MAX_SCHEMAS: Final = 64
@@ -61,7 +43,7 @@ class Envelope:
     form: str
     unwraps: bool
     names: tuple[tuple[str, str], ...] = ()
-    placeholder: Placeholder = PLACEHOLDER
+    placeholder: semantic_types.Placeholder = semantic_types.PLACEHOLDER
 
 
 def full_type(
@@ -81,18 +63,18 @@ def has_rows(format_module: Any, schema: Schema, message: tuple[int, ...]) -> bo
     return "op" in children and ("after" in children or "before" in children)
 
 
-def _type_of(envelope: Envelope, node: ConnectType) -> pa.DataType:
+def _type_of(envelope: Envelope, node: connect_types.ConnectType) -> pa.DataType:
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
         return other_envelopes.flat_type(node)
-    return debezium.full_type(node) if envelope.unwraps else value_type(node)
+    return debezium.full_type(node) if envelope.unwraps else semantic_types.value_type(node)
 
 
 def node_of(
     format_module: Any, schema: Schema, message: tuple[int, ...], depth: int | None = None
-) -> ConnectType:
-    schema = without_long_decimals(schema)
+) -> connect_types.ConnectType:
+    schema = connect_types.without_long_decimals(schema)
     arrow_type = format_module.arrow_type(schema, message=message, depth=depth)
-    return type_of_schema(schema, arrow_type)
+    return connect_types.type_of_schema(schema, arrow_type)
 
 
 def sample_type(
@@ -109,7 +91,7 @@ def sample_type(
         infer = format_module.infer
         found = other_envelopes.sample_type(form, samples, keys, infer, infers=infers)
         return pa.list_(pa.field("element", found)) if found and form.has_lists else found
-    node: ConnectType | None = None
+    node: connect_types.ConnectType | None = None
     payloads: list[bytes] = []
     prefix = b"\0"  # of the last sample
     for sample in samples:
@@ -121,7 +103,7 @@ def sample_type(
             continue
         prefix = parts.prefix
         with suppress(SchemaError):  # the record is bad, or a tombstone
-            found = type_of_connect_schema(json.loads(parts.schema))
+            found = connect_types.type_of_connect_schema(json.loads(parts.schema))
             is_flat = envelope.form == DEBEZIUM_FLAT
             if found.name.startswith("io.debezium."):  # a heartbeat's, or a transaction's
                 continue
@@ -130,16 +112,18 @@ def sample_type(
     if node is None:
         if not infers or not payloads:
             return None
-        node = type_of_arrow(format_module.infer(payloads))
+        node = connect_types.type_of_arrow(format_module.infer(payloads))
         is_debezium = envelope.unwraps and envelope.form == DEBEZIUM
-        if is_debezium and not node.children.get("after", ConnectType()).children:
+        if is_debezium and not node.children.get("after", connect_types.ConnectType()).children:
             before = node.children.get("before")  # only deletes
             if before is not None and before.is_struct:
                 node = replace(node, children={**node.children, "after": before})
     return _type_of(envelope, node)
 
 
-def _merge(first: ConnectType, last: ConnectType) -> ConnectType:
+def _merge(
+    first: connect_types.ConnectType, last: connect_types.ConnectType
+) -> connect_types.ConnectType:
     """Return the type with the fields of both, the last one's if both have them."""
     if not (first.is_struct and last.is_struct):
         return last
@@ -165,10 +149,10 @@ def decoder(
             node = node_of(format_module, reader or writer, message)
             _plan(envelope, node, target, lenient=False)
         return _JsonDecoder(format_module, envelope, target, node)
-    writer = without_long_decimals(writer)
+    writer = connect_types.without_long_decimals(writer)
     written = node_of(format_module, writer, message)
     if reader is not None:
-        reader = without_long_decimals(reader)
+        reader = connect_types.without_long_decimals(reader)
         read = node_of(format_module, reader, message)
         is_row = not envelope.unwraps or envelope.form != DEBEZIUM or "op" in written.children
         if written.means_same(read) and is_row:
@@ -186,8 +170,8 @@ def decoder(
 
 
 def _plan(
-    envelope: Envelope, node: ConnectType, target: pa.DataType, *, lenient: bool
-) -> ConnectType:
+    envelope: Envelope, node: connect_types.ConnectType, target: pa.DataType, *, lenient: bool
+) -> connect_types.ConnectType:
     """Return the fields that are decoded. Raises OptionError unless they can become `target`."""
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
         wanted = debezium.prune(other_envelopes.flat_node(node), target, lenient=lenient)
@@ -196,7 +180,7 @@ def _plan(
         return node
     if envelope.unwraps:
         return debezium.prune(node, target, lenient=lenient)
-    check_target(node, target, "", lenient=lenient)
+    semantic_types.check_target(node, target, "", lenient=lenient)
     return node.pruned(target)
 
 
@@ -205,7 +189,7 @@ def _make(
     envelope: Envelope,
     writer: Schema,
     reader: Schema | None,
-    node: ConnectType,
+    node: connect_types.ConnectType,
     target: pa.DataType,
     message: tuple[int, ...],
     *,
@@ -227,7 +211,7 @@ def _make(
     if writer.format == JSON:
         # Connect writes NaN as text in a field of numbers. Rows that cannot be read as they are
         # are read again, with text for such numbers.
-        texts = with_text_floats(node)
+        texts = connect_types.with_text_floats(node)
         if texts != node:
             inner = format_module.decoder(writer, None, texts.wire)
             made.second = _EnvelopeDecoder(inner, envelope, texts, target, kind)
@@ -244,7 +228,7 @@ class _EnvelopeDecoder:
         self,
         inner: Decoder,
         envelope: Envelope,
-        node: ConnectType,
+        node: connect_types.ConnectType,
         target: pa.DataType,
         kind: str | None,
     ) -> None:
@@ -258,12 +242,12 @@ class _EnvelopeDecoder:
         reasons = dict(
             zip(decoded.bad_rows.tolist(), map(_with_hint, decoded.reasons), strict=True)
         )
-        bad_rows = BadRows(budget=budget)
+        bad_rows = semantic_types.BadRows(budget=budget)
         if self._envelope.unwraps:
             values = self._unwrap(decoded.values, bad_rows)
         else:
-            context = FieldContext(bad_rows, np.arange(len(payloads)))
-            values = convert(decoded.values, self._node, self.type, context)
+            context = semantic_types.FieldContext(bad_rows, np.arange(len(payloads)))
+            values = semantic_types.convert(decoded.values, self._node, self.type, context)
         if bad_rows.reasons:
             reasons = {**bad_rows.reasons, **reasons}
             good = np.ones(len(values), np.bool_)
@@ -278,7 +262,7 @@ class _EnvelopeDecoder:
             values = pa.concat_arrays([values, again.values]).take(from_numpy(index))
         return Decoded.of(values, reasons)
 
-    def _unwrap(self, values: pa.Array, bad_rows: BadRows) -> pa.Array:
+    def _unwrap(self, values: pa.Array, bad_rows: semantic_types.BadRows) -> pa.Array:
         """Return decoded values as struct<row, change>, or as a list of these."""
         node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
@@ -324,7 +308,7 @@ class _JsonDecoder:
         format_module: Any,
         envelope: Envelope,
         target: pa.DataType,
-        node: ConnectType | None,
+        node: connect_types.ConnectType | None,
     ) -> None:
         self.type = target
         self._format, self._envelope = format_module, envelope
@@ -341,7 +325,7 @@ class _JsonDecoder:
                 form = other_envelopes.FORMS.get(self._envelope.form)
                 if self._envelope.unwraps:
                     target = self.type.value_type if form and form.has_lists else self.type
-                    row = type_of_arrow(target.field("row").type)
+                    row = connect_types.type_of_arrow(target.field("row").type)
                     named = {
                         name: replace(row.children[name], name=semantic_type)
                         for name, semantic_type in self._envelope.names
@@ -354,12 +338,12 @@ class _JsonDecoder:
                     if self._envelope.form == DEBEZIUM_FLAT:
                         node = other_envelopes.flat_wire(node)
                 else:
-                    node = type_of_arrow(self.type)
+                    node = connect_types.type_of_arrow(self.type)
                     node = node if form else _as_json(node)
             self._plain = self._of_node(node)
         return self._plain
 
-    def _of_node(self, node: ConnectType) -> _EnvelopeDecoder:
+    def _of_node(self, node: connect_types.ConnectType) -> _EnvelopeDecoder:
         schema = Schema(JSON, "")
         return _make(self._format, self._envelope, schema, None, node, self.type, FIRST_MESSAGE)
 
@@ -439,7 +423,7 @@ class _JsonDecoder:
             schema = json.loads(text)
             if schema is None:  # a tombstone has the schema null
                 return self._without_schema()
-            return self._of_node(type_of_connect_schema(schema))
+            return self._of_node(connect_types.type_of_connect_schema(schema))
         except (SchemaError, ValueError, RecursionError) as error:
             return f"the schema beside the payload: {error}"
 
@@ -463,14 +447,14 @@ class _JsonDecoder:
         return left[~found]
 
 
-def _as_json(node: ConnectType) -> ConnectType:
+def _as_json(node: connect_types.ConnectType) -> connect_types.ConnectType:
     """Return the type as Debezium's JSON has it without a schema: dates are days, and a column with
     a semantic type is a number or text."""
     if node.leaf is None:
         children = {name: _as_json(child) for name, child in node.children.items()}
         return replace(node, children=children)
-    if node.name == DATE or (not node.name and pa.types.is_date(node.leaf)):
-        return replace(node, name=DATE, leaf=pa.int32())
+    if node.name == semantic_types.DATE or (not node.name and pa.types.is_date(node.leaf)):
+        return replace(node, name=semantic_types.DATE, leaf=pa.int32())
     if not node.name:
         return node
     if pa.types.is_decimal(node.leaf):

@@ -21,23 +21,9 @@ import pyarrow.json as pj
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import gather, validity
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    blob_offsets,
-    from_numpy,
-    is_valid,
-)
+from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
-from sparkkafka.schemas.arrays import (
-    PIECE_BYTES,
-    as_texts,
-    has_pair,
-    is_utf8,
-    offsets_of,
-    positions,
-    repeated_key_codes,
-    spread,
-)
+from sparkkafka.schemas import arrays
 from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
@@ -125,10 +111,10 @@ class _Batch:
     def __init__(self, decoder: JsonDecoder, payloads: pa.Array) -> None:
         self._decoder = decoder
         self._count = len(payloads)
-        self._present = np.flatnonzero(is_valid(payloads)) if payloads.null_count else None
+        self._present = np.flatnonzero(arrow.is_valid(payloads)) if payloads.null_count else None
         texts = payloads.drop_null() if payloads.null_count else payloads
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
-        self._offsets = blob_offsets(self._texts).astype(np.int64)
+        self._offsets = arrow.blob_offsets(self._texts).astype(np.int64)
         data = np.frombuffer(self._texts.buffers()[2] or b"", np.uint8)
         self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, one after the other
         self._offsets -= self._offsets[0]
@@ -209,7 +195,7 @@ class _Batch:
 
     def _doubtful_texts(self, texts: pa.Array) -> Flags:
         """Return which texts pyarrow's reader must not get. `texts`: without long strings."""
-        offsets = blob_offsets(texts).astype(np.int64)
+        offsets = arrow.blob_offsets(texts).astype(np.int64)
         full = np.flatnonzero(np.diff(offsets))
         doubtful = np.ones(len(texts), np.bool_)
         if len(full):
@@ -255,16 +241,16 @@ class _Batch:
         column = pa.nulls(0, decoder.type)
         try:
             if texts:
-                column = decoder.normalized.read(binary_array(texts))
+                column = decoder.normalized.read(arrow.binary_array(texts))
         except ReadError:  # no such text is known
             doubtful[rows] = True
             rows = []
-        return spread(column, np.array(rows, np.int64), len(doubtful))
+        return arrays.spread(column, np.array(rows, np.int64), len(doubtful))
 
     def _rewrite_maps(self, texts: pa.Array, doubtful: Flags) -> pa.Array:
         """Return the texts with lists of items instead of maps, for pyarrow's reader; keep the
         names of the items. Texts with a map that cannot be rewritten become doubtful."""
-        offsets = blob_offsets(texts)
+        offsets = arrow.blob_offsets(texts)
         data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
         offsets = offsets.astype(np.int64) - offsets[0]
         names = [name.encode() for name in self._decoder.maps]
@@ -291,12 +277,12 @@ class _Batch:
         names = {name: self._names_of(name, rows) for name in lists}
         is_read = np.ones(len(rows), np.bool_)
         for name, items in lists.items():
-            is_read &= is_valid(items) == self._has_map[name][rows]
-            is_read &= np.diff(blob_offsets(items)) == names[name][1]
+            is_read &= arrow.is_valid(items) == self._has_map[name][rows]
+            is_read &= np.diff(arrow.blob_offsets(items)) == names[name][1]
         if not is_read.all():
-            index = from_numpy(np.flatnonzero(is_read))
+            index = arrow.from_numpy(np.flatnonzero(is_read))
             return is_read, self._add_fields(block.take(index), rows[is_read], fields)[1]
-        index = from_numpy(rows)
+        index = arrow.from_numpy(rows)
         children = []
         for field in self._decoder.type:
             if field.name in fields:
@@ -315,14 +301,14 @@ class _Batch:
         if len(rows) < len(counts):
             is_wanted = np.zeros(len(counts), np.bool_)
             is_wanted[rows] = True
-            keys = keys.take(from_numpy(np.flatnonzero(is_wanted[key_rows])))
+            keys = keys.take(arrow.from_numpy(np.flatnonzero(is_wanted[key_rows])))
         return keys.view(pa.string()), counts[rows]
 
     def _add_rests_of_fitting(self, rows: NDArray[np.int64]) -> None:
         """Add the rests of rows that were read together, so they fit. Only what is left of a text
         without its fields is parsed here, and not even that if it is compact JSON."""
         texts = _take(self._texts, rows)
-        offsets = blob_offsets(texts).astype(np.int64)
+        offsets = arrow.blob_offsets(texts).astype(np.int64)
         data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
         offsets -= offsets[0]
         found = other_fields(data, offsets, *self._decoder.normalizer.field_names)
@@ -335,14 +321,14 @@ class _Batch:
         kept = np.flatnonzero(~is_parsed[found.texts])
         if not len(kept):
             return
-        names = names.take(from_numpy(kept))
+        names = names.take(arrow.from_numpy(kept))
         values = gather(buffer, found.values[kept], (found.ends - found.values)[kept])
         # Python's bytes would import pandas here.
-        nothing, comma, begin, end = binary_array([b"", b",", b"{", b"}"])
+        nothing, comma, begin, end = arrow.binary_array([b"", b",", b"{", b"}"])
         fields = pc.binary_join_element_wise(names, values, nothing)
         counts = np.bincount(found.texts[kept])
         having = np.flatnonzero(counts)
-        ends = from_numpy(offsets_of(counts[having], np.int32))
+        ends = arrow.from_numpy(arrays.offsets_of(counts[having], np.int32))
         joined = pc.binary_join(pa.ListArray.from_arrays(ends, fields), comma)
         rests = pc.binary_join_element_wise(begin, joined, end, nothing)
         self._joined_rests.append((rows[having], rests.view(pa.string())))
@@ -445,7 +431,7 @@ class _Batch:
         """Read the normalized texts as a block."""
         if not self._normalized:
             return
-        texts = binary_array([f'{{"v":{text}}}'.encode() for _, text in self._normalized])
+        texts = arrow.binary_array([f'{{"v":{text}}}'.encode() for _, text in self._normalized])
         rows = np.array([row for row, _ in self._normalized], np.int64)
         try:
             self._blocks.append(self._decoder.normalized.read(texts))
@@ -472,16 +458,16 @@ class _Batch:
         if len(self._blocks) == 1 and len(values) == self._count:
             return values
         rows = self._payload_rows(np.concatenate(self._block_rows))
-        return spread(values, rows, self._count)
+        return arrays.spread(values, rows, self._count)
 
     def _rest_texts(self) -> pa.Array:
         """Return the rests in the payloads' order, null for a row without one."""
-        texts = [binary_array([rest.encode() for _, rest in self._rests]).view(pa.string())]
+        texts = [arrow.binary_array([rest.encode() for _, rest in self._rests]).view(pa.string())]
         rows = [np.array([row for row, _ in self._rests], np.int64)]
         for joined_rows, joined in self._joined_rests:
             texts.append(joined)
             rows.append(joined_rows)
-        return spread(
+        return arrays.spread(
             pa.concat_arrays(texts), self._payload_rows(np.concatenate(rows)), self._count
         )
 
@@ -494,23 +480,23 @@ def _take(texts: pa.Array, rows: Ints) -> pa.Array:
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
         return texts.slice(first, len(rows))
-    return texts.take(from_numpy(rows))
+    return texts.take(arrow.from_numpy(rows))
 
 
 def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
     """Return which names of a map's items are not valid strings, or are in the map twice. `maps`:
     the number of each key's map."""
     flags = np.zeros(len(keys), np.bool_)
-    offsets = blob_offsets(keys)
+    offsets = arrow.blob_offsets(keys)
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     if data.min(initial=255) < ord(" "):
         controls = np.flatnonzero(data < ord(" ")) + offsets[0]
         flags[np.searchsorted(offsets, controls, "right") - 1] = True
     try:
-        as_texts(keys)
+        arrays.as_texts(keys)
     except pa.ArrowInvalid:
-        flags |= ~is_utf8(keys)
-    codes = repeated_key_codes(keys, np.bincount(maps))
+        flags |= ~arrays.is_utf8(keys)
+    codes = arrays.repeated_key_codes(keys, np.bincount(maps))
     if codes is not None:
         _, numbers, counts = np.unique(codes, return_inverse=True, return_counts=True)
         flags |= counts[numbers] > 1
@@ -526,8 +512,8 @@ def _map_of(kind: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) ->
         [None],
         children=[keys, items.flatten()],
     )
-    buffers = [validity(is_valid(items)) if items.null_count else None]
-    buffers.append(pa.py_buffer(offsets_of(counts, np.int32)))
+    buffers = [validity(arrow.is_valid(items)) if items.null_count else None]
+    buffers.append(pa.py_buffer(arrays.offsets_of(counts, np.int32)))
     return pa.Array.from_buffers(kind, len(counts), buffers, children=[pairs])
 
 
@@ -553,7 +539,10 @@ def _can_read_raw(node: Node) -> bool:
 
 def _count_brackets(data: Bytes) -> int:
     """Return how many objects and arrays may begin in the data."""
-    pieces = (data[begin : begin + PIECE_BYTES] for begin in range(0, len(data), PIECE_BYTES))
+    pieces = (
+        data[begin : begin + arrays.PIECE_BYTES]
+        for begin in range(0, len(data), arrays.PIECE_BYTES)
+    )
     return sum(int(np.count_nonzero(piece | 0x20 == ord("{"))) for piece in pieces)
 
 
@@ -566,13 +555,13 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
     The number of objects then shows whether each text is exactly one."""
     flags: Flags = (data[starts] != ord("{")) | (data[ends - 1] != ord("}"))
     suspects: list[int] = []
-    following = data[positions(data[:-1], ord("}")) + 1]
+    following = data[arrays.positions(data[:-1], ord("}")) + 1]
     if np.any((following == ord("n")) | (following <= ord(" "))):
         suspects += [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(data.data)]
-    if has_pair(data, b"Na") or has_pair(data, b"In"):
+    if arrays.has_pair(data, b"Na") or arrays.has_pair(data, b"In"):
         suspects += [match.end() - 1 for match in _NOT_A_NUMBER.finditer(data.data)]
     if data.min() == 0:  # NUL ends the reader's input
-        suspects += positions(data, 0).tolist()
+        suspects += arrays.positions(data, 0).tolist()
     if suspects:
         flags[np.searchsorted(ends, suspects, side="right")] = True
     long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)
@@ -580,7 +569,7 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
     if len(long) and _count_brackets(data) - np.count_nonzero(~flags) >= MAX_NESTING:
         counts = np.zeros(len(long), np.int64)
         for bracket in b"{[":
-            opening = positions(data, bracket)
+            opening = arrays.positions(data, bracket)
             counts += np.searchsorted(opening, ends[long])
             counts -= np.searchsorted(opening, starts[long])
         for row in long[counts > MAX_NESTING].tolist():
@@ -627,7 +616,7 @@ class BlockReader:
         if not count:
             return pa.schema([("v", self._root.type)]).empty_table().column(0).combine_chunks()
         try:
-            as_texts(texts)  # the reader does not check UTF-8
+            arrays.as_texts(texts)  # the reader does not check UTF-8
             lines = _join_lines(texts)
             table = pj.read_json(
                 pa.BufferReader(lines),
@@ -708,8 +697,8 @@ def _fitting_pattern(node: Node) -> bytes:
 
 def _join_lines(texts: pa.Array) -> pa.Buffer:
     """Return all texts with newlines between them."""
-    offsets = from_numpy(np.array([0, len(texts)], np.int32))
-    newline = binary_array([b"\n"])
+    offsets = arrow.from_numpy(np.array([0, len(texts)], np.int32))
+    newline = arrow.binary_array([b"\n"])
     return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), newline)[0].as_buffer()
 
 
@@ -768,7 +757,7 @@ def _convert(node: Node, array: pa.Array, strings: pa.Array | None = None) -> pa
     if kind == Kind.EPOCH_MILLIS:
         return array.cast(pa.timestamp("ms", "UTC")).cast(node.type)
     if kind == Kind.BINARY:
-        return binary_array(
+        return arrow.binary_array(
             [
                 None if text is None else binascii.a2b_base64(text, strict_mode=True)
                 for text in array.to_pylist()

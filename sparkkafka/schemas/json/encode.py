@@ -21,17 +21,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    bits,
-    blob_offsets,
-    from_numpy,
-    is_valid,
-    repeat_text,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 from sparkkafka.schemas.arrays import null_outside, offsets_of
 from sparkkafka.schemas.field_names import check_distinct, child_path, label
+from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.schema import (
     Kind,
     Shape,
@@ -40,13 +33,6 @@ from sparkkafka.schemas.json.schema import (
     kind_of_type,
     shape_of,
     shape_of_field,
-)
-from sparkkafka.schemas.json.syntax import (
-    JsonSyntaxError,
-    duration_text,
-    json_type_name,
-    parse,
-    quote,
 )
 from sparkkafka.schemas.values import ValueRowError, type_name, with_prefix
 
@@ -230,7 +216,7 @@ def _type_error(source: pa.DataType, shape: Shape, path: str) -> OptionError:
 @cache
 def _literal(text: str) -> Any:
     """Return a string scalar, made without pa.scalar, which imports pandas."""
-    return repeat_text(text, 1)[0]
+    return arrow.repeat_text(text, 1)[0]
 
 
 def _enclose(before: str, texts: pa.Array, after: str) -> pa.Array:
@@ -243,7 +229,7 @@ def _enclose(before: str, texts: pa.Array, after: str) -> pa.Array:
 def _write(form: Form, values: pa.Array) -> pa.Array:
     """Return the JSON text of each value. Raises _UnfitError."""
     if form.null is Null.REFUSED and values.null_count:
-        raise _null_error(int(np.flatnonzero(~is_valid(values))[0]))
+        raise _null_error(int(np.flatnonzero(~arrow.is_valid(values))[0]))
     if form.kind == Kind.STRUCT:
         return _write_structs(form, values)
     if form.kind == Kind.LIST:
@@ -262,14 +248,14 @@ def _null_error(row: int) -> _UnfitError:
 def _write_structs(form: Form, values: pa.Array) -> pa.Array:
     """Write structs as objects: the texts ,"name":value of all fields are joined, where an omitted
     field has none; then the first comma becomes the brace."""
-    valid = is_valid(values)
+    valid = arrow.is_valid(values)
     parts = []
     # flatten: a field is null where the struct is null, whatever its column has there
     for (name, below), column in zip(form.children.items(), values.flatten(), strict=True):
         try:
             if below.null is Null.REFUSED and values.null_count:
                 rows = np.flatnonzero(valid)
-                nulls = np.flatnonzero(~is_valid(column)[rows])
+                nulls = np.flatnonzero(~arrow.is_valid(column)[rows])
                 if len(nulls):
                     raise _null_error(int(rows[nulls[0]]))
                 below = replace(below, null=Null.OMITTED)
@@ -279,7 +265,7 @@ def _write_structs(form: Form, values: pa.Array) -> pa.Array:
             raise
         if below.null is Null.WRITTEN:
             texts = texts.fill_null(_literal("null"))
-        parts.append(_enclose(f",{quote(name)}:", texts, ""))
+        parts.append(_enclose(f",{syntax.quote(name)}:", texts, ""))
     if parts:
         # not null_handling="skip": pyarrow 26 loses a row that has only nulls
         joined = pc.binary_join_element_wise(
@@ -291,7 +277,7 @@ def _write_structs(form: Form, values: pa.Array) -> pa.Array:
             pc.binary_replace_slice(joined, 0, 1, "{"),
         )
     else:
-        joined = repeat_text("{}", len(values))
+        joined = arrow.repeat_text("{}", len(values))
     return null_outside(joined, valid) if values.null_count else joined
 
 
@@ -321,19 +307,19 @@ def _write_maps(form: Form, values: pa.Array) -> pa.Array:
 
 def _entries(values: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the keys and items of maps that are not null, one after the other."""
-    raw = blob_offsets(values)
+    raw = arrow.blob_offsets(values)
     if not values.null_count:
         first, count = int(raw[0]), int(raw[-1] - raw[0])
         return values.keys.slice(first, count), values.items.slice(first, count)
-    has_map = np.repeat(is_valid(values), np.diff(raw))
-    rows = from_numpy((np.flatnonzero(has_map) + raw[0]).astype(np.int64))
+    has_map = np.repeat(arrow.is_valid(values), np.diff(raw))
+    rows = arrow.from_numpy((np.flatnonzero(has_map) + raw[0]).astype(np.int64))
     return values.keys.take(rows), values.items.take(rows)
 
 
 def _offsets(values: pa.Array) -> NDArray[np.int32]:
     """Return the offsets of lists among their items, as `flatten` returns these: without those of
     null lists."""
-    return offsets_of(np.diff(blob_offsets(values)) * is_valid(values), np.int32)
+    return offsets_of(np.diff(arrow.blob_offsets(values)) * arrow.is_valid(values), np.int32)
 
 
 def _as_list_error(error: _UnfitError, offsets: NDArray[np.int32], step: str) -> _UnfitError:
@@ -348,21 +334,23 @@ def _join_items(
     values: pa.Array, offsets: NDArray[np.int32], texts: pa.Array, before: str, after: str
 ) -> pa.Array:
     """Return the JSON text of each list or map by the texts of its items."""
-    lists = pa.ListArray.from_arrays(from_numpy(offsets), texts)
+    lists = pa.ListArray.from_arrays(arrow.from_numpy(offsets), texts)
     joined = _enclose(before, pc.binary_join(lists, _literal(",")), after)
-    return null_outside(joined, is_valid(values)) if values.null_count else joined
+    return null_outside(joined, arrow.is_valid(values)) if values.null_count else joined
 
 
 def _write_strings(values: pa.Array) -> pa.Array:
     """Write strings with quotes, and escape each character that they have and that needs it."""
-    offsets = blob_offsets(values)
+    offsets = arrow.blob_offsets(values)
     data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     present = np.flatnonzero(np.bincount(data, minlength=256)).tolist()
     escaped = values
     for byte in sorted(present, key=lambda byte: bool(byte != ord("\\"))):  # backslash first
         if byte < 0x20 or byte in b'"\\':
             char = chr(byte)
-            escaped = pc.replace_substring(escaped, pattern=char, replacement=quote(char)[1:-1])
+            escaped = pc.replace_substring(
+                escaped, pattern=char, replacement=syntax.quote(char)[1:-1]
+            )
     return _enclose('"', escaped, '"')
 
 
@@ -374,8 +362,8 @@ def _write_floats(values: pa.Array) -> pa.Array:
     """Write numbers, each with a point or an exponent. Raises _UnfitError for NaN and infinity."""
     finite = pc.is_finite(values)
     if values.null_count:
-        finite = finite.fill_null(from_numpy(np.ones(1, np.bool_))[0])
-    rows = np.flatnonzero(bits(finite.buffers()[1], finite.offset, len(finite)) == 0)
+        finite = finite.fill_null(arrow.from_numpy(np.ones(1, np.bool_))[0])
+    rows = np.flatnonzero(arrow.bits(finite.buffers()[1], finite.offset, len(finite)) == 0)
     if len(rows):
         raise _UnfitError(
             int(rows[0]), f"is {values[int(rows[0])].as_py()}, which JSON does not have"
@@ -391,7 +379,7 @@ def _write_floats(values: pa.Array) -> pa.Array:
 def _write_each(values: pa.Array, write: Callable[[Any], str]) -> pa.Array:
     """Write values one by one, where Arrow has no function."""
     texts = [None if value is None else write(value).encode() for value in values.to_pylist()]
-    return binary_array(texts).view(pa.string())
+    return arrow.binary_array(texts).view(pa.string())
 
 
 def _write_base64(data: bytes) -> str:
@@ -425,8 +413,8 @@ _DAYS: Final = (-719_528, 2_932_896)
 
 def _check_range(numbers: pa.Array, first: int, last: int, reason: str) -> None:
     """Raises _UnfitError, with this reason, for a number that is not from `first` to `last`."""
-    values = to_numpy(numbers)
-    wrong = np.flatnonzero(((values < first) | (values > last)) & is_valid(numbers))
+    values = arrow.to_numpy(numbers)
+    wrong = np.flatnonzero(((values < first) | (values > last)) & arrow.is_valid(numbers))
     if len(wrong):
         raise _UnfitError(int(wrong[0]), reason)
 
@@ -434,7 +422,7 @@ def _check_range(numbers: pa.Array, first: int, last: int, reason: str) -> None:
 def _write_millis(values: pa.Array) -> pa.Array:
     """Write timestamps as milliseconds. Raises _UnfitError for one that has microseconds."""
     micros = values.cast(pa.int64())
-    wrong = np.flatnonzero((to_numpy(micros) % 1000 != 0) & is_valid(micros))
+    wrong = np.flatnonzero((arrow.to_numpy(micros) % 1000 != 0) & arrow.is_valid(micros))
     if len(wrong):
         raise _UnfitError(
             int(wrong[0]), "has microseconds, and the JSON Schema has milliseconds (Connect's)"
@@ -451,13 +439,13 @@ def _check_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
     for row, text in enumerate(texts.to_pylist()):
         if text is not None:
             try:
-                value = parse(b" " + text)  # a BOM is no JSON inside a text
-            except JsonSyntaxError as error:
+                value = syntax.parse(b" " + text)  # a BOM is no JSON inside a text
+            except syntax.JsonSyntaxError as error:
                 raise _UnfitError(row, f"must be JSON text, and {error}") from None
             if not isinstance(value, kind):
                 what = "an object" if kind is dict else "an array"
                 raise _UnfitError(
-                    row, f"must be the JSON text of {what}, not {json_type_name(value)}"
+                    row, f"must be the JSON text of {what}, not {syntax.json_type_name(value)}"
                 )
     return texts.cast(pa.string())
 
@@ -478,7 +466,7 @@ _WRITERS: Final[dict[Kind, Callable[[pa.Array], pa.Array]]] = {
     Kind.TIMESTAMP: _write_times,
     Kind.LOCAL_TIMESTAMP: _write_times,
     Kind.DURATION: lambda values: _write_each(
-        values.cast(pa.int64()), lambda micros: f'"{duration_text(micros)}"'
+        values.cast(pa.int64()), lambda micros: f'"{syntax.duration_text(micros)}"'
     ),
     Kind.EPOCH_DAYS: lambda values: values.cast(pa.int32()).cast(pa.string()),
     Kind.EPOCH_MILLIS: _write_millis,

@@ -11,29 +11,18 @@ import pyarrow as pa
 
 from sparkkafka.config.kinds import JSON
 from sparkkafka.errors import OptionError
+from sparkkafka.schemas import values
 from sparkkafka.schemas.bounds import check_levels, schema_errors, too_deep_error
+from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import JsonEncoder, form_of, with_nulls
 from sparkkafka.schemas.json.inference import infer
-from sparkkafka.schemas.json.plan import (
-    Node,
-    node_of_schema,
-    node_of_type,
-    node_of_type_and_schema,
-)
 from sparkkafka.schemas.json.schema import (
     Kind,
     TooLargeSchemaError,
     inline_tags,
     root_of,
     schema_text,
-)
-from sparkkafka.schemas.values import (
-    FIRST_MESSAGE,
-    Decoder,
-    Encoder,
-    Schema,
-    type_name,
 )
 
 __all__ = [
@@ -49,7 +38,10 @@ __all__ = [
 
 
 def arrow_type(
-    schema: Schema, *, message: tuple[int, ...] = FIRST_MESSAGE, depth: int | None = None
+    schema: values.Schema,
+    *,
+    message: tuple[int, ...] = values.FIRST_MESSAGE,
+    depth: int | None = None,
 ) -> pa.DataType:
     """Return the type of all fields of a JSON Schema. Raises SchemaError, with the field."""
     with schema_errors("JSON Schema"):
@@ -62,13 +54,13 @@ def arrow_type(
 
 
 def decoder(
-    writer: Schema,
-    reader: Schema | None,
+    writer: values.Schema,
+    reader: values.Schema | None,
     target: pa.DataType | None,
     *,
-    message: tuple[int, ...] = FIRST_MESSAGE,
+    message: tuple[int, ...] = values.FIRST_MESSAGE,
     rest: bool = False,
-) -> Decoder:
+) -> values.Decoder:
     """Return a decoder of `target`, or of all fields of the reader's schema. JSON needs no writer's
     schema; if neither schema has a text, only `target` says what is read.
 
@@ -84,12 +76,12 @@ def decoder(
         if rest and root.kind != Kind.STRUCT:
             raise OptionError(
                 "rescuedColumn needs JSON objects with fields, and the values are "
-                f"{type_name(root.type)}"
+                f"{values.type_name(root.type)}"
             )
         return JsonDecoder(root, rest)
 
 
-def exact_decoder(schema: Schema, target: pa.DataType) -> Decoder:
+def exact_decoder(schema: values.Schema, target: pa.DataType) -> values.Decoder:
     """Return a decoder of texts that are to be written: a field that `target` lacks, at any level,
     makes a row bad. Raises as `decoder` does."""
     with schema_errors("JSON Schema"):
@@ -97,8 +89,8 @@ def exact_decoder(schema: Schema, target: pa.DataType) -> Decoder:
 
 
 def encoder(
-    schema: Schema, source: pa.DataType, *, message: tuple[int, ...] = FIRST_MESSAGE
-) -> Encoder:
+    schema: values.Schema, source: pa.DataType, *, message: tuple[int, ...] = values.FIRST_MESSAGE
+) -> values.Encoder:
     """Return an encoder by a JSON Schema, or by the type only if the schema has no text. Raises
     SchemaError for a schema that cannot be used, OptionError for a field that it does not have, a
     field that it requires and `source` lacks, and a type that cannot be written as it says."""
@@ -107,7 +99,7 @@ def encoder(
         return JsonEncoder(form_of(source, root))
 
 
-def text_encoder(source: pa.DataType, schema: Schema | None = None) -> Encoder:
+def text_encoder(source: pa.DataType, schema: values.Schema | None = None) -> values.Encoder:
     """Return an encoder for people: a field that is null is written as null. `schema`: the JSON
     Schema by which the values were read, if any. Then a field that it does not type is written as
     JSON, not as a string with JSON in it, and `exact_decoder` reads the same values."""
@@ -115,13 +107,13 @@ def text_encoder(source: pa.DataType, schema: Schema | None = None) -> Encoder:
     return JsonEncoder(with_nulls(form_of(source, root)))
 
 
-def schema_of(source: pa.DataType, name: str) -> Schema:
+def schema_of(source: pa.DataType, name: str) -> values.Schema:
     """Return the JSON Schema (draft-07) of a type, with `name` as its title. Raises OptionError for
     a type that JSON has nothing for."""
-    return Schema(JSON, schema_text(source, name))
+    return values.Schema(JSON, schema_text(source, name))
 
 
-def _node(schema: Schema, target: pa.DataType | None, depth: int | None = None) -> Node:
+def _node(schema: values.Schema, target: pa.DataType | None, depth: int | None = None) -> plan.Node:
     """Return how values are read: by the schema, if it has a text, and as `target`, if it is given.
     Raises OptionError if there is neither."""
     if not schema.text.strip():
@@ -130,8 +122,8 @@ def _node(schema: Schema, target: pa.DataType | None, depth: int | None = None) 
                 "JSON without a JSON Schema needs the type of its values: give it as the"
                 " column's type in .schema(…), or have it inferred"
             )
-        return node_of_type(target)
+        return plan.node_of_type(target)
     if target is None:
-        return node_of_schema(root_of(schema, depth))
+        return plan.node_of_schema(root_of(schema, depth))
     # `target` ends recursion. Where types are compared, one level of it is enough.
-    return node_of_type_and_schema(target, root_of(schema, 1))
+    return plan.node_of_type_and_schema(target, root_of(schema, 1))

@@ -23,20 +23,9 @@ from numpy.typing import NDArray
 
 from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, bytes_per_value, cut
 from sparkkafka.schemas.field_names import names_hint
+from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
-from sparkkafka.schemas.json.syntax import (
-    JsonSyntaxError,
-    Number,
-    duration_micros,
-    is_date,
-    json_type_name,
-    normalize_time,
-    parse,
-    quote,
-    scale_number,
-    to_json,
-)
 from sparkkafka.schemas.values import BASE_BUDGET, BUDGET_PER_BYTE
 
 Writer = Callable[[Any], str]
@@ -96,8 +85,8 @@ class Normalizer:
         """Return (the normalized text, the rest as JSON text or None). Raises UnfitError, whose
         message is the reason."""
         try:
-            value = parse(payload)
-        except JsonSyntaxError as error:
+            value = syntax.parse(payload)
+        except syntax.JsonSyntaxError as error:
             raise UnfitError(str(error)) from None
         if value is None:
             return "null", None
@@ -111,19 +100,19 @@ class Normalizer:
         if not self._rest:
             return self._write(value), None
         if type(value) is not dict:
-            raise UnfitError(f"is {json_type_name(value)}, not an object")
+            raise UnfitError(f"is {syntax.json_type_name(value)}, not an object")
         try:  # most values fit: then the rest has only fields that the type lacks
             text = self._write(value)
             rest = self._rest_of_fitting(self._root, value)
         except UnfitError:
             text = self._write_fitting(value)
             rest = self._rest_of(self._root, value)
-        return text, None if rest is NOTHING else to_json(rest)
+        return text, None if rest is NOTHING else syntax.to_json(rest)
 
     def rest_of_fitting(self, payload: bytes) -> str | None:
         """Return the rest of a text that is known to fit. Raises JsonSyntaxError."""
-        rest = self._rest_of_fitting(self._root, parse(payload))
-        return None if rest is NOTHING else to_json(rest)
+        rest = self._rest_of_fitting(self._root, syntax.parse(payload))
+        return None if rest is NOTHING else syntax.to_json(rest)
 
     def _check_names(self, node: Node, value: Any) -> None:
         """Raises UnfitError for a name that is not a field of its node. Any other misfit is for the
@@ -347,7 +336,12 @@ def _make_writer(node: Node, unfit_to_null: bool) -> Writer:
 def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
     """Return the Writer of a struct."""
     fields = [
-        (name, f"{quote(name)}:", _make_writer(child, unfit_to_null), *_directly_written(child))
+        (
+            name,
+            f"{syntax.quote(name)}:",
+            _make_writer(child, unfit_to_null),
+            *_directly_written(child),
+        )
         for name, child in node.children.items()
     ]
 
@@ -365,7 +359,7 @@ def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
                 if python_type is not direct_type:
                     parts.append(label + write_field(item))
                 elif python_type is str:  # strings and integers without a call for each
-                    parts.append(label + quote(item))
+                    parts.append(label + syntax.quote(item))
                 elif -limit <= item < limit:
                     parts.append(f"{label}{item}")
                 else:
@@ -424,7 +418,7 @@ def _map_writer(node: Node, unfit_to_null: bool) -> Writer:
         try:
             for name, item in value.items():
                 text = "null" if item is None else write_item(item)
-                parts.append(f'{{"key":{quote(name)},"value":{text}}}')
+                parts.append(f'{{"key":{syntax.quote(name)},"value":{text}}}')
         except UnfitError as error:
             error.path.append(f".{_short(name)}")
             raise
@@ -434,7 +428,7 @@ def _map_writer(node: Node, unfit_to_null: bool) -> Writer:
 
 
 def _wrong_type(value: Any, expected: str) -> UnfitError:
-    return UnfitError(f"is {json_type_name(value)}, not {expected}")
+    return UnfitError(f"is {syntax.json_type_name(value)}, not {expected}")
 
 
 def _integer_writer(bits: int, expected: str) -> Writer:
@@ -443,8 +437,10 @@ def _integer_writer(bits: int, expected: str) -> Writer:
 
     def write(value: Any) -> str:
         number = value
-        if type(value) is Number:  # 1.0 and 1e3 are integers (JSON Schema, draft 6 and later)
-            number = scale_number(value, 0, 19)
+        if (
+            type(value) is syntax.Number
+        ):  # 1.0 and 1e3 are integers (JSON Schema, draft 6 and later)
+            number = syntax.scale_number(value, 0, 19)
         elif type(value) is not int:
             raise _wrong_type(value, expected)
         if number is None or not -limit <= number < limit:
@@ -460,7 +456,7 @@ def _float_writer(single: bool) -> Writer:
     def write(value: Any) -> str:
         if type(value) is int and -(2**53) <= value <= 2**53:
             return str(value)
-        if type(value) is not Number and type(value) is not int:
+        if type(value) is not syntax.Number and type(value) is not int:
             raise _wrong_type(value, "a number")
         try:
             number = float(value)
@@ -474,7 +470,7 @@ def _float_writer(single: bool) -> Writer:
     return write
 
 
-def _overflows_float32(value: Number | int, number: float) -> bool:
+def _overflows_float32(value: syntax.Number | int, number: float) -> bool:
     """Whether a number is nearer to 2**128 than to the largest float32. `number`: the value as a
     float, which rules out most values quickly."""
     return abs(number) >= 3.4e38 and Decimal(value).copy_abs() >= 2**128 - 2**103
@@ -484,9 +480,9 @@ def _decimal_writer(precision: int, scale: int) -> Writer:
     """Return the Writer of decimals, from numbers or strings."""
 
     def write(value: Any) -> str:
-        if type(value) not in (int, Number, str):
+        if type(value) not in (int, syntax.Number, str):
             raise _wrong_type(value, "a number")
-        number = scale_number(str(value), scale, precision)
+        number = syntax.scale_number(str(value), scale, precision)
         if number is None:
             if type(value) is str:
                 raise UnfitError(
@@ -536,13 +532,13 @@ def _write_binary(value: Any) -> str:
         binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
         raise UnfitError("is a string that is not base64") from None
-    return quote(text)
+    return syntax.quote(text)
 
 
 def _write_date(value: Any) -> str:
-    if not is_date(_checked_string(value)):
+    if not syntax.is_date(_checked_string(value)):
         raise UnfitError("is a string that is not a date like 2024-01-31")
-    return quote(value)
+    return syntax.quote(value)
 
 
 def _write_timestamp(value: Any) -> str:
@@ -552,27 +548,27 @@ def _write_timestamp(value: Any) -> str:
             "is a time without offset from UTC (2024-01-31T10:00:00Z has one); read it as"
             " timestamp_ntz, or as string"
         )
-    return quote(time)
+    return syntax.quote(time)
 
 
 def _write_local_timestamp(value: Any) -> str:
     time, has_offset = _parse_time(value)
     if has_offset:
         raise UnfitError("is a time with an offset from UTC; read it as timestamp, or as string")
-    return quote(time)
+    return syntax.quote(time)
 
 
 def _parse_time(value: Any) -> tuple[str, bool]:
     """Return (the time as pyarrow parses it, whether it has an offset from UTC). Raises
     UnfitError."""
-    found = normalize_time(_checked_string(value))
+    found = syntax.normalize_time(_checked_string(value))
     if found is None:
         raise UnfitError("is a string that is not a time like 2024-01-31T10:00:00Z")
     return found
 
 
 def _write_duration(value: Any) -> str:
-    micros = duration_micros(_checked_string(value))
+    micros = syntax.duration_micros(_checked_string(value))
     if micros is None:
         raise UnfitError("is a string that is not a duration of days to seconds like PT1H30M")
     return str(micros)
@@ -589,9 +585,11 @@ _write_whole_millis = _integer_writer(64, "a whole number of milliseconds")
 
 _WRITERS: Final[dict[Kind, Writer]] = {
     Kind.BOOL: _write_bool,
-    Kind.TEXT: lambda value: quote(_checked_string(value)),
-    Kind.LENIENT: lambda value: quote(value if type(value) is str else to_json(value)),
-    Kind.JSON_TEXT: lambda value: quote(to_json(value)),
+    Kind.TEXT: lambda value: syntax.quote(_checked_string(value)),
+    Kind.LENIENT: lambda value: syntax.quote(
+        value if type(value) is str else syntax.to_json(value)
+    ),
+    Kind.JSON_TEXT: lambda value: syntax.quote(syntax.to_json(value)),
     Kind.NULL: _refuse_all,
     Kind.BINARY: _write_binary,
     Kind.DATE: _write_date,

@@ -24,13 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather, validity
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    blob_offsets,
-    from_numpy,
-    is_valid,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, unzigzag
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import decimals
@@ -79,7 +73,7 @@ class ProtobufDecoder:
         count = len(payloads)
         budget = budget or MemoryBudget(payloads)
         budget.take(count * self._layout.column_bytes)
-        valid = is_valid(payloads)
+        valid = arrow.is_valid(payloads)
         present = payloads.drop_null() if payloads.null_count else payloads
         values, state = _decode_messages(self._layout, present, budget)
         # Rows are indexes of `present` from here on.
@@ -98,7 +92,7 @@ class ProtobufDecoder:
                 normalized.append(bytes_or_reason)
         if normalized_rows:
             others, other_state = _decode_messages(
-                self._normalized_layout, binary_array(normalized), MemoryBudget(payloads)
+                self._normalized_layout, arrow.binary_array(normalized), MemoryBudget(payloads)
             )
             unreadable = other_state.needs_runtime
             unreadable[list(other_state.damage_reasons())] = True
@@ -119,7 +113,7 @@ class ProtobufDecoder:
             indexes = np.zeros(count, np.int64)
             indexes[payload_rows] = np.arange(len(present))
             indexes[payload_rows[normalized_rows]] = len(present) + np.arange(len(normalized_rows))
-            values = values.take(null_outside(from_numpy(indexes), good))
+            values = values.take(null_outside(arrow.from_numpy(indexes), good))
         else:
             values = null_outside(values, good)
         return Decoded.of(values, reasons)
@@ -426,7 +420,7 @@ class _MessageColumns:
             index = np.arange(self.count, dtype=np.int32)
             index[~present] = self.count
             default = _repeat_default(field, self.count).slice(0, 1)
-            return pa.concat_arrays([array, default]).take(from_numpy(index))
+            return pa.concat_arrays([array, default]).take(arrow.from_numpy(index))
         return array
 
     def _is_among(self, messages: Ints) -> Flags:
@@ -625,7 +619,7 @@ class _MessageColumns:
         """Return the entries of maps: structs of key and value. `rows`: of each entry."""
         arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state)
         if arrays[1].null_count:  # for the runtime, a value (a message) that is absent is empty
-            self.state.needs_runtime[rows[~is_valid(arrays[1])]] = True
+            self.state.needs_runtime[rows[~arrow.is_valid(arrays[1])]] = True
         return pa.Array.from_buffers(_element_type(field), len(at), [None], children=arrays)
 
     def _flag_repeated_keys(self, messages: Ints, keys: pa.Array) -> None:
@@ -722,13 +716,13 @@ def _number_array(field: Field, raw: Any, present: Flags | None) -> tuple[pa.Arr
     which do not fit the column (None: none). Where not `present` (None: all are), raw is 0."""
     kind, value_type = field.kind, field.value_type
     if kind == types.DOUBLE:
-        return from_numpy(raw, pa.float64()), None, None
+        return arrow.from_numpy(raw, pa.float64()), None, None
     if kind == types.FLOAT:
         if value_type == pa.float32():
-            return from_numpy(raw, value_type), None, None
-        return from_numpy(raw.view(np.float32).astype(np.float64), value_type), None, None
+            return arrow.from_numpy(raw, value_type), None, None
+        return arrow.from_numpy(raw.view(np.float32).astype(np.float64), value_type), None, None
     if kind == types.BOOL:
-        return from_numpy(raw != 0), None, None
+        return arrow.from_numpy(raw != 0), None, None
     out_of_range = _exceeds_32_bits(kind, raw) if field.checks_range else None
     numbers = _integers(kind, raw)
     if kind == types.ENUM:
@@ -791,7 +785,7 @@ def _integer_array(values: Any, value_type: pa.DataType) -> tuple[pa.Array, Flag
         array = pa.Array.from_buffers(whole, len(values), [None, pa.py_buffer(words)])
         return (array if value_type.scale == 0 else array.cast(value_type)), None
     if value_type == pa.float64():
-        return from_numpy(values.astype(np.float64), value_type), None
+        return arrow.from_numpy(values.astype(np.float64), value_type), None
     is_wide = value_type == pa.int64()
     wrong = None
     if is_wide and values.dtype == np.uint64:
@@ -799,7 +793,7 @@ def _integer_array(values: Any, value_type: pa.DataType) -> tuple[pa.Array, Flag
     elif not is_wide and values.dtype != np.int32:
         wrong = _outside(values, *_INT32)
     numbers = values.astype(np.int64 if is_wide else np.int32, copy=False)
-    return from_numpy(numbers, value_type), wrong
+    return arrow.from_numpy(numbers, value_type), wrong
 
 
 def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
@@ -815,14 +809,16 @@ def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Ar
     needs_runtime = unknown if field.closed else None
     if not pa.types.is_string(field.value_type):
         dtype = np.int32 if field.value_type == pa.int32() else np.int64
-        return from_numpy(values.astype(dtype)), needs_runtime
+        return arrow.from_numpy(values.astype(dtype)), needs_runtime
     names = [field.names[number] for number in numbers]
     if unknown is not None:
         others, other_index = np.unique(values[unknown], return_inverse=True)
         index = index.astype(np.int64)
         index[unknown] = len(names) + other_index
         names += [str(number) for number in others.tolist()]
-    return _text_array(names).take(from_numpy(index.astype(np.int32, copy=False))), needs_runtime
+    return _text_array(names).take(
+        arrow.from_numpy(index.astype(np.int32, copy=False))
+    ), needs_runtime
 
 
 def _find_numbers(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
@@ -838,7 +834,7 @@ def _find_numbers(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
 
 
 def _text_array(texts: list[str]) -> pa.Array:
-    return binary_array([text.encode() for text in texts]).view(pa.string())
+    return arrow.binary_array([text.encode() for text in texts]).view(pa.string())
 
 
 def _repeat_default(field: Field, count: int) -> pa.Array:
@@ -852,16 +848,18 @@ def _repeat_default(field: Field, count: int) -> pa.Array:
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
         return pa.Array.from_buffers(field.value_type, count, buffers)
     if field.kind == types.DOUBLE:
-        return from_numpy(np.full(count, value, np.float64), field.value_type)
+        return arrow.from_numpy(np.full(count, value, np.float64), field.value_type)
     if field.kind == types.FLOAT:
         single = np.full(count, value, np.float32)
         is_single = field.value_type == pa.float32()
-        return from_numpy(single if is_single else single.astype(np.float64), field.value_type)
+        return arrow.from_numpy(
+            single if is_single else single.astype(np.float64), field.value_type
+        )
     if field.kind == types.BOOL:
-        return from_numpy(np.full(count, value, np.bool_))
+        return arrow.from_numpy(np.full(count, value, np.bool_))
     if field.kind == types.ENUM and pa.types.is_string(field.value_type):
         names = _text_array([field.names.get(value, str(value))])
-        return names.take(from_numpy(np.zeros(count, np.int32)))
+        return names.take(arrow.from_numpy(np.zeros(count, np.int32)))
     unsigned = field.kind in (types.UINT64, types.FIXED64)
     numbers = np.full(count, value, np.uint64 if unsigned else np.int64)
     return _integer_array(numbers, field.value_type)[0]
@@ -896,11 +894,11 @@ def _special_array(
     if field.special is Special.WRAPPER:
         return arrays[0], {}
     if field.special is Special.DATE:
-        year, month, day = (to_numpy(array).astype(np.int64) for array in arrays)
+        year, month, day = (arrow.to_numpy(array).astype(np.int64) for array in arrays)
         return _date_array(year, month, day, present)
     if field.special is Special.DECIMAL:
-        return _decimal_array(arrays[0], to_numpy(arrays[2]), field.value_type)
-    seconds, nanos = to_numpy(arrays[0]), to_numpy(arrays[1]).astype(np.int64)
+        return _decimal_array(arrays[0], arrow.to_numpy(arrays[2]), field.value_type)
+    seconds, nanos = arrow.to_numpy(arrays[0]), arrow.to_numpy(arrays[1]).astype(np.int64)
     wrong = (seconds > _MAX_SECONDS) | (seconds < -_MAX_SECONDS)
     reasons = {}
     if wrong.any():
@@ -909,7 +907,7 @@ def _special_array(
         seconds = np.where(wrong, 0, seconds)
     # Towards zero, as Java's TimeUnit: nanos of a negative duration are negative.
     micros = seconds * 1_000_000 + np.where(nanos < 0, -(-nanos // 1000), nanos // 1000)
-    return from_numpy(micros, field.value_type), reasons
+    return arrow.from_numpy(micros, field.value_type), reasons
 
 
 def _date_array(
@@ -926,7 +924,7 @@ def _date_array(
         index: f"year {year[index]}, month {month[index]}, day {day[index]} is not a date"
         for index in np.flatnonzero(wrong).tolist()
     }
-    return from_numpy(np.where(is_date, days, 0).astype(np.int32), pa.date32()), reasons
+    return arrow.from_numpy(np.where(is_date, days, 0).astype(np.int32), pa.date32()), reasons
 
 
 def _decimal_array(
@@ -934,7 +932,7 @@ def _decimal_array(
 ) -> tuple[pa.Array, dict[int, str]]:
     """Return confluent.type.Decimal as decimals, and why values do not fit, as `_special_array`.
     `unscaled`: bytes of numbers, as `schemas.decimals` reads them. Each value has its own scale."""
-    offsets = blob_offsets(unscaled).astype(np.int64)
+    offsets = arrow.blob_offsets(unscaled).astype(np.int64)
     sizes = np.diff(offsets)
     content = np.frombuffer(unscaled.buffers()[2] or bytes(1), np.uint8)
     words = decimals.read_words(content, offsets[:-1], np.minimum(sizes, 16))
@@ -997,7 +995,7 @@ def _json_texts(
                 b"null",
             )
         texts.append(text)
-    return binary_array(texts).view(pa.string()), reasons
+    return arrow.binary_array(texts).view(pa.string()), reasons
 
 
 def _join_texts(field: Field, offsets: list[int], child: pa.Array) -> pa.Array:

@@ -16,15 +16,7 @@ import pyarrow.compute as pc
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import gather, validity
-from sparkkafka.protocol.records.arrow import (
-    binary_array,
-    bits,
-    blob_offsets,
-    from_numpy,
-    is_valid,
-    or_zero,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import (
     Flags,
     Ints,
@@ -58,7 +50,7 @@ class ProtobufEncoder:
         if not values.null_count:
             rows = np.arange(len(values))
             return with_prefix(prefix, _encode_messages(self._message, _field_arrays(values), rows))
-        count, valid = len(values), is_valid(values)
+        count, valid = len(values), arrow.is_valid(values)
         rows = np.flatnonzero(valid)
         spread = _spread(
             _encode_messages(self._message, _field_arrays(values.drop_null()), rows), rows, count
@@ -125,7 +117,7 @@ class _MessageBytes:
             return _binary(np.zeros(self.count + 1, np.int64), b"")
         if len(self._parts) == 1:
             return self._parts[0]
-        return pc.binary_join_element_wise(*self._parts, binary_array([b""])[0])
+        return pc.binary_join_element_wise(*self._parts, arrow.binary_array([b""])[0])
 
     def _write_pending(self) -> None:
         """Write the pending tags and numbers of all messages as one array of bytes."""
@@ -176,7 +168,7 @@ def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
     for group in oneofs.values():
         if len(group) < 2:
             continue
-        flags = [is_valid(arrays[index]) for index in group]
+        flags = [arrow.is_valid(arrays[index]) for index in group]
         set_fields = np.sum(flags, axis=0)
         for index in np.flatnonzero(set_fields > 1)[:1].tolist():
             names = [message.fields[i].path for i, f in zip(group, flags, strict=True) if f[index]]
@@ -189,7 +181,7 @@ def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
 def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) -> None:
     """Add a field, of any cardinality, to all messages. `array`: its column."""
     if field.cardinality is Cardinality.ONE:
-        valid = is_valid(array) if array.null_count else None
+        valid = arrow.is_valid(array) if array.null_count else None
         if valid is not None and field.required:
             row = int(rows[np.flatnonzero(~valid)[0]])
             raise ValueRowError(row, f"field {field.path} is required, and null")
@@ -199,7 +191,7 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
         array = _split_json_texts(field, array, rows)
     if field.cardinality is Cardinality.MAP:
         array = _as_list(array)
-    lengths = or_zero(pc.list_value_length(array)).astype(np.int64)
+    lengths = arrow.or_zero(pc.list_value_length(array)).astype(np.int64)
     elements = array.flatten()
     element_rows = np.repeat(rows, lengths)
     offsets = offsets_of(lengths)
@@ -207,7 +199,7 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
         out.add_bytes(_regroup(_encode_entries(field, elements, element_rows), offsets))
         return
     if elements.null_count:
-        index = int(np.flatnonzero(~is_valid(elements))[0])
+        index = int(np.flatnonzero(~arrow.is_valid(elements))[0])
         in_list = index - int(offsets[np.searchsorted(offsets, index, "right") - 1])
         raise ValueRowError(
             int(element_rows[index]),
@@ -230,7 +222,7 @@ def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> pa.Array:
     entries = _MessageBytes(len(rows))
     for key_or_value, array in zip(field.message.fields, arrays, strict=True):
         if array.null_count:
-            index = int(np.flatnonzero(~is_valid(array))[0])
+            index = int(np.flatnonzero(~arrow.is_valid(array))[0])
             raise ValueRowError(
                 int(rows[index]),
                 f"field {field.path}: a {key_or_value.name} is null, which a map cannot have",
@@ -298,20 +290,20 @@ def _binary(offsets: Ints, content: Any) -> pa.Array:
 
 def _sizes(array: pa.Array) -> Ints:
     """Return the bytes of each value; 0 for null."""
-    sizes = np.diff(blob_offsets(array))
+    sizes = np.diff(arrow.blob_offsets(array))
     if array.null_count:
-        sizes *= is_valid(array)
+        sizes *= arrow.is_valid(array)
     return sizes
 
 
 def _regroup(array: pa.Array, groups: Ints) -> pa.Array:
     """Join neighbouring elements. `groups`: the offsets of each group among the elements."""
-    return _binary(blob_offsets(array)[groups], array.buffers()[2] or b"")
+    return _binary(arrow.blob_offsets(array)[groups], array.buffers()[2] or b"")
 
 
 def _spread(array: pa.Array, rows: Ints, count: int) -> pa.Array:
     """Put the elements at their rows, with empty ones between."""
-    offsets = blob_offsets(array)
+    offsets = arrow.blob_offsets(array)
     sizes = np.zeros(count, np.int64)
     sizes[rows] = np.diff(offsets)
     return _binary(offsets_of(sizes) + offsets[0], array.buffers()[2] or b"")
@@ -342,7 +334,9 @@ def _as_binary(array: pa.Array) -> pa.Array:
     binary = array.cast(pa.binary()) if pa.types.is_string(array.type) else array
     if not binary.null_count:
         return binary
-    if not int((np.diff(blob_offsets(binary)) * ~is_valid(binary)).sum()):  # nulls have no bytes
+    if not int(
+        (np.diff(arrow.blob_offsets(binary)) * ~arrow.is_valid(binary)).sum()
+    ):  # nulls have no bytes
         buffers = [None, *binary.buffers()[1:]]
         return pa.Array.from_buffers(pa.binary(), len(binary), buffers, offset=binary.offset)
     return binary.fill_null(b"")
@@ -358,8 +352,8 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
     if kind == types.BOOL:
         if not len(array):
             return np.zeros(0, np.uint64)
-        flags = bits(array.buffers()[1], array.offset, len(array))
-        return (flags & is_valid(array)).astype(np.uint64)
+        flags = arrow.bits(array.buffers()[1], array.offset, len(array))
+        return (flags & arrow.is_valid(array)).astype(np.uint64)
     if kind in (types.DOUBLE, types.FLOAT):
         return _raw_floats(field, array)
     if kind == types.ENUM and not pa.types.is_integer(source):
@@ -368,7 +362,7 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
     if pa.types.is_decimal(source):
         words = decimals.words_of(array)
         if array.null_count:
-            words = words * is_valid(array)[:, None]
+            words = words * arrow.is_valid(array)[:, None]
         values, high = np.ascontiguousarray(words.T).view(np.int64)
         if kind in (types.UINT64, types.FIXED64):
             fits = high == 0
@@ -378,12 +372,12 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
             index = int(np.flatnonzero(~fits)[0])
             raise _misfit_error(field, rows[index], array[index].as_py())
     else:
-        values = or_zero(array).astype(np.int64)
+        values = arrow.or_zero(array).astype(np.int64)
         if len(values) and (int(values.min()) < first or int(values.max()) > last):
             index = int(np.flatnonzero((values < first) | (values > last))[0])
             raise _misfit_error(field, rows[index], int(values[index]))
         if kind == types.ENUM and field.closed:
-            _check_enum_numbers(field, values, rows, is_valid(array))
+            _check_enum_numbers(field, values, rows, arrow.is_valid(array))
     if kind in (types.SINT32, types.SINT64):
         return zigzag(values)
     if kind in (types.SFIXED32, types.FIXED32):
@@ -405,7 +399,7 @@ def _raw_floats(field: Field, array: pa.Array) -> Any:
         values = np.frombuffer(array.buffers()[1], dtype)
         values = values[array.offset : array.offset + len(array)]
     if array.null_count:
-        values = np.where(is_valid(array), values, dtype(0))
+        values = np.where(arrow.is_valid(array), values, dtype(0))
     if field.kind == types.FLOAT:
         return values.view(np.uint32)
     return values.astype(np.float64).view(np.uint64)
@@ -415,7 +409,7 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
     """Return the numbers of names. An open enum also has numbers as text, as they are read."""
     encoded = array.dictionary_encode()
     known = dict(field.aliases)
-    indices = or_zero(encoded.indices).astype(np.int64)
+    indices = arrow.or_zero(encoded.indices).astype(np.int64)
     numbers = np.zeros(len(encoded.dictionary) + 1, np.int64)
     for index in range(len(encoded.dictionary)):
         name = encoded.dictionary[index].as_py()
@@ -423,7 +417,7 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
         if number is None and not field.closed and name.lstrip("-").isdecimal():
             number = int(name) if -(1 << 31) <= int(name) < 1 << 31 else None
         if number is None:
-            bad = int(np.flatnonzero(is_valid(array) & (indices == index))[0])
+            bad = int(np.flatnonzero(arrow.is_valid(array) & (indices == index))[0])
             raise ValueRowError(
                 int(rows[bad]),
                 f"field {field.path}: the enum has no value {name[:100]!r}: "
@@ -431,7 +425,7 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
             )
         numbers[index] = number
     if array.null_count:
-        indices = np.where(is_valid(array), indices, len(encoded.dictionary))
+        indices = np.where(arrow.is_valid(array), indices, len(encoded.dictionary))
     return numbers[indices]
 
 
@@ -453,17 +447,17 @@ def _special_fields(field: Field, array: pa.Array, rows: Ints) -> list[pa.Array]
     """Return the columns of a well-known message's fields, for values without nulls. Raises
     ValueRowError."""
     if field.special is Special.DATE:
-        return _date_fields(field, to_numpy(array.cast(pa.int32())).astype(np.int64), rows)
+        return _date_fields(field, arrow.to_numpy(array.cast(pa.int32())).astype(np.int64), rows)
     if field.special is Special.DECIMAL:
         return _decimal_fields(array)
-    micros = to_numpy(array.cast(pa.int64()))
+    micros = arrow.to_numpy(array.cast(pa.int64()))
     seconds = micros // 1_000_000
     rest = micros - seconds * 1_000_000
     if field.special is Special.DURATION:  # seconds and nanos have one sign
         towards_zero = (micros < 0) & (rest != 0)
         seconds = seconds + towards_zero
         rest = rest - 1_000_000 * towards_zero
-    return [from_numpy(seconds), from_numpy((rest * 1000).astype(np.int32))]
+    return [arrow.from_numpy(seconds), arrow.from_numpy((rest * 1000).astype(np.int32))]
 
 
 def _date_fields(field: Field, days: Ints, rows: Ints) -> list[pa.Array]:
@@ -479,7 +473,7 @@ def _date_fields(field: Field, days: Ints, rows: Ints) -> list[pa.Array]:
             int(rows[index]),
             f"field {field.path}: the year {year[index]} is not one of google.type.Date",
         )
-    return [from_numpy(part.astype(np.int32)) for part in (year, month, day)]
+    return [arrow.from_numpy(part.astype(np.int32)) for part in (year, month, day)]
 
 
 def _decimal_fields(array: pa.Array) -> list[pa.Array]:
@@ -500,8 +494,8 @@ def _decimal_fields(array: pa.Array) -> list[pa.Array]:
         digits[index] = len(array[index].as_py().as_tuple().digits)
     return [
         gather(pa.py_buffer(decimals.to_bytes(words)), starts, sizes),
-        from_numpy(digits.astype(np.int64)),
-        from_numpy(np.full(count, array.type.scale, np.int32)),
+        arrow.from_numpy(digits.astype(np.int64)),
+        arrow.from_numpy(np.full(count, array.type.scale, np.int32)),
     ]
 
 
@@ -523,7 +517,7 @@ def _parse_json(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
                 f"{str(error)[:200]}",
             ) from error
         contents.append(message.SerializeToString(deterministic=True))
-    return binary_array(contents)
+    return arrow.binary_array(contents)
 
 
 def _checked_bytes(field: Field, array: pa.Array, rows: Ints) -> pa.Array:

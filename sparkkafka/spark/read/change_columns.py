@@ -27,14 +27,7 @@ from pyspark.sql.types import (
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import DecodedRecords
-from sparkkafka.protocol.records.arrow import (
-    blob_offsets,
-    filtered_positions,
-    from_numpy,
-    is_valid,
-    repeat_text,
-    to_numpy,
-)
+from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import fields_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.debezium import CHANGE, TOMBSTONE, change_type
@@ -95,7 +88,7 @@ def unwrapped_values(values: pa.Array, payloads: pa.Array) -> pa.Array:
     row, change = fields_of(values)
     parts = fields_of(change)
     if (index := change.type.get_field_index("kind")) >= 0:
-        is_tombstone = from_numpy(~is_valid(payloads))
+        is_tombstone = arrow.from_numpy(~arrow.is_valid(payloads))
         parts[index] = pc.if_else(is_tombstone, scalar(TOMBSTONE), parts[index])
     own = struct_of(change.type, len(change), None, parts)
     columns = [*row.type, pa.field(CHANGE, own.type)]
@@ -230,7 +223,7 @@ def table_columns(
     if pa.types.is_list(value.type):
         value, index = _explode(value)
         decoded = {name: array.take(index) for name, array in decoded.items() if name != "value"}
-        is_bad = is_bad[to_numpy(index)]
+        is_bad = is_bad[arrow.to_numpy(index)]
     row = pc.struct_field(value, [0])
     result: dict[str, pa.Array] = {}
     for name, arrow_type in columns:
@@ -249,11 +242,11 @@ def table_columns(
 
 def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the items of lists, one null for a list without items, and the list of each."""
-    counts = np.diff(blob_offsets(lists)).astype(np.int64) * is_valid(lists)
+    counts = np.diff(arrow.blob_offsets(lists)).astype(np.int64) * arrow.is_valid(lists)
     steps = np.maximum(counts, 1)
     has_item = np.repeat(counts > 0, steps)
     items = lists.flatten()
-    return items.take(filtered_positions(has_item)), from_numpy(
+    return items.take(arrow.filtered_positions(has_item)), arrow.from_numpy(
         np.repeat(np.arange(len(lists)), steps)
     )
 
@@ -266,9 +259,9 @@ def _kafka_columns(records: DecodedRecords, topic: str, partition: int) -> dict[
     else:
         times = times_as_us(times_ms, records, f"topic {topic} partition {partition}")
     return {
-        "topic": repeat_text(topic, count),
-        "partition": from_numpy(np.full(count, partition, np.int32)),
-        "offset": from_numpy(records.offsets),
+        "topic": arrow.repeat_text(topic, count),
+        "partition": arrow.from_numpy(np.full(count, partition, np.int32)),
+        "offset": arrow.from_numpy(records.offsets),
         "timestamp": times,
     }
 
@@ -293,8 +286,8 @@ def _change(
         else:
             part = kafka[name]
         if name == "kind":
-            is_tombstone = ~is_valid(value) & ~is_bad
+            is_tombstone = ~arrow.is_valid(value) & ~is_bad
             if is_tombstone.any():
-                part = pc.if_else(from_numpy(is_tombstone), scalar(TOMBSTONE), part)
+                part = pc.if_else(arrow.from_numpy(is_tombstone), scalar(TOMBSTONE), part)
         parts.append(part)
     return struct_of(kind, count, None, parts)
