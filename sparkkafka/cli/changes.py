@@ -6,20 +6,23 @@ other records of a connector by their fields.
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 
 from sparkkafka.cli.tables import printable
-from sparkkafka.config.kinds import DEBEZIUM, ENVELOPE_COLUMN
+from sparkkafka.config.kinds import DEBEZIUM, ENVELOPE_COLUMN, JSON
 from sparkkafka.errors import BadRecordError, SchemaError
 from sparkkafka.schemas.envelopes.debezium import KIND_OF_OP, ROW, TOMBSTONE, TRUNCATE, kind_of
 from sparkkafka.schemas.envelopes.semantic_types import is_unavailable
+from sparkkafka.schemas.values import Schema
 
 ENVELOPE_OPTIONS: Final = {"envelope": DEBEZIUM, "envelope.columns": ENVELOPE_COLUMN}
 """Options of a read of envelopes, whose values get Debezium's semantic types."""
@@ -126,9 +129,10 @@ class ChangeLines:
 
     def _lines(self, batch: pa.RecordBatch) -> Iterator[str]:
         columns = (batch.column(name) for name in ("topic", "partition", "offset", "key", "value"))
+        typed = zip(*(_typed_values(batch.column(name)) for name in ("key", "value")), strict=True)
         for topic, partition, offset, key, value in zip(*map(python_values, columns), strict=True):
             try:
-                change = parse_change(key, value)
+                change = _with_types(parse_change(key, value), *next(typed))
             except BadRecordError as error:
                 raise BadRecordError(
                     f"topic {topic} partition {partition} offset {offset}: {error}"
@@ -179,15 +183,63 @@ class ChangeLines:
         return typer.style(text, **styles) if self._has_colours else text
 
 
+def _typed_values(texts: pa.Array) -> list[Any]:
+    """Return what JSON texts with a schema beside their payload are by it; None for others."""
+    from sparkkafka.schemas.column import format_module
+    from sparkkafka.schemas.envelopes.decode import (
+        Envelope,
+        decoder,
+        may_have_schema,
+        sample_type,
+    )
+
+    if not pa.types.is_binary(texts.type):  # decoded already
+        return [None] * len(texts)
+    texts = pc.if_else(pa.array(may_have_schema(texts)), texts, pa.scalar(None, pa.binary()))
+    module, envelope = format_module(JSON), Envelope(DEBEZIUM, unwraps=False)
+    samples = texts.drop_null().to_pylist()
+    target = sample_type(module, envelope, samples, (), infers=False)
+    if target is None:
+        return [None] * len(texts)
+    return python_values(
+        decoder(module, envelope, Schema(JSON, ""), None, target).decode(texts).values
+    )
+
+
+def _with_types(change: Change, key: Any, value: Any) -> Change:
+    """Return the change with the values of its rows and key by their schema. `key`, `value`: what
+    `_typed_values` returned. Values that do not fit their schema stay as they are."""
+
+    def typed(row: Mapping[str, Any] | None, types: Any) -> Mapping[str, Any] | None:
+        if row is None or not isinstance(types, Mapping):
+            return row
+        known = {
+            name: types[name]
+            for name, raw in row.items()
+            if types.get(name) is not None and not is_unavailable(raw)
+        }
+        return {**row, **known}
+
+    value = value if isinstance(value, Mapping) else {}
+    return replace(
+        change,
+        key=typed(change.key, key),
+        before=typed(change.before, value.get("before")),
+        after=typed(change.after, value.get("after")),
+    )
+
+
 def python_values(column: pa.Array) -> list[Any]:
     """Return the values of a column. A value with a date or time that Python does not have, as
     infinity, has numbers for its dates and times."""
     values: list[Any] = []
     for row in range(len(column)):
         try:
-            values.append(column[row].as_py())
+            value = column[row].as_py(maps_as_pydicts="lossy")
         except (OverflowError, ValueError):
-            values += column.slice(row, 1).cast(_without_times(column.type)).to_pylist()
+            plain = column.slice(row, 1).cast(_without_times(column.type))
+            value = plain[0].as_py(maps_as_pydicts="lossy")
+        values.append(value)
     return values
 
 
@@ -204,8 +256,12 @@ def _without_times(type: pa.DataType) -> pa.DataType:
 
 def value_text(value: Any) -> str:
     """Format a column's value on one line, at most 60 characters long."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(value, ensure_ascii=False, default=_json_value)
     return printable(text if len(text) <= 60 else f"{text[:59]}…")
+
+
+def _json_value(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
 def table_of_source(source: Mapping[str, Any]) -> str:

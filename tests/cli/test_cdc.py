@@ -85,6 +85,49 @@ def test_the_schema_beside_a_value_is_not_shown(fake, command):
     assert lines(command) == ["0/0  c  id=1  n=2"]
 
 
+def test_values_have_the_types_of_the_schema_beside_them(fake, command):
+    def column(field: str, type: str, name: str, **parameters: str) -> dict[str, Any]:
+        return {"field": field, "type": type, "name": name, "parameters": parameters}
+
+    decimal = "org.apache.kafka.connect.data.Decimal"
+    fields = [
+        column("id", "int32", "io.debezium.time.Date"),
+        column("price", "bytes", decimal, scale="2"),
+        column("at", "int64", "io.debezium.time.MicroTimestamp"),
+        {"field": "raw", "type": "bytes"},
+        {"field": "tags", "type": "map", "keys": {"type": "string"}, "values": {"type": "string"}},
+    ]
+    fields = [{**field, "optional": True} for field in fields]
+    row = {"type": "struct", "fields": fields, "optional": True}
+    parts = [{**row, "field": "after"}, {"field": "op", "type": "string"}]
+    schema = {"type": "struct", "fields": parts}
+    at = 1_700_000_000_123_456
+    after = {
+        "id": 1,
+        "price": "BNI=",
+        "at": at,
+        "raw": "AP8=",
+        "tags": {"a": "b"},
+    }
+    plain = {name: after[name] for name in ("id", "price")}
+    key = {"schema": {**row, "fields": fields[:1]}, "payload": {"id": 1}}
+    unsent = {**after, "raw": base64.b64encode(PLACEHOLDER.encode()).decode()}
+    send(
+        fake,
+        *(
+            (key, {"schema": schema, "payload": {"op": "c", "after": row}})
+            for row in (after, unsent)
+        ),
+        ({"id": 1}, {"op": "c", "after": plain}),
+    )
+    typed = 'price="12.34"  at="2023-11-14 22:13:20.123456"'
+    assert lines(command) == [
+        f'0/0  c  id="1970-01-02"  {typed}  raw="AP8="  tags={{"a": "b"}}',
+        f'0/1  c  id="1970-01-02"  {typed}  raw=(not sent)  tags={{"a": "b"}}',
+        '0/2  c  id=1  price="BNI="',
+    ]
+
+
 def test_the_row_is_a_document_or_has_columns_of_any_name():
     row = {"schema": "a", "payload": "b"}
     assert parse_change(None, envelope("c", None, row)).after == row

@@ -384,7 +384,7 @@ class _JsonDecoder:
             if not len(left):
                 break
             left = self._take_group(texts, left, prefix, made, groups)
-        is_candidate = _may_have_schema(texts.take(from_numpy(left)))
+        is_candidate = may_have_schema(texts.take(from_numpy(left)))
         without.append(left[~is_candidate])
         left = left[is_candidate]
         one_by_one: dict[bytes, list[tuple[int, bytes]]] = {}
@@ -487,7 +487,7 @@ _THEN_SCHEMA: Final = re.compile(rb'\s*,\s*"schema"\s*:\s*')
 _PATTERN: Final = r'^\s*\{\s*"(schema|payload)"\s*:'
 
 
-def _may_have_schema(texts: pa.Array) -> Any:
+def may_have_schema(texts: pa.Array) -> Any:
     """Return which texts begin with a schema or payload."""
     return flags_of(pc.match_substring_regex(texts, _PATTERN))
 
