@@ -244,7 +244,7 @@ class Partitioner:
 
     def partition(self, topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
         """Choose the partition of one record of a topic that has `count` partitions."""
-        if self._rule is not None:
+        if self._rule is not None and (key is not None or self._rule.null_is_empty):
             partition = self._rule.partition(key, count)
             if partition != NO_PARTITION:
                 return partition
