@@ -110,6 +110,7 @@ def _discarding_fetched(
         await self._return_rest()
         return await call(self, *args, **kwargs)
 
+    after_return.__qualname__ = call.__qualname__
     return after_return
 
 

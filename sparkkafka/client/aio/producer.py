@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,18 @@ class _NoRoomError(KafkaTimeoutError):
     def __init__(self, message: str, size_bytes: int) -> None:
         super().__init__(message)
         self.size_bytes = size_bytes
+
+
+@dataclass(frozen=True)
+class _Callback:
+    """What an asyncio future calls, with its delivery, which asyncio's `as_completed` looks up.
+    Two of the same function and delivery are equal, for `remove_done_callback`."""
+
+    function: Callable[[Any], object]
+    delivery: AsyncDelivery
+
+    def __call__(self, _: asyncio.Future[RecordMetadata], /) -> None:
+        self.function(self.delivery)
 
 
 class AsyncDelivery:
@@ -101,18 +114,16 @@ class AsyncDelivery:
 
     def add_done_callback(
         self,
-        callback: Callable[[asyncio.Future[RecordMetadata]], object],
+        callback: Callable[[AsyncDelivery], object],
         *,
         context: contextvars.Context | None = None,
     ) -> None:
-        """Call `callback` on the loop with an asyncio future that has the outcome."""
-        self.waiter().add_done_callback(callback, context=context)
+        """Call `callback` on the loop with this delivery once it is done."""
+        self.waiter().add_done_callback(_Callback(callback, self), context=context)
 
-    def remove_done_callback(
-        self, callback: Callable[[asyncio.Future[RecordMetadata]], object]
-    ) -> int:
+    def remove_done_callback(self, callback: Callable[[AsyncDelivery], object]) -> int:
         """Undo `add_done_callback`; return how many callbacks were removed."""
-        return self.waiter().remove_done_callback(callback)
+        return self.waiter().remove_done_callback(_Callback(callback, self))
 
 
 def _set_outcome(

@@ -400,4 +400,5 @@ def awaited(
         result: T = await self._run(functools.partial(bound, *positional, **named))
         return result
 
+    call.__qualname__ = f"Async{method.__qualname__}"  # Python names it if nobody awaits it
     return call

@@ -36,7 +36,7 @@ from sparkkafka.client.producer.topic_records import AppendedRecords, TopicRecor
 from sparkkafka.client.producer.transactions import SenderTransaction
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
-from sparkkafka.errors import KafkaError, KafkaTimeoutError, counted, some
+from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, counted, some
 from sparkkafka.protocol.columns.encode import EncodedBatch
 
 log = logging.getLogger(__name__)
@@ -381,9 +381,11 @@ class ProducerThread:
         record_sets = self._without_partition[topic]
         while record_sets and time.monotonic() >= record_sets[0].since_s + limit_ms / 1000:
             cause = self._lookup.last_error(topic)
+            is_unknown = getattr(cause, "code", None) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            hint = ". Check its name, or create the topic first" if is_unknown else ""
             error = KafkaTimeoutError(
                 f"no broker returned metadata for topic {topic} within {limit_ms / 1000:g} s "
-                f"({setting}); the last failure: {cause}"
+                f"({setting}); the last failure: {cause}{hint}"
             )
             error.__cause__ = cause
             self._fail(record_sets.popleft(), error)

@@ -315,8 +315,8 @@ def test_a_delivery_is_a_future(fake: FakeCluster) -> None:
             assert (other.done(), other.cancelled(), other.cancel()) == (True, True, False)
             with pytest.raises(asyncio.CancelledError):
                 await other
-            called: list[int] = []
-            delivery.add_done_callback(lambda future: called.append(future.result().offset))
+            called: list[object] = []
+            delivery.add_done_callback(called.append)
             delivery.add_done_callback(print)
             assert delivery.remove_done_callback(print) == 1
             hold.release()
@@ -324,16 +324,19 @@ def test_a_delivery_is_a_future(fake: FakeCluster) -> None:
             assert (await delivery).offset == delivery.result().offset == 0
             assert delivery.exception() is None
             assert not delivery.cancel()
-            assert called == [0]
+            assert called == [delivery]
             third = opened.send_nowait("t", b"3")
             done, pending = await asyncio.wait({third, delivery})
             assert (done, pending) == ({third, delivery}, set())
+            more = [opened.send_nowait("t", b"4") for _ in range(3)]
+            found = [(await each).offset for each in asyncio.as_completed(more)]
+            assert sorted(found) == [3, 4, 5]
             await opened.flush()
             assert third.result().offset == 2
-            assert opened.send_nowait("t", b"4").done() is False
+            assert opened.send_nowait("t", b"5").done() is False
 
     asyncio.run(main())
-    assert log_values(fake, "t") == [b"1", b"2", b"3", b"4"]
+    assert log_values(fake, "t") == [b"1", b"2", b"3", b"4", b"4", b"4", b"5"]
 
 
 def test_each_loop_needs_its_own(fake: FakeCluster) -> None:

@@ -218,6 +218,13 @@ def test_a_topic_that_was_never_told_still_ends_at_max_block_ms(fake: FakeCluste
         assert producer.send("t", b"1").exception(WAIT_S) is None
 
 
+def test_a_misspelt_topic_at_max_block_ms(fake: FakeCluster) -> None:
+    with opened(fake) as producer:
+        error = producer.send("topics", b"1").exception(WAIT_S)
+        assert isinstance(error, KafkaTimeoutError)
+        assert "Check its name, or create the topic first" in str(error)
+
+
 def test_a_topic_that_brokers_say_is_gone_is_still_an_error(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
