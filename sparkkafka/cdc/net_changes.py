@@ -47,6 +47,8 @@ PLACE = "_sparkkafka_place"
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 STARTED = "_sparkkafka_started"
 """Whether these changes insert or delete the row, so that a table's own values are out of date."""
+OUT_OF_ORDER = "_sparkkafka_out_of_order"
+"""Whether `Changes.net_in_order` cannot tell what the net effect is."""
 
 DROP, KEEP = "drop", "keep"
 
@@ -218,6 +220,54 @@ class Changes:
             F.col("started").alias(STARTED),
         )
 
+    def net_in_order(self) -> DataFrame:
+        """Return the same as `net` without windows, if no row is `_sparkkafka_out_of_order`.
+
+        The change with the last position of its key is the net effect if all changes of the key
+        are in one partition, and this one is also the last of them there: then a snapshot's row
+        cannot replace it, and a tombstone behind it is that of this row.
+        """
+        is_tombstone = F.col("kind") == TOMBSTONE
+        order = ("position", "partition", "offset")
+        last = F.struct(*order, "timestamp", "op", "kind", "row", "unsent", "deleted")
+        aggregates = {
+            "last": F.max_by(last, F.struct(*order)),
+            "tombstone": F.max(F.when(is_tombstone, F.struct("offset", "timestamp"))),
+            "last_offset": F.max(F.when(~is_tombstone, F.col("offset"))),
+            "partitions": F.min("partition") != F.max("partition"),
+            "started": F.max("started"),
+            "moves": F.max("moves"),
+        }
+        rows = (
+            self._events(split=False)
+            .groupBy(*self._key_names)
+            .agg(*(value.alias(name) for name, value in aggregates.items()))
+            .select("*", "last.*")
+        )
+        buried = F.coalesce(F.col("tombstone.offset") > F.col("offset"), F.lit(False))
+        later = F.coalesce(F.col("last_offset") > F.col("offset"), F.lit(False))
+        rows = rows.withColumns(
+            {
+                "out_of_order": F.col("partitions") | later | F.col("moves"),
+                "deleted": F.col("deleted") | buried,
+                "row": F.when(~buried, F.col("row")),
+                "op": F.when(~buried, F.col("op")),
+            }
+            | {
+                name: F.when(buried, F.col(f"tombstone.{name}")).otherwise(F.col(name))
+                for name in ("offset", "timestamp")
+            }
+        )
+        return rows.select(
+            *self._columns({}),
+            _sequence(F.col("position")).alias(POSITION),
+            F.col("deleted").alias(DELETED),
+            (F.col("kind") == TRUNCATE).alias(TRUNCATED),
+            _as_text(F.col("unsent")).alias(UNAVAILABLE),
+            F.col("started").alias(STARTED),
+            F.col("out_of_order").alias(OUT_OF_ORDER),
+        )
+
     def history(self, filled: Sequence[str] = ()) -> DataFrame:
         """Return one row per change of a row, also deletes, and one without a key per truncate.
 
@@ -318,11 +368,11 @@ class Changes:
             .withColumn("sequence", _sequence(position))
         )
 
-    def _events(self) -> DataFrame:
+    def _events(self, *, split: bool = True) -> DataFrame:
         """Return the changes with their keys, also those of tombstones, and the row as one value.
 
-        A record that changes the key is split into the delete of the old key and the insert of the
-        new one. The columns have names of their own, whatever those of the row are.
+        A record that changes the key (`moves`) is split into the delete of the old key and the
+        insert of the new one. The columns have names of their own, whatever those of the row are.
         """
         kind, of_key = F.col("kind"), _fields(self.df, "key")
         times = [
@@ -346,9 +396,9 @@ class Changes:
                 moves |= ~old_key.eqNullSafe(columns[key])  # keys=[…] may be part of the key
         if splits:
             moves &= (F.col("change.kind") == ROW) & F.col("change.old_key").isNotNull()
-            columns["moves"] = moves
+        columns["moves"] = moves
         events = self.df.select(*(column.alias(name) for name, column in columns.items()))
-        if splits:
+        if splits and split:
             both, one = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
             is_old = F.explode(F.when(F.col("moves"), both).otherwise(one))
             events = events.select("*", is_old.alias("is_old"))

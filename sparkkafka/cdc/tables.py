@@ -14,6 +14,7 @@ from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
 from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
+    OUT_OF_ORDER,
     PLACE,
     POSITION,
     TRUNCATED,
@@ -27,7 +28,7 @@ from sparkkafka.cdc.net_changes import (
 from sparkkafka.errors import OptionError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 ADD, FAIL = "add", "fail"
 
@@ -86,21 +87,22 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         columns=columns if scd == 1 else (*columns, VALID_FROM),
         quote="`",
     )
-    rows = read()
+    rows = changes.net_in_order() if scd == 1 else read()
     _prepare(spark, merge, rows, add_columns)
     rows.persist()
     try:
-        ((deletes, truncate, unavailable),) = rows.agg(
-            F.count_if(DELETED),
-            F.max(F.when(F.col(TRUNCATED), F.col(POSITION))),
-            F.collect_set(F.when(~F.col(DELETED), F.col(UNAVAILABLE))),
-        ).collect()
-        if filled := changes.to_fill(unavailable):
+        facts = _facts(rows)
+        if facts.out_of_order:
+            rows.unpersist()
+            rows = read().persist()
+            facts = _facts(rows)
+        if filled := changes.to_fill(facts.unavailable):
             rows.unpersist()
             rows = read(filled).persist()
             merge = replace(merge, toasted=frozenset(filled))
         (rows if scd == 1 else _behind_snapshots(rows, merge)).createOrReplaceTempView(view)
-        has_deletes = deletes or truncate is not None
+        truncate = facts.truncate
+        has_deletes = facts.has_deletes or truncate is not None
         has_table = spark.catalog.tableExists(merge.deletes)
         if not has_table and (has_deletes or scd == 2):
             _create_deletes(spark, merge, rows)
@@ -114,6 +116,18 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
     finally:
         spark.catalog.dropTempView(view)
         rows.unpersist()
+
+
+def _facts(rows: DataFrame) -> Row:
+    """Return what decides how the changes are merged, which also computes persisted ones."""
+    out_of_order = F.col(OUT_OF_ORDER) if OUT_OF_ORDER in rows.columns else F.lit(False)
+    [facts] = rows.agg(
+        F.max(DELETED).alias("has_deletes"),
+        F.max(F.when(F.col(TRUNCATED), F.col(POSITION))).alias("truncate"),
+        F.collect_set(F.when(~F.col(DELETED), F.col(UNAVAILABLE))).alias("unavailable"),
+        F.max(out_of_order).alias("out_of_order"),
+    ).collect()
+    return facts
 
 
 def _behind_snapshots(rows: DataFrame, merge: Merge) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,8 +10,16 @@ from pyspark.errors import SparkRuntimeException
 from pyspark.sql import functions as F
 
 from sparkkafka import cdc
+from sparkkafka.cdc.net_changes import (
+    DELETED,
+    OUT_OF_ORDER,
+    POSITION,
+    TRUNCATED,
+    UNAVAILABLE,
+    Changes,
+)
 from sparkkafka.errors import OptionError
-from tests.cdc.source_table import SourceTable, frame, row_of
+from tests.cdc.source_table import START, SourceTable, frame, row_of
 
 pytestmark = pytest.mark.spark
 
@@ -119,6 +128,42 @@ def test_positions_decide_and_offsets_break_ties(spark: Any) -> None:
     without = [record(9, "u", None, "later"), record(8, "u", None, "earlier")]
     (row,) = cdc.latest(frame(spark, without)).collect()
     assert row.note == "later"
+
+
+def test_the_shorter_way_has_the_same_rows_or_says_that_it_has_not(spark: Any) -> None:
+    random = Random(5)
+    kinds = ("row", "row", "row", "tombstone")
+    changes = []
+    for key in range(300):
+        partition = key % 2
+        for _ in range(random.randrange(1, 6)):
+            kind = random.choice(kinds)
+            moved = random.random() < 0.1
+            late = random.random() < 0.2
+            offset = len(changes)
+            position = f"{offset - 3 * late:04}" if kind == "row" and key % 5 else None
+            change = record(
+                offset,
+                random.choice("cudr") if kind == "row" else None,
+                position,
+                f"note {offset}",
+                kind,
+                ["tags"] if random.random() < 0.1 else None,
+                1 - partition if moved else partition,
+                (key, "a"),
+            )
+            changes.append((*change[:5], (*change[5][:13], START)))
+    truncate = record(9999, "t", "9999", kind="truncate", key=None)
+    net = Changes.of(frame(spark, [*changes, truncate]), None)
+    # Of a deleted row only the key is used.
+    values = [F.when(~F.col(DELETED), F.col(name)) for name in ("note", UNAVAILABLE)]
+    columns = ["id", POSITION, DELETED, TRUNCATED, *values]
+    rows = {row.id: row for row in net.net().select(columns).collect()}
+    in_order = net.net_in_order().select(*columns, OUT_OF_ORDER).collect()
+    same = [row for row in in_order if not row[OUT_OF_ORDER]]
+    assert len(rows) == len(in_order) == 301
+    assert 150 < len(same) < 300
+    assert [row[:-1] for row in same] == [tuple(rows[row.id]) for row in same]
 
 
 def test_errors_say_what_to_do(spark: Any) -> None:
