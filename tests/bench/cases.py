@@ -53,12 +53,13 @@ READ_CHANGES = "read Debezium's JSON, 10 columns, noop"
 #: Rows of the group `SCHEMAS`.
 SCHEMA_ROWS = (READ_AVRO, READ_FEW, READ_JSON, WRITE_AVRO, READ_CHANGES)
 
-#: Rows of the group "latency" about a session's first read and write, and a group of the part
+#: A session's first read and write, the groups of these rows by rival, and a group of the part
 #: "growth".
 FIRST_ROWS = {
     "read": "first read of a new session, one row of one partition, collect()",
     "write": "first write of a new session, one row",
 }
+FIRST_GROUPS = {JVM: "latency", FLOOR: SPARK_ALONE}
 TINY_TOPICS = "tiny topics"
 
 #: Headings of the part "spark", as the table has them.
@@ -390,7 +391,7 @@ def one_row_pairs(*, quick: bool) -> int:
 
 
 def first_row_pairs(*, quick: bool) -> int:
-    return 1 if quick else 2
+    return 1 if quick else 3
 
 
 def streams(*, quick: bool) -> Iterator[Stream]:

@@ -33,15 +33,20 @@ def in_new_session(
 
 
 def _measure(name: str, verb: str, bootstrap_servers: str, topic: str) -> None:
+    from tests.bench import floor
     from tests.bench.spark_rows import open_spark
 
     jars = [*(find_jars(CONNECTOR_JARS) or ()), *(find_jars(AVRO_JARS) or ())]
     folder = Path(tempfile.mkdtemp(prefix="sparkkafka-bench-"))
     try:
         with open_spark(folder, jars, "local[2]") as spark:
+            options: dict[str, str] = {}
             begin = time.monotonic()
+            if name == floor.FLOOR_FORMAT:
+                floor.register(spark)
+                options = floor.floor_options(value_bytes=100, rows=1, partitions=1)
             if verb == "read":
-                reader = spark.read.format(name).option("subscribe", topic)
+                reader = spark.read.format(name).options(**options).option("subscribe", topic)
                 frame = reader.option("kafka.bootstrap.servers", bootstrap_servers).load()
                 rows = frame.collect()
             else:

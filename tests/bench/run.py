@@ -219,10 +219,14 @@ class Bench:
                     f"{stream.group}: {stream.name}", lambda stream=stream: spark.stream(stream)
                 )
         self._reads(spark, [case for case in reads if case.topic.codec != "none"])
+        pairs = self.pairs_of(cases.first_row_pairs(quick=quick))
         for verb, name in cases.FIRST_ROWS.items():
-            if self.wants(f"latency: {name}"):
-                pairs = self.pairs_of(cases.first_row_pairs(quick=quick))
-                self._collect(name, lambda verb=verb, n=pairs: iter([spark.first(verb, n)]))
+            for rival, group in cases.FIRST_GROUPS.items():
+                if self.wants(f"{group}: {name}") and not (quick and rival == cases.FLOOR):
+                    self._collect(
+                        name,
+                        lambda verb=verb, rival=rival, n=pairs: iter([spark.first(verb, n, rival)]),
+                    )
         order = {name: number for number, name in enumerate(cases.GROUPS)}
         self.rows.sort(key=lambda row: order[row.group])
 

@@ -19,6 +19,7 @@ from tests.bench import checks, data, floor
 from tests.bench.cases import (
     ALL_COLUMNS,
     AT_LEAST_ONCE,
+    FIRST_GROUPS,
     FIRST_ROWS,
     JVM,
     MAX_RIVAL_PARTITIONS,
@@ -209,21 +210,22 @@ class SparkBench:
             row.checks = self._sums(frames, row.name)
             return self._in_turns(row, pairs, run)
 
-    def first(self, verb: str, pairs: int) -> Row:
+    def first(self, verb: str, pairs: int, rival: str) -> Row:
         """The first read or write of one row in a session, which a process of its own starts."""
         topic = Topic(100, 1, partitions=1)
-        row = Row(
-            *("latency", FIRST_ROWS[verb], "s", JVM),
-            target=ONE_ROW_TARGET_S,
-            target_kind="difference",
-        )
-        with self._filled(topic) as contents, self._write_topics("first") as topics:
+        row = Row(FIRST_GROUPS[rival], FIRST_ROWS[verb], "s", rival)
+        if rival == JVM:
+            row.target, row.target_kind = ONE_ROW_TARGET_S, "difference"
+        formats = (OURS, _RIVALS[rival])
+        with self._filled(topic) as contents, self._write_topics("first", formats) as topics:
             for _ in range(pairs):
-                for name, side in zip(FORMATS, (PYKAFKA, JVM), strict=True):
+                for name, side in zip(formats, (PYKAFKA, rival), strict=True):
                     target = topic.name if verb == "read" else topics[name]
                     starts = checks.ends(self._servers, topics[name], PARTITIONS)
                     taken_s, found = in_new_session(name, verb, self._servers, target)
                     (row.ours_s if name == OURS else row.theirs_s).append(taken_s)
+                    if name == FLOOR_FORMAT:
+                        continue
                     if verb == "read":
                         row.checks[WRITTEN] = [contents.rows, contents.hashes]
                         row.checks[side] = found
