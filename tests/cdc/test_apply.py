@@ -107,7 +107,7 @@ def test_a_history_has_all_versions_after_any_batches(spark: Any, connect: Conne
 
 @pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
 def test_a_history_fills_values_that_are_not_sent(spark: Any, connect: Connect) -> None:
-    source = SourceTable(24, toast=True, snapshots=True)
+    source = SourceTable(150, toast=True, snapshots=True)
     source.change(120)
     batches = source.batches(60)
     for batch in (*batches, batches[1]):
