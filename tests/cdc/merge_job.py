@@ -52,7 +52,9 @@ def main(format: str, jars: str, folder: str) -> None:
         table = f"{schema}.orders_{scd}_{toast}"
         columns = COLUMNS if scd == 1 else f"{COLUMNS}, {ENDS}"
         spark.sql(f"CREATE TABLE {table} ({columns}, _position string) USING {format}")
-        source = SourceTable(24 if toast else 4, toast=toast, one_record=not toast, snapshots=toast)
+        source = SourceTable(
+            337 if toast else 4, toast=toast, one_record=not toast, snapshots=toast
+        )
         source.change(50)
         if not toast:  # a value that is not sent must not come before the value
             source.partitions = 3
