@@ -356,7 +356,7 @@ class _DecodeFunction:
                 bad = decoded.bad[0]
                 raw = part[bad.row].as_py()
                 raise BadRecordError(
-                    f"a payload of {len(raw)} bytes ({bad.writer}): {bad.reason}. "
+                    f"a payload of {len(raw)} bytes{bad.writer.note}: {bad.reason}. "
                     "onBadRecord=null gives null for such payloads"
                 )
             return decoded.values

@@ -209,7 +209,7 @@ class _TypedDecoder:
     def decode(self, payloads: pa.Array, headers: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Return the values, and the reason for each bad row."""
         decoded = self._decoder.decode(payloads, headers)
-        reasons = {bad.row: f"{bad.reason} ({bad.writer})" for bad in decoded.bad}
+        reasons = {bad.row: f"{bad.reason}{bad.writer.note}" for bad in decoded.bad}
         if self._encoder is None:
             return decoded.values, reasons
         try:

@@ -226,10 +226,11 @@ def _with_envelope(
             f"option {name} has no effect without envelope: set envelope, or remove it"
         )
     if not value.has_schema:
-        raise OptionError(
-            f"option envelope={envelope} needs valueFormat: set it to {ANY_WITH_SCHEMA}, as the "
-            "connector writes the records"
-        )
+        if parsed.side is Side.WRITE:
+            ways = f"{kinds.AVRO} or {kinds.JSON}"
+        else:
+            ways = f"{ANY_WITH_SCHEMA}, as the connector writes the records"
+        raise OptionError(f"option envelope={envelope} needs valueFormat: set it to {ways}")
     if envelope in (kinds.MAXWELL, kinds.CANAL, kinds.OGG) and value.format != kinds.JSON:
         raise OptionError(
             f"option envelope={envelope} is for valueFormat={kinds.JSON}, not {value.format}"

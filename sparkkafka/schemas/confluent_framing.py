@@ -76,6 +76,11 @@ class WriterId:
             return f"schema GUID {uuid.UUID(bytes=self.guid)}"
         return "no schema id" if self.schema_id is None else f"schema id {self.schema_id}"
 
+    @property
+    def note(self) -> str:
+        """The schema in parentheses, behind a space; empty if the payload names none."""
+        return "" if self == NO_FRAME else f" ({self})"
+
 
 NO_FRAME = WriterId()
 

@@ -280,8 +280,8 @@ class PartitionDecoder:
     def _describe(self, records: DecodedRecords, row: int, causes: Causes) -> str:
         """Return where a bad record is, its schema, and why it is bad."""
         return (
-            f"topic {self._topic} partition {self._partition} offset {int(records.offsets[row])} "
-            f"({causes[0][1].writer}): {reason_of(causes)}"
+            f"topic {self._topic} partition {self._partition} offset {int(records.offsets[row])}"
+            f"{causes[0][1].writer.note}: {reason_of(causes)}"
         )
 
     def _error_message(

@@ -342,9 +342,11 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
         sample_options = replace(sample_options, starting=FROM_EARLIEST, ending=TO_LATEST)
         samples = _read_sample(sample_options, column)
     if not samples:
+        option = f"option envelope={column.envelope}" if column.envelope else f"{name}Schema=infer"
+        columns = "(…) with the columns" if column.unwraps else f"('{name} struct<…>')"
         raise OptionError(
-            f"{name}Schema=infer: no record has a {name}, so its type is not known. Call "
-            f".schema('{name} struct<…>'), or set {name}Schema to a JSON Schema"
+            f"{option}: no record has a {name}, so its type is not known. Call .schema{columns}, "
+            f"or set {name}Schema to a JSON Schema"
         )
     module = format_module(column.format)
     if envelope := _envelope(column):

@@ -338,7 +338,7 @@ def put_bad(topics: Topics) -> None:
 
 def test_bad_envelopes_fail_by_default(topics: Topics) -> None:
     put_bad(topics)
-    with pytest.raises(BadRecordError, match=r"offset 1 .*'x' is none of c, u, d, r, t, m"):
+    with pytest.raises(BadRecordError, match=r"offset 1: .*'x' is none of c, u, d, r, t, m"):
         topics.read(json_options(topics))
 
 
@@ -391,6 +391,12 @@ def test_names_that_the_read_needs_are_refused(topics: Topics) -> None:
 def test_options_that_exclude_each_other(topics: Topics, more: dict[str, str], match: str) -> None:
     with pytest.raises(OptionError, match=match):
         KafkaDataSource({**json_options(topics), **more}).schema()
+
+
+def test_an_empty_topic_needs_the_columns(topics: Topics) -> None:
+    topics.put(TOPIC, [])
+    with pytest.raises(OptionError, match=r"envelope=debezium: no .*\.schema\(…\) with the col"):
+        KafkaDataSource(json_options(topics)).schema()
 
 
 def test_envelope_columns_needs_an_envelope(topics: Topics) -> None:

@@ -213,6 +213,7 @@ def with_change(**fields: Any) -> StructType:
         ({}, struct(change=CHANGE), "no column of the table"),
         ({}, ROW, "needs the column change"),
         ({"envelope": "canal"}, SCHEMA, "envelope=canal with valueFormat=json is for reads"),
+        ({"valueFormat": "string"}, SCHEMA, "needs valueFormat: set it to avro or json"),
         ({"keyFormat": "json"}, SCHEMA, "keyFormat and envelope=debezium exclude each other"),
         ({"valueFormat": "avro", "envelope.schemas": "true"}, SCHEMA, "envelope.schemas has no"),
     ],
