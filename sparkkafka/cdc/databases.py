@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ class Dialect:
     types: Mapping[type[DataType], str]
     """Of columns that are added; text for all others."""
     arrays: bool
+    fold: Callable[[str], str]
+    """What the database makes of a name without quotes."""
     begin: str
     """Lets one writer in at a time, for the rest of the transaction."""
 
@@ -83,6 +86,7 @@ _DIALECTS = {
             BinaryType: "blob",
         },
         arrays=False,
+        fold=str,
         begin="BEGIN IMMEDIATE",
     ),
     "psycopg": Dialect(
@@ -107,6 +111,7 @@ _DIALECTS = {
             ArrayType: "jsonb",
         },
         arrays=True,
+        fold=str.lower,
         begin="LOCK TABLE {target} IN SHARE ROW EXCLUSIVE MODE",
     ),
 }
@@ -126,7 +131,7 @@ def apply_to_database(
         cursor = connection.cursor()
         columns = (*changes.keys, *changes.values)
         merge = (Merge if scd == 1 else HistoryMerge)(
-            target=target,
+            target=_quoted(target, dialect),
             changes=_STAGED,
             keys=changes.keys,
             columns=columns if scd == 1 else (*columns, net_changes.VALID_FROM),
@@ -141,7 +146,7 @@ def apply_to_database(
             _stage(cursor, dialect, merge, read(filled))
             merge = replace(merge, toasted=frozenset(filled))
         connection.commit()
-        cursor.execute(dialect.begin.format(target=target))
+        cursor.execute(dialect.begin.format(target=merge.target))
         if isinstance(merge, HistoryMerge):
             cursor.execute(merge.move_behind_snapshots)
         cursor.execute(merge.remember_deletes)
@@ -160,6 +165,19 @@ def apply_to_database(
             cursor.execute(merge.delete_rows)
             _insert(cursor, merge, merge.upsert_rows)
         connection.commit()
+
+
+def _quoted(target: str, dialect: Dialect) -> str:
+    """Return the name of a table, after its schema's and a dot, in quotes. Parts that have quotes
+    stay as they are. Raises OptionError for what is no name."""
+    part = r'"(?:[^"]|"")+"|[^".]+'
+    if not re.fullmatch(rf"(?:{part})(?:\.(?:{part}))*", target):
+        raise OptionError(
+            f"target={target!r} is no name of a table. Use the form schema.table, with quotes "
+            'around parts that have dots: "a.b".'
+        )
+    parts = re.findall(part, target)
+    return ".".join(name if name[0] == '"' else f'"{dialect.fold(name)}"' for name in parts)
 
 
 def _insert(cursor: Any, merge: Merge, statement: str) -> None:
@@ -209,11 +227,8 @@ def _prepare(
         f" ({', '.join(columns.values())}, PRIMARY KEY ({merge.names(*keys)}))"
     )
     cursor.execute(f"SELECT * FROM {merge.target} WHERE 1 = 0")
-    found = {column[0].lower() for column in cursor.description}
-    missing = [name for name in names if name.lower() not in found]
-    if missing and not add_columns:
-        raise missing_columns(merge.target, missing)
-    for name in missing:
+    found = (column[0] for column in cursor.description)
+    for name in columns_to_add(merge, found, add_columns):
         cursor.execute(f"ALTER TABLE {merge.target} ADD COLUMN {columns[name]}")
     of_delete = ", ".join(
         columns[name] for name in (*merge.keys, *merge.of_delete, net_changes.POSITION)
@@ -270,8 +285,26 @@ def _is_plain_array(type: DataType) -> bool:
     )
 
 
-def missing_columns(target: str, missing: list[str]) -> OptionError:
-    return OptionError(
-        f"The table {target} has no column {', '.join(missing)}. Add it, or let apply do so with "
-        "new_columns='add'."
-    )
+def columns_to_add(merge: Merge, found: Iterable[str], add_columns: bool) -> list[str]:
+    """Return the columns that the target lacks; it has those `found`. Raises OptionError if it
+    lacks some that are not to be added, or was made with another scd."""
+    names = {name.lower() for name in found}
+    missing = [name for name in merge.all_columns if name.lower() not in names]
+    is_history = isinstance(merge, HistoryMerge)
+    if is_history and net_changes.IS_CURRENT in missing and net_changes.POSITION in names:
+        raise OptionError(
+            f"The table {merge.target} has one row per key (scd=1). A history (scd=2) needs "
+            "another table."
+        )
+    of_history = {net_changes.VALID_FROM, net_changes.VALID_TO, net_changes.IS_CURRENT}
+    if not is_history and of_history <= names - {name.lower() for name in merge.columns}:
+        raise OptionError(
+            f"The table {merge.target} has a history (scd=2). One row per key (scd=1) needs "
+            "another table."
+        )
+    if missing and not add_columns:
+        raise OptionError(
+            f"The table {merge.target} has no column {', '.join(missing)}. Add it, or let apply do "
+            "so with new_columns='add'."
+        )
+    return missing

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from pyspark.sql import functions as F
 
-from sparkkafka.cdc.databases import apply_to_database, missing_columns
+from sparkkafka.cdc.databases import apply_to_database, columns_to_add
 from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
 from sparkkafka.cdc.net_changes import (
     DELETED,
@@ -46,8 +46,9 @@ def apply(
 
     `target` is the name of a table of Spark with MERGE (Delta, Iceberg). With `connect`, which
     returns a new connection of sqlite3 or psycopg, it is a table of that database, which is created
-    unless it exists. `keys` are as for `latest`. With new_columns="add" columns that the table
-    lacks are added, with "fail" they are an error.
+    unless it exists; parts of its name without quotes are in lower case in Postgres. `keys` are as
+    for `latest`. With new_columns="add" columns that the table lacks are added, with "fail" they
+    are an error.
 
     With scd=1 the table has the rows of the source's table; with 2 it keeps all versions of a
     row, with `valid_from`, `valid_to` and `is_current`. It gets them from changes: tombstones are
@@ -57,6 +58,12 @@ def apply(
     `TARGET__deletes` that of each delete. A change that is older than what the table has, and a
     batch that is applied again, change nothing. The batch is one transaction.
     """
+    if not isinstance(target, str) or not target:
+        raise OptionError(f"target={target!r} is no name of a table.")
+    if connect is not None and (hasattr(connect, "cursor") or not callable(connect)):
+        raise OptionError(
+            f"connect is a {type(connect).__name__}. Pass a function that returns a new connection."
+        )
     if scd not in (1, 2):
         raise OptionError(f"scd={scd!r} is unknown. Use 1 (rows) or 2 (history).")
     if new_columns not in (ADD, FAIL):
@@ -157,12 +164,10 @@ def _prepare(spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bo
         columns = ", ".join(_definitions(merge, rows, merge.all_columns))
         raise OptionError(
             f"The table {merge.target} does not exist. Create it: "
-            f"CREATE TABLE {merge.target} ({columns}) USING delta (or iceberg)."
+            f"CREATE TABLE {merge.target} ({columns}) USING delta (or iceberg). For a table of a "
+            "database, pass connect=…"
         )
-    found = {name.lower() for name in spark.table(merge.target).columns}
-    missing = [name for name in merge.all_columns if name.lower() not in found]
-    if missing and not add_columns:
-        raise missing_columns(merge.target, missing)
+    missing = columns_to_add(merge, spark.table(merge.target).columns, add_columns)
     if missing:
         columns = ", ".join(_definitions(merge, rows, missing))
         spark.sql(f"ALTER TABLE {merge.target} ADD COLUMNS ({columns})")

@@ -161,7 +161,7 @@ def test_a_killed_driver_leaves_nothing_half_done(
     second = frame(spark, source.records)
     dialect_of = cdc.databases._dialect_of
     monkeypatch.setattr(cdc.databases, "_dialect_of", lambda made: dialect_of(made.connection))
-    for statement in ("DELETE FROM orders", "INSERT INTO orders "):
+    for statement in ('DELETE FROM "orders"', 'INSERT INTO "orders" '):
         with pytest.raises(KilledError):
             cdc.apply(second, "orders", connect=lambda at=statement: Killed(connect(), at))
         assert (rows(connect), rows(connect, table="orders__deletes")) == before
@@ -173,7 +173,9 @@ def test_a_killed_driver_leaves_nothing_half_done(
 def test_new_columns_are_an_error_or_added(spark: Any, connect: Connect) -> None:
     batch = frame(spark, [record(0, "c", "1", "first")])
     cdc.apply(batch.drop("tags"), "orders", connect=connect)
-    with pytest.raises(OptionError, match=r"table orders has no column tags\. .*new_columns='add'"):
+    with pytest.raises(
+        OptionError, match=r'table "orders" has no column tags\. .*new_columns=.add'
+    ):
         cdc.apply(batch, "orders", connect=connect)
     cdc.apply(batch, "orders", connect=connect, new_columns="add")
     assert rows(connect, "id, note, tags") == [(1, "first", None)]
@@ -243,7 +245,7 @@ def test_a_constraint_of_the_table_is_named(spark: Any, connect: Connect) -> Non
         )
         connection.commit()
     batch = frame(spark, [record(0, "c", "1")]).drop("note", "amount", "tags")
-    with pytest.raises(SchemaError, match=r"table orders refuses a row: NOT NULL .*orders\.seen"):
+    with pytest.raises(SchemaError, match=r'table "orders" refuses a row: NOT NULL .*orders\.seen'):
         cdc.apply(batch, "orders", connect=connect, new_columns="add")
 
 
@@ -253,16 +255,48 @@ def test_a_table_without_the_key_is_an_error(spark: Any, connect: Connect) -> No
         connection.execute("CREATE TABLE orders (id integer, part text)")
         connection.commit()
     batch = frame(spark, [record(0, "c", "1")])
-    with pytest.raises(OptionError, match=r"table orders has no primary key .* id, part"):
+    with pytest.raises(OptionError, match=r'table "orders" has no primary key .* id, part'):
         cdc.apply(batch, "orders", connect=connect, new_columns="add")
+
+
+def test_tables_have_any_name(spark: Any, connect: Connect) -> None:
+    batch = frame(spark, [record(0, "c", "1"), record(1, "d", "2")])
+    with closing(connect()) as connection:
+        schema = "main" if isinstance(connection, sqlite3.Connection) else "public"
+    for target, deletes in (
+        ("Order", "order__deletes"),  # Postgres folds names without quotes
+        (f"{schema}.a table; drop", "a table; drop__deletes"),
+        (f'{schema}."A.B"', "A.B__deletes"),
+    ):
+        cdc.apply(batch, target, connect=connect)
+        assert rows(connect, "id, part", f'"{deletes}"') == [(1, "a")]
+    for target in ("a..b", '"a', "", None):
+        with pytest.raises(OptionError, match="is no name of a table"):
+            cdc.apply(batch, target, connect=connect)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
+def test_a_table_stays_one_of_rows_or_a_history(spark: Any, connect: Connect) -> None:
+    batch = frame(spark, [record(0, "c", "1")])
+    for scd, text in ((1, r"has one row per key \(scd=1\)"), (2, r"has a history \(scd=2\)")):
+        cdc.apply(batch, f"made_with_{scd}", connect=connect, scd=scd)
+        with pytest.raises(OptionError, match=f'"made_with_{scd}" {text}.* needs another table'):
+            cdc.apply(batch, f"made_with_{scd}", connect=connect, scd=3 - scd, new_columns="add")
 
 
 def test_other_connections_and_tables_are_refused(spark: Any) -> None:
     batch = frame(spark, [])
     with pytest.raises(OptionError, match=r"connection of posix\. Return one of sqlite3"):
         cdc.apply(batch, "orders", connect=lambda: os.scandir("."))
-    with pytest.raises(OptionError, match=r"CREATE TABLE no_table \(`id` int, .*USING delta"):
+    with pytest.raises(
+        OptionError, match=r"CREATE TABLE no_table \(`id` int, .*USING delta.* connect="
+    ):
         cdc.apply(batch, "no_table")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        with pytest.raises(OptionError, match="connect is a Connection"):
+            cdc.apply(batch, "orders", connect=connection)
+    with pytest.raises(OptionError, match="keys is empty"):
+        cdc.apply(batch, "orders", keys=[])
     with pytest.raises(OptionError, match="new_columns='no' is unknown"):
         cdc.apply(batch, "orders", new_columns="no")
     for name, scd in (("_Position", 1), ("valid_from", 2)):
