@@ -82,17 +82,23 @@ class Merge:
         return f"(SELECT max({POSITION}) FROM {self.deletes} WHERE {first} IS NULL)"
 
     @property
-    def remember_deletes(self) -> str:
-        """Adds the deletes of `s` to `d`, unless `d` has them or newer ones."""
+    def add_deletes(self) -> str:
+        """Adds the deletes of `s` to `d`, which has none of them."""
         of_delete = (*self.keys, *self.of_delete, POSITION)
-        known = f"d.{POSITION}{self.collate} {self.known} s.{POSITION}"
-        known = f"SELECT 1 FROM {self.deletes} d WHERE {known}"
-        first = self.name(self.keys[0])
         return (
             f"INSERT INTO {self.deletes} ({self.names(*of_delete)})"
             f" SELECT {self.names(*of_delete, of='s.')} FROM {self.changes} s"
             f" WHERE (s.{DELETED} OR s.{TRUNCATED})"
-            f" AND NOT EXISTS ({known} AND {self.match('d', 's')})"
+        )
+
+    @property
+    def remember_deletes(self) -> str:
+        """Adds the deletes of `s` to `d`, unless `d` has them or newer ones."""
+        known = f"d.{POSITION}{self.collate} {self.known} s.{POSITION}"
+        known = f"SELECT 1 FROM {self.deletes} d WHERE {known}"
+        first = self.name(self.keys[0])
+        return (
+            f"{self.add_deletes} AND NOT EXISTS ({known} AND {self.match('d', 's')})"
             f" AND NOT (s.{TRUNCATED} AND EXISTS ({known} AND d.{first} IS NULL))"
         )
 

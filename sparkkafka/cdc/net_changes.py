@@ -112,6 +112,15 @@ def newer(sequence: str, other: str) -> str:
     )
 
 
+def lower_bound(sequence: str) -> str:
+    """Return the SQL of a text: a change is newer, as `newer` says, than all that have lower ones.
+
+    It is empty for a row of a snapshot and a change without a position.
+    """
+    _, _, time = _parts(sequence)
+    return f"CASE WHEN {sequence} LIKE ' %' OR {time} LIKE '-%' THEN '' ELSE {sequence} END"
+
+
 def _parts(sequence: str) -> tuple[str, str, str]:
     """Return SQL of the partition, the offset, and the time of a sequence."""
     partition, offset, time = (

@@ -24,6 +24,7 @@ from sparkkafka.cdc.net_changes import (
     Changes,
     behind,
     column_at,
+    lower_bound,
 )
 from sparkkafka.errors import OptionError
 
@@ -111,12 +112,13 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         truncate = facts.truncate
         has_deletes = facts.has_deletes or truncate is not None
         has_table = spark.catalog.tableExists(merge.deletes)
+        are_newer = scd == 1 and (not has_table or _are_newer(spark, merge, facts))
         if not has_table and (has_deletes or scd == 2):
             _create_deletes(spark, merge, rows)
             has_table = True
         if has_deletes:
-            spark.sql(merge.remember_deletes)
-        if has_table:
+            spark.sql(merge.add_deletes if are_newer else merge.remember_deletes)
+        if has_table and not (are_newer and truncate is None):
             # Not as a view: MERGE cannot plan views of Iceberg's tables (Spark's issue 56515).
             merge = replace(merge, changes=f"({merge.spark_rows(truncate is not None)})")
         spark.sql(merge.spark_merge(truncate))
@@ -133,8 +135,16 @@ def _facts(rows: DataFrame) -> Row:
         F.max(F.when(F.col(TRUNCATED), F.col(POSITION))).alias("truncate"),
         F.collect_set(F.when(~F.col(DELETED), F.col(UNAVAILABLE))).alias("unavailable"),
         F.max(out_of_order).alias("out_of_order"),
+        F.min(F.expr(lower_bound(POSITION))).alias("first_position"),
     ).collect()
     return facts
+
+
+def _are_newer(spark: SparkSession, merge: Merge, facts: Row) -> bool:
+    """Whether all changes are newer than all known deletes, as they mostly are. Then they need no
+    comparison by key."""
+    [[last]] = spark.table(merge.deletes).agg(F.max(POSITION)).collect()
+    return last is None or (facts.first_position or "") > last
 
 
 def _behind_snapshots(rows: DataFrame, merge: Merge) -> DataFrame:

@@ -17,6 +17,8 @@ from sparkkafka.cdc.net_changes import (
     TRUNCATED,
     UNAVAILABLE,
     Changes,
+    lower_bound,
+    newer,
 )
 from sparkkafka.errors import OptionError
 from tests.cdc.source_table import START, SourceTable, frame, row_of
@@ -164,6 +166,24 @@ def test_the_shorter_way_has_the_same_rows_or_says_that_it_has_not(spark: Any) -
     assert len(rows) == len(in_order) == 301
     assert 150 < len(same) < 300
     assert [row[:-1] for row in same] == [tuple(rows[row.id]) for row in same]
+
+
+def test_a_lower_bound_is_that_of_newer_changes_only(spark: Any) -> None:
+    sequences = [
+        f"{position} {partition:010} {offset:019} {time}"
+        for position in ("", "0004", "0005")
+        for partition, offset in ((0, 4), (0, 6), (1, 5))
+        for time in ("0000000000005", "-000000000005")
+        if position or time[0] == "0"
+    ]
+    texts = spark.createDataFrame([(text,) for text in sequences], "text string")
+    pairs = texts.toDF("s").crossJoin(texts.toDF("d"))
+    is_newer, bound = newer("s", "d"), lower_bound("s")
+    facts = pairs.selectExpr(f"{bound} > d", "s > d", is_newer).distinct().collect()
+    assert {tuple(fact) for fact in facts} == {
+        *((True, True, True), (False, True, True), (False, True, False)),
+        *((False, False, True), (False, False, False)),
+    }
 
 
 def test_errors_say_what_to_do(spark: Any) -> None:
