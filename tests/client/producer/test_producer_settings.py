@@ -146,17 +146,15 @@ def test_retry_backoff_max_ends_the_doubling(fake_cluster):
     assert short < long
 
 
-@pytest.mark.parametrize("timeout_ms", [200, 600])
-def test_request_timeout_ends_the_wait_for_one_response(fake_cluster, timeout_ms):
+def test_request_timeout_ends_the_wait_for_one_response(fake_cluster):
     """The batch goes again, over a new connection: a late response would be taken for the next."""
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000), api="Produce")
-    write(fake_cluster, "t", 10, request_timeout_ms=timeout_ms)
+    write(fake_cluster, "t", 10, request_timeout_ms=200)
     first, second = fake_cluster.requests_of("Produce")
     assert first.connection != second.connection
-    assert second.time_s - first.time_s >= timeout_ms / 1000 - 0.05
     # How long the broker waits for its replicas is the same number.
-    assert {first.message.timeout_ms, second.message.timeout_ms} == {timeout_ms}
+    assert {first.message.timeout_ms, second.message.timeout_ms} == {200}
     assert log_values(fake_cluster, "t") == numbers(10)
 
 
