@@ -297,7 +297,7 @@ def test_pieces_keep_rows_and_offsets(name: str, on_bad: str, small_budget: None
     payloads = pa.array([payload(row, 400 if row == 17 else 10) for row in range(30)])
     batches = made.batches(records(payloads, 1000))
     if on_bad == "fail":
-        with pytest.raises(BadRecordError, match=r"offset 1017 .*too much memory"):
+        with pytest.raises(BadRecordError, match=r"offset 1017: .*too much memory"):
             list(batches)
         return
     batches = list(batches)

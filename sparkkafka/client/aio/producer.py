@@ -125,6 +125,15 @@ class AsyncDelivery:
         """Undo `add_done_callback`; return how many callbacks were removed."""
         return self.waiter().remove_done_callback(_Callback(callback, self))
 
+    # asyncio.gather asks a cancelled future for these.
+
+    def _make_cancelled_error(self) -> asyncio.CancelledError:
+        return self.waiter()._make_cancelled_error()  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def _cancel_message(self) -> Any:
+        return self.waiter()._cancel_message  # type: ignore[attr-defined]
+
 
 def _set_outcome(
     records: RecordFutures, index: int, future: asyncio.Future[RecordMetadata]

@@ -331,12 +331,18 @@ def test_a_delivery_is_a_future(fake: FakeCluster) -> None:
             more = [opened.send_nowait("t", b"4") for _ in range(3)]
             found = [(await each).offset for each in asyncio.as_completed(more)]
             assert sorted(found) == [3, 4, 5]
+            for is_returned in (False, True):
+                two = [opened.send_nowait("t", b"4") for _ in range(2)]
+                gathered = asyncio.gather(*two, return_exceptions=is_returned)
+                gathered.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asyncio.wait_for(gathered, WAIT_S)
             await opened.flush()
             assert third.result().offset == 2
             assert opened.send_nowait("t", b"5").done() is False
 
     asyncio.run(main())
-    assert log_values(fake, "t") == [b"1", b"2", b"3", b"4", b"4", b"4", b"5"]
+    assert log_values(fake, "t") == [b"1", b"2", b"3", *[b"4"] * 7, b"5"]
 
 
 def test_each_loop_needs_its_own(fake: FakeCluster) -> None:
