@@ -161,6 +161,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "storage",
         "logs",
         "comparison",
+        "against_kafka",
         "reset",
     ),
     "testing": ("fake", "kafka", "registry", "account_check", "pytest_plugin"),

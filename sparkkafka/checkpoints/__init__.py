@@ -2,9 +2,9 @@
 
 Spark keeps the offsets of each planned micro-batch, and which batches are finished, in small text
 files. They are the same for this connector and for the JVM connector. `storage` lists and writes
-files, `logs` parses them, `comparison` compares batches, finds damage, and compares a checkpoint
-with Kafka (what is left to read, what is lost, what an exactly-once sink has decided), `reset`
-moves a query to other offsets.
+files, `logs` parses them, `comparison` compares batches and finds damage, `against_kafka` says what
+is left to read, what is lost, and what an exactly-once sink has decided, `reset` moves a query to
+other offsets.
 
 Names are imported when they are first used: reading local files does not load Arrow.
 """
@@ -15,16 +15,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparkkafka.checkpoints.against_kafka import (
+        Position,
+        Standing,
+        decision_of,
+        lag_of,
+        positions_of,
+    )
     from sparkkafka.checkpoints.comparison import (
         Finding,
         PartitionChange,
-        Position,
         SourceChange,
-        Standing,
-        decision_of,
         diff,
-        lag_of,
-        positions_of,
         verify,
     )
     from sparkkafka.checkpoints.logs import Checkpoint, NextStart, Plan, SourceOffsets
@@ -50,10 +52,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "comparison": """
-        Finding PartitionChange Position SourceChange Standing decision_of diff lag_of positions_of
-        verify
-    """,
+    "comparison": "Finding PartitionChange SourceChange diff verify",
+    "against_kafka": "Position Standing decision_of lag_of positions_of",
     "logs": "Checkpoint NextStart Plan SourceOffsets",
     "reset": "ResetPlan plan_reset",
 }

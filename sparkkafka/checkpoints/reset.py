@@ -22,7 +22,7 @@ from statistics import median_high
 from typing import Final, Literal
 
 from sparkkafka import errors
-from sparkkafka.checkpoints import comparison, logs
+from sparkkafka.checkpoints import against_kafka, comparison, logs
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.values import TopicPartition, some_partitions
@@ -165,7 +165,7 @@ def plan_reset(
         )
     if admin is not None:
         try:
-            standing = comparison.decision_of(checkpoint, admin, prefix=prefix)
+            standing = against_kafka.decision_of(checkpoint, admin, prefix=prefix)
         except (errors.BrokerError, errors.DecodeError) as error:
             # The user may have no right to read that group, if the query is not exactly-once.
             notes.append(f"{_NOT_KNOWN_IF_DECIDED}: {error}")
@@ -266,7 +266,7 @@ def _unfinished_batch_message(batches: LastBatches, admin: Admin | None, prefix:
     if admin is None:
         return message
     try:
-        standing = comparison.decision_of(checkpoint, admin, prefix=prefix)
+        standing = against_kafka.decision_of(checkpoint, admin, prefix=prefix)
     except errors.KafkaError as error:
         text = f"the decision of an exactly-once sink cannot be read: {error}"
     else:
@@ -275,7 +275,7 @@ def _unfinished_batch_message(batches: LastBatches, admin: Admin | None, prefix:
 
 
 def _decision_obstacles(
-    standing: comparison.Standing, unfinished: Unfinished | None, batch_id: int
+    standing: against_kafka.Standing, unfinished: Unfinished | None, batch_id: int
 ) -> list[str]:
     """Return why an exactly-once query cannot continue after batch `batch_id`; empty if it can.
     After a wrong reset its sink would take the next batch for a decided one, and leave out its
@@ -454,7 +454,7 @@ def _look_up_target_offsets(
 ) -> tuple[dict[TopicPartition, int], list[str]]:
     """Return the source's offsets after the reset, and notes about them: earliest, latest and times
     are looked up at the brokers, explicit offsets are compared with those that exist."""
-    ends = comparison.ends_of(admin, source.topics)
+    ends = against_kafka.ends_of(admin, source.topics)
     existing = sorted(tp for tp in ends.latest if tp.topic in topics)
     notes: list[str] = []
     if to.kind == "specific":
@@ -504,7 +504,7 @@ def _look_up_target_offsets(
 
 
 def _checked_offsets(
-    explicit: Mapping[TopicPartition, int], ends: comparison.Ends
+    explicit: Mapping[TopicPartition, int], ends: against_kafka.Ends
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yield the offsets with earliest and latest replaced. Raises OptionError for an offset that
     the partition does not have."""

@@ -84,7 +84,7 @@ class BoundedAdmin(Admin):
     ) -> Results[str, dict[TopicPartition, int]]:
         """Return all committed offsets of several consumer groups. Groups in which exactly-once
         queries store their decisions are left out: nothing reads on from their offsets."""
-        from sparkkafka.checkpoints.comparison import holds_decisions  # few verbs need it
+        from sparkkafka.checkpoints.against_kafka import holds_decisions  # few verbs need it
 
         with self._call(timeout_s) as (cluster, deadline):
             found = fetch_offsets_of_groups(cluster, groups, deadline)

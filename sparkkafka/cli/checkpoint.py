@@ -29,7 +29,7 @@ from sparkkafka.errors import (
 )
 
 if TYPE_CHECKING:
-    from sparkkafka.checkpoints.comparison import Position
+    from sparkkafka.checkpoints.against_kafka import Position
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -96,7 +96,7 @@ def show(
     backups = _result_or_none(lambda: logs.backups_of(checkpoint.storage), errors) or []
     document["backups"] = [{"folder": row.name, "whole": row.is_complete} for row in backups]
     if kafka:
-        from sparkkafka.checkpoints.comparison import decision_of, positions_of
+        from sparkkafka.checkpoints.against_kafka import decision_of, positions_of
 
         with commands.session_of(context).admin() as admin:
             positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
@@ -430,7 +430,7 @@ def _verify_with_kafka(
     checkpoint: logs.Checkpoint, admin: Admin, prefix: str | None
 ) -> list[Finding]:
     """Compare the checkpoint with the brokers' offsets and the exactly-once decision."""
-    from sparkkafka.checkpoints.comparison import decision_of, positions_of
+    from sparkkafka.checkpoints.against_kafka import decision_of, positions_of
 
     findings = []
     try:

@@ -160,7 +160,7 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
 def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions) -> None:
     """Show how far a streaming query is behind. It counts as having read what its last finished
     batch read: its next start continues there."""
-    from sparkkafka.checkpoints.comparison import next_offsets
+    from sparkkafka.checkpoints.against_kafka import next_offsets
     from sparkkafka.checkpoints.logs import Checkpoint
 
     checkpoint = Checkpoint(location)

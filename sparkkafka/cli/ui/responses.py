@@ -245,7 +245,7 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
 
     def _checkpoint(self, location: str) -> dict[str, Any]:
         """Describe a checkpoint: its last batches, and the lag of its query."""
-        from sparkkafka.checkpoints.comparison import lag_of
+        from sparkkafka.checkpoints.against_kafka import lag_of
         from sparkkafka.checkpoints.logs import Checkpoint
 
         errors: list[KafkaError] = []
