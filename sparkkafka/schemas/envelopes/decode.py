@@ -351,32 +351,44 @@ class _JsonDecoder:
         """See `schemas.values.Decoder`."""
         texts = payloads if pa.types.is_binary(payloads.type) else payloads.cast(pa.binary())
         budget = budget or MemoryBudget(payloads)
-        groups = self._groups(texts)
+        groups, rest = self._groups(texts)
         if not groups:
             return self._without_schema().decode(texts, budget)
-        reasons: dict[int, str] = {}
         parts: list[pa.Array] = []
-        indexes = np.zeros(len(texts), np.int64)
-        first = 0
+        part_rows: list[Ints] = []
+        reasons: dict[int, str] = {}
+        again: list[int] = []
         for rows, own_texts, made in groups:
             if isinstance(made, str):
-                reasons.update(dict.fromkeys(rows.tolist(), made))
-                values = pa.nulls(len(rows), self.type)
+                nulls = pa.nulls(len(rows), self.type)
+                decoded = Decoded.of(nulls, dict.fromkeys(range(len(rows)), made))
             else:
                 decoded = made.decode(own_texts, budget)
-                values = decoded.values
-                bad_rows = rows[decoded.bad_rows].tolist()
-                reasons.update(zip(bad_rows, decoded.reasons, strict=True))
-            if len(rows) == len(texts):
-                return Decoded.of(values, reasons)
-            parts.append(as_type(values, self.type))
-            indexes[rows] = np.arange(first, first + len(rows))
-            first += len(rows)
+            parts.append(as_type(decoded.values, self.type))
+            part_rows.append(rows)
+            for row, reason in zip(rows[decoded.bad_rows].tolist(), decoded.reasons, strict=True):
+                if _split(texts[row].as_py()) is None:  # what follows its prefix is no payload
+                    again.append(row)
+                else:
+                    reasons[row] = reason
+        if again or len(rest):
+            rest = np.sort(np.concatenate([rest, np.array(again, np.int64)]))
+            decoded = self._without_schema().decode(texts.take(from_numpy(rest)), budget)
+            parts.append(as_type(decoded.values, self.type))
+            part_rows.append(rest)
+            reasons.update(zip(rest[decoded.bad_rows].tolist(), decoded.reasons, strict=True))
+        if len(parts) == 1:
+            return Decoded.of(parts[0], reasons)
+        order = np.concatenate(part_rows)
+        indexes = np.zeros(len(texts), np.int64)
+        indexes[order] = np.arange(len(order))  # of a row that was decoded again, the last
         return Decoded.of(pa.concat_arrays(parts).take(from_numpy(indexes)), reasons)
 
-    def _groups(self, texts: pa.Array) -> list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]]:
-        """Return the rows of each schema, their payloads and decoder; none if no row has a
-        schema."""
+    def _groups(
+        self, texts: pa.Array
+    ) -> tuple[list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]], Ints]:
+        """Return the rows of each schema, their payloads and decoder, and the rows without a
+        schema. If a row is bad, its text may have another form than schema and payload."""
         groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]] = []
         left = np.flatnonzero(is_valid(texts))
         without: list[Ints] = [np.flatnonzero(~is_valid(texts))]
@@ -412,10 +424,7 @@ class _JsonDecoder:
             payloads = pa.array(found, pa.binary())
             made = self._decoder_of(schema) if number < _MAX_CALL_SCHEMAS else too_many
             groups.append((np.array(rows, np.int64), payloads, made))
-        rest = np.sort(np.concatenate(without))
-        if groups and len(rest):
-            groups.append((rest, texts.take(from_numpy(rest)), self._without_schema()))
-        return groups
+        return groups, np.concatenate(without)
 
     def _decoder_of(self, text: bytes) -> _EnvelopeDecoder | str:
         """Return the decoder of payloads with this schema, or why they are bad."""
@@ -435,9 +444,11 @@ class _JsonDecoder:
         made: _EnvelopeDecoder | str,
         groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]],
     ) -> Ints:
-        """Add the rows that begin with a prefix to `groups`, and return the others."""
+        """Add the rows that begin with a prefix and end with } to `groups`, and return the
+        others."""
         candidates = texts if len(left) == len(texts) else texts.take(from_numpy(left))
         found = flags_of(pc.starts_with(candidates, prefix))
+        found &= flags_of(pc.ends_with(candidates, b"}"))
         rows = left[found]
         if len(rows):
             offsets = blob_offsets(texts).astype(np.int64)
@@ -506,7 +517,7 @@ def _split(text: bytes) -> _Parts | None:
     if then is None:
         return None
     end = _end_of_value(text, then.end())
-    if end is None or text[end:].strip() != b"}":
+    if end is None or text[end:].strip(b" \t\r\n") != b"}":
         return None
     first, second = text[match.end() : middle], text[then.end() : end]
     schema, payload = (second, first) if payload_first else (first, second)

@@ -1,0 +1,102 @@
+"""Decoders of envelopes in JSON: what a record means does not depend on the others of its batch."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from sparkkafka.schemas.envelopes.decode import Envelope, decoder
+from sparkkafka.schemas.json import format as json_format
+from sparkkafka.schemas.values import Schema
+from tests.schemas.envelopes.debezium_records import (
+    connect_envelope,
+    connect_field,
+    payload,
+    with_schema,
+)
+
+ROW = pa.struct([("id", pa.int32()), ("a", pa.string())])
+COLUMNS = [connect_field("id", "int32"), connect_field("a", "string")]
+FLAT_SCHEMA = {
+    "type": "struct",
+    "fields": [*COLUMNS, connect_field("__op", "string"), connect_field("__lsn", "int64")],
+}
+GOOD = {"id": 1, "a": "x"}
+WHOLE = with_schema(connect_envelope(COLUMNS), payload("c", None, GOOD))
+PREFIX = WHOLE[: WHOLE.index(b'"payload":') + len(b'"payload":')]
+
+Result = tuple[Any, str | None]
+"""The value of a record, and why it is bad."""
+
+
+def decode(form: str, texts: list[bytes | None], row: pa.DataType = ROW) -> list[Result]:
+    """Decode records with a new decoder. `form`: an envelope, or "key" for keys."""
+    fields = [("op", pa.string()), ("kind", pa.string()), ("ts_ms", pa.int64())]
+    unavailable = pa.list_(pa.field("element", pa.string()))
+    change = pa.struct([*fields, ("unavailable", unavailable)])
+    target = row if form == "key" else pa.struct([("row", row), ("change", change)])
+    if form == "canal":
+        target = pa.list_(pa.field("element", target))
+    envelope = Envelope("debezium" if form == "key" else form, unwraps=form != "key")
+    made = decoder(json_format, envelope, Schema("json", ""), None, target)
+    decoded = made.decode(pa.array(texts, pa.binary()))
+    decoded.values.validate(full=True)
+    reasons = dict(zip(decoded.bad_rows.tolist(), decoded.reasons, strict=True))
+    return [(value, reasons.get(row)) for row, value in enumerate(decoded.values.to_pylist())]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (WHOLE[:-1] + b"]", None),
+        (WHOLE[:-1], None),
+        (WHOLE + b"\x0c", None),
+        (PREFIX + b"nullX", None),
+        (PREFIX + b"null", None),
+        (PREFIX + b"}", None),
+        (PREFIX + b'null,"x":1}', None),
+        (PREFIX + b"null\n}\n", "tombstone"),
+        (WHOLE + b"\n", "row"),
+    ],
+)
+def test_what_surrounds_a_payload_is_json(text: bytes, kind: str | None) -> None:
+    [alone] = decode("debezium", [text])
+    assert decode("debezium", [WHOLE, text])[1] == alone
+    value, reason = alone
+    assert (reason is None) == (kind is not None)
+    assert value is None if kind != "row" else value["change"]["kind"] == kind
+
+
+SAMPLES = {
+    "debezium": WHOLE,
+    "debezium-flat": with_schema(FLAT_SCHEMA, GOOD | {"__op": "c", "__lsn": 5}),
+    "key": with_schema({"type": "struct", "fields": COLUMNS}, GOOD),
+    "maxwell": json.dumps({"type": "insert", "ts": 1, "data": GOOD}).encode(),
+    "canal": json.dumps({"type": "INSERT", "ts": 1, "isDdl": False, "data": [GOOD]}).encode(),
+    "ogg": json.dumps({"op_type": "I", "current_ts": "", "pos": "1", "after": GOOD}).encode(),
+}
+
+
+@pytest.mark.parametrize("form", SAMPLES)
+def test_a_damaged_record_is_the_same_alone_and_behind_others(form: str) -> None:
+    sample, random_ = SAMPLES[form], random.Random(form)
+    texts: list[bytes | None] = []
+    for _ in range(100):
+        start = sample.find(b'"payload"') if random_.random() < 0.8 else 0
+        at = random_.choice([len(sample) - 1, random_.randrange(max(start, 0), len(sample))])
+        stop = at + random_.randrange(2)
+        new = random_.choice(
+            [b"", b"", b"}", b"]", b" ", b"\n", b"\x0c", b",", b"0", b"null", b'"']
+        )
+        tail = random_.choice([b"", b"", b"", b"}", b"\n", b"null"])
+        texts.append(sample[:at] + new + sample[stop:] + tail)
+    alone = [decode(form, [text])[0] for text in texts]
+    assert len({reason is None for _, reason in alone}) == 2
+    for others in ([sample], [sample] * 70):
+        together = decode(form, [*others, *texts])[len(others) :]
+        for text, expected, found in zip(texts, alone, together, strict=True):
+            assert (text, found) == (text, expected)
