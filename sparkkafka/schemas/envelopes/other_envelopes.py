@@ -22,7 +22,12 @@ from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.schemas.arrays import fields_of, flags_of, scalar, struct_of
 from sparkkafka.schemas.envelopes import debezium
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
-from sparkkafka.schemas.envelopes.semantic_types import value_type
+from sparkkafka.schemas.envelopes.semantic_types import (
+    BadRows,
+    FieldContext,
+    convert,
+    value_type,
+)
 
 _TEXT: Final = ConnectType(pa.string())
 _LONG: Final = ConnectType(pa.int64())
@@ -224,8 +229,9 @@ def _epoch_ms(texts: pa.Array) -> pa.Array:
     is_time = flags_of(
         pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?$")
     )
-    times = _where(texts, is_time).cast(pa.timestamp("ns")).view(pa.int64())
-    return pc.divide(times, scalar(1_000_000))
+    texts = pc.replace_substring_regex(_where(texts, is_time), r"(\.\d{3})\d+", r"\1")
+    context = FieldContext(BadRows(), np.arange(len(texts)))  # the row of a 30 February is good
+    return convert(texts, _TEXT, pa.timestamp("ms"), context).view(pa.int64())
 
 
 # --- flattened Debezium ---------------------------------------------------------------------------

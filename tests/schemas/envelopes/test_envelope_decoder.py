@@ -100,3 +100,25 @@ def test_a_damaged_record_is_the_same_alone_and_behind_others(form: str) -> None
         together = decode(form, [*others, *texts])[len(others) :]
         for text, expected, found in zip(texts, alone, together, strict=True):
             assert (text, found) == (text, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "ts_ms"),
+    [
+        ("2024-01-01 00:00:00.123999", 1_704_067_200_123),
+        ("1969-12-31T23:59:59.9999", -1),
+        ("1600-01-01 00:00:00.5", -11_676_095_999_500),
+        ("9999-12-31 00:00:00", 253_402_214_400_000),
+        ("2024-02-30 00:00:00", None),
+        ("2024-13-01 00:00:00", None),
+        ("2024-01-01 25:00:00", None),
+        ("2024-01-01 00:00:60", None),
+        ("", None),
+    ],
+)
+def test_a_time_of_golden_gate(text: str, ts_ms: int | None) -> None:
+    record = {"op_type": "I", "current_ts": text, "after": GOOD}
+    good = {**record, "current_ts": "1970-01-01 00:00:00"}
+    values = decode("ogg", [json.dumps(one).encode() for one in (good, record)])
+    assert [reason for _, reason in values] == [None, None]
+    assert [value["change"]["ts_ms"] for value, _ in values] == [0, ts_ms]
