@@ -190,10 +190,12 @@ def unwrap(
     bad_rows: BadRows,
     rows: Ints | None = None,
     placeholder: Placeholder = PLACEHOLDER,
+    heartbeats: Flags | None = None,
 ) -> pa.Array:
     """Return decoded envelopes of the type `node` as `target`, struct<row, change>. `kind`: that of
     all records, if their schema says it. `rows`: the record of each, if records have several.
-    `placeholder`: for values that were not sent.
+    `placeholder`: for values that were not sent. `heartbeats`: the records that are heartbeats, if
+    `kind` does not say it.
 
     A field `old` has the values before an update that are other ones; with it, key and old_key
     come from the rows.
@@ -208,7 +210,7 @@ def unwrap(
         return None if index < 0 else pc.struct_field(values, [index])
 
     op = field("op") if kind is None else None
-    kinds, is_row, is_delete = _kinds(values, present, op, kind, context)
+    kinds, is_row, is_delete = _kinds(values, present, op, kind, heartbeats, context)
     row_type, change = target.field("row").type, target.field("change").type
     before, after = field("before"), field("after")
     if is_row.any():
@@ -273,7 +275,12 @@ def _keys(
 
 
 def _kinds(
-    values: pa.Array, present: Flags, op: pa.Array | None, kind: str | None, context: FieldContext
+    values: pa.Array,
+    present: Flags,
+    op: pa.Array | None,
+    kind: str | None,
+    heartbeats: Flags | None,
+    context: FieldContext,
 ) -> tuple[pa.Array, Flags, Flags]:
     """Return the kind of each record, and which are rows and deletes. Records of no kind are
     bad."""
@@ -301,9 +308,8 @@ def _kinds(
 
         by_kind[TRANSACTION] = has("status")
         by_kind[SCHEMA_CHANGE] = (has("ddl") | has("databaseName")) & ~by_kind[TRANSACTION]
-        others &= ~(by_kind[TRANSACTION] | by_kind[SCHEMA_CHANGE])
-        by_kind[HEARTBEAT] = has("ts_ms") & ~has("after") & ~has("before") & others
-        others &= ~by_kind[HEARTBEAT]
+        by_kind[HEARTBEAT] = none if heartbeats is None else others & heartbeats
+        others &= ~(by_kind[TRANSACTION] | by_kind[SCHEMA_CHANGE] | by_kind[HEARTBEAT])
         context.bad_rows.add(
             context.rows, others, "op", "it is missing, so this is not an envelope"
         )

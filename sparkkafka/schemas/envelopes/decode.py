@@ -22,13 +22,16 @@ from sparkkafka.config.kinds import DEBEZIUM, DEBEZIUM_FLAT, JSON
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
-from sparkkafka.protocol.records.varint_columns import Ints
+from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of
 from sparkkafka.schemas.envelopes import connect_types, debezium, other_envelopes, semantic_types
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, MemoryBudget, Schema
 
 _MAX_SCHEMAS: Final = 64
 """How many schemas beside payloads a decoder keeps."""
+
+_HEARTBEAT: Final = r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$'
+"""A row may have a column ts_ms, but has others."""
 
 _MAX_CALL_SCHEMAS: Final = 1_000
 """How many more one call makes decoders for: they take milliseconds each."""
@@ -209,12 +212,14 @@ def _make(
     inner = format_module.decoder(writer, reader, node.wire, message=message)
     made = _EnvelopeDecoder(inner, envelope, node, target, kind)
     if writer.format == JSON:
+        made.may_be_heartbeat = kind is None and envelope.form in (DEBEZIUM, DEBEZIUM_FLAT)
         # Connect writes NaN as text in a field of numbers. Rows that cannot be read as they are
         # are read again, with text for such numbers.
         texts = connect_types.with_text_floats(node)
         if texts != node:
             inner = format_module.decoder(writer, None, texts.wire)
             made.second = _EnvelopeDecoder(inner, envelope, texts, target, kind)
+            made.second.may_be_heartbeat = made.may_be_heartbeat
     return made
 
 
@@ -223,6 +228,8 @@ class _EnvelopeDecoder:
     rows that this cannot."""
 
     second: _EnvelopeDecoder | None = None
+    may_be_heartbeat = False
+    """Whether payloads are JSON of which each may be a heartbeat."""
 
     def __init__(
         self,
@@ -244,7 +251,10 @@ class _EnvelopeDecoder:
         )
         bad_rows = semantic_types.BadRows(budget=budget)
         if self._envelope.unwraps:
-            values = self._unwrap(decoded.values, bad_rows)
+            heartbeats = None
+            if self.may_be_heartbeat:
+                heartbeats = flags_of(pc.match_substring_regex(payloads, _HEARTBEAT))
+            values = self._unwrap(decoded.values, bad_rows, heartbeats)
         else:
             context = semantic_types.FieldContext(bad_rows, np.arange(len(payloads)))
             values = semantic_types.convert(decoded.values, self._node, self.type, context)
@@ -262,16 +272,24 @@ class _EnvelopeDecoder:
             values = pa.concat_arrays([values, again.values]).take(from_numpy(index))
         return Decoded.of(values, reasons)
 
-    def _unwrap(self, values: pa.Array, bad_rows: semantic_types.BadRows) -> pa.Array:
+    def _unwrap(
+        self, values: pa.Array, bad_rows: semantic_types.BadRows, heartbeats: Flags | None
+    ) -> pa.Array:
         """Return decoded values as struct<row, change>, or as a list of these."""
         node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
             wanted = other_envelopes.flat_node(node)
-            values, node = other_envelopes.flat(values, wanted), wanted
+            values, node = other_envelopes.flat(values, wanted, heartbeats), wanted
         if form is None:
             placeholder = self._envelope.placeholder
             return debezium.unwrap(
-                values, node, target, self._kind, bad_rows, placeholder=placeholder
+                values,
+                node,
+                target,
+                self._kind,
+                bad_rows,
+                placeholder=placeholder,
+                heartbeats=heartbeats,
             )
         if not form.has_lists:
             envelopes, node = other_envelopes.reshape_rows(values, form, node)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from sparkkafka.config.kinds import CANAL, DEBEZIUM_FLAT, MAXWELL, OGG
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
+from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import fields_of, flags_of, scalar, struct_of
 from sparkkafka.schemas.envelopes import debezium
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
@@ -302,8 +303,9 @@ def flat_wire(node: ConnectType) -> ConnectType:
     return ConnectType(children=children)
 
 
-def flat(values: pa.Array, wanted: ConnectType) -> pa.Array:
-    """Return flattened rows as Debezium's envelopes of the type `wanted`."""
+def flat(values: pa.Array, wanted: ConnectType, heartbeats: Flags | None) -> pa.Array:
+    """Return flattened rows as Debezium's envelopes of the type `wanted`. `heartbeats`: the records
+    that are none."""
     count, valid = len(values), is_valid(values)
 
     def child(name: str) -> pa.Array | None:
@@ -318,7 +320,9 @@ def flat(values: pa.Array, wanted: ConnectType) -> pa.Array:
         is_deleted = flags_of(pc.equal(deleted.cast(pa.string()), scalar("true")))
         if is_deleted.any():
             op = pc.if_else(from_numpy(is_deleted), scalar("d"), op)
-    children: dict[str, pa.Array] = {"op": _where(op, valid)}
+    children: dict[str, pa.Array] = {
+        "op": _where(op, valid if heartbeats is None else valid & ~heartbeats)
+    }
     for side in ("before", "after"):
         row = wanted.children[side].children
         parts = [child(name) for name in row]

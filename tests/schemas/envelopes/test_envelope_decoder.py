@@ -122,3 +122,22 @@ def test_a_time_of_golden_gate(text: str, ts_ms: int | None) -> None:
     values = decode("ogg", [json.dumps(one).encode() for one in (good, record)])
     assert [reason for _, reason in values] == [None, None]
     assert [value["change"]["ts_ms"] for value, _ in values] == [0, ts_ms]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "kind"),
+    [
+        ("debezium", b'{"ts_ms": 5}', "heartbeat"),
+        ("debezium-flat", b' {"ts_ms" : 5 }\n', "heartbeat"),
+        ("debezium-flat", with_schema(None, {"ts_ms": 5}), "heartbeat"),
+        ("debezium-flat", b'{"id": 1, "ts_ms": 5}', "row"),
+        ("debezium-flat", b'{"ts_ms": 5, "id": 1}', "row"),
+        ("debezium", b'{"ts_ms": 5, "id": 1}', None),
+        ("debezium", b'{"id": 1, "ts_ms": 5}', None),
+    ],
+)
+def test_a_heartbeat_has_no_other_field(form: str, text: bytes, kind: str | None) -> None:
+    [(value, reason)] = decode(form, [text])
+    assert (value and value["change"]["kind"]) == kind
+    assert (reason is None) == (kind is not None)
+    assert value is None or (value["row"] is None) == (kind == "heartbeat")
