@@ -41,16 +41,24 @@ _RUN_SECONDS = 0.02  # of ours: a run repeats its work that long
 Work = Callable[[], Any]
 
 
-def groups() -> Iterator[str]:
+def names() -> Iterator[tuple[str, str]]:
+    """Group and name of each row of a whole run."""
     for form in (AVRO, PROTOBUF, JSON):
-        yield f"decode {TITLES[form]}"
-        yield f"encode {TITLES[form]}"
+        for shape in SHAPES:
+            yield f"decode {TITLES[form]}", shape.name
+            yield f"encode {TITLES[form]}", shape.name
+            if _is_envelope(shape, form):
+                yield f"unwrap {TITLES[form]}", shape.name
+
+
+def _is_envelope(shape: Shape, form: str) -> bool:
+    return form in ENVELOPE_FORMATS and "before" in dict(shape.fields)
 
 
 def shape_rows(
     wanted: Callable[[str], bool], *, quick: bool, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows of `groups` whose "group: name" is wanted."""
+    """The rows of `names` whose "group: name" is wanted."""
     pairs = 2 if quick else 5
     with one_core():
         for form in (AVRO, PROTOBUF, JSON):
@@ -117,7 +125,7 @@ class _Shape:
 
     def unwrap(self) -> Iterator[Row]:
         """Rows and changes out of envelopes, if the shape is one."""
-        if self._type.get_field_index("before") < 0 or self._form not in ENVELOPE_FORMATS:
+        if not _is_envelope(self._shape, self._form):
             return
         schema, module = (
             Schema(self._form, self._shape.texts[self._form]),
