@@ -279,24 +279,24 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
         return as_type(values, target)
     if pa.types.is_timestamp(own) and pa.types.is_timestamp(target) and own.unit == target.unit:
         return values.view(target)  # a local time is that time in UTC
+    bad = np.zeros(len(values), np.bool_)
     try:
-        return values.cast(target)
+        result = values.cast(target)
     except pa.ArrowException:
-        pass
-    parts, bad = [], np.zeros(len(values), np.bool_)
-    for start, stop in _halves(values, target, 0, len(values)):
-        if stop - start == 1:
+        parts = []
+        for start, stop in _halves(values, target, 0, len(values)):
             try:
-                parts.append(values.slice(start, 1).cast(target))
-            except pa.ArrowException:
+                parts.append(values.slice(start, stop - start).cast(target))
+            except pa.ArrowException:  # of one value
                 bad[start] = True
                 parts.append(pa.nulls(1, target))
-        else:
-            parts.append(values.slice(start, stop - start).cast(target))
-    if bad.any():
-        example = values[int(np.flatnonzero(bad)[0])].as_py()
-        context.fail(bad, f"{str(example)[:100]!r} is not of type {type_name(target)}")
-    return pa.concat_arrays(parts)
+        result = pa.concat_arrays(parts)
+    if bad.any():  # Python has no objects for some of Arrow's days and times
+        texts = values.filter(from_numpy(bad)).cast(pa.string()).to_pylist()
+        for row, text in zip(context.rows[bad].tolist(), texts, strict=True):
+            reason = f"{label(context.path)}: {text[:100]!r} is not of type {type_name(target)}"
+            context.bad_rows.reasons.setdefault(row, reason)
+    return result
 
 
 def _halves(values: pa.Array, target: pa.DataType, start: int, stop: int) -> list[tuple[int, int]]:

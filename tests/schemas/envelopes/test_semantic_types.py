@@ -111,6 +111,18 @@ def test_bytes_of_all_lengths_in_base64() -> None:
     assert converted(texts, of("bytes")) == (values, {})
 
 
+def test_the_reason_has_the_bad_value_of_its_row() -> None:
+    texts, target = ["1.5", "7", "99999999999", None, "x"], pa.int32()
+    assert converted(texts, of("string"), target) == (
+        [None, 7, None, None, None],
+        {row: f"field x: {texts[row]!r} is not of type int" for row in (0, 2, 4)},
+    )
+    days, target = of("int32", f"{TIME}Date"), pa.timestamp("us")
+    values, bad_rows = converted([2**31 - 1, 0], days, target)  # a day that Python does not have
+    assert values == [None, datetime.datetime(1970, 1, 1)]
+    assert "2147483647" in bad_rows[0]
+
+
 @pytest.mark.parametrize("text", ["!!!!", "AAA", "A===", "AA=A", "é==="])
 def test_a_text_that_is_no_base64(text: str) -> None:
     values, bad_rows = converted(["QQ==", text, "QUI="], of("bytes"))
