@@ -112,6 +112,9 @@ _MAXWELL_OPS: Final = {
 }
 
 
+_THOUSAND: Final = scalar(1000).cast(pa.int16()).cast(pa.decimal128(5))
+
+
 def _maxwell(values: pa.Array) -> dict[str, pa.Array]:
     types, data = _child(values, "type"), _child(values, "data")
     is_ddl = flags_of(pc.match_substring_regex(types, "^(table|database)-"))
@@ -130,7 +133,8 @@ def _maxwell(values: pa.Array) -> dict[str, pa.Array]:
         "before": data,
         "after": data,
         "old": _child(values, "old"),
-        "ts_ms": pc.multiply(_child(values, "ts"), scalar(1000)),
+        # As decimals, which do not overflow; one that is no number of 64 bits makes its row bad.
+        "ts_ms": pc.multiply(_child(values, "ts").cast(pa.decimal128(19)), _THOUSAND),
         "position": position,
         "transaction": _transaction(_child(values, "xid").cast(pa.string())),
     }

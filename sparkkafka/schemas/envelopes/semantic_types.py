@@ -279,14 +279,17 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
         return as_type(values, target)
     if pa.types.is_timestamp(own) and pa.types.is_timestamp(target) and own.unit == target.unit:
         return values.view(target)  # a local time is that time in UTC
-    bad = np.zeros(len(values), np.bool_)
+    bad, fitting = np.zeros(len(values), np.bool_), values
+    if pa.types.is_string(own) and pa.types.is_integer(target):
+        bad = flags_of(pc.match_substring_regex(values, "^0[xX]"))  # which Arrow reads
+        fitting = without(values, bad) if bad.any() else values
     try:
-        result = values.cast(target)
+        result = fitting.cast(target)
     except pa.ArrowException:
         parts = []
-        for start, stop in _halves(values, target, 0, len(values)):
+        for start, stop in _halves(fitting, target, 0, len(values)):
             try:
-                parts.append(values.slice(start, stop - start).cast(target))
+                parts.append(fitting.slice(start, stop - start).cast(target))
             except pa.ArrowException:  # of one value
                 bad[start] = True
                 parts.append(pa.nulls(1, target))
@@ -473,17 +476,19 @@ def _epoch(
             return _floor(values, 1000).view(kind)
         if unit == "ms":
             limit = (2**63 - 1) // 1000
-            # Without abs(), which has no value for the lowest number.
-            bad = flags_of(
-                pc.or_(pc.greater(values, scalar(limit)), pc.less(values, scalar(-limit)))
-            )
-            if bad.any():
-                context.fail(bad, "the time is beyond Spark's range")
-                values = without(values, bad)
+            values = _within(values, limit, "the time is beyond Spark's range", context)
             values = pc.multiply(values, scalar(1000))
         return values.view(kind)
 
     return convert
+
+
+def _within(values: pa.Array, limit: int, reason: str, context: FieldContext) -> pa.Array:
+    """Return the numbers between -limit and limit; others are null, and their rows are bad."""
+    # Without abs(), which has no value for the lowest number.
+    bad = flags_of(pc.or_(pc.greater(values, scalar(limit)), pc.less(values, scalar(-limit))))
+    context.fail(bad, reason)
+    return without(values, bad) if bad.any() else values
 
 
 def _floor(values: pa.Array, divisor: int) -> pa.Array:
@@ -505,9 +510,11 @@ def _time_of_day(digits: int) -> Callable[[pa.Array, ConnectType, FieldContext],
     def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
         if not pa.types.is_integer(values.type):
             return values
-        values = values.cast(pa.int64())
-        size = pc.abs(values)
         parts, unit = [], 10**digits
+        limit = 839 * 3600 * unit - 1  # MySQL's TIME is the widest of all databases
+        reason = "the time is beyond 838:59:59"
+        values = _within(values.cast(pa.int64()), limit, reason, context)
+        size = pc.abs(values)
         for divisor in (3600 * unit, 60 * unit, unit):
             quotient = pc.divide(size, scalar(divisor))
             size = pc.subtract(size, pc.multiply(quotient, scalar(divisor)))
@@ -559,7 +566,7 @@ def _iso(kind: pa.DataType) -> Callable[[pa.Array, ConnectType, FieldContext], p
     def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
         if not pa.types.is_string(values.type):
             return values
-        values = pc.utf8_rtrim(values, "Z")
+        values = pc.replace_substring_regex(values, "Z$", "")
         return _cast(_without_nanoseconds(values), kind, context)
 
     return convert

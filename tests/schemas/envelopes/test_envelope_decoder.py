@@ -141,3 +141,14 @@ def test_a_heartbeat_has_no_other_field(form: str, text: bytes, kind: str | None
     assert (value and value["change"]["kind"]) == kind
     assert (reason is None) == (kind is not None)
     assert value is None or (value["row"] is None) == (kind == "heartbeat")
+
+
+def test_a_time_of_maxwell_that_is_too_large() -> None:
+    times = [1_596_684_883, 2**63 - 1, -1]
+    texts = [json.dumps({"type": "insert", "ts": ts, "data": GOOD}).encode() for ts in times]
+    values = decode("maxwell", texts)
+    assert [value and value["change"]["ts_ms"] for value, _ in values] == [
+        *(1_596_684_883_000, None, -1_000),
+    ]
+    reason = "field change.ts_ms: '9223372036854775807000' is not of type bigint"
+    assert [reason for _, reason in values] == [None, reason, None]

@@ -111,6 +111,27 @@ def test_bytes_of_all_lengths_in_base64() -> None:
     assert converted(texts, of("bytes")) == (values, {})
 
 
+@pytest.mark.parametrize(
+    ("node", "value", "good", "target"),
+    [
+        (of("int64", f"{TIME}MicroTime"), -(2**63), -3_020_399_999_999, pa.string()),
+        (of("int64", f"{TIME}NanoTime"), 2**63 - 1, 3_020_399_999_999_999, pa.string()),
+        (of("string", f"{TIME}IsoDate"), "2024-01-01ZZZ", "2024-01-01Z", pa.date32()),
+        (of("string", f"{TIME}IsoTimestamp"), "2024-01-01T00:00:00ZZ", None, pa.timestamp("us")),
+        (of("string"), "0x1", "1", pa.int32()),
+        (of("string"), "0X1f", "-7", pa.int64()),
+    ],
+)
+def test_a_value_that_no_database_has(
+    node: ConnectType, value: Any, good: Any, target: pa.DataType
+) -> None:
+    values, bad_rows = converted([good, value, good], node, target)
+    assert list(bad_rows) == [1]
+    assert values[1] is None
+    assert values[0] == values[2]
+    assert (values[0] is None) == (good is None)
+
+
 def test_the_reason_has_the_bad_value_of_its_row() -> None:
     texts, target = ["1.5", "7", "99999999999", None, "x"], pa.int32()
     assert converted(texts, of("string"), target) == (
