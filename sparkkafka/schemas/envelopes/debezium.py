@@ -6,7 +6,7 @@ knows are added where the rows of a read are made.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Final
 
 import numpy as np
@@ -191,11 +191,12 @@ def unwrap(
     rows: Ints | None = None,
     placeholder: Placeholder = PLACEHOLDER,
     heartbeats: Flags | None = None,
+    omitted: Mapping[str, Flags] | None = None,
 ) -> pa.Array:
     """Return decoded envelopes of the type `node` as `target`, struct<row, change>. `kind`: that of
     all records, if their schema says it. `rows`: the record of each, if records have several.
     `placeholder`: for values that were not sent. `heartbeats`: the records that are heartbeats, if
-    `kind` does not say it.
+    `kind` does not say it. `omitted`: the records that omit a column.
 
     A field `old` has the values before an update that are other ones; with it, key and old_key
     come from the rows.
@@ -229,6 +230,8 @@ def unwrap(
             columns.append(pa.nulls(count, column.type))
             continue
         flags = find_placeholders(wire, below, placeholder)
+        if omitted and (is_omitted := omitted[column.name]).any():
+            flags = is_omitted if flags is None else is_omitted | flags
         if flags is not None:
             missing_names[column.name] = flags
             wire = without(wire, flags)

@@ -22,7 +22,7 @@ from sparkkafka.config.kinds import DEBEZIUM, DEBEZIUM_FLAT, JSON
 from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
-from sparkkafka.protocol.records.varint_columns import Flags, Ints
+from sparkkafka.protocol.records.varint_columns import Ints
 from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of
 from sparkkafka.schemas.envelopes import connect_types, debezium, other_envelopes, semantic_types
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, MemoryBudget, Schema
@@ -251,10 +251,7 @@ class _EnvelopeDecoder:
         )
         bad_rows = semantic_types.BadRows(budget=budget)
         if self._envelope.unwraps:
-            heartbeats = None
-            if self.may_be_heartbeat:
-                heartbeats = flags_of(pc.match_substring_regex(payloads, _HEARTBEAT))
-            values = self._unwrap(decoded.values, bad_rows, heartbeats)
+            values = self._unwrap(decoded.values, payloads, bad_rows)
         else:
             context = semantic_types.FieldContext(bad_rows, np.arange(len(payloads)))
             values = semantic_types.convert(decoded.values, self._node, self.type, context)
@@ -273,9 +270,12 @@ class _EnvelopeDecoder:
         return Decoded.of(values, reasons)
 
     def _unwrap(
-        self, values: pa.Array, bad_rows: semantic_types.BadRows, heartbeats: Flags | None
+        self, values: pa.Array, payloads: pa.Array, bad_rows: semantic_types.BadRows
     ) -> pa.Array:
         """Return decoded values as struct<row, change>, or as a list of these."""
+        heartbeats = None
+        if self.may_be_heartbeat:
+            heartbeats = flags_of(pc.match_substring_regex(payloads, _HEARTBEAT))
         node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
             wanted = other_envelopes.flat_node(node)
@@ -293,7 +293,10 @@ class _EnvelopeDecoder:
             )
         if not form.has_lists:
             envelopes, node = other_envelopes.reshape_rows(values, form, node)
-            return debezium.unwrap(envelopes, node, target, None, bad_rows)
+            omitted = None
+            if form.omits_columns:
+                omitted = other_envelopes.omitted_columns(envelopes, form, payloads)
+            return debezium.unwrap(envelopes, node, target, None, bad_rows, omitted=omitted)
         budget = bad_rows.budget
         if budget is not None and not budget.take(other_envelopes.copied_bytes(values, form)):
             reason = "it has too many rows for the length of its other fields"

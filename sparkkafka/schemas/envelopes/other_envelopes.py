@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.config.kinds import CANAL, DEBEZIUM_FLAT, MAXWELL, OGG
+from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.arrays import fields_of, flags_of, scalar, struct_of
@@ -29,6 +30,7 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     convert,
     value_type,
 )
+from sparkkafka.schemas.json.object_fields import ObjectFields, object_fields
 
 _TEXT: Final = ConnectType(pa.string())
 _LONG: Final = ConnectType(pa.int64())
@@ -41,7 +43,8 @@ class Form:
     `row`, `old`: the fields that have the row, and its values before an update. `reshape` returns
     the fields of Debezium's envelope by name. `marks`: fields that each record has, and that no
     earlier form of `FORMS` has all of. `has_lists`: one record has several rows.
-    `numbers_are_text`: a column's value is text in JSON, whatever its type.
+    `numbers_are_text`: a column's value is text in JSON, whatever its type. `omits_columns`: an
+    update has only the columns that changed, unless the source is set to send all.
     """
 
     row: str
@@ -51,6 +54,7 @@ class Form:
     marks: frozenset[str]
     has_lists: bool = False
     numbers_are_text: bool = False
+    omits_columns: bool = False
 
     def node(self, row: ConnectType, change: pa.DataType) -> ConnectType:
         """Return the type of JSON whose rows and change are of these types."""
@@ -377,6 +381,7 @@ FORMS: Final[Mapping[str, Form]] = {
         {"op_type": _TEXT, "current_ts": _TEXT, "pos": _TEXT},
         _ogg,
         frozenset({"table", "op_type", "op_ts", "pos"}),
+        omits_columns=True,
     ),
 }
 
@@ -387,6 +392,37 @@ def form_of(names: Set[str]) -> str | None:
     if names & _FLAT_MARKS:
         return DEBEZIUM_FLAT
     return next((name for name, form in FORMS.items() if form.marks <= names), None)
+
+
+def omitted_columns(envelopes: pa.Array, form: Form, texts: pa.Array) -> dict[str, Flags]:
+    """Return for each column which updates omit it, where it is null in `envelopes`, which were
+    made of the texts."""
+    is_update = flags_of(pc.equal(_child(envelopes, "op"), scalar("u")))
+    row = _child(envelopes, "after")
+    omitted = {field.name: is_update & ~is_valid(_child(row, field.name)) for field in row.type}
+    records = np.flatnonzero(np.logical_or.reduce(list(omitted.values())))
+    if not len(records):
+        return {}
+    texts = texts.take(from_numpy(records))
+    outer = _find_fields(texts, [form.row])
+    rows = outer.values[0]
+    inner = _find_fields(
+        gather(texts.buffers()[2], rows.starts, rows.ends - rows.starts), list(omitted)
+    )
+    for flags, found in zip(omitted.values(), inner.values, strict=True):
+        flags[records[rows.texts[found.texts]]] = False
+    outer.is_unclear[rows.texts[inner.is_unclear]] = True
+    for index in np.flatnonzero(outer.is_unclear).tolist():
+        document = _parsed(texts[index].as_py()).get(form.row) or {}
+        for name, flags in omitted.items():
+            flags[records[index]] = name not in document
+    return omitted
+
+
+def _find_fields(texts: pa.Array, names: Sequence[str]) -> ObjectFields:
+    offsets = blob_offsets(texts).astype(np.int64)
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    return object_fields(data, offsets, [name.encode() for name in names], [])
 
 
 def reshape_rows(values: pa.Array, form: Form, node: ConnectType) -> tuple[pa.Array, ConnectType]:

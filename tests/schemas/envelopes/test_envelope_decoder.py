@@ -152,3 +152,26 @@ def test_a_time_of_maxwell_that_is_too_large() -> None:
     ]
     reason = "field change.ts_ms: '9223372036854775807000' is not of type bigint"
     assert [reason for _, reason in values] == [None, reason, None]
+
+
+@pytest.mark.parametrize(
+    ("op", "after", "unavailable"),
+    [
+        ("U", '{"id": 1}', ["a"]),
+        ("U", '{"id": 1, "a": null}', None),
+        ("U", '{"id": 1, "a": "x"}', None),
+        ("U", '{"id": 1, "\\u0061": null}', None),
+        ("U", '{"id": 1, "\\u0062": {"a": 1}, "b": "\\"a\\":"}', ["a"]),
+        ("I", '{"id": 1}', None),
+    ],
+)
+def test_a_column_that_an_update_of_golden_gate_omits(
+    op: str, after: str, unavailable: list[str] | None
+) -> None:
+    """COMPRESSUPDATES, the default: an update has the key and the columns that changed."""
+    good = b'{"op_type": "U", "before": {"id": 1}, "after": {"id": 1, "a": "y"}}'
+    text = good.replace(b'{"id": 1, "a": "y"}', after.encode()).replace(b"U", op.encode(), 1)
+    values = decode("ogg", [good, None, text, good])
+    assert [reason for _, reason in values] == [None] * 4
+    found = [value and value["change"]["unavailable"] for value, _ in values]
+    assert found == [None, None, unavailable, None]
