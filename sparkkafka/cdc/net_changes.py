@@ -2,8 +2,9 @@
 
 The order of a change is a text, `sequence`: the position in the source's log, then the partition
 and the offset in Kafka, which break ties (a connector that restarts sends changes again, with the
-same position). A tombstone has no position. It follows the delete of its key, so it gets the
-position of the record before it, of the same key in the same partition.
+same position). A record without a position among others that have one, as a tombstone behind the
+delete of its key or a row of Maxwell's bootstrap, gets the position of the record before it, of the
+same key in the same partition.
 
 A transaction that is open while the connector makes its snapshot writes to the source's log before
 the snapshot's position, and its changes come after the snapshot's rows. So a change behind a row of
@@ -191,9 +192,11 @@ class Changes:
         Values of the `filled` columns that a change does not have come from earlier changes.
         """
         whole = ["whole"] if with_change else []
+        # Rows of one record may have a key that another row of it had before.
+        order = F.struct("sequence", ~F.col("deleted"))
         alone = F.when(F.col("deleted") & F.col("sequence").startswith(" "), F.col("sequence"))
         aggregates = {
-            "last": F.max_by(F.struct("row", "unsent", "kind", "deleted", *whole), "sequence"),
+            "last": F.max_by(F.struct("row", "unsent", "kind", "deleted", *whole), order),
             "sequence": F.max("sequence"),
             "started": F.max("started"),
             "ended": F.max(F.when(F.col("deleted"), F.col("sequence"))),
@@ -203,7 +206,8 @@ class Changes:
             value = F.struct("sequence", column_at("row", name).alias("value"))
             aggregates[f"value{index}"] = F.max_by(value, F.when(_has(name), F.col("sequence")))
         # A tombstone without a position may still be after the last change that has one.
-        buried = F.expr(f"alone IS NOT NULL AND {newer('alone', 'sequence')}")
+        is_after = f"alone <> sequence AND {newer('alone', 'sequence')}"
+        buried = F.expr(f"coalesce({is_after}, false)")
         net = (
             self._ordered()
             .groupBy(*self._key_names)
@@ -299,9 +303,9 @@ class Changes:
             .withColumn("of_snapshot", of_snapshot)
             .withColumn("sequence", sequence)
             .withColumn("place", F.when(F.col("sequence") == position, place))
-            .dropDuplicates([*self._key_names, "sequence", "deleted"])
         )
-        order = Window.partitionBy(*self._key_names).orderBy("sequence")
+        order = Window.partitionBy(*self._key_names)
+        order = order.orderBy("sequence", "offset", F.desc("deleted"))
         ended = F.max(F.when(F.col("deleted"), F.col("sequence"))).over(order)
         started = F.max("started").over(order)
         found, values = [], {}
@@ -313,7 +317,9 @@ class Changes:
             )
             values[name] = F.when(known, earlier["value"])
             found.append(F.when(known, F.lit(name)))
-        return events.select(
+        # Of changes with the same position the last is the version.
+        is_last = ~F.col("sequence").eqNullSafe(F.lead("sequence").over(order))
+        rows = events.select(
             *self._columns(values),
             F.col("time").alias(VALID_FROM),
             F.col("sequence").alias(POSITION),
@@ -322,7 +328,9 @@ class Changes:
             _as_text(_without(F.col("unsent"), found)).alias(UNAVAILABLE),
             started.alias(STARTED),
             F.col("place").alias(PLACE),
+            is_last.alias("is_last"),
         )
+        return rows.where("is_last").drop("is_last")
 
     def truncates(self) -> DataFrame:
         """Return the sequence of each truncate, as the column `_position`."""
@@ -362,13 +370,13 @@ class Changes:
         replaces = Window.partitionBy(
             *self._key_names,
             "partition",
+            F.col("position").isNull(),
             F.when(F.size("unsent") > 0, lacks).otherwise(kind),
         ).orderBy(F.desc("position"), F.desc("offset"))
         before = Window.partitionBy(*self._key_names, "partition").orderBy("offset")
         position = F.col("position")
         known = F.last(position, ignorenulls=True).over(before)
         snapshot = F.last(F.when(_is_of_snapshot(), position), ignorenulls=True).over(before)
-        known = F.when(F.col("kind") == TOMBSTONE, known).otherwise(position)
         return (
             self._events()
             .withColumn("rank", F.row_number().over(replaces))

@@ -69,10 +69,11 @@ def record(
     unavailable: list[str] | None = None,
     partition: int = 0,
     key: tuple[int, str] | None = (1, "a"),
+    old_key: tuple[int, str] | None = None,
 ) -> tuple[Any, ...]:
     row = (*key, note, None, None) if kind == "row" and key else (None,) * 5
     kafka = ("topic", partition, offset, None)
-    return (*row, (op, kind, 1, None, position, None, None, key, None, unavailable, *kafka))
+    return (*row, (op, kind, 1, None, position, None, None, key, old_key, unavailable, *kafka))
 
 
 def test_many_columns_that_may_be_unsent(spark: Any) -> None:
@@ -130,6 +131,54 @@ def test_positions_decide_and_offsets_break_ties(spark: Any) -> None:
     without = [record(9, "u", None, "later"), record(8, "u", None, "earlier")]
     (row,) = cdc.latest(frame(spark, without)).collect()
     assert row.note == "later"
+
+
+def test_rows_of_one_record_take_each_other_s_keys(spark: Any) -> None:
+    """MySQL's UPDATE … SET id = id + 1 ORDER BY id DESC, in one record of Canal."""
+    one, two, three = ((id, "a") for id in (1, 2, 3))
+    changes = frame(
+        spark,
+        [
+            record(0, "c", None, "first", key=one),
+            record(1, "c", None, "second", key=two),
+            record(2, "u", None, "second", key=three, old_key=two),
+            record(2, "u", None, "first", key=two, old_key=one),
+        ],
+    )
+    rows = cdc.latest(changes).collect()
+    assert sorted((row.id, row.note) for row in rows) == [(2, "first"), (3, "second")]
+    history = Changes.of(changes, None).history().orderBy("id", POSITION).collect()
+    assert [(row.id, None if row[DELETED] else row.note) for row in history] == [
+        *((1, "first"), (1, None), (2, "second"), (2, "first"), (3, "second")),
+    ]
+
+
+def test_a_change_without_a_position_is_after_the_record_before_it(spark: Any) -> None:
+    """Maxwell's bootstrap has none."""
+    changes = []
+    for key in ((1, "a"), (2, "a"), (3, "a")):
+        changes += [
+            record(1, "d", "5", key=key),
+            record(2, "r", None, "again", key=key),
+            record(3, "r", None, "last", key=key),
+            record(4, "u", "6", "newer", key=key),
+        ][: key[0] + 1]
+    rows = cdc.latest(frame(spark, changes)).orderBy("id").collect()
+    assert [row.note for row in rows] == ["again", "last", "newer"]
+
+
+def test_changes_with_one_position_are_one_version(spark: Any) -> None:
+    """Oracle's SCN may be that of several changes."""
+    changes = [
+        record(0, "c", "7", "first"),
+        record(1, "u", "7", "second", unavailable=["tags"]),
+        record(2, "c", "7", "deleted", key=(2, "a")),
+        record(3, "d", "7", key=(2, "a")),
+    ]
+    history = Changes.of(frame(spark, changes), None).history(["tags"]).orderBy("id").collect()
+    assert [(row.id, row.note, row[DELETED], row[UNAVAILABLE]) for row in history] == [
+        *((1, "second", False, ""), (2, None, True, "")),
+    ]
 
 
 def test_the_shorter_way_has_the_same_rows_or_says_that_it_has_not(spark: Any) -> None:
