@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 
 _TAKEN = (BinaryType, BooleanType, DoubleType, FloatType, IntegralType, StringType)
 """What the drivers of both databases take; other values are passed as text."""
+_JSON = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""By default Spark writes milliseconds."""
 _FLAGS = {
     net_changes.POSITION: net_changes.POSITION,
     net_changes.DELETED: "1 = 1",
@@ -62,6 +67,10 @@ class Dialect:
     """What the database makes of a name without quotes."""
     begin: str
     """Lets one writer in at a time, for the rest of the transaction."""
+    autocommit: int
+    """The default of connections: with others a commit may do nothing."""
+    types_of: str | None
+    """Returns the columns of a table, and their types, if values are compared by type."""
 
     def type_of(self, type: DataType) -> str:
         if self.arrays and _is_plain_array(type):
@@ -88,6 +97,8 @@ _DIALECTS = {
         arrays=False,
         fold=str,
         begin="BEGIN IMMEDIATE",
+        autocommit=-1,
+        types_of=None,
     ),
     "psycopg": Dialect(
         parameter="%s",
@@ -113,6 +124,11 @@ _DIALECTS = {
         arrays=True,
         fold=str.lower,
         begin="LOCK TABLE {target} IN SHARE ROW EXCLUSIVE MODE",
+        autocommit=False,
+        types_of=(
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+            " WHERE attrelid = %s::regclass"
+        ),
     ),
 }
 
@@ -204,7 +220,13 @@ def _dialect_of(connection: Any) -> Dialect:
         raise OptionError(
             f"connect returned a connection of {module}. Return one of {' or '.join(_DIALECTS)}."
         )
-    return _DIALECTS[module]
+    dialect = _DIALECTS[module]
+    if getattr(connection, "autocommit", dialect.autocommit) != dialect.autocommit:
+        raise OptionError(
+            f"connect returned a connection of {module} with autocommit={connection.autocommit}, "
+            "but a batch is one transaction. Leave autocommit out."
+        )
+    return dialect
 
 
 def _prepare(
@@ -230,8 +252,12 @@ def _prepare(
     found = (column[0] for column in cursor.description)
     for name in columns_to_add(merge, found, add_columns):
         cursor.execute(f"ALTER TABLE {merge.target} ADD COLUMN {columns[name]}")
+    if dialect.types_of is not None:  # those of a table of one's own
+        cursor.execute(dialect.types_of, [merge.target])
+        types |= {name: type for name, type in cursor.fetchall() if name in merge.keys}
     of_delete = ", ".join(
-        columns[name] for name in (*merge.keys, *merge.of_delete, net_changes.POSITION)
+        f"{merge.name(name)} {types[name]}"
+        for name in (*merge.keys, *merge.of_delete, net_changes.POSITION)
     )
     unique = merge.names(*merge.keys, net_changes.POSITION)  # also an index for the lookups by key
     cursor.execute(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({of_delete}, UNIQUE ({unique}))")
@@ -248,7 +274,10 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
         f" {', '.join(f'{value} AS {name}' for name, value in flags.items())}"
         f" FROM {merge.target} WHERE 1 = 0"
     )
-    portable = [_portable(rows, name, dialect.arrays).alias(name) for name in merge.columns]
+    portable = [
+        _portable(net_changes.column_at(name), rows.schema[name].dataType, dialect).alias(name)
+        for name in merge.columns
+    ]
     staged = rows.select(*portable, *flags)
     truncated, unavailable = False, set()
 
@@ -265,15 +294,21 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
     return truncated, unavailable
 
 
-def _portable(df: DataFrame, name: str, arrays: bool) -> Column:
+def _portable(column: Column, type: DataType, dialect: Dialect) -> Column:
     """Return the column as a type that the drivers of databases take: others become text."""
-    column, type = net_changes.column_at(name), df.schema[name].dataType
-    if isinstance(type, TimestampType):
-        return F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
-    if arrays and (_is_plain_array(type) or isinstance(type, DayTimeIntervalType)):
+    if isinstance(type, TimestampType | TimestampNTZType):
+        text = column.cast("string")
+        if isinstance(type, TimestampType):
+            text = F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
+        # The years of the numbers that Debezium sends for Postgres's infinity.
+        return F.regexp_replace(text, r"^\+?(-?)29(?:4247|0308)-.*", "$1infinity")
+    if dialect.arrays and _is_plain_array(type):
+        of_items = type.elementType  # type: ignore[attr-defined]
+        return F.transform(column, lambda item: _portable(item, of_items, dialect))
+    if dialect.arrays and isinstance(type, DayTimeIntervalType):
         return column
     if isinstance(type, MapType | StructType | ArrayType):
-        return F.to_json(column)
+        return F.to_json(column, _JSON)
     if isinstance(type, _TAKEN):
         return column
     return column.cast("string")

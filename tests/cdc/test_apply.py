@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -207,14 +210,52 @@ def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) ->
     with closing(connect()) as connection:
         cursor = connection.cursor()
         cursor.execute(
-            "CREATE TABLE orders (id integer, part varchar(9), note text, seen text DEFAULT 'no',"
+            "CREATE TABLE orders (id numeric, part uuid, note varchar(9), seen text DEFAULT 'no',"
             " PRIMARY KEY (id, part))"
         )
-        cursor.execute("INSERT INTO orders VALUES (1, 'a', 'before', 'yes')")
+        part = "6f1e3c1a-0000-4000-8000-000000000001"
+        cursor.execute(f"INSERT INTO orders VALUES (1, '{part}', 'before', 'yes')")
         connection.commit()
-    batch = frame(spark, [record(0, "u", "1", "after"), record(1, "c", "2", key=(2, "b"))])
+    first, second, third = ((id, part) for id in (1, 2, 3))
+    batch = frame(
+        spark,
+        [
+            record(0, "u", "1", "after", key=first),
+            record(1, "c", "2", key=second),
+            record(2, "d", "3", key=third),
+        ],
+    )
     cdc.apply(batch.drop("amount", "tags"), "orders", connect=connect, new_columns="add")
     assert rows(connect, "id, note, seen") == [(1, "after", "yes"), (2, None, "no")]
+
+
+def test_times_keep_their_microseconds_zones_and_infinity(
+    spark: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setenv("TZ", "America/New_York")
+        time.tzset()
+        at = "timestamp '2026-01-02 03:04:05.123456Z'"
+        columns = {
+            "times": F.expr(f"array({at}, timestamp_micros(9223372036825200000), NULL)"),
+            "local": F.expr("array(timestamp_ntz '2026-01-02 03:04:05.123456')"),
+            "numbers": F.expr("array(array(1.5d))"),
+            "days": F.expr("array(date '2026-01-02')"),
+            "nested": F.expr(f"struct({at} AS t)"),
+            "ends": F.expr("timestamp_micros(-9223372036832400000)"),
+        }
+        batch = frame(spark, [record(0, "c", "1")]).withColumns(columns)
+        cdc.apply(batch, "orders", connect=connect)
+    time.tzset()
+    [(times, local, days, nested, ends)] = rows(
+        connect, ", ".join(f"CAST({name} AS text)" for name in columns if name != "numbers")
+    )
+    assert "2026-01-02 03:04:05.123456" in local.replace("T", " ")
+    assert "2026-01-02" in days
+    assert ends == "-infinity"
+    for text in (times, nested):
+        text = re.search(r"2026-01-0\d.*?(Z|[+-]\d\d(:?\d\d)?)\b", text)[0]
+        assert datetime.fromisoformat(text) == datetime(2026, 1, 2, 3, 4, 5, 123456, UTC)
 
 
 @pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
@@ -288,6 +329,9 @@ def test_other_connections_and_tables_are_refused(spark: Any) -> None:
     batch = frame(spark, [])
     with pytest.raises(OptionError, match=r"connection of posix\. Return one of sqlite3"):
         cdc.apply(batch, "orders", connect=lambda: os.scandir("."))
+    made = {"__module__": "psycopg", "autocommit": True, "close": lambda self: None}
+    with pytest.raises(OptionError, match=r"psycopg with autocommit=True.*Leave autocommit out"):
+        cdc.apply(batch, "orders", connect=type("Connection", (), made))
     with pytest.raises(
         OptionError, match=r"CREATE TABLE no_table \(`id` int, .*USING delta.* connect="
     ):
