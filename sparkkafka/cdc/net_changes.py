@@ -62,7 +62,7 @@ _FIXED_SIZE = (
     TimestampNTZType,
     TimestampType,
 )
-"""Databases store values of these types in the row, so that a change always has them."""
+"""Databases store values of these types in the row, so that Debezium always sends them."""
 
 
 def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP) -> DataFrame:
@@ -183,8 +183,11 @@ class Changes:
         return self.df.schema[name].dataType
 
     def toasted(self) -> list[str]:
-        """Return the columns whose values may be missing in an update."""
-        return [name for name in self.values if not isinstance(self.type(name), _FIXED_SIZE)]
+        """Return the columns whose values may be missing in an update: those that did not change,
+        for GoldenGate of any type, for Debezium not those of `_FIXED_SIZE`."""
+        is_debezium = "connector" in _fields(self.df, "source")
+        fixed = _FIXED_SIZE if is_debezium else ()
+        return [name for name in self.values if not isinstance(self.type(name), fixed)]
 
     def net(self, filled: Sequence[str] = (), *, with_change: bool = False) -> DataFrame:
         """Return one row per key, deleted ones too, and one without a key for the last truncate.
@@ -344,7 +347,7 @@ class Changes:
         reads the changes once more if some rows lack a column.
         """
         lacking = {name for text in set(unavailable) for name in text.split(SEPARATOR)}
-        return [name for name in self.toasted() if name in lacking]
+        return [name for name in self.values if name in lacking]
 
     @property
     def _key_names(self) -> list[str]:

@@ -279,6 +279,16 @@ def test_columns_have_any_name(spark: Any, connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
+def test_a_number_that_an_update_omits_stays(spark: Any, connect: Connect) -> None:
+    """GoldenGate's updates have the columns that changed, of any type."""
+    for offset, op, count, unavailable in ((0, "c", 7, None), (1, "u", None, ["count"])):
+        batch = frame(spark, [record(offset, op, str(offset), str(offset), "row", unavailable)])
+        batch = batch.drop("amount", "tags").withColumn("count", F.lit(count).cast("int"))
+        cdc.apply(batch, "orders", connect=connect)
+    assert rows(connect, "note, count") == [("1", 7)]
+
+
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
 def test_a_constraint_of_the_table_is_named(spark: Any, connect: Connect) -> None:
     with closing(connect()) as connection:
         connection.execute(
