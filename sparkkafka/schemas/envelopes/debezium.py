@@ -310,6 +310,9 @@ def _kinds(
             return others & is_valid(pc.struct_field(values, [names[name]]))
 
         by_kind[TRANSACTION] = has("status")
+        if by_kind[TRANSACTION].any():  # a table may have a column status
+            status = pc.struct_field(values, [names["status"]]).cast(pa.string())
+            by_kind[TRANSACTION] &= flags_of(pc.match_substring_regex(status, "^(BEGIN|END)$"))
         by_kind[SCHEMA_CHANGE] = (has("ddl") | has("databaseName")) & ~by_kind[TRANSACTION]
         by_kind[HEARTBEAT] = none if heartbeats is None else others & heartbeats
         others &= ~(by_kind[TRANSACTION] | by_kind[SCHEMA_CHANGE] | by_kind[HEARTBEAT])

@@ -134,13 +134,15 @@ def test_a_time_of_golden_gate(text: str, ts_ms: int | None) -> None:
         ("debezium-flat", b'{"ts_ms": 5, "id": 1}', "row"),
         ("debezium", b'{"ts_ms": 5, "id": 1}', None),
         ("debezium", b'{"id": 1, "ts_ms": 5}', None),
+        ("debezium", b'{"status": "END", "id": "7:1", "event_count": 1}', "transaction"),
+        ("debezium", b'{"id": 1, "status": "paid"}', None),
     ],
 )
-def test_a_heartbeat_has_no_other_field(form: str, text: bytes, kind: str | None) -> None:
+def test_a_row_is_no_other_record_of_debezium(form: str, text: bytes, kind: str | None) -> None:
     [(value, reason)] = decode(form, [text])
     assert (value and value["change"]["kind"]) == kind
     assert (reason is None) == (kind is not None)
-    assert value is None or (value["row"] is None) == (kind == "heartbeat")
+    assert value is None or (value["row"] is None) == (kind != "row")
 
 
 def test_a_time_of_maxwell_that_is_too_large() -> None:
