@@ -13,7 +13,7 @@ a snapshot, of the same key in the same partition, is newer than that row, whate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -205,9 +205,9 @@ class Changes:
             "ended": F.max(F.when(F.col("deleted"), F.col("sequence"))),
             "alone": F.max(alone),
         } | {f"alone_{name}": F.max_by(name, alone) for name in whole}
-        for index, name in enumerate(filled):
-            value = F.struct("sequence", column_at("row", name).alias("value"))
-            aggregates[f"value{index}"] = F.max_by(value, F.when(_has(name), F.col("sequence")))
+        if filled:
+            change = F.struct("sequence", "unsent", "row")
+            aggregates["earlier"] = F.collect_list(F.when(~F.col("deleted"), change))
         # A tombstone without a position may still be after the last change that has one.
         is_after = f"alone <> sequence AND {newer('alone', 'sequence')}"
         buried = F.expr(f"coalesce({is_after}, false)")
@@ -217,13 +217,26 @@ class Changes:
             .agg(*(value.alias(name) for name, value in aggregates.items()))
             .withColumns({"buried": buried, "row": F.when(~buried, F.col("last.row"))})
         )
-        found, values = [], {}
-        for index, name in enumerate(filled):
+        if filled:
             # A value of a row that was deleted since is not that of the row inserted later.
-            earlier = F.col(f"value{index}.sequence") > F.coalesce("ended", F.lit(""))
-            known = F.array_contains("last.unsent", name) & F.coalesce(earlier, F.lit(False))
-            values[name] = F.when(known & ~F.col("buried"), F.col(f"value{index}.value"))
-            found.append(F.when(known, F.lit(name)))
+            ended = F.coalesce("ended", F.lit(""))
+            earlier = F.filter("earlier", lambda change: change["sequence"] > ended)
+            earlier = F.array_sort(
+                earlier,
+                lambda one, other: (
+                    F.when(one["sequence"] > other["sequence"], -1)
+                    .when(one["sequence"] < other["sequence"], 1)
+                    .otherwise(0)
+                ),
+            )
+            lacks = ~F.col("buried") & (F.size("last.unsent") > 0)
+            net = net.withColumn("earlier", F.when(lacks, earlier))
+        found, values = [], {}
+        for name in filled:
+            having = F.get(F.filter("earlier", _sent(name)), F.lit(0))
+            having = F.when(F.array_contains("last.unsent", name), having)
+            values[name] = having["row"][name]
+            found.append(F.when(having.isNotNull(), F.lit(name)))
         columns = self._columns(values)
         missing = _without(F.col("last.unsent"), found)
         if with_change:
@@ -474,6 +487,10 @@ _FIELDS = (
 def _has(name: str) -> Column:
     """Whether a change has the column's value."""
     return ~F.col("deleted") & ~F.array_contains("unsent", name)
+
+
+def _sent(name: str) -> Callable[[Column], Column]:
+    return lambda change: ~F.array_contains(change["unsent"], name)
 
 
 def _sequence(position: Column) -> Column:
