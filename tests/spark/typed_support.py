@@ -80,6 +80,12 @@ class Topics:
             **more,
         }
 
+    def json_changes(self, topic: str, **more: str) -> dict[str, str]:
+        """Options of a read of Debezium's changes as JSON, without a registry."""
+        options = self.options(topic, valueFormat="json", envelope="debezium", **more)
+        del options["schema.registry.url"]
+        return options
+
     def read(
         self, options: dict[str, str], schema: StructType | None = None
     ) -> list[dict[str, Any]]:

@@ -100,12 +100,12 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
     if preferred_family != socket.AF_UNSPEC:
         addresses.sort(key=lambda address: address[0] != preferred_family)
     failures: list[str] = []
-    has_refused = may_response = False  # an address refused; another one was not tried to the end
+    has_refused = may_respond = False  # an address refused; another one was not tried to the end
     for family, kind, protocol, _, address in addresses:
         timeout_s = deadline.sooner(options.socket_connection_setup_timeout_ms).remaining_s()
         if timeout_s <= 0:
             failures.append(f"{address[0]}: no time left")
-            may_response = True
+            may_respond = True
             break
         try:
             sock = socket.socket(family, kind, protocol)
@@ -128,7 +128,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
         except TimeoutError:
             sock.close()
             failures.append(f"{address[0]}: no response within {timeout_s:.3g} s")
-            may_response = True
+            may_respond = True
         except OSError as error:
             sock.close()
             has_refused = has_refused or isinstance(error, ConnectionRefusedError)
@@ -139,7 +139,7 @@ def connect(host: str, port: int, options: ClientOptions, deadline: Deadline) ->
         else:
             return sock
     failure = errors.KafkaConnectionError(f"{where}: cannot connect ({'; '.join(failures)})")
-    if has_refused and not may_response:
+    if has_refused and not may_respond:
         failure.errno = errno.ECONNREFUSED
     raise failure
 

@@ -47,12 +47,6 @@ def topics(fake_cluster: Any, registry: SmallRegistry) -> Topics:
     return Topics(fake_cluster, registry)
 
 
-def json_options(topics: Topics, **more: str) -> dict[str, str]:
-    options = topics.options(TOPIC, valueFormat="json", envelope="debezium", **more)
-    del options["schema.registry.url"]
-    return options
-
-
 ROWS = [
     {"id": 1, "city": "Bonn", "born": 7305},
     {"id": 1, "city": "Kiel", "born": None},
@@ -75,7 +69,7 @@ def put_changes(topics: Topics) -> None:
 
 def test_a_topic_with_schemas_is_a_table(topics: Topics) -> None:
     put_changes(topics)
-    options = json_options(topics)
+    options = topics.json_changes(TOPIC)
     schema = KafkaDataSource(options).schema()
     assert schema.names == ["id", "city", "born", "change"]
     change = schema["change"].dataType
@@ -121,7 +115,7 @@ def test_a_schema_names_some_columns_without_any_in_the_records(topics: Topics) 
     )
     text = StringType()
     schema = struct(born=DateType(), id=IntegerType(), change=struct(op=text, kind=text))
-    rows = topics.read(json_options(topics), schema)
+    rows = topics.read(topics.json_changes(TOPIC), schema)
     assert rows[0] == {
         "born": datetime.date(1990, 1, 1),
         "id": 1,
@@ -140,7 +134,7 @@ def test_a_comment_names_the_semantic_type_of_a_column(topics: Topics) -> None:
     at, price = ({"comment": comment} for comment in comments)
     schema = StructType().add("at", TimestampType(), True, at)
     schema = schema.add("price", DecimalType(10, 2), True, price)
-    [found] = topics.read(json_options(topics), schema)
+    [found] = topics.read(topics.json_changes(TOPIC), schema)
     assert found["at"].isoformat() == "2023-11-14T22:13:20.123456+00:00"
     assert found["price"] == Decimal("123.45")
 
@@ -148,8 +142,8 @@ def test_a_comment_names_the_semantic_type_of_a_column(topics: Topics) -> None:
 def test_records_without_a_schema_need_the_columns(topics: Topics) -> None:
     topics.put(TOPIC, [json.dumps(payload("c", None, ROWS[0])).encode()])
     with pytest.raises(OptionError, match=r"schemas.enable=true .* call .schema.* infer"):
-        KafkaDataSource(json_options(topics)).schema()
-    [row] = topics.read(json_options(topics, valueSchema="infer"))
+        KafkaDataSource(topics.json_changes(TOPIC)).schema()
+    [row] = topics.read(topics.json_changes(TOPIC, valueSchema="infer"))
     assert {name: row[name] for name in ROWS[0]} == ROWS[0]
 
 
@@ -162,7 +156,7 @@ def test_a_column_is_added_in_the_middle(topics: Topics) -> None:
             with_schema(connect_envelope(wider), payload("u", None, {**ROWS[1], "zip": "24103"})),
         ],
     )
-    rows = topics.read(json_options(topics))
+    rows = topics.read(topics.json_changes(TOPIC))
     assert [(row["id"], row["zip"]) for row in rows] == [(1, None), (1, "24103")]
 
 
@@ -256,7 +250,7 @@ def test_a_placeholder_of_the_connector(topics: Topics, envelope: str) -> None:
     row = {"id": 1, "city": "(not sent)"}
     value = row if envelope == "debezium-flat" else payload("u", None, row)
     topics.put(TOPIC, [json.dumps(value).encode()])
-    options = json_options(topics, **{"envelope.unavailable": "(not sent)"})
+    options = topics.json_changes(TOPIC, **{"envelope.unavailable": "(not sent)"})
     unavailable = struct(unavailable=ArrayType(StringType()))
     schema = struct(id=LongType(), city=StringType(), change=unavailable)
     assert topics.read(options | {"envelope": envelope}, schema) == [
@@ -283,7 +277,7 @@ def test_a_column_gets_another_type(topics: Topics) -> None:
 def test_a_schema_loses_all_columns_that_are_read(topics: Topics) -> None:
     schema = connect_envelope([connect_field("other", "int64")])
     topics.put(TOPIC, [with_schema(schema, payload("c", None, {"other": 1}))])
-    rows = topics.read(json_options(topics), struct(id=LongType()))
+    rows = topics.read(topics.json_changes(TOPIC), struct(id=LongType()))
     assert rows == [{"id": None}]
 
 
@@ -339,12 +333,12 @@ def put_bad(topics: Topics) -> None:
 def test_bad_envelopes_fail_by_default(topics: Topics) -> None:
     put_bad(topics)
     with pytest.raises(BadRecordError, match=r"offset 1: .*'x' is none of c, u, d, r, t, m"):
-        topics.read(json_options(topics))
+        topics.read(topics.json_changes(TOPIC))
 
 
 def test_bad_envelopes_are_no_tombstones(topics: Topics) -> None:
     put_bad(topics)
-    rows = topics.read(json_options(topics, onBadRecord="column"))
+    rows = topics.read(topics.json_changes(TOPIC, onBadRecord="column"))
     assert [row["change"]["kind"] for row in rows] == ["row", None, "tombstone", None, None]
     errors = [row["bad_record"] and row["bad_record"]["error"] for row in rows]
     assert errors[0] is errors[2] is None
@@ -356,7 +350,7 @@ def test_bad_envelopes_are_no_tombstones(topics: Topics) -> None:
 def test_bad_envelopes_become_dead_letters(topics: Topics) -> None:
     put_bad(topics)
     topics.cluster.create_topic("dead")
-    options = json_options(topics, onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
+    options = topics.json_changes(TOPIC, onBadRecord="deadLetter", **{"deadLetter.topic": "dead"})
     rows = topics.read(options)
     assert [row["change"]["offset"] for row in rows] == [0, 2]
     servers = options["kafka.bootstrap.servers"]
@@ -368,8 +362,8 @@ def test_names_that_the_read_needs_are_refused(topics: Topics) -> None:
     schema = connect_envelope([connect_field("Change", "string")])
     topics.put(TOPIC, [with_schema(schema, payload("c", None, {"Change": "a"}))])
     with pytest.raises(OptionError, match=r"'Change'.*envelope.columns=envelope"):
-        KafkaDataSource(json_options(topics)).schema()
-    rows = topics.read(json_options(topics, **{"envelope.columns": "envelope"}))
+        KafkaDataSource(topics.json_changes(TOPIC)).schema()
+    rows = topics.read(topics.json_changes(TOPIC, **{"envelope.columns": "envelope"}))
     assert rows[0]["value"]["after"] == {"Change": "a"}
 
 
@@ -390,17 +384,17 @@ def test_names_that_the_read_needs_are_refused(topics: Topics) -> None:
 )
 def test_options_that_exclude_each_other(topics: Topics, more: dict[str, str], match: str) -> None:
     with pytest.raises(OptionError, match=match):
-        KafkaDataSource({**json_options(topics), **more}).schema()
+        KafkaDataSource({**topics.json_changes(TOPIC), **more}).schema()
 
 
 def test_an_empty_topic_needs_the_columns(topics: Topics) -> None:
     topics.put(TOPIC, [])
     with pytest.raises(OptionError, match=r"envelope=debezium: no .*\.schema\(…\) with the col"):
-        KafkaDataSource(json_options(topics)).schema()
+        KafkaDataSource(topics.json_changes(TOPIC)).schema()
 
 
 def test_envelope_columns_needs_an_envelope(topics: Topics) -> None:
-    options = {**json_options(topics), "envelope.columns": "row"}
+    options = {**topics.json_changes(TOPIC), "envelope.columns": "row"}
     del options["envelope"]
     with pytest.raises(OptionError, match="without envelope"):
         KafkaDataSource(options).schema()
@@ -422,7 +416,7 @@ def test_envelope_columns_needs_an_envelope(topics: Topics) -> None:
 def test_schemas_that_no_read_can_have(topics: Topics, schema: StructType, match: str) -> None:
     put_changes(topics)
     with pytest.raises(OptionError, match=match):
-        topics.read(json_options(topics), schema)
+        topics.read(topics.json_changes(TOPIC), schema)
 
 
 def test_a_column_that_the_table_lacks(topics: Topics) -> None:

@@ -37,12 +37,6 @@ def topics(fake_cluster: Any, registry: SmallRegistry) -> Topics:
     return Topics(fake_cluster, registry)
 
 
-def json_options(topics: Topics, **more: str) -> dict[str, str]:
-    options = topics.options(TOPIC, valueFormat="json", envelope="debezium", **more)
-    del options["schema.registry.url"]
-    return options
-
-
 def decimal(precision: int, scale: int) -> Row:
     digits = {"scale": str(scale), "connect.decimal.precision": str(precision)}
     return connect_field("x", "bytes", "org.apache.kafka.connect.data.Decimal", **digits)
@@ -114,7 +108,7 @@ def test_a_column_of_two_schemas(
         for field, value in zip(columns, values, strict=True)
     ]
     topics.put(TOPIC, records)
-    assert [row["x"] for row in topics.read(json_options(topics))] == expected
+    assert [row["x"] for row in topics.read(topics.json_changes(TOPIC))] == expected
 
 
 def test_a_column_that_cannot_become_the_new_type_makes_its_records_bad(topics: Topics) -> None:
@@ -123,7 +117,7 @@ def test_a_column_that_cannot_become_the_new_type_makes_its_records_bad(topics: 
         for kind, value in (("boolean", True), ("int16", 7))
     ]
     topics.put(TOPIC, records)
-    rows = topics.read(json_options(topics, onBadRecord="column"))
+    rows = topics.read(topics.json_changes(TOPIC, onBadRecord="column"))
     assert [row["x"] for row in rows] == [None, 7]
     assert "field x is boolean, which cannot become smallint" in rows[0]["bad_record"]["error"]
 
@@ -143,7 +137,7 @@ def test_a_column_that_cannot_become_the_new_type_makes_its_records_bad(topics: 
 def test_a_key_without_a_schema(topics: Topics, key: bytes, expected: Any) -> None:
     topics.put(TOPIC, [json.dumps(payload("c", None, {"a": 1})).encode()], [key])
     schema = struct(a=LongType(), change=struct(key=struct(a=LongType())))
-    options = json_options(topics)
+    options = topics.json_changes(TOPIC)
     if isinstance(expected, str):
         with pytest.raises(BadRecordError, match=expected):
             topics.read(options, schema)
@@ -169,7 +163,7 @@ def test_a_key_without_a_schema(topics: Topics, key: bytes, expected: Any) -> No
 def test_a_value_without_a_schema(topics: Topics, value: Any, expected: Any) -> None:
     topics.put(TOPIC, [json.dumps(value).encode()])
     schema = struct(a=LongType(), change=struct(kind=StringType()))
-    options = json_options(topics)
+    options = topics.json_changes(TOPIC)
     if isinstance(expected, str):
         with pytest.raises(BadRecordError, match=expected):
             topics.read(options, schema)
@@ -181,7 +175,7 @@ def test_a_value_without_a_schema(topics: Topics, value: Any, expected: Any) -> 
 def test_a_key_that_is_one_value(topics: Topics) -> None:
     value = with_schema(connect_envelope([column("int32")]), payload("c", None, {"x": 1}))
     topics.put(TOPIC, [value], [with_schema({"type": "int32", "optional": False}, 1)])
-    [row] = topics.read(json_options(topics))
+    [row] = topics.read(topics.json_changes(TOPIC))
     assert row["change"]["key"] == 1
 
 
@@ -198,7 +192,7 @@ def test_the_primary_key_loses_a_column_that_is_dropped(topics: Topics) -> None:
     ]
     values = [with_schema(schema, payload(*change)) for schema, change, _ in changes]
     topics.put(TOPIC, values, [key for _, _, key in changes])
-    rows = topics.read(json_options(topics))
+    rows = topics.read(topics.json_changes(TOPIC))
     assert [(row["f1"], row["f2"]) for row in rows] == [(1, 2), (3, 4), (5, None), (1, None)]
     assert [row["change"]["key"] for row in rows] == [
         *(None, {"f1": 3, "f2": 4}, {"f1": 5, "f2": None}, {"f1": 1, "f2": None}),
@@ -231,15 +225,17 @@ def test_documents_of_mongodb_name_two_ways_to_read_them(topics: Topics) -> None
     columns = struct(name=StringType())
     hint = "documents as JSON text; .* from_json, or set envelope=debezium-flat .*DocumentState"
     with pytest.raises(OptionError, match=hint):
-        topics.read(json_options(topics))
+        topics.read(topics.json_changes(TOPIC))
     with pytest.raises(BadRecordError, match=hint):
-        topics.read(json_options(topics), columns)
+        topics.read(topics.json_changes(TOPIC), columns)
     topics.put(TOPIC, [json.dumps(value).encode()])
     with pytest.raises(BadRecordError, match=f"offset 1: .*is a string, not an object: .*{hint}"):
-        topics.read(json_options(topics, startingOffsets='{"shop.public.goods":{"0":1}}'), columns)
+        topics.read(
+            topics.json_changes(TOPIC, startingOffsets='{"shop.public.goods":{"0":1}}'), columns
+        )
     flat = {"_id": "65a1", "name": "Bonn", "__op": "c", "__deleted": False, "__ord": 1}
     topics.put(TOPIC, [json.dumps(flat).encode()])
-    options = json_options(topics, startingOffsets='{"shop.public.goods":{"0":2}}')
+    options = topics.json_changes(TOPIC, startingOffsets='{"shop.public.goods":{"0":2}}')
     options["envelope"] = "debezium-flat"
     assert topics.read(options, columns) == [{"name": "Bonn"}]
 
