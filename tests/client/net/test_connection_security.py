@@ -7,7 +7,6 @@ import pickle
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -509,20 +508,6 @@ def test_a_busy_connection_reauthenticates_as_late_as_possible(fake_cluster_fact
         assert hasattr(responses[1][1], "brokers")
         assert connection.in_flight == 0
         assert not connection.has_input
-
-
-def test_writes_and_reads_outlive_short_sessions(fake_cluster_factory: Any):
-    """The broker closes connections whose session is over; nobody meets that here."""
-    cluster = fake_cluster_factory(1, sasl_users=USERS, sasl_session_ms=1_500)
-    cluster.create_topic("t")
-    config = _dotted(SASL)
-    with open_cluster(cluster, **config) as client:
-        until_s = time.monotonic() + 2.5
-        while time.monotonic() < until_s:
-            client.topics(["t"])
-            time.sleep(0.02)
-    assert len(cluster.sasl_attempts) >= 2
-    assert len({row.connection for row in cluster.requests_of("Metadata")}) == 1
 
 
 def test_a_renewal_that_is_refused_is_final(fake_cluster_factory: Any, monkeypatch: Any):
