@@ -33,21 +33,10 @@ from sparkkafka.client.admin.brokers import (
 )
 from sparkkafka.client.admin.groups import ConsumerGroupDescription, GroupListing
 from sparkkafka.client.admin.partitions import NewPartitions, PartitionReassignment
-from sparkkafka.client.admin.quotas import (
-    ClientQuotaAlteration,
-    ClientQuotaEntity,
-    ClientQuotaFilter,
-)
 from sparkkafka.client.admin.scram import ScramCredentialInfo
 from sparkkafka.client.admin.share_groups import ShareGroupDescription, ShareGroupOffset
 from sparkkafka.client.admin.tokens import DelegationToken
 from sparkkafka.client.admin.topics import NewTopic, TopicDescription, TopicListing
-from sparkkafka.client.admin.transactions import (
-    FencedProducer,
-    ProducerState,
-    TransactionDescription,
-    TransactionListing,
-)
 from sparkkafka.client.arguments import NotPickled
 from sparkkafka.client.cluster import configs, offsets
 from sparkkafka.client.cluster.cluster import Cluster
@@ -492,7 +481,7 @@ class Admin(NotPickled):
         open_for_ms: int | None = None,
         transactional_id_pattern: str | None = None,
         timeout_s: float | None = None,
-    ) -> Listing[TransactionListing]:
+    ) -> Listing[transactions.TransactionListing]:
         """List the transactional ids of all brokers (Kafka 3.0): those in some states (Ongoing,
         Empty, …), of some producer ids, whose transaction is open for longer than `open_for_ms`
         (Kafka 3.8), or that a regular expression of RE2 matches as a whole (Kafka 4.1).
@@ -514,7 +503,7 @@ class Admin(NotPickled):
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
-    ) -> Results[str, TransactionDescription]:
+    ) -> Results[str, transactions.TransactionDescription]:
         """Describe transactions: state, producer, age and partitions (Kafka 3.0). By transactional
         id. One that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND."""
         with self._call(timeout_s) as (cluster, deadline):
@@ -522,7 +511,7 @@ class Admin(NotPickled):
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
-    ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
+    ) -> Results[TopicPartition, tuple[transactions.ProducerState, ...]]:
         """Describe the producers that each partition's leader knows, and the offset since which
         their transactions are open (Kafka 2.8)."""
         with self._call(timeout_s) as (cluster, deadline):
@@ -530,7 +519,7 @@ class Admin(NotPickled):
 
     def abort_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout_s: float | None = None
-    ) -> ProducerState:
+    ) -> transactions.ProducerState:
         """Abort the transaction that is open in a partition since `start_offset`, as
         `describe_producers` returns it. Returns the producer whose transaction it was.
 
@@ -545,7 +534,7 @@ class Admin(NotPickled):
 
     def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
-    ) -> Results[str, FencedProducer]:
+    ) -> Results[str, transactions.FencedProducer]:
         """Fence the producers with these ids, and abort their open transactions. By
         transactional id."""
         with self._call(timeout_s) as (cluster, deadline):
@@ -674,8 +663,8 @@ class Admin(NotPickled):
             return broker_calls.describe_log_dirs(cluster, brokers, deadline)
 
     def describe_client_quotas(
-        self, quota_filter: ClientQuotaFilter = quotas.ALL, *, timeout_s: float | None = None
-    ) -> dict[ClientQuotaEntity, dict[str, float]]:
+        self, quota_filter: quotas.ClientQuotaFilter = quotas.ALL, *, timeout_s: float | None = None
+    ) -> dict[quotas.ClientQuotaEntity, dict[str, float]]:
         """Describe the quotas of users, client ids and addresses (Kafka 2.6) that a filter matches,
         or all. By entity, then by name: producer_byte_rate and consumer_byte_rate are bytes a
         second, request_percentage per cent of a thread. Raises KafkaError."""
@@ -684,11 +673,11 @@ class Admin(NotPickled):
 
     def alter_client_quotas(
         self,
-        alterations: Iterable[ClientQuotaAlteration],
+        alterations: Iterable[quotas.ClientQuotaAlteration],
         *,
         validate_only: bool = False,
         timeout_s: float | None = None,
-    ) -> Results[ClientQuotaEntity, None]:
+    ) -> Results[quotas.ClientQuotaEntity, None]:
         """Set quotas, and remove those that are None (Kafka 2.6). By entity. Errors of items:
         INVALID_REQUEST for a name or value that brokers do not take, … Raises OptionError."""
         with self._call(timeout_s) as (cluster, deadline):

@@ -26,15 +26,7 @@ from sparkkafka.client.cluster.request_driver import (
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Listing, Results, TopicPartition
-from sparkkafka.protocol.messages import (
-    ConsumerGroupDescribeRequest,
-    DeleteGroupsRequest,
-    DescribeGroupsRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    MemberIdentity,
-    consumer_protocol,
-)
+from sparkkafka.protocol import messages
 
 CONSUMER_PROTOCOL = "consumer"
 DEAD = "Dead"
@@ -109,7 +101,7 @@ class ConsumerGroupDescription:
 class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
     """Describes groups by ConsumerGroupDescribe, which knows KIP-848's groups only."""
 
-    request_type: ClassVar[Any] = ConsumerGroupDescribeRequest
+    request_type: ClassVar[Any] = messages.ConsumerGroupDescribeRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
 
@@ -117,8 +109,8 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
         self._cluster = cluster
         self._operations = operations
 
-    def build(self, items: Sequence[str], version: int) -> ConsumerGroupDescribeRequest:
-        return ConsumerGroupDescribeRequest(
+    def build(self, items: Sequence[str], version: int) -> messages.ConsumerGroupDescribeRequest:
+        return messages.ConsumerGroupDescribeRequest(
             group_ids=list(items), include_authorized_operations=self._operations
         )
 
@@ -169,10 +161,10 @@ def assigned_partitions(assignment: Any) -> frozenset[TopicPartition]:
 class _DescribeClassicGroups(_DescribeConsumerGroups):
     """Describes groups by DescribeGroups, which knows the classic protocol only."""
 
-    request_type: ClassVar[Any] = DescribeGroupsRequest
+    request_type: ClassVar[Any] = messages.DescribeGroupsRequest
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        return DescribeGroupsRequest(
+        return messages.DescribeGroupsRequest(
             groups=list(items), include_authorized_operations=self._operations
         )
 
@@ -216,11 +208,11 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
         # Both are empty while the group rebalances.
         try:
             if member.member_assignment:
-                decoded = consumer_protocol.decode_assignment(member.member_assignment)
+                decoded = messages.consumer_protocol.decode_assignment(member.member_assignment)
                 assignment = frozenset(TopicPartition(*tp) for tp in decoded.partitions)
             if member.member_metadata:
                 topics = frozenset(
-                    consumer_protocol.decode_subscription(member.member_metadata).topics
+                    messages.consumer_protocol.decode_subscription(member.member_metadata).topics
                 )
         except errors.DecodeError as error:
             raise errors.DecodeError(f"member {member.member_id}: {error}") from error
@@ -283,13 +275,13 @@ def describe_consumer_groups(
 
 
 class _DeleteGroups(ApiHandler[str, None]):
-    request_type = DeleteGroupsRequest
+    request_type = messages.DeleteGroupsRequest
     name_format = "group {!r}"
     acl = "DELETE on group {}"
     done_codes = frozenset({errors.ErrorCode.GROUP_ID_NOT_FOUND})
 
-    def build(self, items: Sequence[str], version: int) -> DeleteGroupsRequest:
-        return DeleteGroupsRequest(groups_names=list(items))
+    def build(self, items: Sequence[str], version: int) -> messages.DeleteGroupsRequest:
+        return messages.DeleteGroupsRequest(groups_names=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [
@@ -325,7 +317,7 @@ def delete_consumer_groups(
 class _RemoveMembers(ApiHandler[str, None]):
     """Items are group.instance.ids, or with `by_member_id` member ids."""
 
-    request_type = LeaveGroupRequest
+    request_type = messages.LeaveGroupRequest
     done_codes = frozenset({errors.ErrorCode.UNKNOWN_MEMBER_ID})
 
     def __init__(self, group_id: str, reason: str, by_member_id: bool) -> None:
@@ -333,11 +325,11 @@ class _RemoveMembers(ApiHandler[str, None]):
         self._reason = reason
         self._by_member_id = by_member_id
 
-    def build(self, items: Sequence[str], version: int) -> LeaveGroupRequest:
-        return LeaveGroupRequest(
+    def build(self, items: Sequence[str], version: int) -> messages.LeaveGroupRequest:
+        return messages.LeaveGroupRequest(
             group_id=self._group_id,
             members=[
-                MemberIdentity(
+                messages.MemberIdentity(
                     member_id=item if self._by_member_id else "",
                     group_instance_id=None if self._by_member_id else item,
                     reason=self._reason,
@@ -418,7 +410,7 @@ class GroupListing(NamedTuple):
 class _ListGroups(ApiHandler[int, list[GroupListing]]):
     """The groups that a broker coordinates; items are node ids."""
 
-    request_type = ListGroupsRequest
+    request_type = messages.ListGroupsRequest
     name_format = "broker {}"
     acl = "DESCRIBE on the cluster, or on each group"
 
@@ -426,8 +418,8 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         self._states = states
         self._types = types
 
-    def build(self, items: Sequence[int], version: int) -> ListGroupsRequest:
-        return ListGroupsRequest(states_filter=self._states, types_filter=self._types)
+    def build(self, items: Sequence[int], version: int) -> messages.ListGroupsRequest:
+        return messages.ListGroupsRequest(states_filter=self._states, types_filter=self._types)
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
         groups = [

@@ -28,19 +28,7 @@ from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, che
 from sparkkafka.client.auth.authentication import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics import NO_METER, ConnectionMeter, NetworkMetrics
-from sparkkafka.client.net.connecting import (
-    MAX_OPENING_FRAME_BYTES,
-    BootstrapServers,
-    Listener,
-    Stage,
-    address_text,
-    connect,
-    connect_to_first,
-    connection_error,
-    kafka_errors_only,
-    peer_of,
-    start_tls,
-)
+from sparkkafka.client.net import connecting
 from sparkkafka.client.net.frames import FrameBuffer, RequestWriter, ResponseReader
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
@@ -87,8 +75,13 @@ class Connection:
     ) -> None:
         self._sock: socket.socket | None = sock
         context = sock.context if isinstance(sock, ssl.SSLSocket) else None
-        self._listener = Listener(
-            address_text(host, port), host, peer_of(sock), protocol, context, prefix
+        self._listener = connecting.Listener(
+            connecting.address_text(host, port),
+            host,
+            connecting.peer_of(sock),
+            protocol,
+            context,
+            prefix,
         )
         self._framing = framing
         self._reader = ResponseReader(framing.frame_length)
@@ -98,7 +91,7 @@ class Connection:
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
         self._hooks = NO_HOOKS  # those of the options once it is open
         self._meter: ConnectionMeter = NO_METER
-        self._stage = Stage.OPENING
+        self._stage = connecting.Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: Session | None = None
         self._is_reauthenticating = False
@@ -127,10 +120,10 @@ class Connection:
         cannot be resolved, or a store that cannot be read.
         """
         try:
-            with kafka_errors_only(address_text(host, port)):
+            with connecting.kafka_errors_only(connecting.address_text(host, port)):
                 return cls._open(host, port, options, deadline, metrics)
         except errors.KafkaError as error:
-            options.hooks.failed(address_text(host, port), error)
+            options.hooks.failed(connecting.address_text(host, port), error)
             raise
 
     @classmethod
@@ -140,19 +133,19 @@ class Connection:
         """Do what `open` does, except that hooks are not called for an error, and that it may be
         another one than a KafkaError."""
         security, prefix = connection_security(options, host, port), options.prefix
-        sock = connect(host, port, options, deadline)
+        sock = connecting.connect(host, port, options, deadline)
         opening_deadline = deadline.sooner(options.request_timeout_ms)
         if security.context is not None and security.tls_settings is not None:
-            sock = start_tls(
+            sock = connecting.start_tls(
                 sock,
                 security.context,
                 security.tls_settings,
                 host,
-                address_text(host, port),
+                connecting.address_text(host, port),
                 opening_deadline,
                 prefix,
             )
-        framing = Framing(options.client_id, MAX_OPENING_FRAME_BYTES)
+        framing = Framing(options.client_id, connecting.MAX_OPENING_FRAME_BYTES)
         protocol = options.security.protocol
         connection = cls(sock, host, port, framing, protocol=protocol, prefix=prefix)
         connection._request_timeout_ms = options.request_timeout_ms
@@ -167,7 +160,7 @@ class Connection:
                     connection, security.sasl, opening_deadline, prefix
                 )
             framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
-            connection._stage = Stage.OPEN
+            connection._stage = connecting.Stage.OPEN
             connection._hooks = options.hooks
             log.debug("connected to %s", connection)
             connection._hooks.connected(str(connection))
@@ -206,7 +199,7 @@ class Connection:
             self._early_responses.append(self._read_response(deadline, FrameBuffer()))
         self._is_reauthenticating = True
         try:
-            with kafka_errors_only(str(self)):
+            with connecting.kafka_errors_only(str(self)):
                 security = connection_security(options, self.host, self.port)
                 if security.sasl is not None:
                     self._session = authenticate(self, security.sasl, deadline, options.prefix)
@@ -235,10 +228,10 @@ class Connection:
         options = parse_admin_settings(config)
         del config  # an error's frames may be shown with their variables
         deadline = deadline_of(timeout_s) or Deadline(options.request_timeout_ms)
-        addresses = BootstrapServers(options).addresses()
+        addresses = connecting.BootstrapServers(options).addresses()
         if len(addresses) == 1:
             return cls.open(*addresses[0], options, deadline)
-        return connect_to_first(
+        return connecting.connect_to_first(
             addresses,
             lambda host, port, deadline: cls.open(host, port, options, deadline),
             deadline,
@@ -254,7 +247,7 @@ class Connection:
         return deadline
 
     def __str__(self) -> str:
-        return address_text(self.host, self.port)
+        return connecting.address_text(self.host, self.port)
 
     def __repr__(self) -> str:
         return f"<Connection {self}{'' if self.is_open else ' closed'}>"
@@ -635,8 +628,8 @@ class Connection:
             code = getattr(response, "error_code", 0)
             error = f", {errors.error_name(code)}" if code else ""
             wire_log.debug("%s -> %s #%d%s", self, type(response).__name__, correlation_id, error)
-        if self._stage is Stage.OPEN:
-            self._stage = Stage.ANSWERED
+        if self._stage is connecting.Stage.OPEN:
+            self._stage = connecting.Stage.ANSWERED
         return received
 
     def _read_response(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
@@ -704,7 +697,7 @@ class _ClosingOnError:
             raise connection._close_after(errors.DecodeError(f"{connection}: {error}")) from error
         if isinstance(error, OSError):
             # KafkaConnectionError is an OSError: the end of the stream is one of these too.
-            failure = connection_error(
+            failure = connecting.connection_error(
                 connection._listener,
                 connection._stage,
                 f"{self._doing} {self._what}",
