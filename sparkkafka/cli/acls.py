@@ -54,33 +54,22 @@ class ResourceOptions:
 
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic", metavar="NAME", autocompletion=topic_names, help="A topic; may be repeated."
-        ),
+        typer.Option(metavar="NAME", autocompletion=topic_names, help="A topic; may be repeated."),
     ] = None
     group: Annotated[
         list[str] | None,
-        typer.Option(
-            "--group", metavar="NAME", autocompletion=group_names, help="A group; may be repeated."
-        ),
+        typer.Option(metavar="NAME", autocompletion=group_names, help="A group; may be repeated."),
     ] = None
     cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
     transactional_id: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--transactional-id", metavar="ID", help="A transactional id; may be repeated."
-        ),
+        list[str] | None, typer.Option(help="A transactional id; may be repeated.")
     ] = None
     delegation_token: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--delegation-token", metavar="ID", help="A delegation token; may be repeated."
-        ),
+        list[str] | None, typer.Option(metavar="ID", help="A delegation token; may be repeated.")
     ] = None
     user_principal: Annotated[
         list[str] | None,
         typer.Option(
-            "--user-principal",
             metavar="USER",
             help="A user whose delegation tokens the ACLs are about; may be repeated.",
         ),
@@ -110,7 +99,6 @@ class FilterOptions:
     pattern: Annotated[
         str | None,
         typer.Option(
-            "--pattern",
             metavar="KIND",
             help="literal or prefixed: ACLs of this kind; match: all that apply to these names, "
             "including those for * and for prefixes.",
@@ -118,13 +106,9 @@ class FilterOptions:
     ] = None
     host: Annotated[
         str | None,
-        typer.Option(
-            "--host", metavar="ADDRESS", help="Connections from this host; * is any host."
-        ),
+        typer.Option(metavar="ADDRESS", help="Connections from this host; * is any host."),
     ] = None
-    permission: Annotated[
-        str | None, typer.Option("--permission", metavar="KIND", help="allow or deny.")
-    ] = None
+    permission: Annotated[str | None, typer.Option(metavar="KIND", help="allow or deny.")] = None
 
     def filters(self, resources: Sequence[Resource]) -> list[AclBindingFilter]:
         """Return a filter for each combination of a resource, a principal and an operation; what
@@ -211,22 +195,13 @@ def create(
         ),
     ] = False,
     prefix: Annotated[
-        str | None,
-        typer.Option(
-            "--prefix", metavar="TEXT", help="transactionalIdPrefix, with --exactly-once."
-        ),
+        str | None, typer.Option(metavar="TEXT", help="transactionalIdPrefix, with --exactly-once.")
     ] = None,
     pattern: Annotated[
-        str,
-        typer.Option(
-            "--pattern", metavar="KIND", help="literal, or prefixed: the names are prefixes."
-        ),
+        str, typer.Option(metavar="KIND", help="literal, or prefixed: the names are prefixes.")
     ] = "literal",
     host: Annotated[
-        str,
-        typer.Option(
-            "--host", metavar="ADDRESS", help="Connections from this host; * is any host."
-        ),
+        str, typer.Option(metavar="ADDRESS", help="Connections from this host; * is any host.")
     ] = ANY,
     deny: Annotated[
         bool, typer.Option("--deny", help="Deny the operations instead of allowing them.")

@@ -226,9 +226,7 @@ def bench(
     topic: Annotated[
         str | None,
         typer.Option(
-            "--topic",
-            autocompletion=topic_names,
-            help="Write to and read from this topic, and keep it.",
+            autocompletion=topic_names, help="Write to and read from this topic, and keep it."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

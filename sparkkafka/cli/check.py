@@ -256,45 +256,29 @@ def check(
     read: Annotated[
         list[str] | None,
         typer.Option(
-            "--read",
-            metavar="TOPIC",
-            autocompletion=topic_names,
-            help="A topic to read; may be repeated.",
+            metavar="TOPIC", autocompletion=topic_names, help="A topic to read; may be repeated."
         ),
     ] = None,
     write: Annotated[
         list[str] | None,
         typer.Option(
-            "--write",
-            metavar="TOPIC",
-            autocompletion=topic_names,
-            help="A topic to write; may be repeated.",
+            metavar="TOPIC", autocompletion=topic_names, help="A topic to write; may be repeated."
         ),
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(
-            "--group",
-            metavar="GROUP",
-            autocompletion=group_names,
-            help="The consumer group of the reads.",
-        ),
+        typer.Option(autocompletion=group_names, help="The consumer group of the reads."),
     ] = None,
     exactly_once: Annotated[
         bool, typer.Option("--exactly-once", help="Check what exactly-once writes need.")
     ] = False,
     prefix: Annotated[
-        str,
-        typer.Option(
-            "--prefix", metavar="TEXT", help="transactionalIdPrefix, with --exactly-once."
-        ),
+        str, typer.Option(metavar="TEXT", help="transactionalIdPrefix, with --exactly-once.")
     ] = DEFAULT_PREFIX,
     trigger: Annotated[
         str | None,
         typer.Option(
-            "--trigger",
-            metavar="TIME",
-            help="Time between two micro-batches of a read: 30s, 15m, 1h, 1d.",
+            metavar="TIME", help="Time between two micro-batches of a read: 30s, 15m, 1h, 1d."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -473,7 +473,6 @@ def reset(
     to_offsets: Annotated[
         str | None,
         typer.Option(
-            "--to-offsets",
             metavar="JSON",
             help='As in startingOffsets: {"orders":{"0":23,"1":-1}}; others are not changed.',
         ),
@@ -482,18 +481,15 @@ def reset(
         bool, typer.Option("--keep", help="Change no offset: only repair damaged files.")
     ] = False,
     source: Annotated[
-        str | None,
-        typer.Option("--source", help="The source, if the query has several Kafka sources."),
+        str | None, typer.Option(help="The source, if the query has several Kafka sources.")
     ] = None,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")
+        list[str] | None, typer.Option(help="Only this topic; may be repeated.")
     ] = None,
     unfinished: Annotated[
         str | None,
         typer.Option(
-            "--unfinished",
-            metavar="done|drop",
-            help="How to treat a batch that is planned and not finished.",
+            metavar="done|drop", help="How to treat a batch that is planned and not finished."
         ),
     ] = None,
     keep_state: Annotated[

@@ -212,7 +212,6 @@ def options(
     profile: Annotated[
         str | None,
         typer.Option(
-            "--profile",
             metavar="NAME",
             envvar="SPARKKAFKA_PROFILE",
             autocompletion=profile_names,
@@ -239,11 +238,7 @@ def options(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            help="The maximum time of a verb. [default: 30]",
-        ),
+        typer.Option(metavar="SECONDS", help="The maximum time of a verb. [default: 30]"),
     ] = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an error, and all warnings.")

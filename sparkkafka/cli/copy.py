@@ -209,7 +209,6 @@ def copy(
     to_profile: Annotated[
         str | None,
         typer.Option(
-            "--to-profile",
             metavar="NAME",
             autocompletion=profile_names,
             help="The profile of the cluster to write to.",
@@ -235,9 +234,7 @@ def copy(
     start: Annotated[
         str, typer.Option("-o", "--from", metavar="START", help="As in `read`.")
     ] = "earliest",
-    until: Annotated[
-        str, typer.Option("--until", metavar="END", help="end, an offset, or @TIME.")
-    ] = "end",
+    until: Annotated[str, typer.Option(metavar="END", help="end, an offset, or @TIME.")] = "end",
     follow: Annotated[bool, typer.Option("--follow", help="Keep copying until Ctrl-C.")] = False,
     count: commands.Count = None,
     partitions: commands.Partitions = None,
@@ -249,11 +246,7 @@ def copy(
     ] = False,
     rate_limit: Annotated[
         str | None,
-        typer.Option(
-            "--rate-limit",
-            metavar="RATE",
-            help="Maximum per second: records (1000) or bytes (5MB).",
-        ),
+        typer.Option(metavar="RATE", help="Maximum per second: records (1000) or bytes (5MB)."),
     ] = None,
 ) -> None:
     session = commands.session_of(context)

@@ -38,20 +38,16 @@ _ROWS: Final = {row.key: row for row in (*FORMATS, *REGISTRY)}
 class FormatFlags:
     """The options of `read` and `write` for keys and values with a schema."""
 
-    value_format: Annotated[
-        str, typer.Option("--value-format", help="text (or string), json, avro or protobuf.")
-    ] = TEXT
-    key_format: Annotated[str, typer.Option("--key-format", help="The same for keys.")] = TEXT
+    value_format: Annotated[str, typer.Option(help="text (or string), json, avro or protobuf.")] = (
+        TEXT
+    )
+    key_format: Annotated[str, typer.Option(help="The same for keys.")] = TEXT
     value_schema: Annotated[
-        str | None, typer.Option("--value-schema", help="The schema, or the path of its file.")
+        str | None, typer.Option(help="The schema, or the path of its file.")
     ] = None
-    key_schema: Annotated[
-        str | None,
-        typer.Option("--key-schema", help="The same for keys."),
-    ] = None
+    key_schema: Annotated[str | None, typer.Option(help="The same for keys.")] = None
     schema_registry: Annotated[
-        str | None,
-        typer.Option("--schema-registry", metavar="URL", help="The URL of the Schema Registry."),
+        str | None, typer.Option(metavar="URL", help="The URL of the Schema Registry.")
     ] = None
     no_schema_registry: Annotated[
         bool,

@@ -50,9 +50,7 @@ def list_groups(
     context: typer.Context,
     state: Annotated[
         list[str] | None,
-        typer.Option(
-            "--state", help="Only groups in this state: Stable, Empty, …; may be repeated."
-        ),
+        typer.Option(help="Only groups in this state: Stable, Empty, …; may be repeated."),
     ] = None,
     as_json: commands.AsJson = False,
 ) -> None:
@@ -216,7 +214,6 @@ def reset(
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic",
             metavar="TOPIC[:0,1]",
             autocompletion=topic_names,
             help="A topic, or partitions; may be repeated.",
@@ -228,12 +225,9 @@ def reset(
     to_earliest: commands.ToEarliest = False,
     to_latest: commands.ToLatest = False,
     to_time: commands.ToTime = None,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")
-    ] = None,
+    to_offset: Annotated[int | None, typer.Option(metavar="N", help="To this offset.")] = None,
     shift_by: Annotated[
-        int | None,
-        typer.Option("--shift-by", metavar="N", help="By N offsets; backward if N is negative."),
+        int | None, typer.Option(metavar="N", help="By N offsets; backward if N is negative.")
     ] = None,
     execute: commands.Execute = False,
     as_json: commands.AsJson = False,

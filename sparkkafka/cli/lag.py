@@ -46,9 +46,7 @@ class LagOptions:
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False
     interval: Annotated[
         float | None,
-        typer.Option(
-            "--interval", metavar="SECONDS", help="Time between two lookups, with --watch: 2."
-        ),
+        typer.Option(metavar="SECONDS", help="Time between two lookups, with --watch: 2."),
     ] = None
     ages: Annotated[
         bool,
@@ -74,9 +72,7 @@ def lag(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--checkpoint",
-            metavar="DIR",
-            help="The checkpoint of a streaming query, instead of a group.",
+            metavar="DIR", help="The checkpoint of a streaming query, instead of a group."
         ),
     ] = None,
     options: LagOptions,

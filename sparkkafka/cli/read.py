@@ -78,8 +78,7 @@ def read(
         ),
     ] = None,
     until: Annotated[
-        str | None,
-        typer.Option("--until", metavar="END", help="end, an offset, or @TIME (exclusive)."),
+        str | None, typer.Option(metavar="END", help="end, an offset, or @TIME (exclusive).")
     ] = None,
     at_end: Annotated[
         bool,
@@ -95,7 +94,6 @@ def read(
     group: Annotated[
         str | None,
         typer.Option(
-            "--group",
             help="Begin at this group's committed offsets, without joining it.",
             autocompletion=group_names,
         ),
@@ -103,22 +101,19 @@ def read(
     isolation: Annotated[
         str | None,
         typer.Option(
-            "--isolation",
             metavar="LEVEL",
             help="read_committed, or read_uncommitted for records of aborted and open "
             "transactions, too. [default: read_committed]",
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", help="Only records with this key.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", metavar="NAME[=VALUE]", help="Only records with this header."),
+        typer.Option(metavar="NAME[=VALUE]", help="Only records with this header."),
     ] = None,
     format: Annotated[
         str,
-        typer.Option(
-            "--format", metavar="text|hex|json", help="How records are shown; json as by kcat's -J."
-        ),
+        typer.Option(metavar="text|hex|json", help="How records are shown; json as by kcat's -J."),
     ] = TEXT,
     as_json: Annotated[bool, typer.Option("-J", "--json", help="Same as --format json.")] = False,
     template: Annotated[
@@ -138,21 +133,18 @@ def read(
         ),
     ] = None,
     null: Annotated[
-        str, typer.Option("--null", metavar="TEXT", help="The text that is shown for null.")
+        str, typer.Option(metavar="TEXT", help="The text that is shown for null.")
     ] = "",
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output",
-            metavar="FILE",
-            help="Write a .parquet, .arrow or .csv file, until the topic's end.",
+            metavar="FILE", help="Write a .parquet, .arrow or .csv file, until the topic's end."
         ),
     ] = None,
     formats: FormatFlags,
     envelope: Annotated[
         str | None,
         typer.Option(
-            "--envelope",
             metavar=DEBEZIUM,
             help="Show changes of a table: operation, key, and the columns that have changed.",
         ),
@@ -160,17 +152,13 @@ def read(
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option",
-            metavar="NAME=VALUE",
-            help="Another option of formats, such as valueSubject=s.",
+            metavar="NAME=VALUE", help="Another option of formats, such as valueSubject=s."
         ),
     ] = None,
     on_bad: Annotated[
         str,
         typer.Option(
-            "--on-bad",
-            metavar="fail|skip",
-            help="What to do with a record that does not match the schema.",
+            metavar="fail|skip", help="What to do with a record that does not match the schema."
         ),
     ] = "fail",
 ) -> None:

@@ -86,8 +86,7 @@ def top(
         bool, typer.Option("--once", help="Print one snapshot and end, for pipes and scripts.")
     ] = False,
     sort: Annotated[
-        str,
-        typer.Option("--sort", metavar="KEY", help="Sort by rate (and lag), size or name."),
+        str, typer.Option(metavar="KEY", help="Sort by rate (and lag), size or name.")
     ] = "rate",
     filter_: Annotated[
         str,

@@ -242,19 +242,14 @@ def alter(
     config: Configs = None,
     default: Annotated[
         list[str] | None,
-        typer.Option(
-            "--default", metavar="KEY", help="Reset a setting to its default; may be repeated."
-        ),
+        typer.Option(metavar="KEY", help="Reset a setting to its default; may be repeated."),
     ] = None,
     append: Annotated[
-        list[str] | None,
-        typer.Option("--append", metavar="KEY=VALUE", help="Add to a setting that is a list."),
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Add to a setting that is a list.")
     ] = None,
     subtract: Annotated[
         list[str] | None,
-        typer.Option(
-            "--subtract", metavar="KEY=VALUE", help="Remove from a setting that is a list."
-        ),
+        typer.Option(metavar="KEY=VALUE", help="Remove from a setting that is a list."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:

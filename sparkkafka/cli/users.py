@@ -84,12 +84,7 @@ def create(
         ),
     ] = MIN_ITERATIONS,
     password_file: Annotated[
-        str | None,
-        typer.Option(
-            "--password-file",
-            metavar="FILE",
-            help="A file with the password, - for stdin. Default: a prompt.",
-        ),
+        str | None, typer.Option(help="A file with the password, - for stdin. Default: a prompt.")
     ] = None,
     yes: commands.Yes = False,
 ) -> None:

@@ -75,7 +75,6 @@ def write(
     input: Annotated[
         Path | None,
         typer.Option(
-            "--input",
             metavar="FILE",
             help="Lines of a file, or rows of a .parquet, .arrow or .csv file. [default: stdin]",
         ),
@@ -84,10 +83,7 @@ def write(
         bool, typer.Option("-J", "--json", help="Lines are JSON as read --json prints it.")
     ] = False,
     format: Annotated[
-        str,
-        typer.Option(
-            "--format", metavar="text|hex", help="hex: keys and values are hexadecimal digits."
-        ),
+        str, typer.Option(metavar="text|hex", help="hex: keys and values are hexadecimal digits.")
     ] = TEXT,
     delimiter: commands.Delimiter = "\\n",
     key_delimiter: Annotated[
@@ -124,9 +120,7 @@ def write(
     ] = False,
     partitioner: Annotated[
         str | None,
-        typer.Option(
-            "--partitioner", metavar="NAME", help="murmur2_random, consistent_random, random, …"
-        ),
+        typer.Option(metavar="NAME", help="murmur2_random, consistent_random, random, …"),
     ] = None,
     compression: Annotated[
         str | None,
@@ -139,7 +133,6 @@ def write(
     option: Annotated[
         list[str] | None,
         typer.Option(
-            "--option",
             metavar="NAME=VALUE",
             help="Another option of formats, such as auto.register.schemas=true.",
         ),

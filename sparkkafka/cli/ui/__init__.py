@@ -31,7 +31,7 @@ def ui(
         number_option("--port", minimum=0, maximum=65_535, help="The port; 0 for any free one."),
     ] = 8585,
     host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")
+        str, typer.Option(metavar="ADDRESS", help="The address to listen at.")
     ] = "127.0.0.1",
     allow_remote: Annotated[
         bool,
@@ -44,15 +44,12 @@ def ui(
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
-            "--checkpoint",
-            metavar="DIR",
-            help="The checkpoint of a streaming query to show; may be repeated.",
+            metavar="DIR", help="The checkpoint of a streaming query to show; may be repeated."
         ),
     ] = None,
     dead_letters: Annotated[
         list[str] | None,
         typer.Option(
-            "--dead-letters",
             metavar="TOPIC",
             help="A topic of dead letters to show; may be repeated. Topics named like "
             "orders-dlq are found without it.",
