@@ -412,7 +412,7 @@ class RegistryError(KafkaError):
 
 
 class CheckpointError(KafkaError):
-    """The checkpoint of a streaming query cannot be read, or must not be changed as asked.
+    """The checkpoint of a streaming query cannot be read, or must not be changed as requested.
 
     The message names the file, or what prevents the change. Nothing was changed, unless the message
     says so.

@@ -108,7 +108,7 @@ def unwrap_debezium(
 ) -> Column:
     """Decode Debezium's envelopes (`format`: avro, json or protobuf) to a struct of the table's
     columns and `change`, as a read with the option envelope=debezium has them, without the record's
-    key and place in Kafka. A tombstone (null) has the kind tombstone.
+    key, topic, partition and offset. A tombstone (null) has the kind tombstone.
 
     The table's columns come from `schema`, or from the subject; or from `type`, which JSON without
     a JSON Schema needs: "id bigint, born date, change struct<op string, kind string>".

@@ -1,4 +1,4 @@
-"""`cdc check`: what the records of a connector are like, and what of it will hurt.
+"""`cdc check`: what the records of a connector are like, and which problems they will cause.
 
 It reads the last records of each partition, and looks at the topic's settings. Nothing is changed.
 """
@@ -64,7 +64,7 @@ def check(
 ) -> None:
     """Check a topic of changes: its envelope, keys, deletes, order, types, and heartbeats.
 
-    Each line begins with ok, with !! (what will hurt, and what to do), or with ?? (it could not be
+    Each line begins with ok, with !! (a problem, and what to do), or with ?? (it could not be
     checked). Values in Avro need --schema-registry. The requests change nothing. The exit code is 1
     if a line begins with !!.
 

@@ -1,6 +1,6 @@
 """Records of change data capture as lines, for `read --envelope`, and as facts, for `cdc check`.
 
-Keys and values come as JSON texts, or decoded, from Avro and Protobuf. Envelopes are told from the
+Keys and values come as JSON texts, or decoded, from Avro and Protobuf. Envelopes differ from the
 other records of a connector by their fields.
 """
 

@@ -213,7 +213,7 @@ def _read_toml(path: Path, option: str) -> dict[str, Any]:
     profiles = document.get("profiles", {})
     if unknown or not isinstance(profiles, dict):
         raise OptionError(
-            f"{path} has {some(unknown) or 'profiles that are not tables'}: there are `default` "
+            f"{path} has {some(unknown) or 'profiles that are not tables'}: use `default` "
             "and tables like [profiles.prod]"
         )
     return document

@@ -76,8 +76,8 @@ class TopicRow:
 @dataclass(frozen=True, kw_only=True)
 class GroupRow:
     """A consumer group. `lag` is None if it has no offsets. `catch_up_s` is the time until the lag
-    is 0 if it goes on shrinking as now, None if it does not shrink. `is_growing` says that the lag
-    did not shrink in any of the last snapshots, and grew."""
+    is 0 if it keeps shrinking at the present rate, None if it does not shrink. `is_growing` says
+    that the lag did not shrink in any of the last snapshots, and grew."""
 
     group: str
     state: str | None

@@ -231,7 +231,7 @@ def parse_escapes(text: str, option: str) -> bytes:
         characters = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", "0": "\0"}
         if escape not in characters:
             raise OptionError(
-                f"{option}: there is no escape \\{escape}; there are \\n \\r \\t \\\\ \\0 \\xNN"
+                f"{option}: there is no escape \\{escape}; use \\n \\r \\t \\\\ \\0 \\xNN"
             )
         return characters[escape]
 
@@ -250,9 +250,7 @@ def _parse_template(template: str) -> Iterator[tuple[str, bytes]]:
         elif len(part) == 2 and part[1] in "topkshTSKR":
             yield part[1], b""
         else:
-            raise OptionError(
-                f"-f: there is no {part!r}; there are %t %p %o %k %s %h %T %K %S %R and %%"
-            )
+            raise OptionError(f"-f: there is no {part!r}; use %t %p %o %k %s %h %T %K %S %R and %%")
 
 
 def _field(batch: pa.RecordBatch, letter: str, nulls: Nulls) -> LinePart:

@@ -277,7 +277,7 @@ def alter(
 def _changes(
     texts: list[str] | None, operation: str, option: str, example: str
 ) -> list[AlterConfigOp]:
-    """Return the changes that the values KEY=VALUE of an option ask for."""
+    """Return the changes that the values KEY=VALUE of an option describe."""
     pairs = parse_pairs(texts or (), option, example)
     return [AlterConfigOp(key, value, operation) for key, value in pairs.items()]
 

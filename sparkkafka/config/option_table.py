@@ -852,8 +852,8 @@ CONNECTOR: tuple[Option, ...] = (
     ),
     used(
         "limitPushdown", _READ, "read.limit_pushdown", boolean,
-        "true: each task of a query with LIMIT stops after so many rows. Requires Spark 4.4 or "
-        "later and spark.sql.python.limitPushdown.enabled=true.",
+        "true: each task of a query with LIMIT n stops after n rows. Requires Spark 4.4 or later "
+        "and spark.sql.python.limitPushdown.enabled=true.",
     ),
     used(
         "maxTimestampDisorderMs", _READ, "read.max_timestamp_disorder_ms", integer(0, INT64_MAX),

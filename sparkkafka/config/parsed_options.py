@@ -283,7 +283,7 @@ class ParsedOptions:
             raise OptionError(f"option {shown} has no kind or field in the option table")
         group, _, attribute = row.field.partition(".")
         if group in ("security", "registry", "registry_tls"):
-            text = references.without_aliases(text, self._providers, shown)
+            text = references.replace_provider_aliases(text, self._providers, shown)
         try:
             value = row.kind.parse(text)
         except ValueError as error:

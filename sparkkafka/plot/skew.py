@@ -224,15 +224,15 @@ def _dataframe_skew(rows: DataFrame, keys: int, sample: int) -> _Skew:
 
 
 def _draw_bars(
-    ax: Axes, heights: Mapping[int, int] | None, title: str, y: str, number_format: str | None
+    ax: Axes, heights: Mapping[int, int] | None, title: str, y_label: str, number_format: str | None
 ) -> None:
-    """Draw a bar for each partition, in the second colour if it has more than twice the mean.
-    `heights`: None if they are not known; then `y`, which else labels the axis, says why.
-    `number_format`: of the axis, None for bytes with a unit."""
+    """Draw a bar for each partition; bars above twice the mean get the second colour. If `heights`
+    is None, write `y_label`, which then says why they are unknown. `number_format` formats the y
+    axis; None formats bytes with a unit."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     if heights is None:
-        _draw_text(ax, title, y)
+        _draw_text(ax, title, y_label)
         return
     mean = sum(heights.values()) / len(heights)
     palette = canvas.colours_of(ax)
@@ -252,7 +252,7 @@ def _draw_bars(
     ax.axhline(mean, color=colour, linestyle="--", linewidth=1)
     largest = max(heights.values()) / mean if mean else 1.0
     label = f"partition (largest: {largest:.1f} × mean)"
-    canvas.add_labels(ax, title=title, x=label, y=y)
+    canvas.add_labels(ax, title=title, x=label, y=y_label)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
     ax.set_xlim(min(heights) - 0.7, max(heights) + 0.7)
     ax.yaxis.set_major_formatter(number_format or EngFormatter(unit="B", places=None))

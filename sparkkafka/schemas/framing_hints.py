@@ -1,7 +1,7 @@
 """Recognizes the framing of records that other serializers wrote, which are bad records here.
 
-Only bad rows are examined: bytes alone prove nothing. The reason of a row names its framing, and a
-warning, once in a process, says how such records can be read.
+Only bad rows are examined, since good rows may have the same first bytes. The reason of a row names
+its framing, and a warning, once in a process, says how such records can be read.
 
 Sources: AWSSchemaRegistryConstants (AWS Glue), Legacy8ByteIdHandler and KafkaSerdeHeaders
 (Apicurio), Azure's KafkaAvroSerializer, Avro's specification ("Single-object encoding", "Object

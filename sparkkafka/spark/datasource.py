@@ -158,12 +158,12 @@ class KafkaDataSource(DataSource):
         options = parse_stream_options(with_token(self.options))
         columns = self._columns(schema, options)
         if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
-            from sparkkafka.spark.stream.reader import LimitedStreamReader
+            from sparkkafka.spark.stream.reader import StreamReaderSpark42
 
-            return LimitedStreamReader(options, columns)
-        from sparkkafka.spark.stream.reader import BookkeepingStreamReader
+            return StreamReaderSpark42(options, columns)
+        from sparkkafka.spark.stream.reader import StreamReaderSpark40
 
-        return BookkeepingStreamReader(options, columns)
+        return StreamReaderSpark40(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:
         """Return the writer of a micro-batch. `overwrite` means output mode complete: as with the

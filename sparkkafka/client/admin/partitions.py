@@ -83,7 +83,7 @@ class _CreatePartitions(ApiHandler[str, None]):
 
     def is_already_done(self, item: str, code: int) -> bool:
         """Return whether INVALID_PARTITIONS means that an earlier attempt has succeeded: the topic
-        has the requested total. The broker that is asked may learn of it a moment later."""
+        has the requested total. The broker that gets the request may learn of it a moment later."""
         if code != ErrorCode.INVALID_PARTITIONS:
             return False
         total = self._items[item].total

@@ -130,7 +130,7 @@ def unknown_topic_error(
 ) -> UnknownTopicError:
     """Make the error for topics that do not exist.
 
-    `creates`: the request has asked brokers to create them. `nearest` has the existing topics that
+    `creates`: the request lets brokers create them. `nearest` has the existing topics that
     may have been meant, by missing topic. `advice` is what else to do than to check the name.
     """
     hint = nearest_text(names, nearest)

@@ -306,7 +306,10 @@ class ConsumerCoordinator:
 
     def after_lost(self, partitions: frozenset[TopicPartition]) -> None:
         """Call on_lost, or without one on_revoked, and stop reading these partitions."""
-        log.warning("lost to the group without notice: %s", ", ".join(map(str, sorted(partitions))))
+        log.warning(
+            "the group removed this member, which has lost %s",
+            ", ".join(map(str, sorted(partitions))),
+        )
         self._call_and_unassign(self._on_lost or self._on_revoked, partitions)
 
     def after_assign(

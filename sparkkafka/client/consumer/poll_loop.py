@@ -57,7 +57,7 @@ class PollLoop:
         self._min_response_ms = float(MIN_RESPONSE_MS)
         self._error_of_next_poll: errors.KafkaError | None = None
         self._old_positions: list[tuple[PartitionState, int | None]] = []
-        """Of the partitions of which the last poll took records: their positions before it."""
+        """The positions before the last poll of the partitions that it took records from."""
 
     def poll_records(self, timeout_s: float, max_records: int = 0) -> Records:
         """As `Consumer.poll`. `max_records` may be more than max.poll.records."""

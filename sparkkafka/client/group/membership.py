@@ -102,7 +102,7 @@ MEMBER_HINTS: Mapping[int, str] = {
     ),
     ErrorCode.INVALID_GROUP_ID: "the brokers do not take this group.id: choose another one",
     ErrorCode.FENCED_INSTANCE_ID: (
-        "another consumer has joined with the same group.instance.id and took this one's place: "
+        "another consumer has joined with the same group.instance.id and replaced this one: "
         "each consumer needs an id of its own"
     ),
     ErrorCode.GROUP_MAX_SIZE_REACHED: (

@@ -1,7 +1,8 @@
 """Records that a leader has handed out to this member, and their acknowledgements.
 
 A member acquires ranges of offsets, for a time. Some offsets in them have no record (markers, what
-compaction removed): they are acknowledged as gaps. (Java's ShareInFlightBatch and
+compaction removed): they are acknowledged as gaps. In implicit mode `ShareConsumer.poll` accepts
+the records of the last poll. (Java's ShareInFlightBatch and
 Acknowledgements.)
 """
 
@@ -157,7 +158,7 @@ class AcquiredPartition:
         self.tp = tp
         self.session = session
         self.generation = session.generation
-        """Of the session: acknowledgements in a later one are refused."""
+        """That of the session. Brokers refuse acknowledgements in a later one."""
         self._fetched = fetched
         self._end_offset = 0 if fetched is None else fetched.next_offset
         self._remaining_ranges = ranges
@@ -282,15 +283,15 @@ def sorted_by_offset(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledg
     return sorted(batches, key=lambda batch: batch.first_offset)
 
 
-def renews(batch: AcknowledgementBatch) -> bool:
+def is_renewal(batch: AcknowledgementBatch) -> bool:
     """Whether an acknowledgement renews a record."""
     return AcknowledgeType.RENEW in batch.acknowledge_types
 
 
 def renewed_offsets(batches: Iterable[AcknowledgementBatch]) -> list[int]:
-    """The offsets that these acknowledgements renew."""
+    """Return the offsets that these acknowledgements renew."""
     found: list[int] = []
-    for batch in filter(renews, batches):  # a gap may have any number of offsets
+    for batch in filter(is_renewal, batches):  # a gap may have any number of offsets
         kinds = batch.acknowledge_types
         if len(kinds) == 1:
             found += range(batch.first_offset, batch.last_offset + 1)
@@ -309,7 +310,7 @@ def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
     return replace(batch, acknowledge_types=kinds)
 
 
-def offsets_of(batches: Iterable[AcknowledgementBatch]) -> list[range]:
+def acknowledged_ranges(batches: Iterable[AcknowledgementBatch]) -> list[range]:
     """Return the acknowledged ranges of offsets without those of gaps."""
     return [
         range(batch.first_offset, batch.last_offset + 1)

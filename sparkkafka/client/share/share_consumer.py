@@ -353,7 +353,9 @@ class ShareConsumer(arguments.NotPickled):
 
     def _on_result(self, result: AcknowledgementResult) -> None:
         """Keep a result for the user, and the renewed records for the next poll."""
-        count = sum(len(offsets) for offsets in acknowledgements.offsets_of(result.batches))
+        count = sum(
+            len(offsets) for offsets in acknowledgements.acknowledged_ranges(result.batches)
+        )
         if count:
             self._metrics.acknowledged(count, failed=result.error is not None)
         for offset in acknowledgements.renewed_offsets(result.batches):
@@ -367,7 +369,7 @@ class ShareConsumer(arguments.NotPickled):
         while self._results:
             tp, batches, error = self._results.pop(0)
             if self._callback is not None:
-                offsets = acknowledgements.offsets_of(batches)
+                offsets = acknowledgements.acknowledged_ranges(batches)
                 if offsets:
                     self._callback(tp, offsets, error)
             elif error is not None and warn:

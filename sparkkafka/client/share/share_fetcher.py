@@ -33,7 +33,7 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.share.acknowledgements import (
     AcquiredPartition,
     AcquiredRange,
-    renews,
+    is_renewal,
     sorted_by_offset,
     sorted_ranges,
     without_renewals,
@@ -167,7 +167,7 @@ class ShareSession:
     def acknowledge_request(self, member_id: str, *, closes: bool) -> ShareAcknowledgeRequest:
         """Return a request with all acknowledgements; `closes` also ends the session."""
         topics: dict[uuid.UUID, list[AcknowledgePartition]] = {}
-        is_renewing = not closes and any(map(renews, chain(*self.unsent.values())))
+        is_renewing = not closes and any(map(is_renewal, chain(*self.unsent.values())))
         for tp, batches in self.unsent.items():
             if closes:
                 batches = [without_renewals(batch) for batch in batches]

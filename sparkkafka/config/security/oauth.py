@@ -139,8 +139,8 @@ def oauth_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSetti
 
 
 def _unsecured_token(values: ResolvedValues, jaas: java.LoginModule) -> UnsecuredToken | None:
-    """Return the unsecured token that settings ask for, None if they do not. Raises OptionError if
-    they ask for one without allowing it."""
+    """Return the unsecured token that settings describe, None if there is none. Raises
+    OptionError if they describe one without allowing it."""
     in_jaas = any(name.startswith(_UNSECURED_PREFIX) for name in jaas.options)
     config = values["oauth_config"]
     if in_jaas and config:
@@ -323,7 +323,7 @@ def _librdkafka_unsecured_token(text: str, option: str) -> UnsecuredToken:
         claims[scope_claim] = tuple(scope.split(","))
     if values:
         raise OptionError(
-            f"{option} has names that are not known; there are principalClaimName, principal, "
+            f"{option} has names that are not known; use principalClaimName, principal, "
             "scopeClaimName, scope, lifeSeconds and extension_…"
         )
     if not claims[principal_claim]:
@@ -399,8 +399,7 @@ def _check_aws(options: Mapping[str, str]) -> None:
         if name not in known:
             # Not shown: in a garbled text it may be a secret.
             raise OptionError(
-                f"{java.JAAS} has an option that is unknown for AWS_MSK_IAM; there are "
-                f"{', '.join(known)}"
+                f"{java.JAAS} has an option that is unknown for AWS_MSK_IAM; use {', '.join(known)}"
             )
     for name in known:
         if options.get(name) == "" and not name.startswith("awsMax"):
@@ -469,7 +468,7 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
         "oauth.connect.timeout.seconds",
         "oauth.read.timeout.seconds",
     )
-    # They ask for what is done anyway, or do not affect what a broker receives.
+    # They enable what is done anyway, or do not affect what a broker receives.
     unneeded = (
         f"{_TRUSTSTORE}type",
         "oauth.ssl.secure.random.implementation",
@@ -520,7 +519,7 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
         if name not in (*used, *unneeded, *grants):
             # Not shown: in a garbled text it may be a secret.
             raise OptionError(
-                f"{java.JAAS} has an option that is unknown to Strimzi's handler; there are "
+                f"{java.JAAS} has an option that is unknown to Strimzi's handler; use "
                 f"{', '.join(used)}"
             )
     for name in ("connect", "read"):

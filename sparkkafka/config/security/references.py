@@ -120,26 +120,26 @@ def provider_names(properties: Mapping[str, str]) -> dict[str, str]:
     return names
 
 
-def without_aliases(text: str, names: Mapping[str, str], option: str) -> str:
-    """Return the text with env, file and directory in place of the aliases of `provider_names`.
+def replace_provider_aliases(text: str, provider_of_alias: Mapping[str, str], option: str) -> str:
+    """Return the text with each alias of `provider_names` replaced by env, file or directory.
 
     Raises OptionError for a reference to a provider that cannot run here.
     """
 
     def rename(match: re.Match[str]) -> str:
         alias = match["provider"]
-        name = names.get(alias)
+        name = provider_of_alias.get(alias)
         if name is None:
             return match[0]
         if name not in _PROVIDERS:
             raise OptionError(
                 f"{option} refers to the provider {alias} of {PROVIDERS_OPTION}, whose class "
                 f"{name} is Java's and cannot run here: "
-                "there are ${env:NAME}, ${file:/path:key} and ${directory:/path:name}"
+                "use ${env:NAME}, ${file:/path:key} or ${directory:/path:name} instead"
             )
         return f"${{{name}:{match['rest']}}}"
 
-    return _REFERENCE.sub(rename, text) if names else text
+    return _REFERENCE.sub(rename, text) if provider_of_alias else text
 
 
 def resolve_references(text: Secret, option: str) -> Secret:

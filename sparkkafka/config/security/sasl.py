@@ -55,7 +55,7 @@ def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) ->
     mechanism: str = values["mechanism"]
     if not mechanism and module is not None and module.name == "Krb5LoginModule":
         mechanism = "GSSAPI"  # Java's default mechanism
-    if module is None and not _has_identity(values):
+    if module is None and not _has_credentials(values):
         module = _module_of_the_jvm(mechanism)
     if not mechanism:
         of_module = [name for name, known in _MODULES.items() if module and known == module.name]
@@ -78,7 +78,7 @@ def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) ->
     return _user_choice(mechanism, values, module)
 
 
-def _has_identity(values: ResolvedValues) -> bool:
+def _has_credentials(values: ResolvedValues) -> bool:
     """Return whether options other than sasl.jaas.config say who the client is."""
     fields = "username password oauth_token oauth_client_id oauth_client_secret kerberos_keytab"
     callback = values["login_callback"]
@@ -147,7 +147,7 @@ def _login_module(text: Secret, option: str) -> java.LoginModule | None:
     if module.name not in _MODULES.values():
         # Its name is not shown: in a garbled text it may be a secret.
         raise OptionError(
-            f"{java.JAAS} names a login module that is not supported; there are "
+            f"{java.JAAS} names a login module that is not supported; use one of "
             f"{', '.join(dict.fromkeys(_MODULES.values()))}"
         )
     return module

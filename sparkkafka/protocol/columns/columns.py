@@ -2,8 +2,8 @@
 
 Each field is read for all records in one step (`varint_columns.read`), which gives the positions of
 the next field. A header begins where the one before it ends, so the j-th headers of all records are
-read in one step as long as enough records have so many; the others are followed record by record to
-find where they begin, and then read as columns too.
+read in one step as long as enough records have that many; the others are followed record by record
+to find where they begin, and then read as columns too.
 
 `at`, `…_at`, `starts` and `ends` are arrays of positions in `data`, one for each record (or each
 header). Beside them, `lengths` are the bytes of a field there, -1 for null.

@@ -80,7 +80,7 @@ def find_records(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> RecordB
     """
     bounds = verify(data, _guess_starts(data, begins, ends, counts), begins, ends, counts)
     if not bounds.proven.all():
-        # A wrong guess cannot be told from damage: these batches are read record by record.
+        # A wrong guess looks like damage: these batches are read record by record.
         bad = ~bounds.proven
         rows = np.repeat(bad, counts)  # the records of these batches
         batches = (begins[bad], ends[bad], counts[bad])
@@ -404,7 +404,7 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
         steps = block[:, :, 0].T
         inside = steps < limit[:, None]
         # A prefix that is not in the table advances by 0, so the chain repeats its position until
-        # the end of the block. Here it goes on after that record, whose repeats are not starts.
+        # the end of the block. Here it continues after that record, whose repeats are not starts.
         last = steps[:, -1]
         for index in np.flatnonzero((following == last) & (last < limit)).tolist():
             advance = _long_advance(data, int(last[index]))

@@ -129,7 +129,7 @@ class UniformBatches:
 
     def read_fields(self, first: int, last: int) -> Fields | None:
         """Return the fields of all records of the uniform batches [first, last); None if a batch is
-        not a copy after all, or if they lie in so many grids that reading each record is faster.
+        not a copy after all, or if they lie in too many grids: reading each record is then faster.
         Raises BadVarintError for damaged timestamps."""
         model = self._model
         begins, counts = self._begins[first:last], self._counts[first:last]
@@ -171,7 +171,7 @@ class UniformBatches:
 
 
 def _has_too_many_grids(grids: int, rows: int) -> bool:
-    """Whether copying out of so many grids takes longer than reading the fields of `rows`
+    """Whether copying out of this many grids takes longer than reading the fields of `rows`
     records."""
     # Copying out of one grid takes as long as reading the fields of 1,024 records; the first four
     # always pay, also in small responses.

@@ -379,7 +379,7 @@ def write_words(
     out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack_bytes: int
 ) -> None:
     """Write the first `sizes` bytes of each word, or all if it has fewer; `min_size` is the least
-    of them. The last PAD bytes of `out` belong to no value. `slack_bytes`: at least so many bytes
+    of them. The last PAD bytes of `out` belong to no value. `slack_bytes`: at least this many bytes
     behind a value are written later, so it may overwrite them."""
     size = words.itemsize
     if min_size >= size - slack_bytes:

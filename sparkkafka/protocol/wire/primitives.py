@@ -282,7 +282,7 @@ class Reader:
         return DecodeError("null where a value is required", self.pos - width)
 
     def _count(self, count: int, element_size: int, limit: int = MAX_ELEMENTS) -> int:
-        """Return an array's length. Raises DecodeError if the bytes left cannot hold so many
+        """Return an array's length. Raises DecodeError if the bytes left cannot hold that many
         elements of `element_size` or more bytes, or if there are more than `limit`."""
         if count * element_size > self.end - self.pos:
             raise DecodeError(

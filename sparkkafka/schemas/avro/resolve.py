@@ -1,6 +1,6 @@
 """Matches schemas with each other and with a column's type; compiles decoders and encoders.
 
-Errors that follow from schemas and types alone are raised here, before any row is read. Errors that
+Errors that follow from schemas and types only are raised here, before any row is read. Errors that
 depend on the data are left to the decoders, which make a row bad: a branch of a union, or a symbol
 of an enum, that the reader lacks.
 

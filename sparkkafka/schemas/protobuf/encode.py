@@ -217,7 +217,7 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
 def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> pa.Array:
     """Return the bytes of entries of a map, each with its tag. `rows`: of each entry."""
     if field.message is None:
-        raise ValueError(field.path)
+        raise ValueError(f"{field.path} is neither a message nor bytes")
     arrays = _field_arrays(elements)
     entries = _MessageBytes(len(rows))
     for key_or_value, array in zip(field.message.fields, arrays, strict=True):
@@ -265,13 +265,14 @@ def _add_value(
 
 
 def _encode_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
-    """Return the bytes of messages without their tag. The values have no nulls."""
+    """Return each value's content without tag and length: bytes, a message, or a well-known type.
+    `array` has no nulls."""
     if field.special is Special.BYTES:
         return _checked_bytes(field, array, rows)
     if field.special in types.FROM_BYTES:
         return _parse_json(field, array, rows)
     if field.message is None:
-        raise ValueError(field.path)
+        raise ValueError(f"{field.path} is neither a message nor bytes")
     if field.special is None:
         return _encode_messages(field.message, _field_arrays(array), rows)
     if field.special is Special.WRAPPER:

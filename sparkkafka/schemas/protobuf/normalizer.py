@@ -1,6 +1,6 @@
 """Rewrites messages that `decode.py` cannot read so that it can, by protobuf's own runtime. The
-runtime has the last word: it merges what occurs twice, drops what is unknown, sorts fields, and
-refuses what is damaged.
+runtime merges fields that occur twice, drops unknown fields, sorts fields, and rejects damaged
+messages.
 
 `decode.py` can read what the runtime writes, except for groups: these are rewritten as messages
 with a length. If the runtime refuses a message, `explain` finds the field.
@@ -41,7 +41,7 @@ class Normalizer:
         data = payload
         try:
             if self._has_maps:
-                data = _drop_unknown_in_entries(memoryview(payload), self._message)
+                data = _rewrite(memoryview(payload), self._message, by_runtime=False)
             parsed = self._class.FromString(data)
         except (self._error, ValueError, RecursionError, MemoryError) as error:
             return explain(payload, self._message.descriptor) or str(error)[:300]
@@ -49,7 +49,7 @@ class Normalizer:
         written: bytes = parsed.SerializePartialToString()
         if not self._has_groups:
             return written
-        return _replace_groups(memoryview(written), self._message)
+        return _rewrite(memoryview(written), self._message, by_runtime=True)
 
 
 def _may_have_groups(message: Message) -> bool:
@@ -66,21 +66,14 @@ def _any_message(message: Message, test: Callable[[Message], bool]) -> bool:
     return test(message) or any(_any_message(nested, test) for nested in inner)
 
 
-def _drop_unknown_in_entries(data: memoryview, message: Message) -> bytes:
-    """Return a payload without unknown fields in the entries of maps, for the runtime to read:
-    Java, Go and C++ skip these fields, but the runtime for Python drops the whole entry. Raises
-    ValueError for damaged bytes."""
-    return _rewrite(data, message, by_runtime=False)
-
-
-def _replace_groups(data: memoryview, message: Message) -> bytes:
-    """Return what the runtime wrote with only the fields that are read, and groups as messages."""
-    return _rewrite(data, message, by_runtime=True)
-
-
 def _rewrite(data: memoryview, message: Message, *, by_runtime: bool) -> bytes:
-    """As `_replace_groups` for bytes that the runtime wrote (`by_runtime`), else as
-    `_drop_unknown_in_entries`, with all messages inside."""
+    """Copy a message, and all messages inside it.
+
+    What the runtime wrote (`by_runtime`) is copied without the fields that are not read, and with
+    messages for groups. Other payloads are copied without unknown fields in the entries of maps:
+    Java, Go and C++ skip these fields, but the runtime for Python drops the whole entry. Raises
+    ValueError for damaged bytes.
+    """
     fields = {field.number: field for field in message.fields}
     in_entry = types.is_map_entry(message.descriptor)
     out = bytearray()

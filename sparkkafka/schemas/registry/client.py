@@ -129,7 +129,7 @@ class RegistryClient:
             raise SchemaError(
                 f"{what} in the Schema Registry is {schema.format}, and the records are read as "
                 f"{format}{hint}: set valueFormat (or keyFormat) to {schema.format}, or read this "
-                "topic by itself"
+                "topic in a query of its own"
             )
         return schema
 

@@ -258,7 +258,7 @@ def parse_schema(response: Any, what: str, redactor: Redactor) -> SchemaResponse
     if not isinstance(schema_type, str) or schema_type.upper() not in _FORMATS:
         raise SchemaError(
             f"{what} in the Schema Registry is of the type "
-            f"{redactor.redact(str(schema_type), 50)!r}, which is not supported: there are AVRO, "
+            f"{redactor.redact(str(schema_type), 50)!r}, which is not supported: use AVRO, "
             "PROTOBUF and JSON"
         )
     return SchemaResponse(

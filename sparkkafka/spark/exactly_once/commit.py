@@ -78,7 +78,7 @@ TRANSACTION_HINTS: Mapping[int, str] = {
 """What error codes mean to a user who runs a query with exactly-once."""
 
 MIN_TEXT_CHARS = 512
-"""The shortest limit for a decision's text, whose head alone has some 250 characters."""
+"""The shortest limit for a decision's text, whose head has about 250 characters."""
 
 DECISION_HINTS: Mapping[int, str] = {
     **TRANSACTION_HINTS,

@@ -57,7 +57,11 @@ class TaskAttempt(NamedTuple):
         context = _context()
         names = decision_text.WriterNames.of_job(prefix, writer_id)
         return cls(
-            names, "", decision_text.NO_BATCH, context.partitionId(), context.attemptNumber()
+            names,
+            query_id="",
+            batch_id=decision_text.NO_BATCH,
+            task=context.partitionId(),
+            attempt=context.attemptNumber(),
         )
 
     @property

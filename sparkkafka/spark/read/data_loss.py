@@ -1,4 +1,4 @@
-"""failOnDataLoss, for batch reads and streams: what is lost, as an error or as a warning."""
+"""failOnDataLoss for batch reads and streams: reports lost records as an error or a warning."""
 
 from __future__ import annotations
 

@@ -67,17 +67,17 @@ class Curve:
         """Return the curve from `start` to `end`."""
         top = _round_up(max(point.value for point in self.points))
         seconds = max((end - start).total_seconds(), 1e-3)
-        places = [
+        corners = [
             (
                 f"{_WIDTH * (point.time - start).total_seconds() / seconds:.0f}",
                 f"{_HEIGHT * (1 - point.value / top):.1f}",
             )
             for point in self.points
         ]
-        if len(places) == 1:  # a line as wide as the chart, since a point would not be visible
-            places = [("0", places[0][1]), (f"{_WIDTH}", places[0][1])]
-        line = " ".join(f"{x},{y}" for x, y in places)
-        area = f"{places[0][0]},{_HEIGHT} {line} {places[-1][0]},{_HEIGHT}"
+        if len(corners) == 1:  # a line as wide as the chart, since a point would not be visible
+            corners = [("0", corners[0][1]), (f"{_WIDTH}", corners[0][1])]
+        line = " ".join(f"{x},{y}" for x, y in corners)
+        area = f"{corners[0][0]},{_HEIGHT} {line} {corners[-1][0]},{_HEIGHT}"
         first, last = (_clock(time, end - start) for time in (start, end))
         return (
             f'<div style="{_GRID}">'

@@ -159,7 +159,7 @@ class KafkaStreamReader(
             self._open_planner = None
 
 
-class BookkeepingStreamReader(KafkaStreamReader):
+class StreamReaderSpark40(KafkaStreamReader):
     """For Spark 4.0 and 4.1, which do not pass the start of the next micro-batch to `latestOffset`.
 
     A micro-batch starts at the end of the one before, which Spark plans first, also after a restart
@@ -191,7 +191,7 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
         SupportsTriggerAvailableNow,
     )
 
-    class LimitedStreamReader(KafkaStreamReader, SupportsTriggerAvailableNow):
+    class StreamReaderSpark42(KafkaStreamReader, SupportsTriggerAvailableNow):
         """For Spark 4.2 and later, which passes the start and the limit of a micro-batch."""
 
         _to_plan_ahead: tuple[Offsets, Offsets] | None = None  # start and end of the next batch

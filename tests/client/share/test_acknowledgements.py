@@ -19,7 +19,7 @@ from sparkkafka.client.share.acknowledgements import (
     PolledRecords,
     ShareRecord,
     acknowledge_range,
-    offsets_of,
+    acknowledged_ranges,
     renewed_offsets,
     sorted_by_offset,
     sorted_ranges,
@@ -203,7 +203,7 @@ def test_offsets_of_a_callback_have_no_gaps() -> None:
         AcknowledgementBatch(first_offset=3, last_offset=4, acknowledge_types=[0]),
         AcknowledgementBatch(first_offset=1, last_offset=2, acknowledge_types=[1]),
     ]
-    assert offsets_of(batches) == [range(1, 3), range(5, 7)]
+    assert acknowledged_ranges(batches) == [range(1, 3), range(5, 7)]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from sparkkafka.config.security.references import (
     has_reference,
     parse_properties,
     provider_names,
+    replace_provider_aliases,
     resolve_references,
-    without_aliases,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import Secret
@@ -138,11 +138,11 @@ def test_providers_may_have_any_name() -> None:
         "secrets": "file", "dir": "directory", "env": "file", "vault": "com.example.Vault"
     }  # fmt: skip
     text = "<${secrets:/p:k}|${dir:/p:n}|${env:/p:k}|${unlisted:/p:k}|${file:/p:k}>"
-    assert without_aliases(text, names, "o") == (
+    assert replace_provider_aliases(text, names, "o") == (
         "<${file:/p:k}|${directory:/p:n}|${file:/p:k}|${unlisted:/p:k}|${file:/p:k}>"
     )
     with pytest.raises(OptionError, match=r"o refers to the provider vault .* com\.example\.Vault"):
-        without_aliases("${vault:hush}", names, "o")
+        replace_provider_aliases("${vault:hush}", names, "o")
     with pytest.raises(OptionError, match=r"names x, and config\.providers\.x\.class is not set"):
         provider_names({"config.providers": "x"})
     assert provider_names({}) == {}

@@ -926,7 +926,7 @@ KEYS = {"awsRoleAccessKeyId": "k", "awsRoleSecretAccessKey": "hush"}
             {"awsRoleArn": "r", "awsRoleSessionToken": "hush"},
             "awsRoleSessionToken in sasl.jaas.config needs awsRoleAccessKeyId and awsRoleSecretAcc",
         ),
-        ({"awsRoleARN": "hush"}, "unknown for AWS_MSK_IAM; there are awsProfileName, awsRoleArn"),
+        ({"awsRoleARN": "hush"}, "unknown for AWS_MSK_IAM; use awsProfileName, awsRoleArn"),
         ({"awsRoleArn": ""}, "awsRoleArn in sasl.jaas.config is empty"),
         ({"awsRoleArn": "r", "awsAddDefaultProviders": "true"}, "sign as whoever the machine is"),
         ({"awsAddDefaultProviders": "false"}, "leaves nobody to sign as: give awsProfileName"),

@@ -16,7 +16,7 @@ from sparkkafka.spark.schema import default_columns
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="Spark 4.0 and 4.1 have no limits")
-from sparkkafka.spark.stream.reader import LimitedStreamReader
+from sparkkafka.spark.stream.reader import StreamReaderSpark42
 
 QUICK = {
     "kafka.request.timeout.ms": "2000",
@@ -62,7 +62,7 @@ def fill(cluster: FakeCluster, topic: str, *counts: int) -> None:
             cluster.append(topic, partition, b"?", end_offset=end)
 
 
-def reader(cluster: FakeCluster, kind: Any = LimitedStreamReader, **options: str) -> Any:
+def reader(cluster: FakeCluster, kind: Any = StreamReaderSpark42, **options: str) -> Any:
     chosen = {"subscribe", "subscribePattern", "assign"} & set(options)
     given = {
         "kafka.bootstrap.servers": cluster.bootstrap_servers,

@@ -10,7 +10,7 @@ import pytest
 from sparkkafka.config.options import parse_stream_options
 from sparkkafka.errors import DataLossError
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.reader import BookkeepingStreamReader, PlanAhead, offsets_of
+from sparkkafka.spark.stream.reader import PlanAhead, StreamReaderSpark40, offsets_of
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay
 from tests.client.support import write
@@ -106,7 +106,7 @@ def test_old_sparks_too(cluster: FakeCluster) -> None:
         "maxRecordsReadByDriver": "1000",
     }
     columns = default_columns(include_headers=False)
-    source = BookkeepingStreamReader(parse_stream_options(given), columns)
+    source = StreamReaderSpark40(parse_stream_options(given), columns)
     try:
         start, end = source.initialOffset(), source.latestOffset()
         source._plan_ahead.wait()

@@ -29,7 +29,7 @@ from sparkkafka.errors import (
 from sparkkafka.protocol.constants import LATEST
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.stream import planner
-from sparkkafka.spark.stream.reader import BookkeepingStreamReader, LimitedStreamReader
+from sparkkafka.spark.stream.reader import StreamReaderSpark40, StreamReaderSpark42
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.spark.stream.stream_support import (
     QUICK,
@@ -276,7 +276,7 @@ def test_an_offset_of_another_source_is_refused(fake: FakeCluster) -> None:
 def test_older_sparks_have_limits_by_bookkeeping(fake: FakeCluster) -> None:
     fake.create_topic("t", partitions=2)
     fill(fake, "t", 10, 10)
-    source = reader(fake, BookkeepingStreamReader, maxOffsetsPerTrigger="6")
+    source = reader(fake, StreamReaderSpark40, maxOffsetsPerTrigger="6")
     ends = []
     start = None
     for _ in range(4):
@@ -288,12 +288,12 @@ def test_older_sparks_have_limits_by_bookkeeping(fake: FakeCluster) -> None:
     assert ends == [6, 12, 18, 20]
     assert source.latestOffset() == start
     # After a restart Spark has the last batch planned again.
-    source = reader(fake, BookkeepingStreamReader, maxOffsetsPerTrigger="6")
+    source = reader(fake, StreamReaderSpark40, maxOffsetsPerTrigger="6")
     assert source.partitions({"t": {"0": 3, "1": 3}}, {"t": {"0": 3, "1": 3}}) == []
     assert sum(source.latestOffset()["t"].values()) == 12
 
 
-@pytest.mark.parametrize("kind", [LimitedStreamReader, BookkeepingStreamReader])
+@pytest.mark.parametrize("kind", [StreamReaderSpark42, StreamReaderSpark40])
 def test_a_first_batch_that_is_repeated_loses_nothing(fake: FakeCluster, kind: Any) -> None:
     """Spark asks for the start of a first batch again, after a crash in it."""
     fake.create_topic("t", partitions=2)
@@ -301,7 +301,7 @@ def test_a_first_batch_that_is_repeated_loses_nothing(fake: FakeCluster, kind: A
     given = {"startingOffsets": '{"t":{"0":-1,"1":-2}}'}
 
     def end_of(source: Any, start: Tree) -> Tree:
-        if kind is LimitedStreamReader:
+        if kind is StreamReaderSpark42:
             return source.latestOffset(start, ReadAllAvailable())
         return source.latestOffset()
 

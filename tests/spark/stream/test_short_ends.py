@@ -14,7 +14,7 @@ from sparkkafka.config.options import parse_read_options
 from sparkkafka.spark.read.read_task import read_ranges
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.stream.reader import BookkeepingStreamReader
+from sparkkafka.spark.stream.reader import StreamReaderSpark40
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import list_short_ends, numbers, write
 from tests.spark.stream.stream_support import (
@@ -122,7 +122,7 @@ def test_caps_are_exact(filled: FakeCluster) -> None:
 
 
 def test_spark_before_4_2(filled: FakeCluster) -> None:
-    source = reader(filled, kind=BookkeepingStreamReader)
+    source = reader(filled, kind=StreamReaderSpark40)
     start = source.initialOffset()
     end = source.latestOffset()
     assert end == {"t": {"0": 200}}
