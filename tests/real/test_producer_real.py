@@ -132,7 +132,7 @@ def test_transactions(settings: dict[str, Any], new_topic: Callable[..., str]) -
     servers = settings["bootstrap.servers"]
     with transactional(settings) as producer:
         assert producer._transactions is not None
-        assert producer._transactions._transaction.produce_version == 12
+        assert producer._transactions.produce_version == 12
         for number in range(6):
             producer.begin_transaction()
             for row in range(20):
@@ -207,9 +207,9 @@ def test_the_first_protocol_of_transactions(
 ) -> None:
     """What brokers before 4.0 speak, and this one as well."""
 
-    from sparkkafka.client.producer import transactions
+    from sparkkafka.client.producer import transaction_manager
 
-    monkeypatch.setattr(transactions, "TRANSACTION_VERSION_2", 1_000)
+    monkeypatch.setattr(transaction_manager, "TRANSACTION_VERSION_2", 1_000)
     topic, compacted = new_topic(partitions=2), new_topic(configs={"cleanup.policy": "compact"})
     with transactional(settings) as producer:
         for number in range(4):

@@ -129,6 +129,7 @@ for tp, high in zip(partitioned.tps, partitioned.run_ends):
 assert rows == 3
 # Declaring Admin's messages takes a quarter of the time of importing what a write needs.
 assert "sparkkafka.protocol.messages.admin" not in sys.modules
+assert "sparkkafka.protocol.messages.groups" not in sys.modules
 """
 
 TYPED = """

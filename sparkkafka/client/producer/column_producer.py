@@ -14,7 +14,7 @@ import itertools
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
@@ -24,7 +24,6 @@ from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
 from sparkkafka.client.producer.sender import ProducerMetrics, Sender
 from sparkkafka.client.producer.topic_lookup import TopicLookup
-from sparkkafka.client.producer.transactions import SingleTransaction
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     EncodeError,
@@ -38,6 +37,9 @@ from sparkkafka.protocol.columns.encode import (
     oversized_record,
 )
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
+
+if TYPE_CHECKING:
+    from sparkkafka.client.producer.transactions import SingleTransaction
 
 STEP_INTERVAL_S = 0.002
 MAX_APPENDED_BYTES = 4 << 20  # between two checks of buffer.memory

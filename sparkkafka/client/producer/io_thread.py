@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import CloseSignal, Deadline
@@ -33,11 +33,13 @@ from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.sender import Sender
 from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.producer.topic_records import AppendedRecords, TopicRecords
-from sparkkafka.client.producer.transactions import SenderTransaction
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, counted, some
 from sparkkafka.protocol.columns.encode import EncodedBatch
+
+if TYPE_CHECKING:
+    from sparkkafka.client.producer.transactions import SenderTransaction
 
 log = logging.getLogger(__name__)
 

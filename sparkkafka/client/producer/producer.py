@@ -19,11 +19,10 @@ import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sparkkafka.client.arguments import NotPickled, as_bytes, checked_headers, checked_number
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
-from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.metrics import Metrics, SendMetrics
 from sparkkafka.client.net.connecting import address_text
 from sparkkafka.client.producer.futures import (
@@ -45,16 +44,19 @@ from sparkkafka.client.producer.topic_records import (
     series_records,
     table_records,
 )
-from sparkkafka.client.producer.transaction_manager import MIN_ABORT_S, TransactionManager
-from sparkkafka.client.producer.transactions import ProducerTransactions
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
+if TYPE_CHECKING:
+    from sparkkafka.client.group.membership import GroupMetadata
+    from sparkkafka.client.producer.transaction_manager import TransactionManager
+
 log = logging.getLogger(__name__)
 
+MIN_ABORT_S = 1.0  # what `close` gives an abort at least
 CUT_AFTER_S = 0.1  # after the deadline of `close`, connections that still wait are cut
 
 Headers = (
@@ -87,28 +89,27 @@ class Producer(NotPickled):
         self._metrics = SendMetrics(options.buffer_memory)
         self._buffer = SendBuffer(options, self._notifier, self._metrics)
         self._close_signal = CloseSignal()
-        transaction = None
+        self._transactions: TransactionManager | None = None
         if settings.transactional_id is not None:
-            transaction = ProducerTransactions(
-                settings.client,
+            from sparkkafka.client.producer.transaction_manager import TransactionManager
+
+            self._transactions = TransactionManager(
+                settings,
                 settings.transactional_id,
-                options.transaction_timeout_ms or 60_000,
-                min(settings.client.request_timeout_ms, options.delivery_timeout_ms),
+                self._buffer,
+                self._notifier,
                 self._close_signal,
             )
         self._io_thread = ProducerThread(
             settings,
             self._buffer,
             self._notifier,
-            transaction,
+            self._transactions,
             self._close_signal,
             self._metrics,
         )
-        self._transactions: TransactionManager | None = None
-        if transaction is not None:
-            self._transactions = TransactionManager(
-                settings, transaction, self._buffer, self._notifier, self._io_thread
-            )
+        if self._transactions is not None:
+            self._transactions.use_thread(self._io_thread)
         # `send` reads these for each record.
         self._lock = self._buffer.lock
         self._open = self._buffer.open
@@ -372,7 +373,7 @@ class Producer(NotPickled):
         (max.block.ms by default).
         """
         deadline_of(timeout_s)
-        self._transactions_for("init_transactions").init(timeout_s)
+        self._transactions_for("init_transactions").init_transactions(timeout_s)
 
     def begin_transaction(self) -> None:
         """Begin a transaction, which the records sent from here on are part of.
@@ -381,7 +382,7 @@ class Producer(NotPickled):
         at most for max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError;
         ProducerFencedError if another producer took transactional.id over: then close this one.
         """
-        self._transactions_for("begin_transaction").begin()
+        self._transactions_for("begin_transaction").begin_transaction()
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:
         """Wait until all records are delivered and their callbacks have run, then make records and
@@ -392,14 +393,14 @@ class Producer(NotPickled):
         BrokerError. KafkaTimeoutError if the outcome is not known: then only commit may be called
         again.
         """
-        self._transactions_for("commit_transaction").commit(timeout_s)
+        self._transactions_for("commit_transaction").commit_transaction(timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
         """Abort the transaction: drop unsent records; readers of committed records never see those
         that were sent. Raises as `commit_transaction`; on ProducerFencedError the other producer's
         takeover was the abort.
         """
-        self._transactions_for("abort_transaction").abort(timeout_s)
+        self._transactions_for("abort_transaction").abort_transaction(timeout_s)
 
     def send_offsets_to_transaction(
         self,
@@ -420,7 +421,7 @@ class Producer(NotPickled):
         """
         deadline_of(timeout_s)
         manager = self._transactions_for("send_offsets_to_transaction")
-        manager.send_offsets(offsets, group, timeout_s)
+        manager.send_offsets_to_transaction(offsets, group, timeout_s)
 
     def _transactions_for(self, name: str) -> TransactionManager:
         """Return what runs the method of this name. Raises KafkaError after close or a fork,
@@ -466,7 +467,7 @@ class Producer(NotPickled):
             cut_timer.daemon = True
             cut_timer.start()
             try:
-                self._transactions.close(deadline)
+                self._transactions.abort_open(left_s)
             finally:
                 cut_timer.cancel()
                 cut_timer.join()
@@ -483,7 +484,7 @@ class Producer(NotPickled):
                 log.warning("the producer's thread has not ended yet")
         if self._transactions is not None and not self._io_thread.is_alive:
             with self._lock:
-                self._transactions.free()
+                self._transactions.close()
         self._notifier.raise_failures()
 
     def _check_process(self) -> None:

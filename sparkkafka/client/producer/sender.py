@@ -15,7 +15,7 @@ import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline, Waker
@@ -38,7 +38,6 @@ from sparkkafka.client.producer.produce_errors import (
     with_codec_reason,
 )
 from sparkkafka.client.producer.topic_lookup import TopicLookup
-from sparkkafka.client.producer.transactions import SenderTransaction
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import INT64_MAX
 from sparkkafka.config.options import ProducerOptions
@@ -65,6 +64,9 @@ from sparkkafka.protocol.messages import (
 )
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD, batch_parts
 from sparkkafka.protocol.records.codecs import Codec, codec_by_name
+
+if TYPE_CHECKING:
+    from sparkkafka.client.producer.transactions import SenderTransaction
 
 log = logging.getLogger(__name__)
 

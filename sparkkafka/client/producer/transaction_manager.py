@@ -1,6 +1,6 @@
-"""The states of a Producer's transactions, in the user's threads: which call may follow which,
-whether the producer takes records, what the I/O thread does, and where an error leads. The requests
-are in `transactions`; `sender` requests the producer id of a producer without transactions.
+"""The transactions of a Producer: which call may follow which, whether the producer takes records,
+where an error leads, and the requests. The requests that Spark's writes send as well are in
+`transactions`; `sender` requests the producer id of a producer without transactions.
 
     UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING_TRANSACTION -> READY
                                              -> ABORTING_TRANSACTION   -> READY
@@ -13,18 +13,35 @@ from __future__ import annotations
 import copy
 import enum
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from sparkkafka.client.arguments import checked_mapping, checked_partition, offset_to_commit
-from sparkkafka.client.deadline import Deadline, deadline_of
+from sparkkafka.client.cluster.request_driver import (
+    FOR_TRANSACTION,
+    ToCoordinator,
+    call_all,
+    find_coordinator,
+)
+from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.producer.futures import OutcomeNotifier
-from sparkkafka.client.producer.io_thread import ProducerThread
 from sparkkafka.client.producer.send_buffer import SendBuffer
-from sparkkafka.client.producer.transactions import FENCED, ProducerTransactions
+from sparkkafka.client.producer.transactional_offsets import commit_offsets_in
+from sparkkafka.client.producer.transactions import (
+    FENCED,
+    HINTS,
+    RequestEach,
+    SenderTransaction,
+    Transaction,
+    end_request,
+)
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import (
+    BrokerError,
+    EncodeError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
@@ -34,10 +51,18 @@ from sparkkafka.errors import (
     TransactionError,
     UnsupportedVersionError,
 )
+from sparkkafka.protocol.constants import NO_PRODUCER_ID
+from sparkkafka.protocol.messages import EndTxnRequest, ProduceRequest, TxnOffsetCommitRequest
+
+if TYPE_CHECKING:
+    from sparkkafka.client.producer.io_thread import ProducerThread
 
 log = logging.getLogger(__name__)
 
-MIN_ABORT_S = 1.0
+FEATURE = "transaction.version"
+TRANSACTION_VERSION_2 = 2
+# What only the second protocol may use (KIP-890; brokers do not enforce it).
+PRODUCE_VERSION, END_VERSION, OFFSETS_VERSION = 12, 5, 5
 
 _NOT_COMMITTED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 """Responses to a commit that say for sure that it did not happen, and that an abort is possible."""
@@ -45,6 +70,15 @@ _NOT_COMMITTED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_A
 _FINAL = FENCED | {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+}
+
+
+_END_HINTS: Mapping[int, str] = {
+    **HINTS,
+    ErrorCode.INVALID_TXN_STATE: (
+        "the transaction has ended otherwise: it was open for longer than transaction.timeout.ms "
+        "and the broker aborted it, or another writer has taken over this transactional id"
+    ),
 }
 
 
@@ -82,57 +116,65 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 
 
-class TransactionManager:
-    """The calls of one producer; `Producer` documents them."""
+class TransactionManager(SenderTransaction):
+    """The transactions of a Producer, one after another, under one transactional id.
+
+    The methods with the names of Producer's are for the user's threads, and documented there. Those
+    of requests run in the I/O thread.
+    """
 
     def __init__(
         self,
         settings: ProducerSettings,
-        transaction: ProducerTransactions,
+        transactional_id: str,
         buffer: SendBuffer,
         notifier: OutcomeNotifier,
-        thread: ProducerThread,
+        close_signal: CloseSignal,
     ) -> None:
+        options = settings.producer
+        attempt_ms = min(settings.client.request_timeout_ms, options.delivery_timeout_ms)
+        super().__init__(settings.client, transactional_id, attempt_ms, close_signal=close_signal)
         self.state = State.UNINITIALIZED
         self._reason: KafkaError | None = None  # of ABORTABLE_ERROR or FATAL_ERROR
+        self._timeout_ms = options.transaction_timeout_ms or 60_000
+        self._uses_version_2 = False
+        self._response_lost = False  # of an end that was sent again
+        self._has_gaps = False  # in the sequence numbers
         self._settings = settings
-        self._transaction = transaction
         self._buffer = buffer
         self._notifier = notifier
-        self._thread = thread
-        thread.on_failure = self._on_failure
+        self._thread: ProducerThread
         with buffer.lock:
             self._refuse_by_state()
 
+    def use_thread(self, thread: ProducerThread) -> None:
+        """Send requests in this thread, and note its failures. Once, before it starts."""
+        self._thread = thread
+        thread.on_failure = self._on_failure
+
     # --- the user's calls -------------------------------------------------------------------------
 
-    def init(self, timeout_s: float | None) -> None:
-        """Do `Producer.init_transactions`."""
+    def init_transactions(self, timeout_s: float | None) -> None:
         name = "init_transactions"
         with self._buffer.lock:
             if self.state is not State.UNINITIALIZED:
                 raise TransactionError(f"{name}: it was called before; once is enough")
         deadline = self._deadline(timeout_s)
-        self._call(lambda: self._transaction.init(deadline), deadline, name, _fatal_if_final)
+        self._call(lambda: self._init(deadline), deadline, name, _fatal_if_final)
         self._transition(State.READY)
 
-    def begin(self) -> None:
-        """Do `Producer.begin_transaction`."""
+    def begin_transaction(self) -> None:
         name = "begin_transaction"
         with self._buffer.lock:
             self._require_state({State.READY}, name)
-        if self._transaction.wants_next_epoch:
+        # Sequence numbers have a gap, or (KAFKA-17754) a repeated request may still be on its way
+        # and would end the next transaction.
+        if self._has_gaps or self._response_lost:
             deadline = self._deadline(None)
-
-            def next_epoch() -> None:
-                if self._transaction.next_epoch(deadline):
-                    self._thread.sender.reset_producer_ids()
-
-            self._call(next_epoch, deadline, name, _fatal_if_final)
+            self._call(lambda: self._next_epoch(deadline), deadline, name, _fatal_if_final)
         self._transition(State.IN_TRANSACTION)
 
-    def commit(self, timeout_s: float | None) -> None:
-        """Do `Producer.commit_transaction`."""
+    def commit_transaction(self, timeout_s: float | None) -> None:
         name = "commit_transaction"
         delivered_by = deadline_of(timeout_s)
         with self._buffer.lock:
@@ -162,8 +204,7 @@ class TransactionManager:
         )
         self._transition(State.READY)
 
-    def abort(self, timeout_s: float | None) -> None:
-        """Do `Producer.abort_transaction`."""
+    def abort_transaction(self, timeout_s: float | None) -> None:
         name = "abort_transaction"
         deadline = self._deadline(timeout_s)
         with self._buffer.lock:
@@ -179,29 +220,12 @@ class TransactionManager:
         )
         self._transition(State.READY)
 
-    def _abort(self, deadline: Deadline) -> None:
-        """Fail what is not sent, and end the transaction, in the I/O thread. This waits for batches
-        in flight: before Kafka 3.6, a batch that arrives after the end begins a transaction that
-        nobody ends."""
-        thread = self._thread
-        thread.fail_unsent(TransactionError("the transaction was aborted"))
-        request_ms = self._settings.client.request_timeout_ms
-        clean = thread.await_responses(deadline.sooner(request_ms)) and not thread.sender.has_gaps
-        self._notifier.take_failures()
-        self._end(deadline, commit=False, clean=clean)
-
-    def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
-        """End the transaction, in the I/O thread: see `ProducerTransactions.end`."""
-        if self._transaction.end(deadline, commit=commit, clean=clean):
-            self._thread.sender.reset_producer_ids()
-
-    def send_offsets(
+    def send_offsets_to_transaction(
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         group: GroupMetadata | str,
         timeout_s: float | None,
     ) -> None:
-        """Do `Producer.send_offsets_to_transaction`."""
         name = "send_offsets_to_transaction"
         member = _group_metadata(group)
         stored = _offsets_to_commit(offsets, f"{name}: offsets")
@@ -211,17 +235,129 @@ class TransactionManager:
             return
         deadline = self._deadline(timeout_s)
 
+        def commit_offsets() -> None:
+            self._has_started = True
+            commit_offsets_in(
+                self._cluster,
+                self.begin(),
+                member.group_id,
+                stored,
+                deadline,
+                member=member,
+                version=OFFSETS_VERSION if self._uses_version_2 else None,
+            )
+
         def state_after(error: KafkaError) -> State:
             # A broker that is too old for these offsets can still abort.
             lost = _is_final(error) and not isinstance(error, UnsupportedVersionError)
             return State.FATAL_ERROR if lost else State.ABORTABLE_ERROR
 
-        self._call(
-            lambda: self._transaction.commit_offsets(stored, member, deadline),
-            deadline,
-            name,
-            state_after,
+        self._call(commit_offsets, deadline, name, state_after)
+
+    # --- requests, in the I/O thread --------------------------------------------------------------
+
+    @property
+    def produce_version(self) -> int | None:
+        return PRODUCE_VERSION if self._uses_version_2 else None
+
+    def begin(self, within_ms: float = math.inf) -> Transaction:
+        """Return the producer id and epoch that `init_transactions` or the last end gave."""
+        if self.identity is None:
+            raise TransactionError("write: init_transactions was not called")
+        return self.identity
+
+    def _init(self, deadline: Deadline) -> None:
+        """Take the transactional id over, and find out which protocol its coordinator has."""
+        tid = self.transactional_id
+        self.identity = self._take_over(self._timeout_ms, deadline)
+        node_id = self._cluster.coordinators.get((FOR_TRANSACTION, tid))
+        if node_id is None:
+            node_id = find_coordinator(self._cluster, tid, FOR_TRANSACTION, deadline)
+        connection = self._cluster.connection(node_id, deadline)
+        self._uses_version_2 = connection.features.get(FEATURE, 0) >= TRANSACTION_VERSION_2 and all(
+            connection.versions.get(kind.API_KEY, (0, 0))[1] >= version
+            for kind, version in (
+                (ProduceRequest, PRODUCE_VERSION),
+                (EndTxnRequest, END_VERSION),
+                (TxnOffsetCommitRequest, OFFSETS_VERSION),
+            )
         )
+        log.info(
+            "transactional.id %s: producer id %d epoch %d, %s protocol",
+            *self.identity,
+            "second" if self._uses_version_2 else "first",
+        )
+
+    def _next_epoch(self, deadline: Deadline) -> None:
+        """Get the next epoch (KIP-360). Raises UnsupportedVersionError if the brokers cannot give
+        it although sequence numbers have a gap."""
+        before = self.begin()
+        try:
+            self.identity = self._take_over(self._timeout_ms, deadline, owner=before)
+        except EncodeError as error:  # the version lacks the fields
+            if self._has_gaps:
+                raise UnsupportedVersionError(
+                    f"transactional.id {self.transactional_id!r}: brokers before Kafka 2.5 cannot "
+                    "give the next epoch after an error; close the producer and make a new one"
+                ) from error
+        self._has_gaps = self._response_lost = False
+        if self.identity != before:
+            self._thread.sender.reset_producer_ids()
+
+    def _abort(self, deadline: Deadline) -> None:
+        """Fail what is not sent, and end the transaction. This waits for batches in flight: before
+        Kafka 3.6, a batch that arrives after the end begins a transaction that nobody ends."""
+        thread = self._thread
+        thread.fail_unsent(TransactionError("the transaction was aborted"))
+        request_ms = self._settings.client.request_timeout_ms
+        clean = thread.await_responses(deadline.sooner(request_ms)) and not thread.sender.has_gaps
+        self._notifier.take_failures()
+        self._end(deadline, commit=False, clean=clean)
+
+    def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
+        """End the transaction. `clean`: every record was acknowledged, or never sent. Raises
+        KafkaTimeoutError if the outcome is not known: then only the same may be tried again."""
+        before = self.begin()
+        if self._has_started:
+            self._send_end(before, deadline, commit=commit)
+        self.partitions = set()
+        self._has_started = False
+        if self.identity == before:
+            self._has_gaps = self._has_gaps or not clean
+        else:
+            self._response_lost = False
+            self._thread.sender.reset_producer_ids()
+
+    def _send_end(self, transaction: Transaction, deadline: Deadline, *, commit: bool) -> None:
+        """Send EndTxn until its response is known; note whether a response was lost, and which
+        producer id or epoch comes next (KIP-890)."""
+        tid = transaction.transactional_id
+
+        def note_lost_response(error: KafkaError) -> None:
+            self._response_lost = self._response_lost or not isinstance(error, BrokerError)
+
+        handler = RequestEach(
+            self._cluster,
+            {tid: end_request(transaction, commit)},
+            _END_HINTS,
+            END_VERSION if self._uses_version_2 else None,
+        )
+        lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
+        what = "committing a transaction" if commit else "aborting a transaction"
+        try:
+            response = call_all(
+                self._cluster, [tid], handler, lookup, deadline, what, on_retry=note_lost_response
+            )[tid]
+        except BrokerError as error:
+            # The coordinator has no partitions: the requests that added them did not arrive.
+            if commit or error.code != ErrorCode.INVALID_TXN_STATE:
+                raise
+            self._response_lost = True
+            return
+        if response.producer_id != NO_PRODUCER_ID:
+            self.identity = Transaction(tid, response.producer_id, response.producer_epoch)
+
+    # --- the end ----------------------------------------------------------------------------------
 
     @property
     def must_abort(self) -> bool:
@@ -232,12 +368,12 @@ class TransactionManager:
             State.ABORTING_TRANSACTION,
         )
 
-    def close(self, deadline: Deadline) -> None:
-        """Abort what is open (`must_abort`). Never raises."""
-        tid = self._transaction.transactional_id
+    def abort_open(self, timeout_s: float) -> None:
+        """Abort what is open (`must_abort`), before the producer is closed. Never raises."""
+        tid = self.transactional_id
         log.warning("transaction %s is aborted: the producer is closed", tid)
         try:
-            self.abort(max(deadline.remaining_s(), MIN_ABORT_S))
+            self.abort_transaction(timeout_s)
         except KafkaError as error:
             log.warning(
                 "transaction %s could not be aborted; the brokers do it after "
@@ -246,9 +382,9 @@ class TransactionManager:
                 error,
             )
 
-    def free(self) -> None:
-        """Close connections, once the I/O thread has ended."""
-        self._transaction.close()
+    def close(self) -> None:
+        """Close the connections, once the I/O thread has ended."""
+        self._cluster.close()
 
     # --- records that fail ----------------------------------------------------------------------
 
@@ -335,7 +471,7 @@ class TransactionManager:
             raise again from reason
         text = f"{doing}: {self.state.value}"
         if reason is not None:
-            text += f" (transactional.id {self._transaction.transactional_id!r}: {reason})"
+            text += f" (transactional.id {self.transactional_id!r}: {reason})"
         raise TransactionError(text) from reason
 
     def _as_fenced(self, error: KafkaError) -> KafkaError:
@@ -350,7 +486,7 @@ class TransactionManager:
             code,
             where,
             "another producer has taken over this transactional id, "
-            f"{self._transaction.transactional_id!r} (or the transaction was open for longer than "
+            f"{self.transactional_id!r} (or the transaction was open for longer than "
             "transaction.timeout.ms, and the brokers ended it): close this producer and make a new "
             "one",
         )

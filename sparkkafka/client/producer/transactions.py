@@ -11,9 +11,8 @@ transaction to the next. In the second (KIP-890: finalized feature transaction.v
 reach the next transaction. The functions here use the first, unless a version is passed.
 
 A `SenderTransaction` is what a sender's batches are part of: `SingleTransaction` of a Spark task,
-which the driver ends, or `ProducerTransactions` of a Producer, one transaction after another. Each
-has connections to its coordinator of its own: the sender's carry requests whose responses are to
-come.
+which the driver ends, or a Producer's `TransactionManager`, one transaction after another. Each has
+connections to its coordinator of its own: the sender's carry requests whose responses are to come.
 """
 
 from __future__ import annotations
@@ -32,18 +31,11 @@ from sparkkafka.client.cluster.request_driver import (
     Outcome,
     Outcomes,
     ToCoordinator,
-    call_all,
     call_each,
     find_coordinator,
 )
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.group.committed_offsets import (
-    CommitHandler,
-    ToCoordinatorOfReader,
-    TopicIds,
-)
 from sparkkafka.client.values import (
-    OffsetAndMetadata,
     Results,
     TopicPartition,
     by_topic,
@@ -52,13 +44,9 @@ from sparkkafka.client.values import (
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
     BrokerError,
-    CommitFailedError,
-    EncodeError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
-    TransactionError,
-    UnsupportedVersionError,
     error_description,
     is_retriable,
 )
@@ -67,26 +55,16 @@ from sparkkafka.protocol.constants import (
     NO_PRODUCER_ID,
 )
 from sparkkafka.protocol.messages import (
-    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     EndTxnRequest,
     InitProducerIdRequest,
-    ProduceRequest,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 
 if TYPE_CHECKING:
-    from sparkkafka.client.group.membership import GroupMetadata
+    pass
 
 log = logging.getLogger(__name__)
-
-FEATURE = "transaction.version"
-TRANSACTION_VERSION_2 = 2
-# What only the second protocol may use (KIP-890; brokers do not enforce it).
-PRODUCE_VERSION, END_VERSION, OFFSETS_VERSION = 12, 5, 5
 
 MAX_TIMEOUT_CONFIG = "transaction.max.timeout.ms"
 DEFAULT_MAX_TIMEOUT_MS = 900_000
@@ -95,8 +73,6 @@ DEFAULT_MAX_TIMEOUT_MS = 900_000
 ABORT_TIMEOUT_MS = 10_000
 """How long a failed task tries to abort what it wrote."""
 
-
-MEMBER_VERSION = 3  # of TxnOffsetCommit (KIP-447)
 
 BUSY_BACKOFF_MS = 20
 """First wait after CONCURRENT_TRANSACTIONS and the like: markers take a few milliseconds (Java's
@@ -142,31 +118,6 @@ HINTS: Mapping[int, str] = {
     ),
 }
 
-_END_HINTS: Mapping[int, str] = {
-    **HINTS,
-    ErrorCode.INVALID_TXN_STATE: (
-        "the transaction has ended otherwise: it was open for longer than transaction.timeout.ms "
-        "and the broker aborted it, or another writer has taken over this transactional id"
-    ),
-}
-
-_OFFSET_HINTS: Mapping[int, str] = {
-    **HINTS,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
-        "offsets of a topic may be committed only with READ on the topic: grant it"
-    ),
-    **dict.fromkeys(
-        (
-            ErrorCode.ILLEGAL_GENERATION,
-            ErrorCode.UNKNOWN_MEMBER_ID,
-            ErrorCode.FENCED_INSTANCE_ID,
-            ErrorCode.STALE_MEMBER_EPOCH,
-        ),
-        "the consumer is not in the group any more, or a rebalance has taken its partitions: abort "
-        "the transaction, and continue from the committed offsets",
-    ),
-}
-
 
 def with_hint(error: KafkaError, prefix: str, hints: Mapping[int, str] = HINTS) -> KafkaError:
     """Return the error with the hint for its code instead of its message, if there is one. `prefix`
@@ -176,7 +127,7 @@ def with_hint(error: KafkaError, prefix: str, hints: Mapping[int, str] = HINTS) 
     return error
 
 
-class _RequestEach(ApiHandler[str, Any]):
+class RequestEach(ApiHandler[str, Any]):
     """A request of its own for each transactional id; the value is the response."""
 
     backoff_ms = BUSY_BACKOFF_MS
@@ -219,7 +170,7 @@ class _RequestEach(ApiHandler[str, Any]):
 
 
 def _call_each(
-    cluster: Cluster, handler: _RequestEach, deadline: Deadline, what: str
+    cluster: Cluster, handler: RequestEach, deadline: Deadline, what: str
 ) -> Results[str, Any]:
     """Send the handler's request for each transactional id to its coordinator; `what` is for
     messages."""
@@ -257,7 +208,7 @@ def init_transactions(
     }
     if not requests:
         return {}
-    handler = _RequestEach(cluster, requests, hints)
+    handler = RequestEach(cluster, requests, hints)
     results = _call_each(cluster, handler, deadline, "taking over transactional ids")
     return results.errors | {
         key: Transaction(key, response.producer_id, response.producer_epoch)
@@ -278,16 +229,16 @@ def end_transactions(
     code of `GONE` if it has ended otherwise or has another owner; another error if its end is not
     known.
     """
-    requests = {row.transactional_id: _end_request(row, commit) for row in transactions}
+    requests = {row.transactional_id: end_request(row, commit) for row in transactions}
     if not requests:
         return {}
-    handler = _RequestEach(cluster, requests, HINTS)
+    handler = RequestEach(cluster, requests, HINTS)
     what = "committing transactions" if commit else "aborting transactions"
     errors = _call_each(cluster, handler, deadline or cluster.deadline(), what).errors
     return {key: errors.get(key) for key in requests}
 
 
-def _end_request(transaction: Transaction, commit: bool) -> EndTxnRequest:
+def end_request(transaction: Transaction, commit: bool) -> EndTxnRequest:
     """Return the request that commits, or aborts, a transaction."""
     return EndTxnRequest(
         transactional_id=transaction.transactional_id,
@@ -315,7 +266,7 @@ def add_partitions(
         raise error
 
 
-class _AddPartitions(_RequestEach):
+class _AddPartitions(RequestEach):
     """Adds partitions to transactions. If some are refused, the transaction's error is that of one
     code, a final one if there is one, with all partitions that have it."""
 
@@ -364,127 +315,6 @@ def add_partitions_each(
     handler = _AddPartitions(cluster, requests, hints)
     errors = _call_each(cluster, handler, deadline, "adding partitions to a transaction").errors
     return {key: errors.get(key) for key in requests}
-
-
-class _CommitOffsetsInTransaction(CommitHandler):
-    """Commits offsets of a group in a transaction; `member` None: for no member of the group.
-    `explain` returns the error to raise for one of a broker."""
-
-    request_type = TxnOffsetCommitRequest
-    topic_id_version = 6
-    backoff_ms = BUSY_BACKOFF_MS
-
-    def __init__(
-        self,
-        transaction: Transaction,
-        group_id: str,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        member: GroupMetadata | None,
-        topic_ids: TopicIds,
-        explain: Callable[[BrokerError], KafkaError],
-    ) -> None:
-        super().__init__(group_id, offsets, topic_ids)
-        self._transaction = transaction
-        self._member = member
-        self._explain = explain
-        if member is None:
-            self.grace_ms = math.inf  # the topics are known to be there
-
-    def build(self, items: Sequence[TopicPartition], version: int) -> TxnOffsetCommitRequest:
-        transaction, member = self._transaction, self._member
-        request = TxnOffsetCommitRequest(
-            transactional_id=transaction.transactional_id,
-            group_id=self.group_id,
-            producer_id=transaction.producer_id,
-            producer_epoch=transaction.producer_epoch,
-            topics=self.request_topics(
-                TxnOffsetCommitRequestTopic, TxnOffsetCommitRequestPartition, items
-            ),
-        )
-        if member is not None:
-            request.generation_id_or_member_epoch = member.generation_id
-            request.member_id = member.member_id
-            request.group_instance_id = member.group_instance_id
-        return request
-
-    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
-        member = self._member
-        if version >= MEMBER_VERSION or member is None or not member.is_member:
-            return None
-        what = f"a commit for a member of group {self.group_id!r} in a transaction"
-        return (
-            f"{self.needs(what, MEMBER_VERSION)} (KIP-447): "
-            "older brokers cannot check that it is still in the group, and nothing was committed. "
-            "If each input partition has a transactional.id of its own, give the group's name, "
-            f"{self.group_id!r}, in place of the member"
-        )
-
-    def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
-        return self._explain(error)
-
-
-def commit_offsets_in(
-    cluster: Cluster,
-    transaction: Transaction,
-    group_id: str,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    deadline: Deadline,
-    *,
-    member: GroupMetadata | None = None,
-    version: int | None = None,
-    hints: Mapping[int, str] | None = None,
-) -> None:
-    """Make offsets of a group part of the transaction: they count once it is committed.
-
-    With a `member` (KIP-447) the group's coordinator checks that it is still in the group, and its
-    `topic_ids`, if it has them, that the topics were not recreated. `version` 5 or later of
-    TxnOffsetCommit makes the group part of the transaction, without a request of its own; then 6
-    (Kafka 4.4) is used if all topic ids are known.
-
-    Raises BrokerError (fenced, not authorised), KafkaTimeoutError, UnknownTopicError for a
-    recreated topic, and for a partition that stays unknown: to the deadline, or with a `member` for
-    UNKNOWN_TOPIC_GRACE_MS.
-    With a `member` CommitFailedError if it is not in the group, UnsupportedVersionError before
-    Kafka 2.5, whose coordinators cannot check that (Java's client refuses as well:
-    TxnOffsetCommitRequest.build).
-    """
-    tid = transaction.transactional_id
-    if member is not None and member.is_outside:
-        where = f"TxnOffsetCommit of group {group_id!r}"
-        code = ErrorCode.UNKNOWN_MEMBER_ID
-        raise CommitFailedError(code, where, _OFFSET_HINTS[code])
-    hints = hints or _OFFSET_HINTS
-    if version is None:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=tid,
-            producer_id=transaction.producer_id,
-            producer_epoch=transaction.producer_epoch,
-            group_id=group_id,
-        )
-        adding = _RequestEach(cluster, {tid: request}, hints)
-        lookup = ToCoordinator(cluster, FOR_TRANSACTION)
-        what = f"adding group {group_id!r} to a transaction"
-        call_all(cluster, [tid], adding, lookup, deadline, what)
-    prefix = cluster.options.prefix
-    topic_ids = {
-        tp: topic_id
-        for tp, topic_id in ((member and member.topic_ids) or {}).items()
-        if tp in offsets
-    }
-    handler = _CommitOffsetsInTransaction(
-        transaction,
-        group_id,
-        offsets,
-        member,
-        topic_ids,
-        lambda error: with_hint(error, prefix, hints),
-    )
-    if version is not None and handler.has_all_ids:
-        handler.highest_version = TxnOffsetCommitRequest.MAX_VERSION
-    else:
-        handler.version = version
-    lookup = ToCoordinatorOfReader(cluster, handler, topic_ids)
-    call_all(cluster, offsets, handler, lookup, deadline, f"writing offsets of group {group_id!r}")
 
 
 # --- transactions of a sender ---------------------------------------------------------------------
@@ -627,156 +457,6 @@ class SingleTransaction(SenderTransaction):
                 self._cluster.options.prefix,
                 error,
             )
-
-
-class ProducerTransactions(SenderTransaction):
-    """The transactions of a library's Producer, one after another, under one transactional id.
-
-    Every method is called in the Producer's I/O thread. `TransactionManager` says when.
-    """
-
-    def __init__(
-        self,
-        options: ClientOptions,
-        transactional_id: str,
-        timeout_ms: int,
-        attempt_ms: int,
-        close_signal: CloseSignal | None = None,
-    ) -> None:
-        super().__init__(options, transactional_id, attempt_ms, close_signal=close_signal)
-        self._timeout_ms = timeout_ms
-        self._uses_version_2 = False
-        self._response_lost = False  # of an end that was sent again
-        self._has_gaps = False  # in the sequence numbers
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._cluster.close()
-
-    @property
-    def produce_version(self) -> int | None:
-        return PRODUCE_VERSION if self._uses_version_2 else None
-
-    def begin(self, within_ms: float = math.inf) -> Transaction:
-        """Return the producer id and epoch that `init` or the last end gave."""
-        if self.identity is None:
-            raise TransactionError("write: init_transactions was not called")
-        return self.identity
-
-    def init(self, deadline: Deadline) -> None:
-        """Take the transactional id over. Raises BrokerError, KafkaTimeoutError."""
-        self.identity = self._take_over(self._timeout_ms, deadline)
-        self._uses_version_2 = self._supports_version_2(deadline)
-        log.info(
-            "transactional.id %s: producer id %d epoch %d, %s protocol",
-            *self.identity,
-            "second" if self._uses_version_2 else "first",
-        )
-
-    def _supports_version_2(self, deadline: Deadline) -> bool:
-        """Whether the cluster has finalized transaction.version 2, and the coordinator the versions
-        that go with it."""
-        tid = self.transactional_id
-        node_id = self._cluster.coordinators.get((FOR_TRANSACTION, tid))
-        if node_id is None:
-            node_id = find_coordinator(self._cluster, tid, FOR_TRANSACTION, deadline)
-        connection = self._cluster.connection(node_id, deadline)
-        return connection.features.get(FEATURE, 0) >= TRANSACTION_VERSION_2 and all(
-            connection.versions.get(kind.API_KEY, (0, 0))[1] >= version
-            for kind, version in (
-                (ProduceRequest, PRODUCE_VERSION),
-                (EndTxnRequest, END_VERSION),
-                (TxnOffsetCommitRequest, OFFSETS_VERSION),
-            )
-        )
-
-    def end(self, deadline: Deadline, *, commit: bool, clean: bool) -> bool:
-        """End the transaction. Return whether the producer id or epoch has changed.
-
-        `clean`: every record was acknowledged, or never sent. Raises KafkaTimeoutError if the
-        outcome is not known: then only the same may be tried again.
-        """
-        before = self.begin()
-        if self._has_started:
-            self._end(before, deadline, commit=commit)
-        if self.identity == before:
-            self._has_gaps = self._has_gaps or not clean
-        else:
-            self._response_lost = False
-        self.partitions = set()
-        self._has_started = False
-        return self.identity != before
-
-    @property
-    def wants_next_epoch(self) -> bool:
-        """Whether the next transaction needs another epoch: sequence numbers have a gap, or
-        (KAFKA-17754) a repeated request may still be on its way and would end it."""
-        return self._has_gaps or self._response_lost
-
-    def next_epoch(self, deadline: Deadline) -> bool:
-        """Get the next epoch (KIP-360). Return whether the producer id or epoch has changed.
-
-        Raises UnsupportedVersionError if the brokers cannot give it and it has to be, BrokerError,
-        KafkaTimeoutError.
-        """
-        before = self.begin()
-        try:
-            self.identity = self._take_over(self._timeout_ms, deadline, owner=before)
-        except EncodeError as error:  # the version lacks the fields
-            if self._has_gaps:
-                raise UnsupportedVersionError(
-                    f"transactional.id {self.transactional_id!r}: brokers before Kafka 2.5 cannot "
-                    "give the next epoch after an error; close the producer and make a new one"
-                ) from error
-        self._has_gaps = self._response_lost = False
-        return self.identity != before
-
-    def _end(self, transaction: Transaction, deadline: Deadline, *, commit: bool) -> None:
-        """Send EndTxn until its response is known; note whether a response was lost, and which
-        producer id or epoch comes next (KIP-890)."""
-        tid = transaction.transactional_id
-
-        def note_lost_response(error: KafkaError) -> None:
-            self._response_lost = self._response_lost or not isinstance(error, BrokerError)
-
-        handler = _RequestEach(
-            self._cluster,
-            {tid: _end_request(transaction, commit)},
-            _END_HINTS,
-            END_VERSION if self._uses_version_2 else None,
-        )
-        lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
-        what = "committing a transaction" if commit else "aborting a transaction"
-        try:
-            response = call_all(
-                self._cluster, [tid], handler, lookup, deadline, what, on_retry=note_lost_response
-            )[tid]
-        except BrokerError as error:
-            # The coordinator has no partitions: the requests that added them did not arrive.
-            if commit or error.code != ErrorCode.INVALID_TXN_STATE:
-                raise
-            self._response_lost = True
-            return
-        if response.producer_id != NO_PRODUCER_ID:
-            self.identity = Transaction(tid, response.producer_id, response.producer_epoch)
-
-    def commit_offsets(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        group: GroupMetadata,
-        deadline: Deadline,
-    ) -> None:
-        """Make offsets of a group part of the transaction. Raises as `commit_offsets_in`."""
-        self._has_started = True
-        commit_offsets_in(
-            self._cluster,
-            self.begin(),
-            group.group_id,
-            offsets,
-            deadline,
-            member=group,
-            version=OFFSETS_VERSION if self._uses_version_2 else None,
-        )
 
 
 def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
