@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Final
 
 from sparkkafka.client import arguments
-from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
     Outcome,
@@ -16,7 +16,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToController,
     call_each,
 )
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError, some
 from sparkkafka.protocol import messages
@@ -259,14 +258,6 @@ def _name_of(number: int, numbers: dict[str, int]) -> str:
     return next((name for name, value in numbers.items() if value == number), str(number))
 
 
-def describe_acls(
-    cluster: Cluster, acl_filter: AclBindingFilter, deadline: Deadline
-) -> list[AclBinding]:
-    """List the ACLs that a filter matches, sorted. Raises OptionError, KafkaError."""
-    item = checked_filter(acl_filter)
-    return call_each(cluster, [item], _Describe(), ToAny(), deadline, "reading ACLs")[item]  # type: ignore[no-any-return]
-
-
 # --- changing ---------------------------------------------------------------------------------
 
 
@@ -292,18 +283,6 @@ class _Create(_AclHandler):
 
     def read(self, response: Any, items: Sequence[AclBinding]) -> Outcomes[AclBinding]:
         return [(item, Outcome.of(row)) for item, row in zip(items, response.results, strict=False)]
-
-
-def create_acls(
-    cluster: Cluster, bindings: Iterable[AclBinding], deadline: Deadline
-) -> Results[AclBinding, None]:
-    """Create ACLs; existing ones are no error. Raises OptionError for an invalid one."""
-    example = 'AclBinding("topic", "orders", "User:alice", "READ")'
-    items = [
-        checked_binding(binding)
-        for binding in arguments.checked_list(bindings, AclBinding, "bindings", example)
-    ]
-    return call_each(cluster, items, _Create(), ToController(cluster), deadline, "creating ACLs")
 
 
 class _Delete(_AclHandler):
@@ -346,16 +325,44 @@ class _Delete(_AclHandler):
         )
 
 
-def delete_acls(
-    cluster: Cluster, filters: Iterable[AclBindingFilter], deadline: Deadline
-) -> Results[AclBindingFilter, list[AclBinding]]:
-    """Delete all ACLs that each filter matches; the value is the deleted ones, sorted.
+class AclAdmin(AdminCalls):
+    """The calls of `Admin` about ACLs."""
 
-    Raises OptionError for an invalid filter.
-    """
-    example = 'AclBindingFilter("topic", "orders")'
-    items = [
-        checked_filter(acl_filter)
-        for acl_filter in arguments.checked_list(filters, AclBindingFilter, "filters", example)
-    ]
-    return call_each(cluster, items, _Delete(), ToController(cluster), deadline, "deleting ACLs")
+    def describe_acls(
+        self, acl_filter: AclBindingFilter = ALL, *, timeout_s: float | None = None
+    ) -> list[AclBinding]:
+        """List the ACLs that a filter matches, or all, sorted. Raises KafkaError."""
+        item = checked_filter(acl_filter)
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_each(cluster, [item], _Describe(), ToAny(), deadline, "reading ACLs")[item]  # type: ignore[no-any-return]
+
+    def create_acls(
+        self, bindings: Iterable[AclBinding], *, timeout_s: float | None = None
+    ) -> Results[AclBinding, None]:
+        """Create ACLs. One that exists already is no error; brokers obey them a moment later.
+        Errors of items: SECURITY_DISABLED, … Raises OptionError for what cannot be an ACL."""
+        example = 'AclBinding("topic", "orders", "User:alice", "READ")'
+        items = [
+            checked_binding(binding)
+            for binding in arguments.checked_list(bindings, AclBinding, "bindings", example)
+        ]
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_each(
+                cluster, items, _Create(), ToController(cluster), deadline, "creating ACLs"
+            )
+
+    def delete_acls(
+        self, filters: Iterable[AclBindingFilter], *, timeout_s: float | None = None
+    ) -> Results[AclBindingFilter, list[AclBinding]]:
+        """Delete all ACLs that each filter matches. By filter: the deleted ACLs, without those of
+        an attempt whose response was lost, or an error if one was not deleted. Raises
+        OptionError."""
+        example = 'AclBindingFilter("topic", "orders")'
+        items = [
+            checked_filter(acl_filter)
+            for acl_filter in arguments.checked_list(filters, AclBindingFilter, "filters", example)
+        ]
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_each(
+                cluster, items, _Delete(), ToController(cluster), deadline, "deleting ACLs"
+            )

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from sparkkafka import __version__
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.admin.topics import broker_timeout_ms
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
@@ -321,12 +322,6 @@ class _DescribeFeatures(ApiHandler[str, FeatureMetadata]):
         return [(item, Outcome(0, features)) for item in items]
 
 
-def describe_features(cluster: Cluster, deadline: Deadline) -> FeatureMetadata:
-    """Return the levels of features that the cluster uses and could use. Raises KafkaError."""
-    item = "features"
-    return call_all(cluster, [item], _DescribeFeatures(), ToAny(), deadline, item)[item]
-
-
 class _UpdateFeatures(ApiHandler[str, None]):
     request_type = messages.UpdateFeaturesRequest
     name_format = "feature {}"
@@ -367,30 +362,60 @@ class _UpdateFeatures(ApiHandler[str, None]):
         return list(outcomes.items())
 
 
-def update_features(
-    cluster: Cluster,
-    updates: Mapping[str, FeatureUpdate],
-    deadline: Deadline,
-    *,
-    validate_only: bool = False,
-) -> Results[str, None]:
-    """Set levels of features. Raises OptionError for what cannot be an update."""
-    arguments.checked_flag(validate_only, "validate_only")
-    example = '"metadata.version": FeatureUpdate(20)'
-    for name, update in arguments.checked_mapping(updates, "updates", example).items():
-        arguments.checked_name(name, "each key of updates")
-        if not isinstance(update, FeatureUpdate):
-            raise OptionError(f"updates is a dict such as {{{example}}}, got {update!r} in it")
-        level = arguments.checked_int(
-            update.max_version_level, f"feature {name}: max_version_level"
-        )
-        if not 0 <= level <= _MAX_LEVEL:
-            raise OptionError(
-                f"feature {name}: max_version_level is from 0 to {_MAX_LEVEL}, got {level}"
+class ClusterAdmin(AdminCalls):
+    """The calls of `Admin` about the cluster: brokers, log directories, features."""
+
+    def describe_cluster(
+        self, *, include_authorized_operations: bool = False, timeout_s: float | None = None
+    ) -> ClusterDescription:
+        """Describe the cluster: id, controller, and live brokers with their racks. Raises
+        KafkaError."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return describe_cluster(
+                cluster, deadline, include_authorized_operations=include_authorized_operations
             )
-        arguments.checked_choice(
-            update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type"
-        )
-    handler = _UpdateFeatures(updates, broker_timeout_ms(cluster, deadline), validate_only)
-    lookup = ToController(cluster)
-    return call_each(cluster, updates, handler, lookup, deadline, "updating features")
+
+    def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
+    ) -> Results[int, dict[str, LogDirDescription]]:
+        """Describe the log directories of all brokers, or these. By node id, then by path."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return describe_log_dirs(cluster, brokers, deadline)
+
+    def describe_features(self, *, timeout_s: float | None = None) -> FeatureMetadata:
+        """Describe the levels of features, such as metadata.version: those that the cluster uses,
+        and those that a broker could use. Empty before Kafka 2.7. Raises KafkaError."""
+        item = "features"
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_all(cluster, [item], _DescribeFeatures(), ToAny(), deadline, item)[item]
+
+    def update_features(
+        self,
+        updates: Mapping[str, FeatureUpdate],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, None]:
+        """Set the levels of features (Kafka 2.7). By feature; brokers from 4.0 on update all or
+        none. Errors of items: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED, … Raises
+        OptionError."""
+        arguments.checked_flag(validate_only, "validate_only")
+        example = '"metadata.version": FeatureUpdate(20)'
+        for name, update in arguments.checked_mapping(updates, "updates", example).items():
+            arguments.checked_name(name, "each key of updates")
+            if not isinstance(update, FeatureUpdate):
+                raise OptionError(f"updates is a dict such as {{{example}}}, got {update!r} in it")
+            level = arguments.checked_int(
+                update.max_version_level, f"feature {name}: max_version_level"
+            )
+            if not 0 <= level <= _MAX_LEVEL:
+                raise OptionError(
+                    f"feature {name}: max_version_level is from 0 to {_MAX_LEVEL}, got {level}"
+                )
+            arguments.checked_choice(
+                update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type"
+            )
+        with self._call(timeout_s) as (cluster, deadline):
+            handler = _UpdateFeatures(updates, broker_timeout_ms(cluster, deadline), validate_only)
+            lookup = ToController(cluster)
+            return call_each(cluster, updates, handler, lookup, deadline, "updating features")

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka import errors
+from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.arguments import checked_flag, checked_name, checked_names
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
@@ -25,7 +27,16 @@ from sparkkafka.client.cluster.request_driver import (
     call_each,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Listing, Results, TopicPartition
+from sparkkafka.client.group.committed_offsets import (
+    NO_GROUP,
+    CommitOffsets,
+    FetchAllOffsets,
+    FetchOffsets,
+    OffsetsHandler,
+    coordinator_of,
+    partition_outcomes,
+)
+from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition, by_topic
 from sparkkafka.protocol import messages
 
 CONSUMER_PROTOCOL = "consumer"
@@ -302,15 +313,6 @@ _DELETE_MESSAGES: Mapping[int, str] = {
 }
 
 
-def delete_consumer_groups(
-    cluster: Cluster, group_ids: Iterable[str], deadline: Deadline
-) -> Results[str, None]:
-    """Delete groups without members, with their offsets."""
-    items = checked_names(group_ids, "group_ids")
-    lookup = ToCoordinator(cluster, FOR_GROUP)
-    return call_each(cluster, items, _DeleteGroups(), lookup, deadline, "deleting groups")
-
-
 # --- removing members -------------------------------------------------------------------------
 
 
@@ -360,32 +362,6 @@ class _RemoveMembers(ApiHandler[str, None]):
 _MEMBER_MESSAGES: Mapping[int, str] = {
     errors.ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member",
 }
-
-
-def remove_members_from_consumer_group(
-    cluster: Cluster,
-    group_id: str,
-    instance_ids: Iterable[str] | None,
-    deadline: Deadline,
-    *,
-    reason: str = "",
-) -> Results[str, None]:
-    """Remove static members by their group.instance.id; None removes all members of the group.
-
-    With None the results are by member id. Raises KafkaError if the group cannot be described.
-    """
-    instance_ids = None if instance_ids is None else checked_names(instance_ids, "instance_ids")
-    checked_name(group_id, "group_id")
-    checked_name(reason, "reason")
-    lookup = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
-    message = f"member was removed by an admin{': ' + reason if reason else ''}"
-    if instance_ids is None:
-        members = describe_consumer_groups(cluster, [group_id], deadline)[group_id].members
-        items: Iterable[str] = [member.member_id for member in members]
-    else:
-        items = instance_ids
-    handler = _RemoveMembers(group_id, message, by_member_id=instance_ids is None)
-    return call_each(cluster, items, handler, lookup, deadline, f"removing members of {group_id!r}")
 
 
 # --- listing ------------------------------------------------------------------------------------
@@ -438,23 +414,6 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         return None
 
 
-def list_consumer_groups(
-    cluster: Cluster,
-    deadline: Deadline,
-    *,
-    states: Iterable[str] | None = None,
-    types: Iterable[str] | None = None,
-) -> Listing[GroupListing]:
-    """List the consumer groups of all brokers, sorted by name.
-
-    Groups of other protocols (Kafka Connect's, share groups) are left out, as in Java. Raises
-    OptionError for an unknown state or type, for which brokers would list nothing.
-    """
-    groups = list_groups(cluster, deadline, states=states, types=types, known_types=GROUP_TYPES)
-    consumer_groups = [group for group in groups if group.protocol_type in ("", CONSUMER_PROTOCOL)]
-    return Listing(consumer_groups, groups.errors)
-
-
 def list_groups(
     cluster: Cluster,
     deadline: Deadline,
@@ -483,3 +442,221 @@ def _check_known(what: str, names: Iterable[str], known: frozenset[str]) -> None
             raise errors.OptionError(
                 f"no group has the {what} {name!r}: it is one of {', '.join(sorted(known))}"
             )
+
+
+# --- committed offsets ---------------------------------------------------------------------------
+
+
+class _DeleteOffsets(OffsetsHandler):
+    request_type = messages.OffsetDeleteRequest
+    final_codes = frozenset({errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    done_codes = NO_GROUP  # a group is deleted with its last offset
+
+    def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetDeleteRequest:
+        return messages.OffsetDeleteRequest(
+            group_id=self.group_id,
+            topics=[
+                messages.OffsetDeleteRequestTopic(
+                    name=name,
+                    partitions=[
+                        messages.OffsetDeleteRequestPartition(partition_index=number)
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in by_topic(items).items()
+            ],
+        )
+
+    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        return partition_outcomes(response)
+
+    def needed_acl(self, item: TopicPartition) -> str:
+        return f"DELETE on group {self.group_id} and READ on topic {item.topic}"
+
+
+def _call_each_partition(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    handler: OffsetsHandler,
+    deadline: Deadline,
+    doing: str,
+) -> Results[TopicPartition, Any]:
+    """Call the coordinator for these partitions, with an error for each."""
+    what = f"{doing} of group {handler.group_id!r}"
+    lookup = coordinator_of(cluster, handler.group_id)
+    return call_each(cluster, partitions, handler, lookup, deadline, what)
+
+
+class GroupAdmin(AdminCalls):
+    """The calls of `Admin` about consumer groups."""
+
+    def list_groups(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        types: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Listing[GroupListing]:
+        """List groups of all kinds (KIP-1043): as `list_consumer_groups`, and share groups,
+        Streams' and Connect's. `types` are classic, consumer, share and streams."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return list_groups(cluster, deadline, states=states, types=types)
+
+    def list_consumer_groups(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        types: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Listing[GroupListing]:
+        """List the consumer groups of all brokers, or only those in some states (Stable, Empty, …;
+        Kafka 2.6) or of some types (classic, consumer; Kafka 3.8).
+
+        A broker that fails is in `errors`, and what it coordinates is missing. Raises KafkaError if
+        all brokers fail, OptionError for an unknown state or type.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            groups = list_groups(
+                cluster, deadline, states=states, types=types, known_types=GROUP_TYPES
+            )
+            consumer_groups = [
+                group for group in groups if group.protocol_type in ("", CONSUMER_PROTOCOL)
+            ]
+            return Listing(consumer_groups, groups.errors)
+
+    def describe_consumer_groups(
+        self,
+        group_ids: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, ConsumerGroupDescription]:
+        """Describe groups of either protocol: state, and members with their partitions. By group
+        id. A group that does not exist is a BrokerError GROUP_ID_NOT_FOUND."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return describe_consumer_groups(
+                cluster,
+                group_ids,
+                deadline,
+                include_authorized_operations=include_authorized_operations,
+            )
+
+    def describe_consumer_group(
+        self, group_id: str, *, timeout_s: float | None = None
+    ) -> ConsumerGroupDescription:
+        """Describe one group; its error is raised."""
+        return self.describe_consumer_groups([group_id], timeout_s=timeout_s)[group_id]
+
+    def delete_consumer_groups(
+        self, group_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Delete groups without members, with all their offsets. By group id. Errors of items:
+        NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
+        items = checked_names(group_ids, "group_ids")
+        with self._call(timeout_s) as (cluster, deadline):
+            lookup = ToCoordinator(cluster, FOR_GROUP)
+            return call_each(cluster, items, _DeleteGroups(), lookup, deadline, "deleting groups")
+
+    def remove_members_from_consumer_group(
+        self,
+        group_id: str,
+        instance_ids: Iterable[str] | None,
+        *,
+        reason: str = "",
+        timeout_s: float | None = None,
+    ) -> Results[str, None]:
+        """Remove static members by their group.instance.id (KIP-345); None removes all members,
+        and the results are by member id then.
+
+        A consumer that still runs joins again, static or not: stop it first. Errors of items:
+        UNKNOWN_MEMBER_ID, UnsupportedVersionError before Kafka 2.4, and so on.
+        """
+        instance_ids = None if instance_ids is None else checked_names(instance_ids, "instance_ids")
+        checked_name(group_id, "group_id")
+        checked_name(reason, "reason")
+        with self._call(timeout_s) as (cluster, deadline):
+            lookup = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
+            message = f"member was removed by an admin{': ' + reason if reason else ''}"
+            if instance_ids is None:
+                members = describe_consumer_groups(cluster, [group_id], deadline)[group_id].members
+                items: Iterable[str] = [member.member_id for member in members]
+            else:
+                items = instance_ids
+            handler = _RemoveMembers(group_id, message, by_member_id=instance_ids is None)
+            return call_each(
+                cluster, items, handler, lookup, deadline, f"removing members of {group_id!r}"
+            )
+
+    def list_consumer_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        require_stable: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, OffsetAndMetadata | None]:
+        """List the group's committed offsets: all, or those of `partitions` (None: it has none).
+        `require_stable` waits for open transactions that are about to change them. Raises
+        KafkaError if `partitions` is None and the coordinator does not answer."""
+        arguments.checked_name(group_id, "group_id")
+        arguments.checked_flag(require_stable, "require_stable")
+        with self._call(timeout_s) as (cluster, deadline):
+            found: dict[TopicPartition, OffsetAndMetadata | errors.KafkaError | None] = {}
+            if partitions is None:
+                handler, lookup = FetchAllOffsets(require_stable), ToCoordinator(cluster, FOR_GROUP)
+                what = f"looking up the offsets of group {group_id!r}"
+                outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
+                found = {
+                    tp: outcome.value
+                    for tp, outcome in outcomes.items()
+                    if not outcome.code and outcome.value
+                }
+                # Partitions with an error are fetched again by name, with retries.
+                chosen = [tp for tp, outcome in outcomes.items() if outcome.code]
+            else:
+                chosen = arguments.checked_partitions(partitions, "partitions")
+            results = _call_each_partition(
+                cluster,
+                chosen,
+                FetchOffsets(group_id, require_stable),
+                deadline,
+                "looking up the offsets",
+            )
+            return Results(found | results.errors | results.values_by_item)
+
+    def alter_consumer_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, None]:
+        """Set the offsets from which a group resumes reading. It must have no members; if it does
+        not exist, it is created. Errors of items: UNKNOWN_MEMBER_ID if it has members,
+        UnknownTopicError, and so on. Raises OptionError for a negative offset."""
+        arguments.checked_name(group_id, "group_id")
+        chosen = {}
+        for key, offset in arguments.checked_mapping(
+            offsets, "offsets", 'TopicPartition("orders", 0): 100'
+        ).items():
+            tp = arguments.checked_partition(key, "offsets")
+            chosen[tp] = arguments.offset_to_commit(tp, offset, "offsets")
+        with self._call(timeout_s) as (cluster, deadline):
+            return _call_each_partition(
+                cluster, chosen, CommitOffsets(group_id, chosen), deadline, "setting the offsets"
+            )
+
+    def delete_consumer_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, None]:
+        """Delete committed offsets of a group. Errors of items: GROUP_SUBSCRIBED_TO_TOPIC while
+        members subscribe to the topic, UnsupportedVersionError before Kafka 2.4, and so on."""
+        arguments.checked_name(group_id, "group_id")
+        chosen = arguments.checked_partitions(partitions, "partitions")
+        handler = _DeleteOffsets(group_id)
+        with self._call(timeout_s) as (cluster, deadline):
+            return _call_each_partition(cluster, chosen, handler, deadline, "deleting offsets")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client import arguments
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.admin.topics import (
     REFRESH_MS,
     broker_timeout_ms,
@@ -96,38 +97,6 @@ class _CreatePartitions(ApiHandler[str, None]):
             grace.pause(REFRESH_MS)
 
 
-def create_partitions(
-    cluster: Cluster,
-    totals: Mapping[str, int | NewPartitions],
-    deadline: Deadline,
-    *,
-    validate_only: bool = False,
-) -> Results[str, None]:
-    """Give topics more partitions, and wait until all have leaders."""
-    arguments.checked_flag(validate_only, "validate_only")
-    items = {
-        topic: total if isinstance(total, NewPartitions) else NewPartitions(total)
-        for topic, total in arguments.checked_mapping(totals, "totals", '"orders": 6').items()
-    }
-    for topic, new in items.items():
-        arguments.checked_name(topic, "each key of totals")
-        arguments.checked_int(new.total, f"topic {topic}: the total of partitions (totals)")
-        if new.assignments is not None:
-            what = f"topic {topic}: assignments"
-            if isinstance(new.assignments, str | bytes) or not isinstance(
-                new.assignments, Sequence
-            ):
-                raise OptionError(f"{what} is a list of lists of node ids, got {new.assignments!r}")
-            for brokers in new.assignments:
-                arguments.checked_ints(brokers, f"each row of {what}")
-    handler = _CreatePartitions(cluster, items, deadline, validate_only)
-    results = call_each(cluster, items, handler, ToController(cluster), deadline, "growing topics")
-    if validate_only:
-        return results
-    counts = {name: items[name].total for name in results.values_by_item}
-    return with_errors(results, wait_for_leaders(cluster, counts, deadline))
-
-
 class _DeleteRecords(ApiHandler[TopicPartition, int]):
     request_type = messages.DeleteRecordsRequest
     acl = "DELETE on topic {0.topic}"
@@ -162,40 +131,6 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
 
     def name(self, item: TopicPartition) -> str:
         return f"{item} before offset {self._before[item]}"
-
-
-def delete_records(
-    cluster: Cluster, before: Mapping[TopicPartition, int], deadline: Deadline
-) -> Results[TopicPartition, int]:
-    """Delete the records before an offset in each partition; the value is the log's new start.
-
-    For HIGH_WATERMARK the offset is listed first: the request is repeated if its response is lost,
-    and that must not delete records that were written meanwhile.
-    """
-    items = {
-        (checked_tp := arguments.checked_partition(tp, "before")): arguments.checked_int(
-            offset, f"before of {checked_tp}: the offset"
-        )
-        for tp, offset in arguments.checked_mapping(
-            before, "before", 'TopicPartition("orders", 0): 100'
-        ).items()
-    }
-    ends = list_offsets_each(
-        cluster,
-        {tp: OffsetSpec.latest() for tp, offset in items.items() if offset == HIGH_WATERMARK},
-        deadline,
-    )
-    errors = ends.errors
-    items |= {tp: end.offset for tp, end in ends.values_by_item.items()}
-    with_offset = [tp for tp in items if tp not in errors]
-    handler = _DeleteRecords(items, broker_timeout_ms(cluster, deadline))
-    deleted = call_each(
-        cluster, with_offset, handler, ToLeader(cluster), deadline, "deleting records"
-    )
-    outcome: dict[TopicPartition, int | KafkaError] = {
-        tp: errors.get(tp) or deleted.errors.get(tp) or deleted[tp] for tp in items
-    }
-    return Results(outcome)
 
 
 # --- replicas and leaders -------------------------------------------------------------------------
@@ -248,23 +183,6 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         return self._items[item] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def alter_partition_reassignments(
-    cluster: Cluster,
-    reassignments: Mapping[TopicPartition, Sequence[int] | None],
-    deadline: Deadline,
-) -> Results[TopicPartition, None]:
-    """Start to move replicas to these brokers, or cancel that (None)."""
-    items: dict[TopicPartition, list[int] | None] = {}
-    example = 'TopicPartition("orders", 0): [1, 2, 3]'
-    for key, replicas in arguments.checked_mapping(reassignments, "reassignments", example).items():
-        tp = arguments.checked_partition(key, "reassignments")
-        items[tp] = (
-            None if replicas is None else arguments.checked_ints(replicas, f"reassignments[{tp}]")
-        )
-    handler = _AlterReassignments(items, broker_timeout_ms(cluster, deadline))
-    return call_each(cluster, items, handler, ToController(cluster), deadline, "moving replicas")
-
-
 class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignment]]):
     """Lists the reassignments of `partitions` (None: of all). Its one item only names the operation
     in errors."""
@@ -297,17 +215,6 @@ class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignm
             for tp, row in by_partition(response.topics)
         }
         return [(item, Outcome(0, reassignments)) for item in items]
-
-
-def list_partition_reassignments(
-    cluster: Cluster, items: Iterable[TopicPartition] | None, deadline: Deadline
-) -> dict[TopicPartition, PartitionReassignment]:
-    """List the reassignments of these partitions (None: of all) that are in progress. Raises
-    KafkaError."""
-    chosen = None if items is None else arguments.checked_partitions(items, "partitions")
-    handler = _ListReassignments(chosen, broker_timeout_ms(cluster, deadline))
-    item = "reassignments"
-    return call_all(cluster, [item], handler, ToController(cluster), deadline, item)[item]
 
 
 # --- elections --------------------------------------------------------------------------------
@@ -377,18 +284,151 @@ def _election_error(tp: TopicPartition, row: Any) -> KafkaError | None:
     return BrokerError(row.error_code, f"ElectLeaders of {tp}", row.error_message)
 
 
-def elect_leaders(
-    cluster: Cluster,
-    election_type: str,
-    items: Iterable[TopicPartition] | None,
-    deadline: Deadline,
-) -> Results[TopicPartition, None]:
-    """Elect leaders of these partitions (None: of all that need one, for which a failed request
-    raises KafkaError)."""
-    arguments.checked_choice(election_type, ELECTION_TYPES, "election_type")
-    handler = _ElectLeaders(election_type, broker_timeout_ms(cluster, deadline))
-    lookup, what = ToController(cluster), "electing leaders"
-    if items is None:
-        return Results(call_all(cluster, [None], handler, lookup, deadline, what)[None])
-    chosen: list[TopicPartition | None] = [*arguments.checked_partitions(items, "partitions")]
-    return call_each(cluster, chosen, handler, lookup, deadline, what)  # type: ignore[arg-type]
+class PartitionAdmin(AdminCalls):
+    """The calls of `Admin` about partitions: their number, records, replicas and leaders."""
+
+    def create_partitions(
+        self,
+        totals: Mapping[str, int | NewPartitions],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, None]:
+        """Give topics more partitions and wait until all have leaders. By topic name.
+
+        `totals` has the new total of each topic. Keys may then go to other partitions than before.
+        Errors of items: INVALID_PARTITIONS if there are as many already, UnknownTopicError, …
+        """
+        arguments.checked_flag(validate_only, "validate_only")
+        items = {
+            topic: total if isinstance(total, NewPartitions) else NewPartitions(total)
+            for topic, total in arguments.checked_mapping(totals, "totals", '"orders": 6').items()
+        }
+        for topic, new in items.items():
+            arguments.checked_name(topic, "each key of totals")
+            arguments.checked_int(new.total, f"topic {topic}: the total of partitions (totals)")
+            if new.assignments is not None:
+                what = f"topic {topic}: assignments"
+                if isinstance(new.assignments, str | bytes) or not isinstance(
+                    new.assignments, Sequence
+                ):
+                    raise OptionError(
+                        f"{what} is a list of lists of node ids, got {new.assignments!r}"
+                    )
+                for brokers in new.assignments:
+                    arguments.checked_ints(brokers, f"each row of {what}")
+        with self._call(timeout_s) as (cluster, deadline):
+            handler = _CreatePartitions(cluster, items, deadline, validate_only)
+            results = call_each(
+                cluster, items, handler, ToController(cluster), deadline, "growing topics"
+            )
+            if validate_only:
+                return results
+            counts = {name: items[name].total for name in results.values_by_item}
+            return with_errors(results, wait_for_leaders(cluster, counts, deadline))
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> Results[TopicPartition, int]:
+        """Delete the records before an offset (-1: all that exist now) in each partition. The value
+        is the first offset that is left. Errors of items: OFFSET_OUT_OF_RANGE beyond the end,
+        POLICY_VIOLATION if compacted, …"""
+        items = {
+            (checked_tp := arguments.checked_partition(tp, "before")): arguments.checked_int(
+                offset, f"before of {checked_tp}: the offset"
+            )
+            for tp, offset in arguments.checked_mapping(
+                before, "before", 'TopicPartition("orders", 0): 100'
+            ).items()
+        }
+        with self._call(timeout_s) as (cluster, deadline):
+            ends = list_offsets_each(
+                cluster,
+                {
+                    tp: OffsetSpec.latest()
+                    for tp, offset in items.items()
+                    if offset == HIGH_WATERMARK
+                },
+                deadline,
+            )
+            errors = ends.errors
+            items |= {tp: end.offset for tp, end in ends.values_by_item.items()}
+            with_offset = [tp for tp in items if tp not in errors]
+            handler = _DeleteRecords(items, broker_timeout_ms(cluster, deadline))
+            deleted = call_each(
+                cluster, with_offset, handler, ToLeader(cluster), deadline, "deleting records"
+            )
+            outcome: dict[TopicPartition, int | KafkaError] = {
+                tp: errors.get(tp) or deleted.errors.get(tp) or deleted[tp] for tp in items
+            }
+            return Results(outcome)
+
+    def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, None]:
+        """Begin to move the replicas of partitions to these brokers, the preferred leader first;
+        None cancels a reassignment (Kafka 2.4). It has ended when `list_partition_reassignments` no
+        longer lists the partition.
+
+        Errors of items: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, … Raises
+        OptionError.
+        """
+        items: dict[TopicPartition, list[int] | None] = {}
+        example = 'TopicPartition("orders", 0): [1, 2, 3]'
+        for key, replicas in arguments.checked_mapping(
+            reassignments, "reassignments", example
+        ).items():
+            tp = arguments.checked_partition(key, "reassignments")
+            items[tp] = (
+                None
+                if replicas is None
+                else arguments.checked_ints(replicas, f"reassignments[{tp}]")
+            )
+        with self._call(timeout_s) as (cluster, deadline):
+            handler = _AlterReassignments(items, broker_timeout_ms(cluster, deadline))
+            return call_each(
+                cluster, items, handler, ToController(cluster), deadline, "moving replicas"
+            )
+
+    def list_partition_reassignments(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """List the partitions, of these or of all, whose replicas are moving. Raises KafkaError."""
+        chosen = (
+            None if partitions is None else arguments.checked_partitions(partitions, "partitions")
+        )
+        with self._call(timeout_s) as (cluster, deadline):
+            handler = _ListReassignments(chosen, broker_timeout_ms(cluster, deadline))
+            item = "reassignments"
+            return call_all(cluster, [item], handler, ToController(cluster), deadline, item)[item]
+
+    def elect_leaders(
+        self,
+        election_type: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, None]:
+        """Elect leaders (Kafka 2.4) of these partitions, or (None) of all that need it: KafkaError
+        is raised if that request fails. PREFERRED makes the first replica the leader; UNCLEAN any
+        live replica, and records that it does not have are lost.
+
+        Errors of items: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+        ELIGIBLE_LEADERS_NOT_AVAILABLE, … Raises OptionError.
+        """
+        arguments.checked_choice(election_type, ELECTION_TYPES, "election_type")
+        with self._call(timeout_s) as (cluster, deadline):
+            handler = _ElectLeaders(election_type, broker_timeout_ms(cluster, deadline))
+            lookup, what = ToController(cluster), "electing leaders"
+            if partitions is None:
+                return Results(call_all(cluster, [None], handler, lookup, deadline, what)[None])
+            chosen: list[TopicPartition | None] = [
+                *arguments.checked_partitions(partitions, "partitions")
+            ]
+            return call_each(cluster, chosen, handler, lookup, deadline, what)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.arguments import (
     checked_choice,
     checked_flag,
@@ -16,8 +17,6 @@ from sparkkafka.client.arguments import (
     checked_name,
 )
 from sparkkafka.client.cluster import request_driver
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import (
@@ -140,29 +139,6 @@ class _Describe(request_driver.ApiHandler[str, dict[ClientQuotaEntity, dict[str,
         return [(item, request_driver.Outcome(0, quotas)) for item in items]
 
 
-def describe_client_quotas(
-    cluster: Cluster, quota_filter: ClientQuotaFilter, deadline: Deadline
-) -> dict[ClientQuotaEntity, dict[str, float]]:
-    """Return quotas by entity and by name. Raises KafkaError, OptionError for an invalid filter."""
-    if not isinstance(quota_filter, ClientQuotaFilter):
-        raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
-    checked_flag(quota_filter.strict, "strict")
-    example = 'ClientQuotaFilterComponent.of_entity("user", "alice")'
-    component_type = ClientQuotaFilterComponent
-    for component in checked_list(quota_filter.components, component_type, "components", example):
-        if not isinstance(component, component_type):
-            raise OptionError(f"components is a list such as [{example}], got {component!r} in it")
-        entity_type = checked_choice(
-            component.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent"
-        )
-        if component.match_type == _EXACT:
-            checked_name(component.match, f"the {entity_type} of a filter")  # type: ignore[arg-type]
-    item = "client quotas"
-    return request_driver.call_all(
-        cluster, [item], _Describe(quota_filter), request_driver.ToAny(), deadline, item
-    )[item]
-
-
 class _Alter(request_driver.ApiHandler[ClientQuotaEntity, None]):
     request_type = AlterClientQuotasRequest
     name_format = "the quotas of {}"
@@ -200,34 +176,68 @@ class _Alter(request_driver.ApiHandler[ClientQuotaEntity, None]):
         ]
 
 
-def alter_client_quotas(
-    cluster: Cluster,
-    alterations: Iterable[ClientQuotaAlteration],
-    deadline: Deadline,
-    *,
-    validate_only: bool = False,
-) -> Results[ClientQuotaEntity, None]:
-    """Set and remove quotas. Raises OptionError for an invalid alteration."""
-    checked_flag(validate_only, "validate_only")
-    example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'
-    changes: dict[ClientQuotaEntity, Mapping[str, float | None]] = {}
-    for alteration in checked_list(alterations, ClientQuotaAlteration, "alterations", example):
-        if not isinstance(alteration, ClientQuotaAlteration) or not isinstance(
-            alteration.entity, ClientQuotaEntity
+class QuotaAdmin(AdminCalls):
+    """The calls of `Admin` about client quotas."""
+
+    def describe_client_quotas(
+        self, quota_filter: ClientQuotaFilter = ALL, *, timeout_s: float | None = None
+    ) -> dict[ClientQuotaEntity, dict[str, float]]:
+        """Describe the quotas of users, client ids and addresses (Kafka 2.6) that a filter matches,
+        or all. By entity, then by name: producer_byte_rate and consumer_byte_rate are bytes a
+        second, request_percentage per cent of a thread. Raises KafkaError."""
+        if not isinstance(quota_filter, ClientQuotaFilter):
+            raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
+        checked_flag(quota_filter.strict, "strict")
+        example = 'ClientQuotaFilterComponent.of_entity("user", "alice")'
+        component_type = ClientQuotaFilterComponent
+        for component in checked_list(
+            quota_filter.components, component_type, "components", example
         ):
-            raise OptionError(
-                f"alterations is a list such as [{example}], got {alteration!r} in it"
+            if not isinstance(component, component_type):
+                raise OptionError(
+                    f"components is a list such as [{example}], got {component!r} in it"
+                )
+            entity_type = checked_choice(
+                component.entity_type, ENTITY_TYPES, "entity_type of a ClientQuotaFilterComponent"
             )
-        entity, ops = alteration.entity, alteration.ops
-        if entity in changes:
-            raise OptionError(f"the quotas of {entity} are altered twice in one call")
-        for key, value in checked_mapping(ops, "ops", '"producer_byte_rate": 1048576').items():
-            checked_name(key, f"a quota of {entity}")
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if value is not None and not (is_number and math.isfinite(value)):
-                raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")
-        changes[entity] = ops
-    handler, lookup = _Alter(changes, validate_only), request_driver.ToController(cluster)
-    return request_driver.call_each(
-        cluster, changes, handler, lookup, deadline, "altering client quotas"
-    )
+            if component.match_type == _EXACT:
+                checked_name(component.match, f"the {entity_type} of a filter")  # type: ignore[arg-type]
+        item = "client quotas"
+        with self._call(timeout_s) as (cluster, deadline):
+            return request_driver.call_all(
+                cluster, [item], _Describe(quota_filter), request_driver.ToAny(), deadline, item
+            )[item]
+
+    def alter_client_quotas(
+        self,
+        alterations: Iterable[ClientQuotaAlteration],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[ClientQuotaEntity, None]:
+        """Set quotas, and remove those that are None (Kafka 2.6). By entity. Errors of items:
+        INVALID_REQUEST for a name or value that brokers do not take, … Raises OptionError."""
+        checked_flag(validate_only, "validate_only")
+        example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'
+        changes: dict[ClientQuotaEntity, Mapping[str, float | None]] = {}
+        for alteration in checked_list(alterations, ClientQuotaAlteration, "alterations", example):
+            if not isinstance(alteration, ClientQuotaAlteration) or not isinstance(
+                alteration.entity, ClientQuotaEntity
+            ):
+                raise OptionError(
+                    f"alterations is a list such as [{example}], got {alteration!r} in it"
+                )
+            entity, ops = alteration.entity, alteration.ops
+            if entity in changes:
+                raise OptionError(f"the quotas of {entity} are altered twice in one call")
+            for key, value in checked_mapping(ops, "ops", '"producer_byte_rate": 1048576').items():
+                checked_name(key, f"a quota of {entity}")
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                if value is not None and not (is_number and math.isfinite(value)):
+                    raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")
+            changes[entity] = ops
+        with self._call(timeout_s) as (cluster, deadline):
+            handler, lookup = _Alter(changes, validate_only), request_driver.ToController(cluster)
+            return request_driver.call_each(
+                cluster, changes, handler, lookup, deadline, "altering client quotas"
+            )

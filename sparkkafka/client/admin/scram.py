@@ -13,8 +13,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client import arguments
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.auth.sasl import MIN_ITERATIONS, salted_password
-from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
     Outcome,
@@ -22,7 +22,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToController,
     call_each,
 )
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import Results
 from sparkkafka.config.security.references import resolve_references
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
@@ -126,18 +125,6 @@ def _infos_or_error(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
     return _infos(row)
 
 
-def describe_user_scram_credentials(
-    cluster: Cluster, users: Iterable[str] | None, deadline: Deadline
-) -> Results[str, tuple[ScramCredentialInfo, ...]]:
-    """Describe the passwords of users; None: of all users with one, which may raise KafkaError."""
-    lookup, what = ToController(cluster), "reading SCRAM users"
-    if users is not None:
-        items: list[str | None] = [*arguments.checked_names(users, "users")]
-        return call_each(cluster, items, _Describe(), lookup, deadline, what)  # type: ignore[arg-type]
-    of_all_users = call_each(cluster, [None], _Describe(), lookup, deadline, what)[None]
-    return Results(dict(sorted(of_all_users.items())))
-
-
 # --- changing ---------------------------------------------------------------------------------
 
 
@@ -202,43 +189,6 @@ class _Alter(ApiHandler[tuple[str, str], None]):
         return self._changes[item] is None and code == ErrorCode.RESOURCE_NOT_FOUND
 
 
-def alter_user_scram_credentials(
-    cluster: Cluster, alterations: Iterable[Alteration], deadline: Deadline
-) -> Results[str, None]:
-    """Set and delete passwords. By user: the first error of several changes.
-
-    Raises OptionError for what cannot be an alteration, and for a reference that is not there.
-    """
-    example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
-    checked = arguments.checked_list(
-        alterations, UserScramCredentialDeletion, "alterations", example
-    )
-    for alteration in checked:
-        _check_alteration(alteration)
-    changes: dict[tuple[str, str], _Salted | None] = {}
-    for alteration in checked:
-        user, mechanism = alteration.user, alteration.mechanism
-        if (user, mechanism) in changes:
-            raise OptionError(f"user {user}: {mechanism} is altered twice in one call")
-        changes[user, mechanism] = (
-            _salt(alteration) if isinstance(alteration, UserScramCredentialUpsertion) else None
-        )
-    protocol = cluster.options.security.protocol
-    if any(changes.values()) and not protocol.endswith("SSL"):
-        log.warning(
-            "security.protocol=%s sends salted passwords in the clear, and whoever reads one can "
-            "log in with it: use SSL or SASL_SSL outside of a test",
-            protocol,
-        )
-    lookup = ToController(cluster)
-    what = "altering SCRAM users"
-    errors = call_each(cluster, changes, _Alter(changes), lookup, deadline, what).errors
-    outcome: dict[str, KafkaError | None] = {user: None for user, _ in changes}
-    for (user, _), error in errors.items():
-        outcome[user] = outcome[user] or error
-    return Results(outcome)
-
-
 def _check_alteration(alteration: Alteration) -> None:
     """Raise OptionError for what cannot be an alteration."""
     if not isinstance(alteration, UserScramCredentialUpsertion | UserScramCredentialDeletion):
@@ -279,3 +229,61 @@ def _salt(upsertion: UserScramCredentialUpsertion) -> _Salted:
             f"user {upsertion.user}: the password has a character that UTF-8 cannot write"
         ) from None
     return _Salted(upsertion.iterations, SecretBytes(salt), salted)
+
+
+class ScramAdmin(AdminCalls):
+    """The calls of `Admin` about SCRAM users."""
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None, *, timeout_s: float | None = None
+    ) -> Results[str, tuple[ScramCredentialInfo, ...]]:
+        """Return mechanism and iterations of each user's SCRAM passwords (Kafka 2.7).
+
+        `users` None: of all users that have one; a failure then raises KafkaError. A named user
+        without a password has the error RESOURCE_NOT_FOUND."""
+        with self._call(timeout_s) as (cluster, deadline):
+            lookup, what = ToController(cluster), "reading SCRAM users"
+            if users is not None:
+                items: list[str | None] = [*arguments.checked_names(users, "users")]
+                return call_each(cluster, items, _Describe(), lookup, deadline, what)  # type: ignore[arg-type]
+            of_all_users = call_each(cluster, [None], _Describe(), lookup, deadline, what)[None]
+            return Results(dict(sorted(of_all_users.items())))
+
+    def alter_user_scram_credentials(
+        self, alterations: Iterable[Alteration], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Set passwords (UserScramCredentialUpsertion), salted here, and delete them
+        (UserScramCredentialDeletion). By user.
+
+        Errors of items: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, … of the first change that
+        failed. Raises OptionError, also for a reference that is not there.
+        """
+        example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
+        checked = arguments.checked_list(
+            alterations, UserScramCredentialDeletion, "alterations", example
+        )
+        for alteration in checked:
+            _check_alteration(alteration)
+        changes: dict[tuple[str, str], _Salted | None] = {}
+        for alteration in checked:
+            user, mechanism = alteration.user, alteration.mechanism
+            if (user, mechanism) in changes:
+                raise OptionError(f"user {user}: {mechanism} is altered twice in one call")
+            changes[user, mechanism] = (
+                _salt(alteration) if isinstance(alteration, UserScramCredentialUpsertion) else None
+            )
+        with self._call(timeout_s) as (cluster, deadline):
+            protocol = cluster.options.security.protocol
+            if any(changes.values()) and not protocol.endswith("SSL"):
+                log.warning(
+                    "security.protocol=%s sends salted passwords in the clear, and whoever reads "
+                    "one can log in with it: use SSL or SASL_SSL outside of a test",
+                    protocol,
+                )
+            lookup = ToController(cluster)
+            what = "altering SCRAM users"
+            errors = call_each(cluster, changes, _Alter(changes), lookup, deadline, what).errors
+            outcome: dict[str, KafkaError | None] = {user: None for user, _ in changes}
+            for (user, _), error in errors.items():
+                outcome[user] = outcome[user] or error
+            return Results(outcome)

@@ -23,7 +23,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToCoordinator,
     call_each,
 )
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import coordinator_of
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
@@ -249,83 +248,116 @@ class _DeleteOffsets(_ShareHandler[str, None]):
         return f"DELETE on group {self._group_id} and READ on topic {item}"
 
 
-def list_share_groups(
-    cluster: Cluster, deadline: Deadline, *, states: Iterable[str] | None
-) -> Listing[GroupListing]:
-    """List the share groups of all brokers: see `groups.list_groups`."""
-    return groups.list_groups(
-        cluster,
-        deadline,
-        states=states,
-        types=["share"],
-        known_states=frozenset({"Dead", "Empty", "Stable"}),
-    )
+class ShareGroupAdmin(groups.GroupAdmin):
+    """The calls of `Admin` about share groups."""
 
+    def list_share_groups(
+        self, *, states: Iterable[str] | None = None, timeout_s: float | None = None
+    ) -> Listing[GroupListing]:
+        """List the share groups of all brokers, or only those in some states (Stable, Empty).
+        Share groups need Kafka 4.1.
 
-def describe_share_groups(
-    cluster: Cluster,
-    group_ids: Iterable[str],
-    deadline: Deadline,
-    *,
-    include_authorized_operations: bool = False,
-) -> Results[str, ShareGroupDescription]:
-    """Describe groups: state and members with their partitions."""
-    arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
-    handler = _DescribeShareGroups(cluster, include_authorized_operations)
-    items, lookup = (
-        arguments.checked_names(group_ids, "group_ids"),
-        ToCoordinator(cluster, FOR_GROUP),
-    )
-    return call_each(cluster, items, handler, lookup, deadline, "describing share groups")
+        A broker that fails is in `errors`, and what it coordinates is missing. Raises KafkaError if
+        all brokers fail, OptionError for an unknown state.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return groups.list_groups(
+                cluster,
+                deadline,
+                states=states,
+                types=["share"],
+                known_states=frozenset({"Dead", "Empty", "Stable"}),
+            )
 
+    def describe_share_groups(
+        self,
+        group_ids: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, ShareGroupDescription]:
+        """Describe share groups: state, and members with their partitions. By group id. A group
+        that does not exist, or is of another kind, is a BrokerError GROUP_ID_NOT_FOUND."""
+        arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
+        with self._call(timeout_s) as (cluster, deadline):
+            handler = _DescribeShareGroups(cluster, include_authorized_operations)
+            items, lookup = (
+                arguments.checked_names(group_ids, "group_ids"),
+                ToCoordinator(cluster, FOR_GROUP),
+            )
+            return call_each(cluster, items, handler, lookup, deadline, "describing share groups")
 
-def list_share_group_offsets(
-    cluster: Cluster,
-    group_id: str,
-    partitions: Iterable[TopicPartition] | None,
-    deadline: Deadline,
-) -> Results[TopicPartition, ShareGroupOffset | None]:
-    """List the group's offsets: in all partitions where it has begun, or those of `partitions`,
-    which are None where it has not."""
-    arguments.checked_name(group_id, "group_id")
-    items = None if partitions is None else arguments.checked_partitions(partitions, "partitions")
-    handler, lookup = _DescribeOffsets(items), ToCoordinator(cluster, FOR_GROUP)
-    what = f"listing the offsets of share group {group_id!r}"
-    outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
-    results: dict[TopicPartition, Any] = dict.fromkeys(items or ())
-    for tp, outcome in outcomes.items():
-        where = f"{handler.request_type.API_NAME} of {tp} of group {group_id!r}"
-        if outcome.code:
-            results[tp] = BrokerError(outcome.code, where, outcome.message)
-        elif outcome.value is not None or items is not None:
-            results[tp] = outcome.value
-    return Results(results)
+    def describe_share_group(
+        self, group_id: str, *, timeout_s: float | None = None
+    ) -> ShareGroupDescription:
+        """Describe one group; its error is raised."""
+        return self.describe_share_groups([group_id], timeout_s=timeout_s)[group_id]
 
+    def delete_share_groups(
+        self, group_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Delete groups without members, with all their offsets. By group id. Errors of
+        items: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
+        return self.delete_consumer_groups(group_ids, timeout_s=timeout_s)
 
-def alter_share_group_offsets(
-    cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int], deadline: Deadline
-) -> Results[TopicPartition, None]:
-    """Set the group's offsets. Raises OptionError for a negative one."""
-    arguments.checked_name(group_id, "group_id")
-    items = {}
-    for key, offset in arguments.checked_mapping(
-        offsets, "offsets", 'TopicPartition("orders", 0): 100'
-    ).items():
-        tp = arguments.checked_partition(key, "offsets")
-        items[tp] = arguments.checked_int(offset, f"offsets: the offset of {tp}")
-        if not 0 <= items[tp] < 1 << 63:
-            raise OptionError(f"offsets: the offset of {tp} is not negative, got {offset}")
-    handler, lookup = _AlterOffsets(group_id, items), coordinator_of(cluster, group_id)
-    what = f"setting the offsets of share group {group_id!r}"
-    return call_each(cluster, items, handler, lookup, deadline, what)
+    def list_share_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, ShareGroupOffset | None]:
+        """List the group's offsets: in all partitions that it has read, or in `partitions` (None:
+        it has not begun there). Raises KafkaError if the group does not exist or cannot be read."""
+        arguments.checked_name(group_id, "group_id")
+        items = (
+            None if partitions is None else arguments.checked_partitions(partitions, "partitions")
+        )
+        with self._call(timeout_s) as (cluster, deadline):
+            handler, lookup = _DescribeOffsets(items), ToCoordinator(cluster, FOR_GROUP)
+            what = f"listing the offsets of share group {group_id!r}"
+            outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
+            results: dict[TopicPartition, Any] = dict.fromkeys(items or ())
+            for tp, outcome in outcomes.items():
+                where = f"{handler.request_type.API_NAME} of {tp} of group {group_id!r}"
+                if outcome.code:
+                    results[tp] = BrokerError(outcome.code, where, outcome.message)
+                elif outcome.value is not None or items is not None:
+                    results[tp] = outcome.value
+            return Results(results)
 
+    def alter_share_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        timeout_s: float | None = None,
+    ) -> Results[TopicPartition, None]:
+        """Set the offsets from which a group resumes reading; it must exist and have no members.
+        Errors of items: NON_EMPTY_GROUP, UnknownTopicError, … Raises OptionError for a negative
+        offset."""
+        arguments.checked_name(group_id, "group_id")
+        items = {}
+        for key, offset in arguments.checked_mapping(
+            offsets, "offsets", 'TopicPartition("orders", 0): 100'
+        ).items():
+            tp = arguments.checked_partition(key, "offsets")
+            items[tp] = arguments.checked_int(offset, f"offsets: the offset of {tp}")
+            if not 0 <= items[tp] < 1 << 63:
+                raise OptionError(f"offsets: the offset of {tp} is not negative, got {offset}")
+        with self._call(timeout_s) as (cluster, deadline):
+            handler, lookup = _AlterOffsets(group_id, items), coordinator_of(cluster, group_id)
+            what = f"setting the offsets of share group {group_id!r}"
+            return call_each(cluster, items, handler, lookup, deadline, what)
 
-def delete_share_group_offsets(
-    cluster: Cluster, group_id: str, topics: Iterable[str], deadline: Deadline
-) -> Results[str, None]:
-    """Delete the group's offsets in topics, by topic."""
-    arguments.checked_name(group_id, "group_id")
-    items, handler = arguments.checked_names(topics, "topics"), _DeleteOffsets(group_id)
-    what = f"deleting offsets of share group {group_id!r}"
-    lookup = coordinator_of(cluster, group_id)
-    return call_each(cluster, items, handler, lookup, deadline, what)
+    def delete_share_group_offsets(
+        self, group_id: str, topics: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Delete the offsets of topics in a group without members: it then begins as in new topics.
+        By topic. Errors of items: NON_EMPTY_GROUP, UnknownTopicError, and so on."""
+        arguments.checked_name(group_id, "group_id")
+        items, handler = arguments.checked_names(topics, "topics"), _DeleteOffsets(group_id)
+        what = f"deleting offsets of share group {group_id!r}"
+        with self._call(timeout_s) as (cluster, deadline):
+            lookup = coordinator_of(cluster, group_id)
+            return call_each(cluster, items, handler, lookup, deadline, what)

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.arguments import checked_int, checked_names, checked_principal
-from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToAny, call_all
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol import messages
 from sparkkafka.secret import Secret, SecretBytes
@@ -68,123 +67,6 @@ class _SingleRequest(ApiHandler[str, T]):
         return [(item, Outcome(code, None if code else self._read(response))) for item in items]
 
 
-def _call(
-    cluster: Cluster, what: str, request: Any, read: Callable[[Any], T], deadline: Deadline
-) -> T:
-    """Send the request to any broker and return what `read` makes of the response. `what` names the
-    operation in errors. Raises KafkaError."""
-    handler = _SingleRequest(request, read)
-    return call_all(cluster, [what], handler, ToAny(), deadline, what)[what]
-
-
-def create_delegation_token(
-    cluster: Cluster,
-    deadline: Deadline,
-    *,
-    owner: str | None,
-    renewers: Iterable[str],
-    max_lifetime_ms: int | None,
-) -> DelegationToken:
-    """Create a token. Raises OptionError, KafkaError."""
-    owner_type, owner_name = (None, None) if owner is None else checked_principal(owner, "owner")
-    renewer_principals = [
-        checked_principal(user, "each of renewers") for user in checked_names(renewers, "renewers")
-    ]
-    request = messages.CreateDelegationTokenRequest(
-        owner_principal_type=owner_type,
-        owner_principal_name=owner_name,
-        renewers=[
-            messages.CreatableRenewers(principal_type=kind, principal_name=name)
-            for kind, name in renewer_principals
-        ],
-        max_lifetime_ms=_checked_period(max_lifetime_ms, "max_lifetime_ms"),
-    )
-
-    def read(response: Any) -> DelegationToken:
-        times_ms = (
-            response.issue_timestamp_ms,
-            response.expiry_timestamp_ms,
-            response.max_timestamp_ms,
-        )
-        return _make_token(response, renewer_principals, times_ms)
-
-    return _call(cluster, "getting a delegation token", request, read, deadline)
-
-
-def renew_delegation_token(
-    cluster: Cluster, token: DelegationToken, deadline: Deadline, *, renew_period_ms: int | None
-) -> int:
-    """Renew a token. Returns its new expiry time, ms since 1970. Raises OptionError, KafkaError."""
-    period = {"renew_period_ms": _checked_period(renew_period_ms, "renew_period_ms")}
-    return _change_expiry(
-        cluster, token, "renewing", messages.RenewDelegationTokenRequest, period, deadline
-    )
-
-
-def expire_delegation_token(
-    cluster: Cluster, token: DelegationToken, deadline: Deadline, *, expiry_period_ms: int | None
-) -> int:
-    """End a token, now (None) or later. Returns its new expiry time, ms since 1970. Raises
-    OptionError, KafkaError."""
-    period = {"expiry_time_period_ms": _checked_period(expiry_period_ms, "expiry_period_ms")}
-    return _change_expiry(
-        cluster, token, "ending", messages.ExpireDelegationTokenRequest, period, deadline
-    )
-
-
-def _change_expiry(
-    cluster: Cluster,
-    token: DelegationToken,
-    doing: str,
-    request_type: type[Any],
-    period: dict[str, int],
-    deadline: Deadline,
-) -> int:
-    """Renew or expire a token. Returns the new expiry time, ms since 1970.
-
-    `doing` is the verb for errors, `period` the field of the request that has the period in ms.
-    """
-    if not isinstance(token, DelegationToken):
-        raise OptionError(
-            "token is a DelegationToken, of create_delegation_token or describe_delegation_tokens, "
-            f"got {type(token).__name__}"
-        )
-
-    request = request_type(hmac=token.hmac.reveal(), **period)  # its repr hides the HMAC
-    what = f"{doing} delegation token {token.token_id}"
-    return _call(
-        cluster, what, request, lambda response: int(response.expiry_timestamp_ms), deadline
-    )
-
-
-def describe_delegation_tokens(
-    cluster: Cluster, owners: Iterable[str] | None, deadline: Deadline
-) -> list[DelegationToken]:
-    """List the tokens of these owners (None: all that this user may see). Raises OptionError,
-    KafkaError."""
-    request = messages.DescribeDelegationTokenRequest(owners=None)
-    if owners is not None:
-        principals = [
-            checked_principal(owner, "each of owners") for owner in checked_names(owners, "owners")
-        ]
-        request.owners = [
-            messages.DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
-            for kind, name in principals
-        ]
-
-    def read(response: Any) -> list[DelegationToken]:
-        return [
-            _make_token(
-                token,
-                [(user.principal_type, user.principal_name) for user in token.renewers],
-                (token.issue_timestamp, token.expiry_timestamp, token.max_timestamp),
-            )
-            for token in response.tokens
-        ]
-
-    return _call(cluster, "reading delegation tokens", request, read, deadline)
-
-
 def _make_token(
     response: Any, renewers: Iterable[tuple[str, str]], times_ms: tuple[int, int, int]
 ) -> DelegationToken:
@@ -211,3 +93,138 @@ def _checked_period(period: int | None, argument: str) -> int:
     if not 0 < period_ms < 1 << 63:
         raise OptionError(f"{argument} is a number of ms above 0, got {period_ms}")
     return period_ms
+
+
+class TokenAdmin(AdminCalls):
+    """The calls of `Admin` about delegation tokens."""
+
+    def create_delegation_token(
+        self,
+        *,
+        owner: str | None = None,
+        renewers: Iterable[str] = (),
+        max_lifetime_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> DelegationToken:
+        """Create a delegation token for this user, or for an owner (User:alice; Kafka 3.3, needs
+        CREATE_TOKENS on the user). `renewers` may renew it beside its owner. It ends for good after
+        `max_lifetime_ms` (None: delegation.token.max.lifetime.ms of the brokers).
+
+        Raises OptionError, and KafkaError: DELEGATION_TOKEN_AUTH_DISABLED,
+        DELEGATION_TOKEN_REQUEST_NOT_ALLOWED for a connection without a login, …
+        """
+        owner_type, owner_name = (
+            (None, None) if owner is None else checked_principal(owner, "owner")
+        )
+        renewer_principals = [
+            checked_principal(user, "each of renewers")
+            for user in checked_names(renewers, "renewers")
+        ]
+        request = messages.CreateDelegationTokenRequest(
+            owner_principal_type=owner_type,
+            owner_principal_name=owner_name,
+            renewers=[
+                messages.CreatableRenewers(principal_type=kind, principal_name=name)
+                for kind, name in renewer_principals
+            ],
+            max_lifetime_ms=_checked_period(max_lifetime_ms, "max_lifetime_ms"),
+        )
+
+        def read(response: Any) -> DelegationToken:
+            times_ms = (
+                response.issue_timestamp_ms,
+                response.expiry_timestamp_ms,
+                response.max_timestamp_ms,
+            )
+            return _make_token(response, renewer_principals, times_ms)
+
+        return self._send("getting a delegation token", request, read, timeout_s)
+
+    def renew_delegation_token(
+        self,
+        token: DelegationToken,
+        *,
+        renew_period_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Extend a token to `renew_period_ms` from now (None: delegation.token.expiry.time.ms of
+        the brokers), but not beyond its `max_timestamp_ms`. Returns when it ends, ms since 1970.
+        Raises KafkaError: DELEGATION_TOKEN_EXPIRED, …"""
+        period = {"renew_period_ms": _checked_period(renew_period_ms, "renew_period_ms")}
+        return self._change_expiry(
+            token, "renewing", messages.RenewDelegationTokenRequest, period, timeout_s
+        )
+
+    def expire_delegation_token(
+        self,
+        token: DelegationToken,
+        *,
+        expiry_period_ms: int | None = None,
+        timeout_s: float | None = None,
+    ) -> int:
+        """End a token: after `expiry_period_ms`, or (None) now. Returns when it ends, ms since
+        1970. Raises KafkaError."""
+        period = {"expiry_time_period_ms": _checked_period(expiry_period_ms, "expiry_period_ms")}
+        return self._change_expiry(
+            token, "ending", messages.ExpireDelegationTokenRequest, period, timeout_s
+        )
+
+    def describe_delegation_tokens(
+        self, owners: Iterable[str] | None = None, *, timeout_s: float | None = None
+    ) -> list[DelegationToken]:
+        """List the tokens of these owners (User:alice), or all that this user may see: its own,
+        those it may renew, and those on which it has DESCRIBE. Raises KafkaError."""
+        request = messages.DescribeDelegationTokenRequest(owners=None)
+        if owners is not None:
+            principals = [
+                checked_principal(owner, "each of owners")
+                for owner in checked_names(owners, "owners")
+            ]
+            request.owners = [
+                messages.DescribeDelegationTokenOwner(principal_type=kind, principal_name=name)
+                for kind, name in principals
+            ]
+
+        def read(response: Any) -> list[DelegationToken]:
+            return [
+                _make_token(
+                    token,
+                    [(user.principal_type, user.principal_name) for user in token.renewers],
+                    (token.issue_timestamp, token.expiry_timestamp, token.max_timestamp),
+                )
+                for token in response.tokens
+            ]
+
+        return self._send("reading delegation tokens", request, read, timeout_s)
+
+    def _change_expiry(
+        self,
+        token: DelegationToken,
+        doing: str,
+        request_type: type[Any],
+        period: dict[str, int],
+        timeout_s: float | None,
+    ) -> int:
+        """Renew or expire a token. Returns the new expiry time, ms since 1970.
+
+        `doing` is the verb for errors, `period` the field of the request that has the period in ms.
+        """
+        if not isinstance(token, DelegationToken):
+            raise OptionError(
+                "token is a DelegationToken, of create_delegation_token or "
+                f"describe_delegation_tokens, got {type(token).__name__}"
+            )
+        request = request_type(hmac=token.hmac.reveal(), **period)  # its repr hides the HMAC
+        what = f"{doing} delegation token {token.token_id}"
+        return self._send(
+            what, request, lambda response: int(response.expiry_timestamp_ms), timeout_s
+        )
+
+    def _send(
+        self, what: str, request: Any, read: Callable[[Any], T], timeout_s: float | None
+    ) -> T:
+        """Send the request to any broker and return what `read` makes of the response. `what` names
+        the operation in errors. Raises KafkaError."""
+        handler = _SingleRequest(request, read)
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_all(cluster, [what], handler, ToAny(), deadline, what)[what]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     NO_VERSION,
@@ -288,36 +289,6 @@ class _Describe(ApiHandler[str, TopicDescription]):
         return None
 
 
-def describe_topics(
-    cluster: Cluster,
-    topic_names: Iterable[str],
-    deadline: Deadline,
-    *,
-    include_authorized_operations: bool = False,
-) -> Results[str, TopicDescription]:
-    """Describe topics: partitions, leaders and replicas. An unknown topic fails immediately."""
-    arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
-    handler = _Describe(include_authorized_operations)
-    items = arguments.checked_names(topic_names, "topic_names")
-    return call_each(cluster, items, handler, ToAny(), deadline, "describing topics")
-
-
-def list_topics(
-    cluster: Cluster, deadline: Deadline, *, include_internal: bool = False
-) -> dict[str, TopicListing]:
-    """List all topics that this user may see, by name."""
-    arguments.checked_flag(include_internal, "include_internal")
-    request = messages.MetadataRequest(topics=None, allow_auto_topic_creation=False)
-    response = cluster.call(request, deadline=deadline, what="listing topics")
-    return {
-        row.name: TopicListing(row.name, topic_id_text(row.topic_id), row.is_internal)
-        for row in sorted(response.topics, key=lambda row: str(row.name))
-        if row.name
-        and row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is being deleted
-        and (include_internal or not row.is_internal)
-    }
-
-
 def _description(row: Any) -> TopicDescription:
     """Read a topic of a Metadata response."""
     return TopicDescription(
@@ -415,3 +386,83 @@ def wait_for_leaders(
         cause = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"Metadata of topic {name}")
         errors[name].__cause__ = cause
     return errors
+
+
+class TopicAdmin(AdminCalls):
+    """The calls of `Admin` about topics."""
+
+    def create_topics(
+        self,
+        new_topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, None]:
+        """Create topics and wait until all their partitions have leaders. By topic name.
+
+        `validate_only` creates nothing, it only checks. Errors of items: TOPIC_ALREADY_EXISTS,
+        INVALID_REPLICATION_FACTOR, INVALID_CONFIG, … OptionError for a name that is there twice.
+        """
+        with self._call(timeout_s) as (cluster, deadline):
+            return create_topics(cluster, new_topics, deadline, validate_only=validate_only)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        configs: Mapping[str, ConfigValue] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Create one topic; its error is raised. Numbers left out are the broker's defaults."""
+        configs = {} if configs is None else configs
+        new = NewTopic(name, partitions, replication_factor, configs=configs)
+        self.create_topics([new], timeout_s=timeout_s).all()
+
+    def delete_topics(
+        self, topic_names: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, None]:
+        """Delete topics and wait until brokers no longer show them. By topic name. Errors of items:
+        UnknownTopicError, TOPIC_DELETION_DISABLED, and so on."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return delete_topics(cluster, topic_names, deadline)
+
+    def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Delete one topic; its error is raised."""
+        self.delete_topics([name], timeout_s=timeout_s).all()
+
+    def describe_topics(
+        self,
+        topic_names: Iterable[str],
+        *,
+        include_authorized_operations: bool = False,
+        timeout_s: float | None = None,
+    ) -> Results[str, TopicDescription]:
+        """Describe topics: partitions with leaders, replicas and in-sync replicas. By topic name. A
+        topic that does not exist is an UnknownTopicError, without a wait."""
+        arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
+        handler = _Describe(include_authorized_operations)
+        items = arguments.checked_names(topic_names, "topic_names")
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_each(cluster, items, handler, ToAny(), deadline, "describing topics")
+
+    def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
+        """Describe one topic; its error is raised."""
+        return self.describe_topics([name], timeout_s=timeout_s)[name]
+
+    def list_topics(
+        self, *, include_internal: bool = False, timeout_s: float | None = None
+    ) -> dict[str, TopicListing]:
+        """List all topics that this user may see, sorted by name. Raises KafkaError."""
+        arguments.checked_flag(include_internal, "include_internal")
+        request = messages.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        with self._call(timeout_s) as (cluster, deadline):
+            response = cluster.call(request, deadline=deadline, what="listing topics")
+            return {
+                row.name: TopicListing(row.name, topic_id_text(row.topic_id), row.is_internal)
+                for row in sorted(response.topics, key=lambda row: str(row.name))
+                if row.name
+                and row.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is being deleted
+                and (include_internal or not row.is_internal)
+            }

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_TRANSACTION,
@@ -131,20 +132,6 @@ class _DescribeTransactions(ApiHandler[str, TransactionDescription]):
         )
 
 
-def describe_transactions(
-    cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
-) -> Results[str, TransactionDescription]:
-    """Describe transactional ids; TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
-    return call_each(
-        cluster,
-        arguments.checked_names(transactional_ids, "transactional_ids"),
-        _DescribeTransactions(cluster),
-        ToCoordinator(cluster, FOR_TRANSACTION),
-        deadline,
-        "describing transactions",
-    )
-
-
 class _DescribeKnown(_DescribeTransactions):
     """Describes transactional ids; None for one that its coordinator does not know."""
 
@@ -232,37 +219,6 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         return None
 
 
-def list_transactions(
-    cluster: Cluster,
-    deadline: Deadline,
-    *,
-    states: Iterable[str] | None = None,
-    producer_ids: Iterable[int] | None = None,
-    open_for_ms: int | None = None,
-    transactional_id_pattern: str | None = None,
-) -> Listing[TransactionListing]:
-    """List the transactional ids of all brokers, sorted.
-
-    With `open_for_ms`, only those whose transaction is open (OPEN_STATES) for longer than that.
-    Raises OptionError for an argument of the wrong kind.
-    """
-    states = None if states is None else arguments.checked_names(states, "states")
-    producer_ids = (
-        None if producer_ids is None else arguments.checked_ints(producer_ids, "producer_ids")
-    )
-    if open_for_ms is not None and arguments.checked_int(open_for_ms, "open_for_ms") < 0:
-        raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
-    if transactional_id_pattern is not None:
-        arguments.checked_name(transactional_id_pattern, "transactional_id_pattern")
-    handler = _ListTransactions(
-        list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
-    )
-    listed = lists_from_all_brokers(cluster, handler, deadline, "listing transactions")
-    # An id whose coordinator moved meanwhile is listed twice.
-    by_id = {listing.transactional_id: listing for listing in listed}
-    return Listing([by_id[transactional_id] for transactional_id in sorted(by_id)], listed.errors)
-
-
 def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
     """List the transactional ids, of all brokers, whose transaction is Ongoing and that this user
     may see.
@@ -302,19 +258,6 @@ class _Fence(ApiHandler[str, FencedProducer]):
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         value = FencedProducer(response.producer_id, response.producer_epoch)
         return [(item, Outcome(0, value)) for item in items]
-
-
-def fence_producers(
-    cluster: Cluster, transactional_ids: Iterable[str], deadline: Deadline
-) -> Results[str, FencedProducer]:
-    """Fence the producers with these transactional ids: their open transactions are aborted."""
-    outcome: dict[str, Any] = {}
-    for transactional_id in dict.fromkeys(
-        arguments.checked_names(transactional_ids, "transactional_ids")
-    ):
-        results = _fence(cluster, transactional_id, deadline)
-        outcome |= results.errors | results.values_by_item
-    return Results(outcome)
 
 
 def _fence(
@@ -444,36 +387,115 @@ _ABORT_MESSAGES: Mapping[int, str] = {
 }
 
 
-def abort_transaction(
-    cluster: Cluster,
-    partition: TopicPartition,
-    start_offset: int,
-    deadline: Deadline,
-) -> ProducerState:
-    """Abort the transaction that is open in a partition since `start_offset`, by a marker there.
+class TransactionAdmin(AdminCalls):
+    """The calls of `Admin` about transactions and producers."""
 
-    Returns the producer whose transaction it was. Raises BrokerError INVALID_TXN_STATE if no
-    transaction is open that began there, and other KafkaErrors.
-    """
-    tp = arguments.checked_partition(partition, "partition")
-    arguments.checked_int(start_offset, f"{tp}: start_offset")
-    producers = describe_producers(cluster, [tp], deadline)[tp]
-    for producer in producers:
-        if producer.transaction_start_offset == start_offset:
-            # The partition's leader takes a missing coordinator epoch for 0.
-            epoch = producer.coordinator_epoch or 0
-            handler = _Abort(producer.producer_id, producer.producer_epoch, epoch)
-            what = f"aborting the transaction of producer id {producer.producer_id} in {tp}"
-            call_each(cluster, [tp], handler, ToLeader(cluster), deadline, what).all()
-            return producer
-    starts = sorted(
-        producer.transaction_start_offset
-        for producer in producers
-        if producer.transaction_start_offset is not None
-    )
-    raise BrokerError(
-        ErrorCode.INVALID_TXN_STATE,
-        f"DescribeProducers of {tp}",
-        f"no transaction is open there since offset {start_offset}; open ones began at "
-        f"{', '.join(map(str, starts)) or 'no offset'}",
-    )
+    def list_transactions(
+        self,
+        *,
+        states: Iterable[str] | None = None,
+        producer_ids: Iterable[int] | None = None,
+        open_for_ms: int | None = None,
+        transactional_id_pattern: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Listing[TransactionListing]:
+        """List the transactional ids of all brokers (Kafka 3.0): those in some states (Ongoing,
+        Empty, …), of some producer ids, whose transaction is open for longer than `open_for_ms`
+        (Kafka 3.8), or that a regular expression of RE2 matches as a whole (Kafka 4.1).
+
+        `open_for_ms` leaves out transactions that are not open (Empty, CompleteCommit, …); brokers,
+        and so other clients, list these too.
+
+        A broker that fails is in `errors`. Raises KafkaError if all brokers fail.
+        """
+        states = None if states is None else arguments.checked_names(states, "states")
+        producer_ids = (
+            None if producer_ids is None else arguments.checked_ints(producer_ids, "producer_ids")
+        )
+        if open_for_ms is not None and arguments.checked_int(open_for_ms, "open_for_ms") < 0:
+            raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
+        if transactional_id_pattern is not None:
+            arguments.checked_name(transactional_id_pattern, "transactional_id_pattern")
+        handler = _ListTransactions(
+            list(states or ()), list(producer_ids or ()), open_for_ms, transactional_id_pattern
+        )
+        with self._call(timeout_s) as (cluster, deadline):
+            listed = lists_from_all_brokers(cluster, handler, deadline, "listing transactions")
+            # An id whose coordinator moved meanwhile is listed twice.
+            by_id = {listing.transactional_id: listing for listing in listed}
+            return Listing(
+                [by_id[transactional_id] for transactional_id in sorted(by_id)], listed.errors
+            )
+
+    def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, TransactionDescription]:
+        """Describe transactions: state, producer, age and partitions (Kafka 3.0). By transactional
+        id. One that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_each(
+                cluster,
+                arguments.checked_names(transactional_ids, "transactional_ids"),
+                _DescribeTransactions(cluster),
+                ToCoordinator(cluster, FOR_TRANSACTION),
+                deadline,
+                "describing transactions",
+            )
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
+        """Describe the producers that each partition's leader knows, and the offset since which
+        their transactions are open (Kafka 2.8)."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return describe_producers(cluster, partitions, deadline)
+
+    def abort_transaction(
+        self, partition: TopicPartition, start_offset: int, *, timeout_s: float | None = None
+    ) -> ProducerState:
+        """Abort the transaction that is open in a partition since `start_offset`, as
+        `describe_producers` returns it. Returns the producer whose transaction it was.
+
+        This is for a hanging transaction, which blocks readers with read_committed and which its
+        coordinator no longer knows: the leader writes an abort marker into this partition without a
+        request to the coordinator. A transaction that is still in progress would be aborted in this
+        partition only, and may be committed in others: use `fence_producers` for it. Raises
+        BrokerError INVALID_TXN_STATE if no open transaction began there, other KafkaErrors.
+        """
+        tp = arguments.checked_partition(partition, "partition")
+        arguments.checked_int(start_offset, f"{tp}: start_offset")
+        with self._call(timeout_s) as (cluster, deadline):
+            producers = describe_producers(cluster, [tp], deadline)[tp]
+            for producer in producers:
+                if producer.transaction_start_offset == start_offset:
+                    # The partition's leader takes a missing coordinator epoch for 0.
+                    epoch = producer.coordinator_epoch or 0
+                    handler = _Abort(producer.producer_id, producer.producer_epoch, epoch)
+                    what = f"aborting the transaction of producer id {producer.producer_id} in {tp}"
+                    call_each(cluster, [tp], handler, ToLeader(cluster), deadline, what).all()
+                    return producer
+            starts = sorted(
+                producer.transaction_start_offset
+                for producer in producers
+                if producer.transaction_start_offset is not None
+            )
+            raise BrokerError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"DescribeProducers of {tp}",
+                f"no transaction is open there since offset {start_offset}; open ones began at "
+                f"{', '.join(map(str, starts)) or 'no offset'}",
+            )
+
+    def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> Results[str, FencedProducer]:
+        """Fence the producers with these ids, and abort their open transactions. By
+        transactional id."""
+        outcome: dict[str, Any] = {}
+        with self._call(timeout_s) as (cluster, deadline):
+            for transactional_id in dict.fromkeys(
+                arguments.checked_names(transactional_ids, "transactional_ids")
+            ):
+                results = _fence(cluster, transactional_id, deadline)
+                outcome |= results.errors | results.values_by_item
+            return Results(outcome)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from sparkkafka import errors
-from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     FOR_GROUP,
@@ -82,7 +81,7 @@ _HINTS: Mapping[int, str] = {
 _UNKNOWN = frozenset(
     {errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, errors.ErrorCode.UNKNOWN_TOPIC_ID}
 )
-_NO_GROUP = frozenset({errors.ErrorCode.GROUP_ID_NOT_FOUND})
+NO_GROUP = frozenset({errors.ErrorCode.GROUP_ID_NOT_FOUND})
 """Kafka answers that a group that does not exist (or is a share group) has no offsets; franz-go's
 kfake answers with this error."""
 
@@ -135,7 +134,7 @@ class FetchOffsets(OffsetsHandler):
 class _FetchIfAny(FetchOffsets):
     """As `FetchOffsets`, with None also for a group that does not exist."""
 
-    empty_codes = _NO_GROUP
+    empty_codes = NO_GROUP
 
 
 class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
@@ -172,7 +171,7 @@ class _FetchAllOrFail(FetchAllOffsets):
     """As `FetchAllOffsets`, but fails if one offset has an error: the response may lack others of
     the same transaction."""
 
-    empty_codes = _NO_GROUP
+    empty_codes = NO_GROUP
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for group, outcome in super().read(response, items):
@@ -499,114 +498,3 @@ def commit_group_offsets(
     handler = CommitOffsets(group_id, offsets, cluster, topic_ids)
     lookup = ToCoordinatorOfReader(cluster, handler, topic_ids or {})
     call_all(cluster, offsets, handler, lookup, deadline, what)
-
-
-# --- Admin: an error for each partition -----------------------------------------------------------
-
-
-def list_consumer_group_offsets(
-    cluster: Cluster,
-    group_id: str,
-    partitions: Iterable[TopicPartition] | None,
-    deadline: Deadline,
-    *,
-    require_stable: bool = False,
-) -> Results[TopicPartition, OffsetAndMetadata | None]:
-    """Fetch the offset of each partition, None if the group has none; without `partitions`, all
-    offsets.
-
-    `require_stable` waits for open transactions that commit offsets (Kafka 2.5). Raises KafkaError
-    if all offsets are fetched and the response has an error for the group.
-    """
-    arguments.checked_name(group_id, "group_id")
-    arguments.checked_flag(require_stable, "require_stable")
-    found: dict[TopicPartition, OffsetAndMetadata | errors.KafkaError | None] = {}
-    if partitions is None:
-        handler, lookup = FetchAllOffsets(require_stable), ToCoordinator(cluster, FOR_GROUP)
-        what = f"looking up the offsets of group {group_id!r}"
-        outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
-        found = {
-            tp: outcome.value
-            for tp, outcome in outcomes.items()
-            if not outcome.code and outcome.value
-        }
-        # Partitions with an error are fetched again by name, with retries.
-        chosen = [tp for tp, outcome in outcomes.items() if outcome.code]
-    else:
-        chosen = arguments.checked_partitions(partitions, "partitions")
-    results = _call_each_partition(
-        cluster, chosen, FetchOffsets(group_id, require_stable), deadline, "looking up the offsets"
-    )
-    return Results(found | results.errors | results.values_by_item)
-
-
-def alter_consumer_group_offsets(
-    cluster: Cluster,
-    group_id: str,
-    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-    deadline: Deadline,
-) -> Results[TopicPartition, None]:
-    """Set the offsets of a group that has no members at the moment.
-
-    Raises OptionError for a negative offset.
-    """
-    arguments.checked_name(group_id, "group_id")
-    chosen = {}
-    for key, offset in arguments.checked_mapping(
-        offsets, "offsets", 'TopicPartition("orders", 0): 100'
-    ).items():
-        tp = arguments.checked_partition(key, "offsets")
-        chosen[tp] = arguments.offset_to_commit(tp, offset, "offsets")
-    return _call_each_partition(
-        cluster, chosen, CommitOffsets(group_id, chosen), deadline, "setting the offsets"
-    )
-
-
-class _DeleteOffsets(OffsetsHandler):
-    request_type = messages.OffsetDeleteRequest
-    final_codes = frozenset({errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    done_codes = _NO_GROUP  # a group is deleted with its last offset
-
-    def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetDeleteRequest:
-        return messages.OffsetDeleteRequest(
-            group_id=self.group_id,
-            topics=[
-                messages.OffsetDeleteRequestTopic(
-                    name=name,
-                    partitions=[
-                        messages.OffsetDeleteRequestPartition(partition_index=number)
-                        for number in numbers
-                    ],
-                )
-                for name, numbers in by_topic(items).items()
-            ],
-        )
-
-    def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        return partition_outcomes(response)
-
-    def needed_acl(self, item: TopicPartition) -> str:
-        return f"DELETE on group {self.group_id} and READ on topic {item.topic}"
-
-
-def delete_consumer_group_offsets(
-    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], deadline: Deadline
-) -> Results[TopicPartition, None]:
-    """Delete a group's offsets; brokers refuse those of topics to which members subscribe."""
-    arguments.checked_name(group_id, "group_id")
-    chosen = arguments.checked_partitions(partitions, "partitions")
-    handler = _DeleteOffsets(group_id)
-    return _call_each_partition(cluster, chosen, handler, deadline, "deleting offsets")
-
-
-def _call_each_partition(
-    cluster: Cluster,
-    partitions: Iterable[TopicPartition],
-    handler: OffsetsHandler,
-    deadline: Deadline,
-    doing: str,
-) -> Results[TopicPartition, Any]:
-    """Call the coordinator for these partitions, with an error for each."""
-    what = f"{doing} of group {handler.group_id!r}"
-    lookup = coordinator_of(cluster, handler.group_id)
-    return call_each(cluster, partitions, handler, lookup, deadline, what)
