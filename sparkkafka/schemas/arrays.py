@@ -163,17 +163,18 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def repeated_key_codes(keys: pa.Array, counts: Ints) -> Ints | None:
-    """Return a code for each key of a map, equal for equal keys of one map; None if no map has a
-    key twice. `counts`: how many keys each map has."""
+def repeated_keys(keys: pa.Array, counts: Ints) -> Ints:
+    """Return the indexes of keys that come again in their map. `counts`: how many keys each map
+    has."""
     max_items = int(counts.max(initial=0))
     has_bytes = pa.types.is_string(keys.type) or pa.types.is_binary(keys.type)
     if max_items < 2 or (has_bytes and not _may_repeat(keys, counts, max_items)):
-        return None
+        return np.zeros(0, np.int64)
     coded = keys.dictionary_encode()
-    codes: Ints = _maps_of(counts) * len(coded.dictionary) + arrow.to_numpy(coded.indices)
-    ordered = np.sort(codes)
-    return codes if (ordered[1:] == ordered[:-1]).any() else None
+    codes = _maps_of(counts) * len(coded.dictionary) + arrow.to_numpy(coded.indices)
+    order = np.argsort(codes, kind="stable")
+    repeated: Ints = order[:-1][np.diff(codes[order]) == 0]
+    return repeated
 
 
 def _maps_of(counts: Ints) -> Ints:

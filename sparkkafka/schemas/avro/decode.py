@@ -35,7 +35,7 @@ from sparkkafka.schemas.arrays import (
     is_utf8,
     null_outside,
     offsets_of,
-    repeated_key_codes,
+    repeated_keys,
     spread,
 )
 from sparkkafka.schemas.avro.cursor import Chunk, Cursor
@@ -513,13 +513,12 @@ class MapDecoder(ArrayDecoder):
 
     def _make_lists(self, counts: Ints, values: pa.Array) -> pa.Array:
         """Keep the last of a map's entries with the same key."""
-        codes = repeated_key_codes(values.field(0), counts)
-        if codes is not None:
-            map_of = np.repeat(np.arange(len(counts)), counts)
-            _, from_the_end = np.unique(codes[::-1], return_index=True)
-            kept = np.sort(len(values) - 1 - from_the_end)
-            values = values.take(from_numpy(kept.astype(np.int64)))
-            counts = np.bincount(map_of[kept], minlength=len(counts))
+        repeated = repeated_keys(values.field(0), counts)
+        if len(repeated):
+            is_last = np.ones(len(values), np.bool_)
+            is_last[repeated] = False
+            values = values.take(from_numpy(np.flatnonzero(is_last)))
+            counts = np.diff(offsets_of(is_last)[offsets_of(counts)])
         return super()._make_lists(counts, values)
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import binascii
 import bisect
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Set
+from copy import copy
 from functools import cached_property
 from typing import Any, Final
 
@@ -25,14 +27,22 @@ from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas import arrays
 from sparkkafka.schemas.bounds import bytes_per_value
+from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
     Normalizer,
     UnfitError,
+    make_writer,
     max_item_bytes,
     may_take_too_much,
 )
-from sparkkafka.schemas.json.object_fields import OtherFields, Spans, object_fields, other_fields
+from sparkkafka.schemas.json.object_fields import (
+    OtherFields,
+    Spans,
+    compact,
+    object_fields,
+    other_fields,
+)
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
@@ -44,6 +54,9 @@ MAX_ROWS_AFTER_FAILURE: Final = 1024
 MAX_BLOCK_BYTES: Final = 16 << 20
 CALL_COST_ROWS: Final = 256
 """A call of the fast reader costs as much as it takes to read this number of rows."""
+MAX_APART: Final = 3
+"""How many times the fields that pyarrow's reader cannot read in some rows are read apart."""
+_PARSED_BYTES: Final = 1 << 16
 MAX_FAILED_READS: Final = 2
 """Once the fast reader has read this multiple of a batch's rows in vain, the remaining rows are
 read one by one: they are full of what it cannot read."""
@@ -53,46 +66,59 @@ class JsonDecoder:
     """Decodes JSON texts into the values of one node. `Normalizer` explains `with_rest`, `exact`.
 
     normalizer: normalizes texts one by one. normalized: reads normalized texts, many at once. raw:
-    reads texts as they are, many at once; None if pyarrow's reader lacks one of the types.
-    complete: as raw, but, if the rest or exactness needs it, fails if a text has a field that the
-    type lacks.
+    reads texts as they are, many at once; None if pyarrow's reader cannot read all that is not
+    apart. complete: as raw, but, if the rest or exactness needs it, fails if a text has a field
+    that the type lacks.
 
     maps: those of the outermost fields that are maps. raw and complete read each as a list.
-    separate_fields: the other outermost fields whose types pyarrow's reader lacks, each with a
-    decoder. With the rest or exactness there are none.
+    separate_fields: the other outermost fields that pyarrow's reader does not read. With exactness,
+    there are none; with the rest, none that have fields or items themselves.
     """
 
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
         self.type = root.type
+        self._root = root
         self._row_bytes = bytes_per_value(root.type)
         self.with_rest = with_rest
         self.exact = exact
         self.normalizer = Normalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
-        checks_fields = with_rest or exact
+        self._plan(frozenset())
+
+    def apart(self, names: Collection[str]) -> JsonDecoder:
+        """Return a decoder of the same values that reads these outermost fields apart, too."""
+        decoder = copy(self)
+        decoder._plan(self.separate_fields.keys() | names)
+        return decoder
+
+    def _plan(self, apart: Set[str]) -> None:
+        """Plan which fields are read apart: these, and those that pyarrow's reader cannot read."""
+        root = self._root
         readable = {}
         self.maps: list[str] = []
-        self.separate_fields: dict[str, JsonDecoder] = {}
+        self.separate_fields: dict[str, _SeparateField] = {}
         for name, node in root.children.items() if root.kind == Kind.STRUCT else ():
-            if node.kind == Kind.MAP and _can_read_raw(node.item):
+            if name not in apart and node.kind == Kind.MAP and _can_read_raw(node.item):
                 self.maps.append(name)
                 readable[name] = Node(Kind.LIST, pa.list_(node.item.type), node.children)
-            elif _can_read_raw(node):
+            elif name not in apart and _can_read_raw(node):
                 readable[name] = node
             else:
-                self.separate_fields[name] = JsonDecoder(node)
+                self.separate_fields[name] = _SeparateField(node)
         self.raw: BlockReader | None = None
         self.complete: BlockReader | None = None
-        if (
-            root.children
-            and root.kind == Kind.STRUCT
-            and not (checks_fields and self.separate_fields)
-        ):
+        if readable and self.can_be_apart(self.separate_fields):
             raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
             raw_node = Node(Kind.STRUCT, raw_type, readable)
             self.raw = self.complete = BlockReader(raw_node, normalized=False)
-            if checks_fields:
+            if (self.with_rest or self.exact) and not self.separate_fields:
                 self.complete = BlockReader(raw_node, normalized=False, all_fields=True)
+
+    def can_be_apart(self, names: Collection[str]) -> bool:
+        """Whether these outermost fields can be read apart."""
+        if self.exact:
+            return not names
+        return not (self.with_rest and any(self._root.children[name].children for name in names))
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """See `schemas.values.Decoder`."""
@@ -104,12 +130,23 @@ class JsonDecoder:
         return batch.run()
 
 
-class _Batch:
-    """The work of one call of `decode`. Its rows are indexes among the payloads that are not
-    null."""
+class _SeparateField:
+    """Writes the normalized texts of a field that is read apart, and reads them."""
 
-    def __init__(self, decoder: JsonDecoder, payloads: pa.Array) -> None:
-        self._decoder = decoder
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.write = make_writer(node)
+        self.reader = BlockReader(node, normalized=True)
+
+
+class _Batch:
+    """The work of one call of `decode`. Its rows are indexes among the payloads that are not null.
+    `times_apart`: how many times more fields can be read apart."""
+
+    def __init__(
+        self, decoder: JsonDecoder, payloads: pa.Array, times_apart: int = MAX_APART
+    ) -> None:
+        self._decoder, self._times_apart = decoder, times_apart
         self._count = len(payloads)
         self._present = np.flatnonzero(arrow.is_valid(payloads)) if payloads.null_count else None
         texts = payloads.drop_null() if payloads.null_count else payloads
@@ -127,19 +164,38 @@ class _Batch:
         self._rests: list[tuple[int, str]] = []  # rows and the JSON texts of their rests
         self._joined_rests: list[tuple[Ints, pa.Array]] = []  # the same, of many rows
         self._reasons: dict[int, str] = {}  # why rows are bad
+        # Which rows have a value that a separate field cannot take, and why they are bad, or (with
+        # the rest, where they are not) which rows of which field.
+        self._misfit_reasons: dict[int, str] = {}
+        self._misfits: dict[str, Flags] = {}
 
     def run(self) -> Decoded:
         """Decode all payloads."""
+        self._read()
+        rows = self._payload_rows(np.array(list(self._reasons), np.int64)).tolist()
+        reasons = dict(zip(rows, self._reasons.values(), strict=True))
+        rest = self._rest_texts() if self._decoder.with_rest else None
+        return Decoded.of(self._values(), reasons, rest)
+
+    def _read(self) -> None:
+        """Read all rows."""
         complete, raw = self._decoder.complete, self._decoder.raw
         if complete is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
             self._normalize(np.arange(len(self._texts)))
         else:
             self._normalize(np.sort(np.concatenate(self._read_blocks(complete, raw))))
         self._read_normalized()
-        rows = self._payload_rows(np.array(list(self._reasons), np.int64)).tolist()
-        reasons = dict(zip(rows, self._reasons.values(), strict=True))
-        rest = self._rest_texts() if self._decoder.with_rest else None
-        return Decoded.of(self._values(), reasons, rest)
+
+    def _read_apart(self, rows: NDArray[np.int64], names: Collection[str]) -> None:
+        """Read rows with values of fields (`names`) that pyarrow's reader cannot read."""
+        decoder = self._decoder.apart(names)
+        part = _Batch(decoder, self._texts.take(arrow.from_numpy(rows)), self._times_apart - 1)
+        part._read()
+        self._blocks += part._blocks
+        self._block_rows += [rows[block_rows] for block_rows in part._block_rows]
+        self._rests += [(int(rows[row]), rest) for row, rest in part._rests]
+        self._joined_rests += [(rows[index], rests) for index, rests in part._joined_rests]
+        self._reasons |= {int(rows[row]): reason for row, reason in part._reasons.items()}
 
     # --- many texts at once -----------------------------------------------------------------------
 
@@ -155,6 +211,7 @@ class _Batch:
         if self._decoder.maps:
             texts = self._rewrite_maps(texts, doubtful)
         others = [np.flatnonzero(doubtful)]
+        apart: list[tuple[Ints, Set[str]]] = []
         waiting = self._cut_by_size(np.flatnonzero(~doubtful))
         failed_rows = 0
         while waiting:
@@ -163,7 +220,7 @@ class _Batch:
                 others.append(rows)
                 continue
             block_texts = _take(texts, rows)
-            has_rests = False
+            has_rests = self._decoder.with_rest and bool(fields)
             try:
                 try:
                     block = complete.read(block_texts, self._strings)
@@ -183,14 +240,23 @@ class _Batch:
             except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
                 failed_rows += stopped + CALL_COST_ROWS
-                suspects, *parts = self._cut_at_failure(rows, stopped, error, raw)
-                others.append(suspects)
+                suspects, names, parts = self._cut_at_failure(rows, stopped, error, raw)
+                if names and len(suspects) >= MIN_BLOCK_ROWS:
+                    apart.append((suspects, names))
+                else:
+                    others.append(suspects)
                 waiting.extend(parts)
                 continue
             others.append(rows[~is_read])
             rows = rows[is_read]
+            reasons = self._misfit_reasons
+            if reasons:
+                self._reasons |= {row: reasons[row] for row in rows.tolist() if row in reasons}
             self._blocks.append(block)
             self._block_rows.append(rows)
+        if apart:
+            all_names = frozenset().union(*(names for _, names in apart))
+            self._read_apart(np.sort(np.concatenate([rows for rows, _ in apart])), all_names)
         return others
 
     def _doubtful_texts(self, texts: pa.Array) -> Flags:
@@ -202,6 +268,10 @@ class _Batch:
             data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
             offsets -= offsets[0]
             doubtful[full] = _is_doubtful(data, offsets[full], offsets[full + 1])
+            try:
+                arrays.as_texts(texts)  # the reader does not check UTF-8
+            except pa.ArrowInvalid:
+                doubtful |= ~arrays.is_utf8(texts)
             if size := self._decoder.normalizer.item_bytes:
                 doubtful |= may_take_too_much(
                     self.data, self._offsets[:-1], self._offsets[1:], size
@@ -212,40 +282,79 @@ class _Batch:
         """Return the column of each of `separate_fields`: with a value for each row that is not
         doubtful, null for the others. Rows with a value that cannot be read without its row become
         doubtful."""
-        decoders = self._decoder.separate_fields
-        found = object_fields(self.data, self._offsets, [name.encode() for name in decoders], [])
+        fields = self._decoder.separate_fields
+        found = object_fields(self.data, self._offsets, [name.encode() for name in fields], [])
         doubtful |= found.is_unclear
         columns = {}
-        for (name, decoder), values in zip(decoders.items(), found.values, strict=True):
+        for name, values in zip(fields, found.values, strict=True):
             is_repeated = values.texts[1:] == values.texts[:-1]
             doubtful[values.texts[1:][is_repeated]] = True
             kept = ~doubtful[values.texts]
             values = Spans(*(column[kept] for column in values))
-            columns[name] = self._read_separate_field(decoder, values, doubtful)
+            columns[name] = self._read_separate_field(name, values, doubtful)
         return columns
 
-    def _read_separate_field(
-        self, decoder: JsonDecoder, values: Spans, doubtful: Flags
-    ) -> pa.Array:
+    def _read_separate_field(self, name: str, values: Spans, doubtful: Flags) -> pa.Array:
         """As `_read_separate_fields`, for one field. `values`: its values."""
-        texts, rows = [], []
-        read, content = decoder.normalizer.read, self._content
-        for row, start, end in zip(*(column.tolist() for column in values), strict=True):
+        field = self._decoder.separate_fields[name]
+        texts = gather(pa.py_buffer(self.data), values.starts, values.ends - values.starts)
+        column = pa.nulls(0, field.node.type)
+        rows = np.zeros(0, np.int64)
+        parsed = np.arange(len(texts))
+        if field.node.kind in (Kind.JSON_TEXT, Kind.LENIENT):
+            texts_of_json, must_parse = compact(texts)
+            column = _json_column(texts_of_json, field.node)
+            rows, parsed = values.texts, np.flatnonzero(must_parse)
+            if len(parsed):
+                copied = np.flatnonzero(~must_parse)
+                rows, column = rows[copied], column.take(arrow.from_numpy(copied))
+        normalized, normalized_rows = [], []
+        for row, value in self._parsed_values(texts, parsed, values.texts, doubtful):
             try:
-                text, _ = read(content[start:end])
-            except UnfitError:  # its row is read alone, for a reason that names the field
-                doubtful[row] = True
+                text = field.write(value)
+            except UnfitError as error:
+                error.path.append(f".{name}")
+                if self._decoder.with_rest:
+                    flags = self._misfits.setdefault(name, np.zeros(len(doubtful), np.bool_))
+                    flags[row] = True
+                else:
+                    self._misfit_reasons.setdefault(row, str(error))
                 continue
-            texts.append(f'{{"v":{text}}}'.encode())
-            rows.append(row)
-        column = pa.nulls(0, decoder.type)
-        try:
-            if texts:
-                column = decoder.normalized.read(arrow.binary_array(texts))
-        except ReadError:  # no such text is known
-            doubtful[rows] = True
-            rows = []
-        return arrays.spread(column, np.array(rows, np.int64), len(doubtful))
+            normalized.append(f'{{"v":{text}}}'.encode())
+            normalized_rows.append(row)
+        if normalized:
+            try:
+                others = field.reader.read(arrow.binary_array(normalized))
+            except ReadError:  # no such text is known
+                doubtful[normalized_rows] = True
+            else:
+                column = pa.concat_arrays([column, others])
+                rows = np.append(rows, normalized_rows)
+        return arrays.spread(column, rows, len(doubtful))
+
+    def _parsed_values(
+        self, texts: pa.Array, indexes: Ints, rows: Ints, doubtful: Flags
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the row and the parsed value of texts at some indexes, but for null. Rows of texts
+        that are not JSON become doubtful. `rows`: of all texts."""
+        if not len(indexes):
+            return
+        lengths = np.diff(arrow.blob_offsets(texts))[indexes]
+        pieces = np.cumsum(lengths) // _PARSED_BYTES
+        for piece in np.split(indexes, np.flatnonzero(np.diff(pieces)) + 1):
+            contents = texts.take(arrow.from_numpy(piece)).to_pylist()
+            piece_rows = rows[piece].tolist()
+            try:
+                values = syntax.parse(b"[%s]" % b",".join(contents))
+                found = list(zip(piece_rows, values, strict=True))
+            except ValueError:
+                found = []
+                for row, content in zip(piece_rows, contents, strict=True):
+                    try:
+                        found.append((row, syntax.parse(content)))
+                    except JsonSyntaxError:
+                        doubtful[row] = True
+            yield from ((row, value) for row, value in found if value is not None)
 
     def _rewrite_maps(self, texts: pa.Array, doubtful: Flags) -> pa.Array:
         """Return the texts with lists of items instead of maps, for pyarrow's reader; keep the
@@ -311,21 +420,21 @@ class _Batch:
         offsets = arrow.blob_offsets(texts).astype(np.int64)
         data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
         offsets -= offsets[0]
-        found = other_fields(data, offsets, *self._decoder.normalizer.field_names)
+        misfits = {name.encode(): flags[rows] for name, flags in self._misfits.items()}
+        found = other_fields(data, offsets, *self._decoder.normalizer.field_names, misfits)
         buffer = pa.py_buffer(data)
-        names = gather(buffer, found.starts, found.after_colons - found.starts)
+        names = gather(buffer, found.starts, found.name_ends - found.starts)
+        fields, must_parse = compact(gather(buffer, found.starts, found.ends - found.starts))
         is_parsed = found.is_unclear.copy()
-        is_parsed[found.texts[~found.is_compact]] = True
+        is_parsed[found.texts[must_parse | found.is_struct]] = True
         is_parsed[found.texts[_is_invalid_or_repeated(names, found.texts)]] = True
         self._rests += self._parse_rests(rows, np.flatnonzero(is_parsed), data, offsets, found)
         kept = np.flatnonzero(~is_parsed[found.texts])
         if not len(kept):
             return
-        names = names.take(arrow.from_numpy(kept))
-        values = gather(buffer, found.values[kept], (found.ends - found.values)[kept])
+        fields = fields.take(arrow.from_numpy(kept))
         # Python's bytes would import pandas here.
         nothing, comma, begin, end = arrow.binary_array([b"", b",", b"{", b"}"])
-        fields = pc.binary_join_element_wise(names, values, nothing)
         counts = np.bincount(found.texts[kept])
         having = np.flatnonzero(counts)
         ends = arrow.from_numpy(arrays.offsets_of(counts[having], np.int32))
@@ -342,22 +451,28 @@ class _Batch:
             return []
         content = data.tobytes()
         spans = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
-        columns = [rows[indexes], offsets[indexes], offsets[indexes + 1], found.is_unclear[indexes]]
+        columns = [offsets[indexes], offsets[indexes + 1], found.is_unclear[indexes]]
         columns += [np.searchsorted(found.texts, indexes + step) for step in (0, 1)]
-        rests = []
-        for row, begin, end, is_unclear, first, last in zip(
+        texts = []
+        for begin, end, is_unclear, first, last in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             text = content[begin:end]
             if not is_unclear:
                 left = [content[start:stop] for start, stop in spans[first:last]]
                 text = b"{%s}" % b",".join(left)
-            try:
-                rest = self._decoder.normalizer.rest_of_fitting(text)
-            except JsonSyntaxError:  # no text is known on which the two parsers differ
-                raise ReadError from None
+            texts.append(text)
+        rests = []
+        unread = np.zeros(len(self._texts), np.bool_)
+        for row, value in self._parsed_values(
+            arrow.binary_array(texts), np.arange(len(texts)), rows[indexes], unread
+        ):
+            misfits = [name for name, flags in self._misfits.items() if flags[row]]
+            rest = self._decoder.normalizer.rest_of_fitting(value, misfits)
             if rest is not None:
                 rests.append((row, rest))
+        if unread.any():  # no text is known on which the two parsers differ
+            raise ReadError
         return rests
 
     def _cut_by_size(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -369,23 +484,34 @@ class _Batch:
 
     def _cut_at_failure(
         self, rows: NDArray[np.int64], stopped: int, error: ReadError, reader: BlockReader
-    ) -> list[NDArray[np.int64]]:
-        """Cut rows that pyarrow's reader could not read together. Return first the rows that it
-        cannot read, as far as that is known, then the parts in which the others are read again.
-        `stopped`: the index of the row at which it stopped, len(rows) if that is not known."""
-        pattern = reader.misfit_pattern(error.message)
-        if pattern is not None:
+    ) -> tuple[NDArray[np.int64], Set[str], list[NDArray[np.int64]]]:
+        """Cut rows that pyarrow's reader could not read together. Return the rows that it cannot
+        read, as far as that is known; the outermost fields with the values that it cannot read
+        (none if they are not known, or cannot be read apart); and the parts in which the other rows
+        are read again. `stopped`: the index of the row at which it stopped, len(rows) if that is
+        not known."""
+        pattern, names = reader.misfit_pattern(error.message)
+        if names:
             matches = pattern.finditer(self.data.data, *self._offsets[[rows[0], rows[-1] + 1]])
-            misfits = np.array([match.start() for match in matches], np.int64)
+            found = [(match.start(), match.lastindex or 0) for match in matches]
+            misfits = np.array([at for at, _ in found], np.int64)
             is_suspect = np.isin(rows, np.searchsorted(self._offsets, misfits, "right") - 1)
             if stopped < len(rows):
                 is_suspect[stopped] = True
             if np.count_nonzero(is_suspect) > (stopped < len(rows)):
-                return [rows[is_suspect], rows[~is_suspect]]
+                apart = {name for number in {n for _, n in found} for name in names[number - 1]}
+                if not self._can_be_apart(apart):
+                    apart = set()
+                return rows[is_suspect], apart, [rows[~is_suspect]]
+        if error.field is not None and self._can_be_apart([error.field]):
+            return rows, {error.field}, []
+        if error.is_syntax and np.any(is_damaged := self._is_damaged[rows]):
+            return rows[is_damaged], set(), [rows[~is_damaged]]
         if stopped < len(rows):
             after = rows[stopped + 1 :]
             cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
-            return [rows[stopped : stopped + 1], rows[:stopped], *np.split(after, list(cuts))]
+            parts = [rows[:stopped], *np.split(after, list(cuts))]
+            return rows[stopped : stopped + 1], set(), parts
         if text := error.text:
             starts = self._offsets
             first, end = int(starts[rows[0]]), int(starts[rows[-1] + 1])
@@ -397,8 +523,16 @@ class _Batch:
                 at = self._content.find(text, int(starts[row + 1]), end)
             has_text = np.isin(rows, suspects)
             if at < 0 and np.any(has_text):
-                return [rows[has_text], rows[~has_text]]
-        return [rows[:0], *np.array_split(rows, 4)]
+                return rows[has_text], set(), [rows[~has_text]]
+        return rows[:0], set(), np.array_split(rows, 4)
+
+    def _can_be_apart(self, names: Collection[str]) -> bool:
+        return self._times_apart > 0 and self._decoder.can_be_apart(names)
+
+    @cached_property
+    def _is_damaged(self) -> Flags:
+        """Which texts have quotes or brackets that do not match, or names with an escape."""
+        return object_fields(self.data, self._offsets, [], []).is_unclear
 
     @cached_property
     def _content(self) -> bytes:
@@ -455,10 +589,14 @@ class _Batch:
         if not self._blocks:
             return pa.nulls(self._count, self._decoder.type)
         values = self._blocks[0] if len(self._blocks) == 1 else pa.concat_arrays(self._blocks)
-        if len(self._blocks) == 1 and len(values) == self._count:
-            return values
-        rows = self._payload_rows(np.concatenate(self._block_rows))
-        return arrays.spread(values, rows, self._count)
+        if len(self._blocks) > 1 or len(values) < self._count:
+            rows = self._payload_rows(np.concatenate(self._block_rows))
+            values = arrays.spread(values, rows, self._count)
+        if self._reasons:  # rows with a value that a separate field cannot take
+            is_good = np.ones(self._count, np.bool_)
+            is_good[self._payload_rows(np.array(list(self._reasons), np.int64))] = False
+            values = arrays.null_outside(values, is_good)
+        return values
 
     def _rest_texts(self) -> pa.Array:
         """Return the rests in the payloads' order, null for a row without one."""
@@ -496,10 +634,7 @@ def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
         arrays.as_texts(keys)
     except pa.ArrowInvalid:
         flags |= ~arrays.is_utf8(keys)
-    codes = arrays.repeated_key_codes(keys, np.bincount(maps))
-    if codes is not None:
-        _, numbers, counts = np.unique(codes, return_inverse=True, return_counts=True)
-        flags |= counts[numbers] > 1
+    flags[arrays.repeated_keys(keys, np.bincount(maps))] = True
     return flags
 
 
@@ -515,6 +650,20 @@ def _map_of(kind: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) ->
     buffers = [validity(arrow.is_valid(items)) if items.null_count else None]
     buffers.append(pa.py_buffer(arrays.offsets_of(counts, np.int32)))
     return pa.Array.from_buffers(kind, len(counts), buffers, children=[pairs])
+
+
+def _json_column(texts: pa.Array, node: Node) -> pa.Array:
+    """Return the values of a node of any JSON (`texts`: compact); null for null."""
+    offsets = arrow.blob_offsets(texts).astype(np.int64)
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
+    first = data.take(offsets[:-1], mode="clip") if len(data) else np.zeros(len(texts), np.uint8)
+    if node.kind == Kind.LENIENT:
+        is_string = (first == ord('"')) & (np.diff(offsets) > 1)
+        starts = offsets[:-1] + is_string
+        texts = gather(texts.buffers()[2], starts, offsets[1:] - is_string - starts)
+    column = arrays.as_texts(texts).cast(node.type)
+    is_null = (first == ord("n")) & (np.diff(offsets) > 0)
+    return arrays.null_outside(column, ~is_null) if is_null.any() else column
 
 
 # --- what pyarrow's reader must not get -----------------------------------------------------------
@@ -583,11 +732,14 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
 class ReadError(Exception):
     """pyarrow's reader could not read all texts. `message`: its own; `row`: the one at which it
     stopped, if known; `text`: the value that it could not read, if known; `is_unknown_field`: it
-    stopped at a field that the type lacks."""
+    stopped at a field that the type lacks; `is_syntax`: at what is not JSON; `field`: the outermost
+    one that could not be converted to its type, if known."""
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", field: str | None = None) -> None:
         super().__init__("not all texts could be read")
         self.message = message[:1000]
+        self.field = field
+        self.is_syntax = "JSON parse error: " in message[:100] and "changed from" not in message
         match = re.search(r"in row (\d+)$", message[-40:])
         self.row = int(match[1]) if match else None
         self.is_unknown_field = message.endswith("unexpected field")
@@ -616,7 +768,6 @@ class BlockReader:
         if not count:
             return pa.schema([("v", self._root.type)]).empty_table().column(0).combine_chunks()
         try:
-            arrays.as_texts(texts)  # the reader does not check UTF-8
             lines = _join_lines(texts)
             table = pj.read_json(
                 pa.BufferReader(lines),
@@ -629,35 +780,45 @@ class BlockReader:
                 column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
                 for column in table.columns
             ]
-            if self._normalized:
-                return _convert(self._root, columns[0])
-            children = [
-                _convert(node, column, strings)
-                for node, column in zip(self._root.children.values(), columns, strict=True)
-            ]
-            return pa.Array.from_buffers(self._root.type, count, [None], children=children)
         except (pa.ArrowException, ValueError) as error:
             raise ReadError(str(error)) from None
+        if self._normalized:
+            return self._converted("v", self._root, columns[0], None)
+        children = [
+            self._converted(name, node, column, strings)
+            for (name, node), column in zip(self._root.children.items(), columns, strict=True)
+        ]
+        return pa.Array.from_buffers(self._root.type, count, [None], children=children)
 
-    def misfit_pattern(self, message: str) -> re.Pattern[bytes] | None:
+    def _converted(
+        self, name: str, node: Node, column: pa.Array, strings: pa.Array | None
+    ) -> pa.Array:
+        """Return a field's column as the type of its node. Raises ReadError."""
+        try:
+            return _convert(node, column, strings)
+        except (pa.ArrowException, ValueError) as error:
+            raise ReadError(str(error), name) from None
+
+    def misfit_pattern(self, message: str) -> tuple[re.Pattern[bytes], list[Set[str]]]:
         """Return a pattern that finds values like the one with which the reader failed, for its
-        message: of the same field, or of all fields of the same type; None if neither is known."""
+        message: of the same field, or of all fields of the same type; and for each group of it, the
+        outermost fields that have the group's field (no group if neither is known)."""
         match = _CHANGED_COLUMN.search(message)
         fitting: dict[str, list[bytes]] = {}
-        found = []
-        for name, path, node in _fields_below(self._root, ""):
-            fitting.setdefault(name, []).append(_fitting_pattern(node))
-            types = (str(_reader_type(node)), str(node.type))
-            if path == match[1] if match else any(kind in message for kind in types):
-                found.append(name)
-        if not found:
-            return None
+        found: dict[str, set[str]] = {}
+        for outer, root in self._root.children.items():
+            below = _fields_below(root, f"/{outer}")
+            for name, path, node in itertools.chain([(outer, f"/{outer}", root)], below):
+                fitting.setdefault(name, []).append(_fitting_pattern(node))
+                types = (str(_reader_type(node)), str(node.type))
+                if path == match[1] if match else any(kind in message for kind in types):
+                    found.setdefault(name, set()).add(outer)
         parts = [
-            rb'"%s"[ \t\r\n]*:(?![ \t\r\n]*(?:null|%s))'
+            rb'"%s"[ \t\r\n]*:(?![ \t\r\n]*(?:null|%s))()'
             % (re.escape(name.encode()), b"|".join(fitting[name]))
-            for name in dict.fromkeys(found)
+            for name in found
         ]
-        return re.compile(b"|".join(parts))
+        return re.compile(b"|".join(parts)), list(found.values())
 
 
 # "Failed to convert JSON to int64, couldn't parse:1.5", "Failed to parse string: 'x' as a scalar"
@@ -688,8 +849,12 @@ def _fitting_pattern(node: Node) -> bytes:
         return rb"-?\d{1,%d}(?![\d.eE])" % len(str(limit))
     if kind == Kind.DECIMAL:
         return rb'"?[+-]?\d+(?:\.\d{0,%d})?(?![\d.eE])' % max(node.type.scale, 0)
-    if kind in (Kind.DATE, Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
-        return rb'"\d{4}-\d\d-\d\d'
+    date = rb'"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])'
+    if kind == Kind.DATE:
+        return date + b'"'
+    if kind in (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
+        zone = b"" if kind == Kind.LOCAL_TIMESTAMP else rb"(?:Z|[+-]\d\d:?\d\d)"
+        return date + rb'[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?%s"' % zone
     if kind == Kind.LIST:
         return rb"[{\[]"  # also of a map
     return {Kind.STRUCT: rb"\{", Kind.FLOAT: rb"-?\d", Kind.BOOL: rb"[tf]"}.get(kind, b'"')

@@ -62,8 +62,8 @@ class Normalizer:
         self._rest = rest
         self._exact = exact
         self.item_bytes = item_bytes(root)
-        self._write = _make_writer(root, unfit_to_null=False)
-        self._write_fitting = _make_writer(root, unfit_to_null=True) if rest else self._write
+        self._write = make_writer(root)
+        self._write_fitting = make_writer(root, unfit_to_null=True) if rest else self._write
         self._writers: dict[int, Writer] = {}  # of nodes without fields, by their Python id
         self._with_fields = {  # by the Python id of nodes, and which of their children have some
             id(node): [name for name, child in node.children.items() if _has_fields(child)]
@@ -109,9 +109,10 @@ class Normalizer:
             rest = self._rest_of(self._root, value)
         return text, None if rest is NOTHING else syntax.to_json(rest)
 
-    def rest_of_fitting(self, payload: bytes) -> str | None:
-        """Return the rest of a text that is known to fit. Raises JsonSyntaxError."""
-        rest = self._rest_of_fitting(self._root, syntax.parse(payload))
+    def rest_of_fitting(self, value: Any, misfits: Collection[str]) -> str | None:
+        """Return the rest of a parsed text that is known to fit, but for fields that do not
+        (`misfits`), which have no fields themselves."""
+        rest = self._rest_of_fitting(self._root, value, misfits)
         return None if rest is NOTHING else syntax.to_json(rest)
 
     def _check_names(self, node: Node, value: Any) -> None:
@@ -135,9 +136,9 @@ class Normalizer:
                     error.path.append(step)
                     raise
 
-    def _rest_of_fitting(self, node: Node, value: Any) -> Any:
+    def _rest_of_fitting(self, node: Node, value: Any, misfits: Collection[str] = ()) -> Any:
         """As `_rest_of`, for a value that fits its node: only fields that its type lacks are
-        left."""
+        left, and `misfits`."""
         if value is None:
             return NOTHING
         if node.kind is _LIST:
@@ -146,7 +147,9 @@ class Normalizer:
             pairs = ((name, self._rest_of_fitting(node.item, item)) for name, item in value.items())
             return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
         children = node.children
-        rest = {name: item for name, item in value.items() if name not in children}
+        rest = {
+            name: item for name, item in value.items() if name not in children or name in misfits
+        }
         for name in self._with_fields[id(node)]:
             below = self._rest_of_fitting(children[name], value.get(name))
             if below is not NOTHING:
@@ -177,7 +180,7 @@ class Normalizer:
             return _rest_of_items([self._rest_of(node.item, item) for item in value])
         write = self._writers.get(id(node))
         if write is None:
-            write = self._writers[id(node)] = _make_writer(node, unfit_to_null=False)
+            write = self._writers[id(node)] = make_writer(node)
         try:
             write(value)
         except UnfitError:
@@ -301,7 +304,7 @@ def _items_size(node: Node, value: Any, limit: int) -> int:
 # --- writers of normalized texts ------------------------------------------------------------------
 
 
-def _make_writer(node: Node, unfit_to_null: bool) -> Writer:
+def make_writer(node: Node, unfit_to_null: bool = False) -> Writer:
     """Return the Writer of a node. `unfit_to_null`: a value that does not fit becomes null, instead
     of an UnfitError; only the innermost such value, so that the object around it is kept."""
     if node.kind is _STRUCT:
@@ -339,7 +342,7 @@ def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
         (
             name,
             f"{syntax.quote(name)}:",
-            _make_writer(child, unfit_to_null),
+            make_writer(child, unfit_to_null),
             *_directly_written(child),
         )
         for name, child in node.children.items()
@@ -388,7 +391,7 @@ class _Never:
 
 def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
     """Return the Writer of a list."""
-    write_item = _make_writer(node.item, unfit_to_null)
+    write_item = make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
         if type(value) is not list:
@@ -408,7 +411,7 @@ def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
 def _map_writer(node: Node, unfit_to_null: bool) -> Writer:
     """Return the Writer of a map, as a list of pairs: pyarrow reads no maps, `decode.py` makes one
     of these."""
-    write_item = _make_writer(node.item, unfit_to_null)
+    write_item = make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
         if type(value) is not dict:

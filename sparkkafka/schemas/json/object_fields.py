@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather
+from sparkkafka.protocol.records.arrow import blob_offsets
 from sparkkafka.protocol.records.varint_columns import PAD, Bytes, Flags, Ints, copy_pieces
-from sparkkafka.schemas.arrays import first_words, offsets_of, repeated_key_codes
+from sparkkafka.schemas.arrays import first_words, offsets_of, positions, repeated_keys
 
 _PIECE_BYTES: Final = 1 << 18
 """Texts are searched in pieces of about this size, which stay in the processor's cache."""
@@ -89,31 +90,72 @@ def object_fields(
 
 class OtherFields(NamedTuple):
     """What `other_fields` finds. For each field: the text that it is in, ascending; where its name
-    begins, with the quote; the position after its colon; where its value begins, which is there or
-    after one space; where that ends; and whether the field is compact without that space: name and
-    colon, then a value without escapes, with no white space but in a string that is the value, and
-    no name twice. is_unclear: the texts for which all this means nothing."""
+    begins and ends, with the quotes; where its value ends; and whether it is one of `structs`.
+    is_unclear: the texts for which all this means nothing."""
 
     texts: Ints
     starts: Ints
-    after_colons: Ints
-    values: Ints
+    name_ends: Ints
     ends: Ints
-    is_compact: Flags
+    is_struct: Flags
     is_unclear: Flags
 
 
 def other_fields(
-    data: Bytes, offsets: Ints, known: Sequence[bytes], structs: Mapping[bytes, Sequence[bytes]]
+    data: Bytes,
+    offsets: Ints,
+    known: Sequence[bytes],
+    structs: Mapping[bytes, Sequence[bytes]],
+    misfits: Mapping[bytes, Flags],
 ) -> OtherFields:
     """Find the outermost fields of JSON objects, one after the other in `data`, that are not
-    `known`. One of `structs` is known too if its value has no fields but those given for it."""
+    `known`. One of `structs` is known too if its value has no fields but those given for it.
+    `misfits`: in which texts a known field counts as one that is not."""
     found = []
-    for low, _, piece in _pieces(data, offsets):
-        texts, *positions, is_compact, is_unclear = piece.others(known, structs)
-        positions = [column + offsets[low] for column in positions]
-        found.append((texts + low, *positions, is_compact, is_unclear))
+    for low, high, piece in _pieces(data, offsets):
+        flags = {name: is_misfit[low:high] for name, is_misfit in misfits.items()}
+        texts, *places, is_struct, is_unclear = piece.others(known, structs, flags)
+        places = [column + offsets[low] for column in places]
+        found.append((texts + low, *places, is_struct, is_unclear))
     return OtherFields(*map(np.concatenate, zip(*found, strict=True)))
+
+
+def compact(texts: pa.Array) -> tuple[pa.Array, Flags]:
+    """Return JSON values, or fields of objects, without white space outside of strings; and which
+    of them must be parsed instead: those with an escape, or with a name twice in an object.
+
+    texts: binary, without nulls; brackets and quotes match in each."""
+    offsets = blob_offsets(texts).astype(np.int64)
+    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    offsets -= offsets[0]
+    must_parse: Flags = np.diff(np.searchsorted(positions(data, ord("\\")), offsets)) != 0
+    if must_parse.any():
+        data = np.where(np.repeat(must_parse, np.diff(offsets)), np.uint8(ord(" ")), data)
+    in_string = np.cumsum(data == ord('"'), dtype=np.uint8) & 1
+    is_kept = (data > ord(" ")) | in_string.view(np.bool_)
+    offsets -= np.searchsorted(np.flatnonzero(~is_kept), offsets)
+    data, in_string = data[is_kept], in_string[is_kept]
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    compacted = pa.Array.from_buffers(pa.binary(), len(texts), buffers)
+
+    lower = data | 0x20  # makes [ and {, ] and } the same
+    is_structure = (lower == ord("{")) | (lower == ord("}")) | (data == ord(":"))
+    at = np.flatnonzero(is_structure & (in_string == 0))
+    is_open = lower[at] == ord("{")
+    levels = np.cumsum(is_open.view(np.int8) - (lower[at] == ord("}")), dtype=np.int16)
+    # In the order of their levels, an object's names lie behind its bracket.
+    order = np.argsort(levels, kind="stable")
+    objects = np.cumsum(is_open[order])
+    is_name = (data[at[order]] == ord(":")) & (objects > 0)
+    if is_name.any():
+        quotes = positions(data, ord('"'))
+        ends = np.searchsorted(quotes, at[order[is_name]])
+        starts = quotes.take(ends - 2, mode="clip")
+        lengths = quotes.take(ends - 1, mode="clip") - starts
+        keys = gather(buffers[2], starts, lengths)
+        repeated = repeated_keys(keys, np.bincount(objects[is_name]))
+        must_parse[np.searchsorted(offsets, starts[repeated], "right") - 1] = True
+    return compacted, must_parse
 
 
 def _pieces(data: Bytes, offsets: Ints) -> Iterator[tuple[int, int, _Piece]]:
@@ -212,54 +254,38 @@ class _Piece:
         return ends[np.searchsorted(ends, colons)]
 
     def others(
-        self, known: Sequence[bytes], structs: Mapping[bytes, Sequence[bytes]]
+        self,
+        known: Sequence[bytes],
+        structs: Mapping[bytes, Sequence[bytes]],
+        misfits: Mapping[bytes, Flags],
     ) -> OtherFields:
         """See `other_fields`."""
-        at, kind, data = self._at, self._kind, self._data
+        at = self._at
         is_known, is_struct = np.zeros((2, len(at)), np.bool_)
         for name in known:
             is_known[self._names.find(name)] = True
+        for name, is_misfit in misfits.items():
+            colons = self._names.find(name)
+            is_known[colons] = ~is_misfit[self._texts[colons]]
         if structs:
-            item_names = _Names(data, at, self._item_colons)
+            item_names = _Names(self._data, at, self._item_colons)
         for name, names in structs.items():
             colons = self._names.find(name)
-            left = kind == _COLON
+            left = self._kind == _COLON
             for inner in names:
                 left[item_names.find(inner)] = False
             counts = offsets_of(left, np.int32)
             is_known[colons] = counts[colons + 1] == counts[self._ends_of(colons)]
             is_struct[colons] = True
         colons = self._colons[~is_known[self._colons]]
-        end = self._ends_of(colons)
-        starts, after_colons, ends = at[colons - 2], at[colons] + 1, at[end]
-        values = after_colons + (data.take(after_colons, mode="clip") == ord(" "))
-        is_string = (end == colons + 3) & (kind[colons + 1] == _QUOTE)
-        is_compact = (end == colons + 1) | is_string
-        nested = np.flatnonzero(~is_compact & ~is_struct[colons])
-        if len(nested):
-            blanks = np.searchsorted(np.flatnonzero(data <= ord(" ")), (values, ends))
-            is_compact[nested] = (blanks[0] == blanks[1])[nested]
-            if self._may_repeat_names(colons[nested], end[nested]):
-                is_compact[nested] = False
-        is_compact &= at[colons - 1] + 1 == at[colons]
-        is_compact &= (data.take(values, mode="clip") > ord(" ")) & (data[ends - 1] > ord(" "))
-        if len(self._backslashes):
-            before = np.searchsorted(self._backslashes, values)
-            is_compact &= np.searchsorted(self._backslashes, ends) == before
         return OtherFields(
-            self._texts[colons], starts, after_colons, values, ends, is_compact, self.is_unclear
+            self._texts[colons],
+            at[colons - 2],
+            at[colons - 1] + 1,
+            at[self._ends_of(colons)],
+            is_struct[colons],
+            self.is_unclear,
         )
-
-    def _may_repeat_names(self, colons: Ints, ends: Ints) -> bool:
-        """Whether a value that follows one of the colons has a name twice, in one or several of its
-        objects."""
-        inner = np.flatnonzero(self._kind == _COLON)
-        values = np.searchsorted(ends, inner)
-        index = np.flatnonzero(inner > np.append(colons, len(self._at))[values])
-        starts = self._at[inner[index] - 2]
-        lengths = self._at[inner[index] - 1] - starts
-        keys = gather(pa.py_buffer(self._data), starts, lengths)
-        return repeated_key_codes(keys, np.bincount(values[index])) is not None
 
     def rewrite_maps(
         self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]

@@ -143,13 +143,18 @@ def to_json(value: Any) -> str:
 def json_type_name(value: Any) -> str:
     """Return the JSON type of a value of `parse`, for messages: never the value, which may be long
     or a secret."""
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, int | Number):
-        return "a number"
-    names: dict[type[Any], str] = {str: "a string", dict: "an object", list: "an array"}
-    return names.get(type(value), "null")
+    return _TYPE_NAMES[type(value)]
 
+
+_TYPE_NAMES: Final = {
+    bool: "a boolean",
+    int: "a number",
+    Number: "a number",
+    str: "a string",
+    dict: "an object",
+    list: "an array",
+    type(None): "null",
+}
 
 _NUMBER = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 

@@ -33,7 +33,7 @@ from sparkkafka.schemas.arrays import (
     is_utf8,
     null_outside,
     offsets_of,
-    repeated_key_codes,
+    repeated_keys,
     spread,
 )
 from sparkkafka.schemas.bounds import bytes_per_value
@@ -625,11 +625,8 @@ class _MessageColumns:
     def _flag_repeated_keys(self, messages: Ints, keys: pa.Array) -> None:
         """Flag rows for the runtime if a map has the same key several times: the last value counts.
         `messages`: the message of each of the `keys`."""
-        codes = repeated_key_codes(keys, np.bincount(messages))
-        if codes is not None:
-            order = np.argsort(codes)
-            is_repeated = np.diff(codes[order]) == 0
-            self.state.needs_runtime[self.rows[messages[order[1:][is_repeated]]]] = True
+        repeated = repeated_keys(keys, np.bincount(messages))
+        self.state.needs_runtime[self.rows[messages[repeated]]] = True
 
 
 def _bytes_of(tokens: Tokens) -> tuple[Ints, Ints]:
