@@ -328,12 +328,15 @@ WRITING: list[Case] = [
 
 
 def transaction_codes(api: str) -> list[Strike]:
+    """Each code, applied and not, at one of the requests in turn."""
     count = TRANSACTION_REQUESTS[api]
     return [
         strike
-        for code in COORDINATOR_CODES
+        for number, code in enumerate(COORDINATOR_CODES)
         for applied in (False, True)
-        for strike in at(ErrorResponse(code, applied=applied), *range(1, count + 1), api=api)
+        for strike in at(
+            ErrorResponse(code, applied=applied), 1 + (number + applied) % count, api=api
+        )
     ]
 
 

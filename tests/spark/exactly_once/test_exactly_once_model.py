@@ -73,11 +73,11 @@ def test_a_run_without_incidents(query):
     query.assert_nothing_open()
 
 
-@pytest.mark.parametrize("step", [4, soak(1)])
+@pytest.mark.parametrize("step", [6, soak(1)])
 @pytest.mark.parametrize("answered", BOTH, ids=["before", "after"])
 def test_a_driver_and_its_tasks_killed_at_any_request(query, answered, step):
     """Driver and tasks die together, at each request of the second micro-batch (in the short form
-    at each fourth one); the next start plans the batch again, with the rows in other tasks."""
+    at each sixth one); the next start plans the batch again, with the rows in other tasks."""
     count = len(one_run(query))
 
     def is_decided_when_killed(at):
@@ -99,9 +99,9 @@ def test_a_driver_and_its_tasks_killed_at_any_request(query, answered, step):
         one.assert_nothing_open()
         return before > one.rows
 
-    decided = sum(map(is_decided_when_killed, in_turn(2 * answered, count, step)))
+    decided = sum(map(is_decided_when_killed, in_turn(3 * answered, count, step)))
     if not decided:
-        # Runs differ by a request or two: each fourth one may miss what comes near the end.
+        # Runs differ by a request or two: each sixth one may miss what comes near the end.
         decided = any(map(is_decided_when_killed, range(count, max(count - 12, 0), -1)))
     assert decided >= (3 if step == 1 else 1), "no kill came between the decision and the end"
 
@@ -170,7 +170,7 @@ def test_a_task_killed_at_any_request_and_tried_again(query, answered):
 RESUMES = ["before commit", "after commit", "in the next batch"]
 
 
-@pytest.mark.parametrize("step", [3, soak(1)])
+@pytest.mark.parametrize("step", [4, soak(1)])
 @pytest.mark.parametrize("resumes", RESUMES)
 @pytest.mark.parametrize("answered", BOTH, ids=["before", "after"])
 def test_a_zombie_attempt(query, answered, resumes, step):
@@ -279,7 +279,7 @@ class PausedBeforeInit(Process):
 # --- drivers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [4, soak(1)])
+@pytest.mark.parametrize("step", [6, soak(1)])
 @pytest.mark.parametrize("answered", BOTH, ids=["before", "after"])
 @pytest.mark.parametrize("resumes", ["before the other commits", "after the other committed"])
 def test_a_driver_zombie(query, answered, resumes, step):
@@ -291,7 +291,7 @@ def test_a_driver_zombie(query, answered, resumes, step):
     reports = [probe.write_task(run, 0, task) for task in range(probe.tasks)]
     process = Process()
     process.run(lambda: probe.commit(0, reports))
-    first = 2 * (resumes == "after the other committed") + answered
+    first = 3 * (resumes == "after the other committed") + answered
     for at in in_turn(first, len(process.requests), step):
         one = fresh(query)
         run = one.new_run()
