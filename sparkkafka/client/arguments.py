@@ -7,10 +7,11 @@ raises OptionError. `what` is the name of the argument in the error.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
 from sparkkafka.config.kinds import INT32_MAX
@@ -19,8 +20,21 @@ from sparkkafka.errors import OptionError
 T = TypeVar("T")
 
 
-class NotPickled:
-    """Base of clients, which cannot be pickled or copied because of their connections."""
+class ClientBase:
+    """Base of clients: errors for what other libraries' clients take, and for pickling."""
+
+    def __new__(cls, *args: object, **keywords: object) -> Self:
+        if "bootstrap_servers" in keywords:
+            try:  # a user's subclass may have such an argument
+                inspect.signature(cls.__init__).bind(None, *args, **keywords)
+            except TypeError:
+                raise TypeError(
+                    f"{cls.__name__} takes its settings as a dict with Kafka's names, "
+                    f'{cls.__name__}({{"bootstrap.servers": "host:9092"}}), not as keywords as '
+                    "aiokafka and kafka-python do. Tables of their calls and ours are in "
+                    "docs/client-asyncio.md and docs/client.md under Migrate"
+                ) from None
+        return super().__new__(cls)
 
     def __reduce__(self) -> NoReturn:
         name = type(self).__name__

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
-from sparkkafka.client.arguments import NotPickled
+from sparkkafka.client.arguments import ClientBase
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, NetworkMetrics
@@ -17,7 +17,7 @@ from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import KafkaError
 
 
-class AdminCalls(NotPickled):
+class AdminCalls(ClientBase):
     """The base of the classes that `Admin` consists of, one for each subject."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:

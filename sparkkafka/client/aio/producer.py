@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,14 +32,6 @@ from sparkkafka.errors import KafkaTimeoutError
 DRAINS_PER_TURN = 256  # less than a millisecond; the I/O thread may take some more
 
 Bytes = bytes | bytearray | memoryview | str | None
-
-
-class _NoRoomError(KafkaTimeoutError):
-    """buffer.memory has no room for a record of this size now."""
-
-    def __init__(self, message: str, size_bytes: int) -> None:
-        super().__init__(message)
-        self.size_bytes = size_bytes
 
 
 @dataclass(frozen=True)
@@ -159,6 +152,8 @@ class _LoopProducer(Producer):
             # `_wake` lets records come together. A task that waits for one sends no more of them.
             config = {"linger.ms": 0, **config}
         super().__init__(config)
+        self.missing_bytes = 0
+        """The size of the last record for which there was no memory."""
 
     def bind(
         self,
@@ -186,10 +181,10 @@ class _LoopProducer(Producer):
             return
         self._buffer.raise_refusal()
         if not self._buffer.has_memory(size_bytes):
-            raise _NoRoomError(
+            self.missing_bytes = size_bytes
+            raise KafkaTimeoutError(
                 f"buffer.memory={self._limit_bytes} is full: call `await drain()` before the next "
-                "send_nowait, or `await send`, which waits",
-                size_bytes,
+                "send_nowait, or `await send`, which waits"
             )
 
 
@@ -260,7 +255,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
                 delivery: AsyncDelivery = self._client.send(  # type: ignore[assignment]
                     topic, value, key, headers, partition, timestamp_ms
                 )
-            except _NoRoomError:
+            except KafkaTimeoutError:  # no memory
                 pass
             else:
                 return await delivery.waiter()
@@ -305,14 +300,14 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             await asyncio.sleep(0)
 
     def _check_room(self, size_bytes: int) -> None:
-        """Raises _NoRoomError if there is no room for `size_bytes`."""
+        """Raises KafkaTimeoutError if there is no room for `size_bytes`."""
         with self._client._lock:
             self._client._wait_for_memory(size_bytes)
 
     async def _once_free(self, action: Callable[[], Any]) -> Any:
-        """Return what `action` returns once it does not raise _NoRoomError; callers take turns.
-        Raises KafkaTimeoutError after max.block.ms."""
-        buffer, size_bytes = self._buffer, 0
+        """Return what `action` returns once there is memory for it, and it does not raise
+        KafkaTimeoutError; callers take turns. Raises KafkaTimeoutError after max.block.ms."""
+        buffer = self._buffer
         max_block_ms = self._client._settings.producer.max_block_ms
         try:
             async with asyncio.timeout(max_block_ms / 1000), self._memory_turn:
@@ -321,10 +316,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
                 try:
                     while True:
                         self._freed.clear()
-                        try:
+                        with suppress(KafkaTimeoutError):
                             return action()
-                        except _NoRoomError as error:
-                            size_bytes = error.size_bytes
                         buffer.wake()
                         await self._freed.wait()
                 finally:
@@ -333,7 +326,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         except TimeoutError:
             why = self._client._io_thread.failure_text()
             with buffer.lock:
-                failure = buffer.buffer_full_error(size_bytes, why)
+                failure = buffer.buffer_full_error(self._client.missing_bytes, why)
                 self._client._record_lost(failure)
             raise failure from None
 

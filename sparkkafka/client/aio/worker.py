@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from sparkkafka.client.arguments import NotPickled
+from sparkkafka.client.arguments import ClientBase
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import KafkaError
@@ -340,7 +340,7 @@ class SyncClient(Protocol):
 C = TypeVar("C", bound=SyncClient)
 
 
-class AsyncClient(NotPickled, Generic[C]):
+class AsyncClient(ClientBase, Generic[C]):
     """Base of the asyncio classes: runs the methods of `client` in a thread.
 
     It belongs to the loop of its first call. All tasks of this loop may call it at any time: calls

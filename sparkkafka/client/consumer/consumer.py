@@ -54,7 +54,7 @@ CLOSE_AFTER_ERROR_S = 5.0
 StartOffset: TypeAlias = int | OffsetAndMetadata | OffsetSpec
 
 
-class Consumer(arguments.NotPickled):
+class Consumer(arguments.ClientBase):
     """A consumer; `config` has Java's names, bootstrap.servers at least. Use it under `with`.
 
     One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods

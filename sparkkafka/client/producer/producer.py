@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from sparkkafka.client.arguments import NotPickled, as_bytes, checked_headers, checked_number
+from sparkkafka.client.arguments import ClientBase, as_bytes, checked_headers, checked_number
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, SendMetrics
 from sparkkafka.client.net.connecting import address_text
@@ -67,7 +67,7 @@ Headers = (
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
-class Producer(NotPickled):
+class Producer(ClientBase):
     """Sends records to Kafka. Settings and defaults are those of Java's KafkaProducer.
 
     All methods may be called from any thread, those of transactions from one at a time. Values and

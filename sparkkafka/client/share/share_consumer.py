@@ -43,7 +43,7 @@ _Renewal: TypeAlias = tuple[acknowledgements.ShareRecord, acknowledgements.Acqui
 Callback: TypeAlias = Callable[[TopicPartition, list[range], errors.KafkaError | None], object]
 
 
-class ShareConsumer(arguments.NotPickled):
+class ShareConsumer(arguments.ClientBase):
     """A member of a share group; `config` has Java's names, bootstrap.servers and group.id at
     least. Use it under `with`.
 

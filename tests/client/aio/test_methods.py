@@ -58,3 +58,19 @@ def test_settings_are_checked_by_the_same_rules(threads: type, aio: type) -> Non
             kind({"bootstrap.servrs": "localhost:9092", "group.id": "g"})
         errors.append(str(found.value))
     assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("kind", [kind for pair in PAIRS for kind in pair])
+def test_keywords_of_other_libraries_are_an_error_that_says_what_to_pass(kind: type) -> None:
+    name = kind.__name__
+    with pytest.raises(TypeError, match=rf'{name}\(\{{"bootstrap.servers": .*client-asyncio.md'):
+        kind(bootstrap_servers="localhost:9092")
+
+
+def test_a_subclass_may_take_the_keyword() -> None:
+    class Orders(Admin):
+        def __init__(self, bootstrap_servers: str) -> None:
+            super().__init__({"bootstrap.servers": bootstrap_servers})
+
+    with Orders(bootstrap_servers="localhost:9092") as orders:
+        assert "localhost:9092" in repr(orders)
