@@ -22,20 +22,17 @@ ROOT = "sparkkafka"
 # Layer -> the layers that it may import, besides itself. The modules of the package's top folder
 # are layers of their own: what each names, all above it may use.
 LAYERS: Mapping[str, frozenset[str]] = {
-    "error_codes": frozenset(),
-    "errors": frozenset({"error_codes"}),
+    "errors": frozenset(),
     "secret": frozenset(),
     "hooks": frozenset({"errors"}),
     "logs": frozenset({"errors"}),
-    "extras": frozenset(),
     "config": frozenset({"errors", "secret", "hooks", "logs"}),
     "protocol": frozenset({"errors", "secret"}),
-    "client": frozenset({"errors", "extras", "secret", "hooks", "config", "protocol"}),
-    "schemas": frozenset({"errors", "extras", "secret", "hooks", "config", "protocol", "client"}),
+    "client": frozenset({"errors", "secret", "hooks", "config", "protocol"}),
+    "schemas": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     "spark": frozenset(
         {
             "errors",
-            "extras",
             "secret",
             "hooks",
             "logs",
@@ -47,11 +44,11 @@ LAYERS: Mapping[str, frozenset[str]] = {
     ),
     "functions": frozenset({"errors", "config", "protocol", "schemas", "spark"}),
     "cdc": frozenset({"errors", "schemas"}),
-    "plot": frozenset({"errors", "extras", "config", "protocol", "client", "spark"}),
-    "monitoring": frozenset({"errors", "extras", "config", "client", "spark"}),
+    "plot": frozenset({"errors", "config", "protocol", "client", "spark"}),
+    "monitoring": frozenset({"errors", "config", "client", "spark"}),
     "checkpoints": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
     "cli": frozenset(
-        {"errors", "extras", "secret", "config", "protocol", "client", "schemas", "checkpoints"}
+        {"errors", "secret", "config", "protocol", "client", "schemas", "checkpoints"}
     ),
     "__main__": frozenset({"cli"}),
     "testing": frozenset({"errors", "secret", "hooks", "config", "protocol", "client"}),
@@ -71,7 +68,6 @@ SINGLE: Mapping[str, frozenset[str]] = {
 # protocol/ turns values into bytes: sockets, time and chance come from client/ as arguments.
 # pyspark belongs to spark/ alone, so that the client is usable without it.
 FORBIDDEN: Mapping[str, frozenset[str]] = {
-    "error_codes": frozenset({"pyspark"}),
     "errors": frozenset({"pyspark"}),
     "hooks": frozenset({"pyspark"}),
     "config": frozenset({"pyspark", "socket", "ssl"}),
@@ -146,7 +142,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "autoload",
         "registration",
     ),
-    "plot": ("canvas", "streams", "skew"),
     "monitoring": (
         "catalogue",
         "aggregator",
@@ -362,8 +357,7 @@ def test_every_package_says_what_it_is_for() -> None:
 
 SOUND: Mapping[str, str] = {
     "__init__.py": "__version__ = '1'\nfrom sparkkafka.spark.read.reader import read\n",
-    "error_codes.py": "import enum\n",
-    "errors.py": "import enum\nfrom sparkkafka.error_codes import C\n",
+    "errors.py": "import enum\n",
     "secret.py": "",
     "config/__init__.py": "",
     "config/options.py": "import logging\nfrom sparkkafka.errors import E\n",
@@ -428,9 +422,7 @@ CONNECTION, READER = "client/net/connection.py", "spark/read/reader.py"
             "config imports protocol",
         ),
         ("errors.py", "from sparkkafka.config.options import O", "errors imports config"),
-        ("error_codes.py", "from sparkkafka.errors import E", "error_codes imports errors"),
         ("newcomer.py", "from sparkkafka.errors import E", "newcomer imports errors"),
-        (CONNECTION, "from sparkkafka.error_codes import C", "client imports error_codes"),
         (READER, "from sparkkafka.testing.fake import F", "spark imports testing"),
         ("__init__.py", "from sparkkafka.testing import fake", "root imports testing"),
         ("testing/fake.py", "from sparkkafka.spark.read.reader import r", "testing imports spark"),

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import PROGRAM, print_error
-from sparkkafka.errors import KafkaError, OptionError
-from sparkkafka.extras import needs_extra
+from sparkkafka.errors import KafkaError, OptionError, needs_extra
 
 SUCCESS: Final = 0
 FAILED: Final = 1

@@ -28,8 +28,8 @@ from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import duration_text, print_json, printable
 from sparkkafka.client.admin.topics import TopicDescription
-from sparkkafka.client.auth.authentication import ConnectionSecurity, connection_security
 from sparkkafka.client.auth.http_exchange import open_connection
+from sparkkafka.client.auth.sasl import ConnectionSecurity, connection_security
 from sparkkafka.client.auth.tls import client_certificates
 from sparkkafka.client.cluster import request_driver
 from sparkkafka.client.cluster.configs import ConfigResource

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from sparkkafka.errors import KafkaError, OptionError
-from sparkkafka.extras import needs_extra
+from sparkkafka.errors import KafkaError, OptionError, needs_extra
 from sparkkafka.spark.stream.group_committer import wait_for_listeners
 from sparkkafka.spark.stream.progress import end_offsets
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sparkkafka.config.kinds import MetricsAddress
-from sparkkafka.errors import OptionError
-from sparkkafka.extras import needs_extra
+from sparkkafka.errors import OptionError, needs_extra
 from sparkkafka.monitoring.aggregator import MetricAggregator, Sample
 from sparkkafka.monitoring.lookups import Lookups
 from sparkkafka.spark.metric_reports import MAC_BYTES, MAX_BYTES, BadReportError, parse_report

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkkafka.extras import needs_extra
+from sparkkafka.errors import needs_extra
 from sparkkafka.spark import delegation_tokens
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from sparkkafka.cli.profile import Sources, settings_of
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.auth.authentication import connection_security
+from sparkkafka.client.auth.sasl import connection_security
 from sparkkafka.client.cluster.configs import ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.consumer.consumer import Consumer

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sparkkafka.plot.canvas import MARKERS, colours_of
+from sparkkafka.plot import MARKERS, colours_of
 from tests.bench.results import WORKER_RSS_TARGET_MB, Row, median_difference
 from tests.tools.pictures import save_both
 

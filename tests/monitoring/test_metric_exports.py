@@ -24,8 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import sparkkafka
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import OptionError
-from sparkkafka.extras import needs_extra
+from sparkkafka.errors import OptionError, needs_extra
 from sparkkafka.monitoring import aggregator, catalogue, prometheus
 from sparkkafka.monitoring.aggregator import MAX_QUERIES, MAX_SUMMED, MetricAggregator
 from sparkkafka.monitoring.otel import Instruments, name_and_unit

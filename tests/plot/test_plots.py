@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import sparkkafka
+from sparkkafka import plot
 from sparkkafka.client import Producer
 from sparkkafka.errors import ErrorCode, OptionError, UnknownTopicError
-from sparkkafka.plot import skew
 from sparkkafka.testing.fake.cluster import FakeCluster
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -179,7 +179,7 @@ def test_partitions_of_a_topic_and_the_keys_of_its_last_records(
 
 def test_sizes_without_permission(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*arguments: Any, **options: Any) -> Any:
-        raise skew.BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "DescribeLogDirs")
+        raise plot.BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "DescribeLogDirs")
 
     monkeypatch.setattr("sparkkafka.client.admin.brokers.partition_sizes", refused)
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
@@ -263,8 +263,8 @@ def test_nothing_overlaps(style: str, count: int, monkeypatch: pytest.MonkeyPatc
     """Titles, labels, ticks and legends do not overlap."""
     keys = [(b"a customer with a long name %d" % number, 50 - number) for number in range(12)]
     heights = {number: 1_000_000 + number for number in range(count)}
-    seen = skew._Skew("a-topic-with-a-long-name" * 3, heights, heights, "bytes", keys, 1_000)
-    monkeypatch.setattr(skew, "_topic_skew", lambda *given: seen)
+    seen = plot._Skew("a-topic-with-a-long-name" * 3, heights, heights, "bytes", keys, 1_000)
+    monkeypatch.setattr(plot, "_topic_skew", lambda *given: seen)
     tops = tree("a-topic-with-a-long-name" * 3, heights)
     with pyplot.style.context(STYLES[style]):
         axes = sparkkafka.plot.partitions("t", {}, keys=12)
@@ -355,7 +355,7 @@ def test_the_style_is_for_own_plots_too() -> None:
     with pyplot.style.context(sparkkafka.plot.style(dark=True)):
         figure, axes = pyplot.subplots()
         (line,) = axes.plot([1, 2])
-        assert line.get_color() == sparkkafka.plot.canvas.colours_of(axes)[0]
+        assert line.get_color() == sparkkafka.plot.colours_of(axes)[0]
         assert contrast(figure.get_facecolor(), "white") > 10
         assert not axes.spines["top"].get_visible()
 
@@ -363,6 +363,6 @@ def test_the_style_is_for_own_plots_too() -> None:
 def test_a_transparent_plot_has_the_colours_for_its_figure() -> None:
     figure, axes = pyplot.subplots(facecolor="black")
     axes.set_facecolor("none")
-    assert contrast(sparkkafka.plot.canvas.colours_of(axes)[0], "black") > 6
+    assert contrast(sparkkafka.plot.colours_of(axes)[0], "black") > 6
     figure.set_facecolor("white")
-    assert contrast(sparkkafka.plot.canvas.colours_of(axes)[0], "white") > 3
+    assert contrast(sparkkafka.plot.colours_of(axes)[0], "white") > 3

@@ -26,7 +26,7 @@ from matplotlib import pyplot
 from pyspark.sql import SparkSession
 
 import sparkkafka
-from sparkkafka.plot import canvas
+from sparkkafka import plot
 from sparkkafka.testing.kafka.cluster import KafkaCluster
 from sparkkafka.testing.kafka.java import export_java_home, find_java, say
 from tests.tools.pictures import save_both
@@ -127,9 +127,9 @@ def save_picture() -> None:
             (top, lags, "Lag by topic: sparkkafka_lag_seconds"),
             (low, parts, "Parts of a trigger: sparkkafka_trigger_part_seconds_total by batches"),
         ):
-            canvas.draw_lines(axes, times, lines, named=True)
-            canvas.add_labels(axes, title=title, y="seconds")
-            canvas.add_time_axis(axes, "time")
+            plot.draw_lines(axes, times, lines, named=True)
+            plot.add_labels(axes, title=title, y="seconds")
+            plot.add_time_axis(axes, "time")
             axes.yaxis.set_major_formatter("{x:g}")
 
     save_both("metrics", draw)

@@ -2,7 +2,7 @@
 
 Here are the options, and its run from the first snapshot until Ctrl-C. `server.py` serves the files
 of the page and JSON, `responses.py` makes the JSON from the snapshots that a thread takes, and
-`dead_letters.py` reads records.
+from records.
 """
 
 from __future__ import annotations

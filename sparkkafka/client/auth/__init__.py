@@ -1,4 +1,4 @@
 """Who a connection is, and what it trusts: SASL mechanisms, tokens, certificate stores.
 
-Begin with `authentication.py`: TLS settings, and SASL with its re-authentication.
+Begin with `sasl.py`: the mechanisms, and how a connection authenticates and re-authenticates.
 """

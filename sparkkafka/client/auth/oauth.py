@@ -45,8 +45,8 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     OptionError,
+    needs_extra,
 )
-from sparkkafka.extras import needs_extra
 from sparkkafka.secret import Secret, SecretBytes
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__, errors
 from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, checked_number
-from sparkkafka.client.auth.authentication import Session, authenticate, connection_security
+from sparkkafka.client.auth.sasl import Session, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics import NO_METER, ConnectionMeter, NetworkMetrics
 from sparkkafka.client.net import connecting

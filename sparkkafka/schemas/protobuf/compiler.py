@@ -29,8 +29,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from sparkkafka.config.kinds import PROTOBUF
-from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.extras import needs_extra
+from sparkkafka.errors import OptionError, SchemaError, needs_extra
 from sparkkafka.schemas.bounds import schema_errors
 from sparkkafka.schemas.values import Schema
 

@@ -18,7 +18,7 @@ from sparkkafka import errors
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
-from sparkkafka.extras import needs_extra
+from sparkkafka.errors import needs_extra
 from sparkkafka.schemas.registry.cache import cache_of
 from sparkkafka.schemas.registry.client import ForeignClient
 from sparkkafka.schemas.registry.responses import Redactor, RegisteredSchema

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth.authentication import MAX_ROUNDS, SaslSettings, Session, authenticate
+from sparkkafka.client.auth.sasl import MAX_ROUNDS, SaslSettings, Session, authenticate
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import (
     AuthenticationError,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Admin, Consumer, Producer
-from sparkkafka.client.auth import authentication
+from sparkkafka.client.auth import sasl
 from sparkkafka.errors import AuthenticationError
 from sparkkafka.testing.fake.cluster import FakeCluster
-from sparkkafka.testing.fake.security import sasl
+from sparkkafka.testing.fake.security import sasl as fake_sasl
 from tests.client.net.test_connection_security import ALICE, TLS, USERS, server_context
 from tests.client.support import QUICK
 from tests.support.clock import Clock
@@ -29,7 +29,7 @@ def test_busy_clients_outlive_their_sessions(
     """The broker closes a connection that sends a request after its session; a lost connection
     would be replaced, so the connections are counted."""
     clock = Clock()
-    clock.patch(monkeypatch, authentication, sasl)
+    clock.patch(monkeypatch, sasl, fake_sasl)
     context = server_context(tmp_path)
     with FakeCluster(2, tls_context=context, sasl_users=USERS, sasl_session_ms=60_000) as cluster:
         cluster.create_topic("t", partitions=2)

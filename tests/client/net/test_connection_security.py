@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Consumer, Producer
-from sparkkafka.client.auth.authentication import authenticate
+from sparkkafka.client.auth.sasl import authenticate
 from sparkkafka.client.auth.tls import context_of
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net import connecting, frames
@@ -270,7 +270,7 @@ def test_trust_is_not_asked_for_twice(tmp_path: Path, fake_cluster_factory: Any,
         tries.append(args[4])
         return real(*args)
 
-    monkeypatch.setattr("sparkkafka.client.net.connection.start_tls", counted)
+    monkeypatch.setattr("sparkkafka.client.net.connecting.start_tls", counted)
     with open_cluster(cluster, **_dotted(TLS)) as client, pytest.raises(AuthenticationError):
         client.topics(["t"])
     assert len(tries) == 1
