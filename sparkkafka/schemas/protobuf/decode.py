@@ -398,7 +398,7 @@ class _MessageColumns:
         if inner is not None and field.special not in types.FROM_BYTES:
             return self._decode_single_message(field, inner, tokens, present)
         if types.FIELD_TYPES[field.kind].wire == types.LEN or field.closed:
-            self._flag_repeated_fields(tokens)
+            self._flag_repeated_fields(field, tokens)
         if tokens.value is None:
             at, size = self._by_message(tokens)
             if present is not None and field.special in types.FROM_BYTES:
@@ -518,13 +518,25 @@ class _MessageColumns:
         )
         return spread(array, having, self.count)
 
-    def _flag_repeated_fields(self, tokens: Tokens) -> None:
+    def _flag_repeated_fields(self, field: Field, tokens: Tokens) -> None:
         """Flag rows for the runtime if a message has the field, which is not repeated, several
-        times: the runtime checks all texts, merges messages that become text, and takes an unknown
-        number of a closed enum for absent. (Of other fields the last value counts.)"""
+        times: the runtime refuses invalid texts, merges messages that become text, and takes an
+        unknown number of a closed enum for absent. (Otherwise the last value counts.)"""
         repeated = self._have_twice(tokens)
-        if repeated is not None:
-            self.state.needs_runtime[self.rows[repeated]] = True
+        if repeated is None or field.kind == types.BYTES:
+            return
+        if field.kind == types.STRING:
+            at, size = _bytes_of(tokens)
+            order = np.argsort(at)
+            texts = gather(self.data.buffer, at[order], size[order])
+            try:
+                as_texts(texts)
+            except pa.ArrowInvalid:
+                messages: Any = tokens.messages
+                repeated &= self._is_among(messages[order[~is_utf8(texts)]])
+            else:
+                return
+        self.state.needs_runtime[self.rows[repeated]] = True
 
     def _add_bad_values(self, field: Field, rows: Ints, reasons: dict[int, str]) -> None:
         """Mark the rows of bad values as bad. `reasons`: by the value's index in `rows`."""
