@@ -164,10 +164,10 @@ class _Batch:
         self._rests: list[tuple[int, str]] = []  # rows and the JSON texts of their rests
         self._joined_rests: list[tuple[Ints, pa.Array]] = []  # the same, of many rows
         self._reasons: dict[int, str] = {}  # why rows are bad
-        # Which rows have a value that a separate field cannot take, and why they are bad, or (with
-        # the rest, where they are not) which rows of which field.
-        self._misfit_reasons: dict[int, str] = {}
+        # Which rows have a value that a separate field cannot take, and why they are bad (with the
+        # rest, they are not).
         self._misfits: dict[str, Flags] = {}
+        self._misfit_reasons: dict[int, str] = {}
 
     def run(self) -> Decoded:
         """Decode all payloads."""
@@ -308,16 +308,15 @@ class _Batch:
             if len(parsed):
                 copied = np.flatnonzero(~must_parse)
                 rows, column = rows[copied], column.take(arrow.from_numpy(copied))
+        misfits = self._misfits[name] = np.zeros(len(doubtful), np.bool_)
         normalized, normalized_rows = [], []
         for row, value in self._parsed_values(texts, parsed, values.texts, doubtful):
             try:
                 text = field.write(value)
             except UnfitError as error:
                 error.path.append(f".{name}")
-                if self._decoder.with_rest:
-                    flags = self._misfits.setdefault(name, np.zeros(len(doubtful), np.bool_))
-                    flags[row] = True
-                else:
+                misfits[row] = True
+                if not self._decoder.with_rest:
                     self._misfit_reasons.setdefault(row, str(error))
                 continue
             normalized.append(f'{{"v":{text}}}'.encode())
