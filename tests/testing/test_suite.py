@@ -108,8 +108,7 @@ def test_files_with_one_costly_fixture_are_one_unit() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "two"])
-def test_one_row_names_the_ten_slowest(tmp_path: Path, processes: tuple[str, ...]) -> None:
+def test_one_row_names_the_ten_slowest(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "from tests.support.slowest import pytest_runtest_logreport, pytest_terminal_summary\n"
     )
@@ -117,7 +116,7 @@ def test_one_row_names_the_ten_slowest(tmp_path: Path, processes: tuple[str, ...
     body += "def test_it(n):\n    time.sleep(1.6 if n == 7 else 0.2 if n else 0)\n"
     (tmp_path / "test_eleven.py").write_text(body)
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *processes, str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", str(tmp_path)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
