@@ -163,7 +163,14 @@ def test_what_spark_4_0_found_already_is_no_error() -> None:
 
 # --- sessions --------------------------------------------------------------------------------
 
-ROUND_TRIP = """
+CONNECT = """
+    import sys
+    servers, topic = sys.argv[1:]
+    import sparkkafka
+    from pyspark.sql import SparkSession
+    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+    assert isinstance(spark, ConnectSession)
     rows = [(f"k{i}", f"v{i}") for i in range(100)]
     df = spark.createDataFrame(rows, "key string, value string")
     kafka = {"kafka.bootstrap.servers": servers}
@@ -178,40 +185,13 @@ ROUND_TRIP = """
     spark.stop()
 """
 
-CLASSIC = """
-    import sys
-    servers, topic = sys.argv[1:]
-    import sparkkafka
-    from pyspark.sql import SparkSession
-    spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-             .config("spark.driver.host", "127.0.0.1").getOrCreate())
-"""
-
-CONNECT = """
-    import sys
-    servers, topic = sys.argv[1:]
-    import sparkkafka
-    from pyspark.sql import SparkSession
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
-    from pyspark.sql.connect.session import SparkSession as ConnectSession
-    assert isinstance(spark, ConnectSession)
-"""
-
 
 @pytest.mark.real
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "start",
-    [
-        pytest.param(CLASSIC, id="classic, without a call"),
-        pytest.param(CONNECT, id="Connect, without a call"),
-    ],
-)
 @pytest.mark.usefixtures("connect_port")
-def test_write_and_read(kafka_cluster: Any, new_topic: Callable[..., str], start: str) -> None:
-    script = textwrap.dedent(start) + textwrap.dedent(ROUND_TRIP)
-    topic = new_topic(partitions=2)
-    output = run(script, kafka_cluster.bootstrap_servers, topic)
+def test_over_connect_without_a_call(kafka_cluster: Any, new_topic: Callable[..., str]) -> None:
+    """The import sets the Python of the workers, as in a classic session."""
+    output = run(CONNECT, kafka_cluster.bootstrap_servers, new_topic(partitions=2))
     assert "same 100" in output
     assert "again 100" in output
 
@@ -242,8 +222,6 @@ SWITCHED = """
     print("stream", spark.table("seen").count())
     later = started() - by_other
     print("of the other Python:", later)
-    sparkkafka.register(spark)
-    print("again", *read())
     spark.stop()
 """
 
@@ -253,8 +231,8 @@ SWITCHED = """
 def test_workers_are_switched_though_the_other_python_has_it_too(
     kafka_cluster: Any, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Then Spark has found the format by itself, to be run by the other Python. The session is
-    older than the registration."""
+    """Then Spark has found the format by itself, to be run by the other Python. The session is a
+    classic one, older than the registration."""
     log = tmp_path / "starts"
     other = tmp_path / "bin" / "python3"
     other.parent.mkdir()
@@ -277,7 +255,6 @@ def test_workers_are_switched_though_the_other_python_has_it_too(
     assert "read found switched" in output
     assert "stream 2" in output
     assert "of the other Python: 0" in output, output
-    assert "again found switched" in output
 
 
 def test_over_connect_there_are_no_delegation_tokens(caplog: pytest.LogCaptureFixture) -> None:
