@@ -221,11 +221,11 @@ def test_the_host_name_is_localhost_too(secured: Secured, listener: str) -> None
         assert describe_cluster(cluster, cluster.deadline()).brokers
 
 
-def test_a_hundred_megabytes(secured: Secured, topic: str) -> None:
+def test_thirty_megabytes(secured: Secured, topic: str) -> None:
     """TLS keeps bytes back that poll() does not know of: a reader that forgets them stalls."""
     config = secured.ours("SASLTLS", "SCRAM-SHA-512") | {"max.request.size": "2000000"}
     value = bytes(range(256)) * 400
-    count = 100_000_000 // len(value)
+    count = 30_000_000 // len(value)
     with (
         Cluster(parse_client_options(config)) as cluster,
         PartitionProducer(cluster, parse_producer_options(config)) as producer,
