@@ -115,9 +115,8 @@ def test_what_it_read_is_what_it_wrote(tmp_path: Path, kafka_cluster: object) ->
     assert "These rows/s are no benchmark" in run.text
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_is_stopped_while_it_writes(
     tmp_path: Path, kafka_cluster: object, number: signal.Signals
 ) -> None:
