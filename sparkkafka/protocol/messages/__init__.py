@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,133 +19,27 @@ if TYPE_CHECKING:
     from sparkkafka.protocol.messages.data import *  # noqa: F403
     from sparkkafka.protocol.messages.groups import *  # noqa: F403
     from sparkkafka.protocol.messages.metadata import *  # noqa: F403
-    from sparkkafka.protocol.messages.sasl import *  # noqa: F403
     from sparkkafka.protocol.messages.share_groups import *  # noqa: F403
     from sparkkafka.protocol.messages.transactions import *  # noqa: F403
     from sparkkafka.protocol.wire.schema import Request
 
     REQUESTS: Mapping[int, type[Request[Any]]]
 
-# A test compares this with the imports above.
-_NAMES: Mapping[str, str] = {
-    "admin": """
-        AlterableConfig AlterConfigsResource AlterConfigsResourceResponse
-        CreatableReplicaAssignment CreatableTopic CreatableTopicConfig CreatableTopicConfigs
-        CreatableTopicResult CreatePartitionsAssignment CreatePartitionsRequest
-        CreatePartitionsResponse CreatePartitionsTopic CreatePartitionsTopicResult
-        CreateTopicsRequest CreateTopicsResponse DeletableTopicResult ListConfigResourcesRequest
-        ListConfigResourcesResponse ListedConfigResource DeleteRecordsPartition
-        DeleteRecordsPartitionResult DeleteRecordsRequest DeleteRecordsResponse DeleteRecordsTopic
-        DeleteRecordsTopicResult DeleteTopicsRequest DeleteTopicsResponse DeleteTopicState
-        DescribableLogDirTopic DescribeConfigsRequest DescribeConfigsResource
-        DescribeConfigsResourceResult DescribeConfigsResponse DescribeConfigsResult
-        DescribeConfigsSynonym DescribeLogDirsPartition DescribeLogDirsRequest
-        DescribeLogDirsResponse DescribeLogDirsResult DescribeLogDirsTopic
-        IncrementalAlterConfigsRequest IncrementalAlterConfigsResponse AlterClientQuotasRequest
-        AlterClientQuotasResponse AlteredQuotaEntry AlterPartitionReassignmentsRequest
-        AlterPartitionReassignmentsResponse AlterQuotaResult DescribeClientQuotasRequest
-        DescribeClientQuotasResponse DescribedQuotaEntry ElectionPartitionResult
-        ElectionPartitions ElectLeadersRequest ElectLeadersResponse FeatureUpdateKey
-        ListPartitionReassignmentsRequest ListPartitionReassignmentsResponse
-        ListPartitionReassignmentsTopics OngoingPartitionReassignment OngoingTopicReassignment
-        QuotaComponent QuotaEntityPart QuotaOp QuotaValue ReassignablePartition
-        ReassignablePartitionResponse ReassignableTopic ReassignableTopicResponse
-        ReplicaElectionResult UpdatableFeatureResult UpdateFeaturesRequest UpdateFeaturesResponse
-        AclCreation AclCreationResult AclDescription AlterUserScramCredentialsRequest
-        AlterUserScramCredentialsResponse AlterUserScramCredentialsResult CreateAclsRequest
-        CreateAclsResponse CredentialInfo DeleteAclsFilter DeleteAclsFilterResult
-        DeleteAclsMatchingAcl DeleteAclsRequest DeleteAclsResponse DescribeAclsRequest
-        DescribeAclsResource DescribeAclsResponse DescribeUserScramCredentialsRequest
-        DescribeUserScramCredentialsResponse DescribeUserScramCredentialsResult CreatableRenewers
-        CreateDelegationTokenRequest CreateDelegationTokenResponse DescribedDelegationToken
-        DescribedDelegationTokenRenewer DescribeDelegationTokenOwner
-        DescribeDelegationTokenRequest DescribeDelegationTokenResponse
-        ExpireDelegationTokenRequest ExpireDelegationTokenResponse RenewDelegationTokenRequest
-        RenewDelegationTokenResponse ScramCredentialDeletion ScramCredentialUpsertion UserName
-    """,
-    "data": """
-        AbortedTransaction BatchIndexAndErrorMessage EpochEndOffset FetchableTopicResponse
-        FetchPartition FetchRequest FetchResponse FetchTopic ForgottenTopic LeaderIdAndEpoch
-        ListOffsetsPartition ListOffsetsPartitionResponse ListOffsetsRequest ListOffsetsResponse
-        ReplicaState
-        ListOffsetsTopic ListOffsetsTopicResponse NodeEndpoint PartitionData PartitionProduceData
-        PartitionProduceResponse ProduceRequest ProduceResponse SnapshotId TopicProduceData
-        TopicProduceResponse
-    """,
-    "groups": """
-        OffsetCommitRequest
-        OffsetCommitRequestPartition OffsetCommitRequestTopic OffsetCommitResponse
-        OffsetCommitResponsePartition OffsetCommitResponseTopic OffsetFetchRequest
-        OffsetFetchRequestGroup OffsetFetchRequestTopic OffsetFetchRequestTopics
-        OffsetFetchResponse OffsetFetchResponseGroup OffsetFetchResponsePartition
-        OffsetFetchResponsePartitions OffsetFetchResponseTopic OffsetFetchResponseTopics
-        ConsumerGroupHeartbeatRequest ConsumerGroupHeartbeatResponse HeartbeatAssignment
-        HeartbeatRequest HeartbeatResponse HeartbeatTopicPartitions JoinGroupRequest
-        JoinGroupRequestProtocol JoinGroupResponse JoinGroupResponseMember LeaveGroupRequest
-        LeaveGroupResponse MemberIdentity MemberResponse SyncGroupRequest
-        SyncGroupRequestAssignment SyncGroupResponse ConsumerGroupDescribeRequest
-        ConsumerGroupDescribeResponse DeletableGroupResult DeleteGroupsRequest
-        DeleteGroupsResponse DescribedAssignment DescribedConsumer DescribedConsumerGroup
-        DescribedGroup DescribedGroupMember DescribedTopicPartitions DescribeGroupsRequest
-        DescribeGroupsResponse ListedGroup ListGroupsRequest ListGroupsResponse
-        OffsetDeleteRequest OffsetDeleteRequestPartition OffsetDeleteRequestTopic
-        OffsetDeleteResponse OffsetDeleteResponsePartition OffsetDeleteResponseTopic
-    """,
-    "metadata": """
-        NO_AUTHORIZED_OPERATIONS ApiVersion ApiVersionsRequest ApiVersionsResponse
-        Coordinator FindCoordinatorRequest FindCoordinatorResponse QuorumListener QuorumNode
-        DescribeClusterBroker DescribeClusterRequest DescribeClusterResponse DescribeQuorumRequest
-        DescribeQuorumResponse QuorumPartition QuorumPartitionState QuorumReplicaState QuorumTopic
-        QuorumTopicState FinalizedFeatureKey MetadataRequest MetadataRequestTopic MetadataResponse
-        MetadataResponseBroker MetadataResponsePartition MetadataResponseTopic SupportedFeatureKey
-    """,
-    "sasl": """
-        SaslAuthenticateRequest SaslAuthenticateResponse SaslHandshakeRequest
-        SaslHandshakeResponse
-    """,
-    "share_groups": """
-        AcknowledgementBatch AcknowledgePartition AcknowledgePartitionData AcknowledgeTopic
-        AcquiredRecords AlterShareGroupOffsetsRequest AlterShareGroupOffsetsRequestPartition
-        AlterShareGroupOffsetsRequestTopic AlterShareGroupOffsetsResponse
-        AlterShareGroupOffsetsResponsePartition AlterShareGroupOffsetsResponseTopic
-        DeleteShareGroupOffsetsRequest DeleteShareGroupOffsetsRequestTopic
-        DeleteShareGroupOffsetsResponse DeleteShareGroupOffsetsResponseTopic DescribedShareGroup
-        DescribedShareMember DescribeShareGroupOffsetsRequest
-        DescribeShareGroupOffsetsRequestGroup DescribeShareGroupOffsetsRequestTopic
-        DescribeShareGroupOffsetsResponse DescribeShareGroupOffsetsResponseGroup
-        DescribeShareGroupOffsetsResponsePartition DescribeShareGroupOffsetsResponseTopic
-        ForgottenShareTopic ShareAcknowledgeRequest ShareAcknowledgeResponse
-        ShareAcknowledgeTopicResponse ShareFetchableTopicResponse ShareFetchPartition
-        ShareFetchRequest ShareFetchResponse ShareFetchTopic ShareGroupDescribeRequest
-        ShareGroupDescribeResponse ShareGroupHeartbeatRequest ShareGroupHeartbeatResponse
-        ShareLeader SharePartitionData
-    """,
-    "transactions": """
-        AddOffsetsToTxnRequest AddOffsetsToTxnResponse AddPartitionsToTxnPartitionResult
-        AddPartitionsToTxnRequest AddPartitionsToTxnResponse AddPartitionsToTxnTopic
-        AddPartitionsToTxnTopicResult DescribedTransactionState DescribeProducersRequest
-        DescribeProducersResponse DescribeTransactionsRequest DescribeTransactionsResponse
-        EndTxnRequest EndTxnResponse InitProducerIdRequest InitProducerIdResponse
-        ListedTransactionState ListTransactionsRequest ListTransactionsResponse
-        ProducersPartitionResponse DescribedProducer TopicData ProducersTopic
-        ProducersTopicResponse TxnOffsetCommitRequest TxnOffsetCommitRequestPartition
-        TxnOffsetCommitRequestTopic TxnOffsetCommitResponse TxnOffsetCommitResponsePartition
-        TxnOffsetCommitResponseTopic WritableTxnMarker WritableTxnMarkerPartitionResult
-        WritableTxnMarkerResult WritableTxnMarkerTopic WritableTxnMarkerTopicResult
-        WriteTxnMarkersRequest WriteTxnMarkersResponse
-    """,
-}
-_SUBJECTS = {name: subject for subject, names in _NAMES.items() for name in names.split()}
-__all__ = ["REQUESTS", *_SUBJECTS]
+_SUBJECTS = ("metadata", "data", "transactions", "groups", "share_groups", "admin")
+"""Where names are looked for, in this order: those first that all clients need, then those of
+producers."""
 
 
 def __getattr__(name: str) -> Any:
     """Import the subject of a name when it is first used."""
     if name == "REQUESTS":
         value: Any = MappingProxyType(_requests())
-    elif name in _SUBJECTS:
-        value = getattr(importlib.import_module(f"{__name__}.{_SUBJECTS[name]}"), name)
+    elif name[0].isupper():
+        modules = map(_subject, _SUBJECTS)
+        value = next((vars(module)[name] for module in modules if name in vars(module)), None)
     else:
+        value = None
+    if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
@@ -153,10 +47,18 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """For completion: also the names that have not been used yet."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), "REQUESTS"}.union(*(vars(_subject(name)) for name in _SUBJECTS)))
+
+
+def _subject(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")
 
 
 def _requests() -> dict[int, type[Request[Any]]]:
     """Import all subjects and return the request classes by API key."""
-    known = (__getattr__(name) for name in __all__ if name.endswith("Request"))
-    return {cls.API_KEY: cls for cls in known}
+    return {
+        value.API_KEY: value
+        for module in map(_subject, _SUBJECTS)
+        for name, value in vars(module).items()
+        if name.endswith("Request") and name != "Request"
+    }

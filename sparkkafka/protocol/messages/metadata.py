@@ -1,5 +1,6 @@
-"""The brokers and controllers of a cluster, their APIs, coordinators, and the metadata of topics:
-ApiVersions, Metadata, FindCoordinator, DescribeCluster, DescribeQuorum."""
+"""The brokers and controllers of a cluster, their APIs, authentication, coordinators, and the
+metadata of topics: ApiVersions, SaslHandshake, SaslAuthenticate, Metadata, FindCoordinator,
+DescribeCluster, DescribeQuorum."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from sparkkafka.protocol.wire.schema import (
     Response,
     array,
     boolean,
+    bytes_,
     int8,
     int16,
     int32,
@@ -313,3 +315,39 @@ class DescribeQuorumResponse(Response):
     error_message: str | None = nullable_string(since=2, nullable_since=2, ignorable=True)
     topics: list[QuorumTopicState] = array(QuorumTopicState)
     nodes: list[QuorumNode] = array(QuorumNode, since=2)
+
+
+# --- authentication -------------------------------------------------------------------------------
+
+
+@request(api_key=17, versions=(0, 1), flexible=None, kafka="2.1:1")
+class SaslHandshakeRequest(Request["SaslHandshakeResponse"]):
+    """Chooses a mechanism. After a handshake of version 0 the tokens are sent without Kafka's
+    framing, so clients send version 1."""
+
+    mechanism: str = string()
+
+
+@response(SaslHandshakeRequest)
+class SaslHandshakeResponse(Response):
+    """The mechanisms that the listener has."""
+
+    error_code: int = int16()
+    mechanisms: list[str] = array(STRING)
+
+
+@request(api_key=36, versions=(0, 2), flexible=2, kafka="2.1:0 2.2:1 2.5:2")
+class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
+    """One step of the mechanism, from the client. Its repr does not show the bytes."""
+
+    auth_bytes: bytes = bytes_(secret=True)
+
+
+@response(SaslAuthenticateRequest)
+class SaslAuthenticateResponse(Response):
+    """One step from the broker; a session lasts `session_lifetime_ms`, 0 for ever (KIP-368)."""
+
+    error_code: int = int16()
+    error_message: str | None = nullable_string()
+    auth_bytes: bytes = bytes_(secret=True)
+    session_lifetime_ms: int = int64(since=1, ignorable=True)
