@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,15 @@ from sparkkafka.client.arguments import InputColumns
 from sparkkafka.errors import EncodeError
 from sparkkafka.protocol.columns.encode import RecordColumns
 from sparkkafka.protocol.constants import NO_TIMESTAMP
-from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
+from sparkkafka.protocol.records.arrow import (
+    Headers,
+    binary_array,
+    blob_offsets,
+    headers_array,
+    is_valid,
+    or_zero,
+    to_numpy,
+)
 
 
 class InputRows(NamedTuple):
@@ -60,25 +69,46 @@ class InputRows(NamedTuple):
         """Bytes of keys and values; null has none."""
         return sum(_bytes_in(column) for column in (self.keys, self.values) if column is not None)
 
-    def columns(self, timestamps_ms: NDArray[np.int64]) -> RecordColumns:
-        """The rows as records with these times."""
-        return RecordColumns(self.keys, self.values, self.headers, timestamps_ms)
+    def checked_columns(self, now_ms: int, first_row: int, table: str) -> RecordColumns:
+        """Return the rows as records; those without a timestamp get `now_ms`.
 
-    @property
-    def records(self) -> RecordColumns:
-        """The rows as records without a time, to be measured."""
-        return self.columns(np.broadcast_to(np.int64(0), self.length))
+        Raises EncodeError for a null header key and a time before 1970, with the row's number in
+        `table`: `first_row` is that of the first of these rows.
+        """
+        check_headers(self, first_row, table)
+        times_ms = row_times_ms(self, now_ms, first_row, table)
+        return RecordColumns(self.keys, self.values, self.headers, times_ms)
 
-    def take(self, indexes: NDArray[np.int64]) -> InputRows:
-        """Return the keys, values and headers of these rows. Topics, partitions and timestamps stay
-        those of all rows: callers have taken them out before."""
-        selected = from_numpy(indexes)
-        return self._replace(
-            length=len(indexes),
-            keys=None if self.keys is None else self.keys.take(selected),
-            values=self.values.take(selected),
-            headers=None if self.headers is None else self.headers.take(selected),
-        )
+    def topic_codes(
+        self, first_row: int, table: str, null_text: str
+    ) -> tuple[list[str], NDArray[np.int64] | None]:
+        """Return the distinct topics, and each row's index into them (None: there is one topic).
+        Raises EncodeError, which begins with `null_text`, for a row without a topic."""
+        if self.topics is None:
+            return [self.fixed_topic or ""], None
+        if self.topics.null_count:
+            row = int(np.argmin(is_valid(self.topics)))
+            raise EncodeError(
+                f"{null_text} (row {first_row + row} of {table}{key_text(self, row)})"
+            )
+        coded = self.topics.dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        return names, None if len(names) == 1 else to_numpy(coded.indices)
+
+
+def columns_of(
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Mapping[int, Headers],
+    timestamps_ms: NDArray[np.int64],
+) -> RecordColumns:
+    """Return single records as columns. `headers` are by the record's index."""
+    return RecordColumns(
+        keys=None if keys.count(None) == len(keys) else binary_array(keys),
+        values=binary_array(values),
+        headers=headers_array(headers, len(values)) if headers else None,
+        timestamps_ms=timestamps_ms,
+    )
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

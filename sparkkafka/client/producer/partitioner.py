@@ -10,7 +10,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +20,7 @@ from numpy.typing import NDArray
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import unknown_partition_error
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.input_rows import (
-    InputRows,
-    check_headers,
-    key_text,
-    row_times_ms,
-)
+from sparkkafka.client.producer.input_rows import InputRows
 from sparkkafka.client.producer.record_accumulator import MAX_SCALAR_RECORDS
 from sparkkafka.client.producer.topic_records import (
     AppendedRecords,
@@ -37,11 +32,15 @@ from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import EncodeError, KafkaError, OptionError
-from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, run_sizes
+from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, run_sizes, taken
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
 TASK = "this task"  # what rows are counted in, for errors
+_NULL_TOPIC = (
+    "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option for setting a "
+    "topic."
+)
 
 STICKY_BYTES = 2**20
 STICKY_BATCHES = 8
@@ -129,9 +128,8 @@ class Partitioner:
         """
         first_row = self._seen_rows
         self._seen_rows += rows.length
-        check_headers(rows, first_row, TASK)
-        timestamps_ms = row_times_ms(rows, timestamp_ms, first_row, TASK)
-        topics, topic_of_row = self._topics(rows, first_row)
+        columns = rows.checked_columns(timestamp_ms, first_row, TASK)
+        topics, topic_of_row = rows.topic_codes(first_row, TASK, _NULL_TOPIC)
         self._update_counts(topics)
         partitions = None
         if rows.partitions is not None:
@@ -139,57 +137,35 @@ class Partitioner:
             is_named = is_valid(rows.partitions)
             self._check_partitions(topics, topic_of_row, partitions, is_named, first_row)
             partitions[~is_named] = NO_PARTITION
-        return self._partition(topics, topic_of_row, partitions, rows, timestamps_ms)
+        return self._partition(topics, topic_of_row, partitions, columns)
 
-    def partition_checked_rows(
-        self,
-        rows: InputRows,
-        partitions: NDArray[np.int64] | None,
-        timestamps_ms: NDArray[np.int64],
+    def partition_columns(
+        self, topic: str, columns: RecordColumns, partitions: NDArray[np.int64] | None
     ) -> PartitionedRecords:
-        """As `partition_rows`, for rows of one topic that were checked. `partitions` has the
-        partition that each row names, or NO_PARTITION; None if no row names one."""
-        topics = [rows.fixed_topic or ""]
-        self._update_counts(topics)
-        return self._partition(topics, None, partitions, rows, timestamps_ms)
+        """As `partition_rows`, for records of one topic that were checked. `partitions` has the
+        partition that each one names, or NO_PARTITION; None if no record names one."""
+        self._update_counts([topic])
+        return self._partition([topic], None, partitions, columns)
 
     def _partition(
         self,
         topics: list[str],
         topic_of_row: np.ndarray | None,
         partitions: NDArray[np.int64] | None,
-        rows: InputRows,
-        timestamps_ms: NDArray[np.int64],
+        columns: RecordColumns,
     ) -> PartitionedRecords:
         """Choose the partitions that rows do not name, and sort the rows by partition.
         `topic_of_row` has each row's index in `topics` (None: there is one topic)."""
-        if topic_of_row is None and partitions is None and self._has_no_rule(rows.keys):
-            return self._partition_sticky(topics[0], rows, timestamps_ms)
+        if topic_of_row is None and partitions is None and self._has_no_rule(columns.keys):
+            return self._partition_sticky(topics[0], columns)
         if partitions is None:
-            partitions = np.full(rows.length, NO_PARTITION, np.int64)
+            partitions = np.full(len(columns.timestamps_ms), NO_PARTITION, np.int64)
         for code, name in enumerate(topics):
             is_of_topic = topic_of_row == code if topic_of_row is not None else None
-            self._choose(name, is_of_topic, partitions, rows)
-        return self._sort(topics, topic_of_row, partitions, rows, timestamps_ms)
+            self._choose(name, is_of_topic, partitions, columns)
+        return _sort(topics, topic_of_row, partitions, columns)
 
     # --- checks ---
-
-    def _topics(self, rows: InputRows, first_row: int) -> tuple[list[str], np.ndarray | None]:
-        """Return the distinct topics, and each row's index into them (None: there is one topic)."""
-        if rows.topics is None:
-            return [rows.fixed_topic or ""], None
-        if rows.topics.null_count:
-            row = int(np.argmin(is_valid(rows.topics)))
-            raise EncodeError(
-                "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option "
-                f"for setting a topic. (row {first_row + row} of {TASK}"
-                f"{key_text(rows, row)})"
-            )
-        coded = rows.topics.dictionary_encode()
-        names = coded.dictionary.to_pylist()
-        if len(names) == 1:
-            return names, None
-        return names, to_numpy(coded.indices)
 
     def _update_counts(self, names: list[str]) -> None:
         """Take the newest counts: partitions may be added during a long write."""
@@ -258,7 +234,11 @@ class Partitioner:
         return (first + used_bytes // self._sticky_bytes) % count
 
     def _choose(
-        self, name: str, is_of_topic: np.ndarray | None, partitions: np.ndarray, rows: InputRows
+        self,
+        name: str,
+        is_of_topic: np.ndarray | None,
+        partitions: np.ndarray,
+        columns: RecordColumns,
     ) -> None:
         """Choose partitions for rows of topic `name` that have none yet (they are below 0 in
         `partitions`): by key, or in turn. `is_of_topic` marks the topic's rows; None: all are."""
@@ -267,12 +247,12 @@ class Partitioner:
         if not needs_choice.any():
             return
         if self._rule is not None:
-            if rows.keys is None:
+            if columns.keys is None:
                 partitions[needs_choice] = self._rule.partition(None, count)
             elif needs_choice.all():
-                partitions[:] = self._rule.partitions(rows.keys, count)
+                partitions[:] = self._rule.partitions(columns.keys, count)
             else:
-                keys = rows.keys.take(from_numpy(np.flatnonzero(needs_choice)))
+                keys = columns.keys.take(from_numpy(np.flatnonzero(needs_choice)))
                 partitions[needs_choice] = self._rule.partitions(keys, count)
             needs_choice &= partitions < 0
         indexes = np.flatnonzero(needs_choice)
@@ -283,7 +263,7 @@ class Partitioner:
             self._round_robin_counts[name] = turn + len(indexes)
             turns = np.arange(turn, turn + len(indexes))
         else:
-            lengths = or_zero(pc.binary_length(rows.values))[indexes]
+            lengths = or_zero(pc.binary_length(columns.values))[indexes]
             offsets = np.append(0, np.cumsum(lengths, dtype=np.int64))
             turns = self._sticky_starts(name, offsets) // self._sticky_bytes
         partitions[indexes] = (self._first_partition(name, count) + turns) % count
@@ -303,61 +283,51 @@ class Partitioner:
         self._sticky_used_bytes[name] = int(starts[-1])
         return starts[:-1]
 
-    def _partition_sticky(
-        self, name: str, rows: InputRows, timestamps_ms: np.ndarray
-    ) -> PartitionedRecords:
+    def _partition_sticky(self, name: str, columns: RecordColumns) -> PartitionedRecords:
         """As `_choose` and `_sort`, for rows that all lack key and partition: faster, since they
         stay in their order."""
         count = self._counts[name]
         first = self._first_partition(name, count)
-        starts = self._sticky_starts(name, blob_offsets(rows.values).astype(np.int64))
+        starts = self._sticky_starts(name, blob_offsets(columns.values).astype(np.int64))
         # A partition's turn lasts for `sticky_bytes`; `cuts` are the rows with which others begin.
         first_turn, last_turn = (int(starts[row]) // self._sticky_bytes for row in (0, -1))
         turns = range(first_turn + 1, last_turn + 1) if count > 1 else ()
         cuts = np.searchsorted(starts, np.array(turns, np.int64) * self._sticky_bytes).tolist()
         tps, ends = [], []
-        for turn, (start, end) in enumerate(pairwise([0, *cuts, rows.length]), first_turn):
+        for turn, (start, end) in enumerate(pairwise([0, *cuts, len(starts)]), first_turn):
             if start < end:  # a row can be larger than what a partition gets in one go
                 tps.append(TopicPartition(name, (first + turn) % count))
                 ends.append(end)
-        return PartitionedRecords(rows.columns(timestamps_ms), tps, ends, range(rows.length))
+        return PartitionedRecords(columns, tps, ends, range(len(starts)))
 
-    # --- runs ---
 
-    def _sort(
-        self,
-        topics: list[str],
-        topic_of_row: np.ndarray | None,
-        partitions: np.ndarray,
-        rows: InputRows,
-        timestamps_ms: np.ndarray,
-    ) -> PartitionedRecords:
-        """Sort rows by topic and partition; rows of one partition stay in order. Each row has its
-        partition in `partitions`, and its topic's index in `topic_of_row` (None: there is one)."""
-        order: NDArray[np.int64] | range = range(rows.length)
-        targets = partitions
-        span = int(partitions.max()) + 1  # target = topic's index * span + partition
-        if topic_of_row is not None:
-            targets = topic_of_row.astype(np.int64) * span + partitions
+def _sort(
+    topics: list[str],
+    topic_of_row: np.ndarray | None,
+    partitions: np.ndarray,
+    columns: RecordColumns,
+) -> PartitionedRecords:
+    """Sort rows by topic and partition; rows of one partition stay in order. Each row has its
+    partition in `partitions`, and its topic's index in `topic_of_row` (None: there is one)."""
+    order: NDArray[np.int64] | range = range(len(partitions))
+    targets = partitions
+    span = int(partitions.max()) + 1  # target = topic's index * span + partition
+    if topic_of_row is not None:
+        targets = topic_of_row.astype(np.int64) * span + partitions
+    cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
+    if (targets[1:] < targets[:-1]).any():
+        # Small numbers sort much faster as 16 bits. Stable: a partition's records keep their order.
+        small = targets.astype(np.uint16) if int(targets.max()) < 1 << 16 else targets
+        order = np.argsort(small, kind="stable")
+        targets = targets[order]
+        columns = taken(columns, order)
         cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
-        if (targets[1:] < targets[:-1]).any():
-            # Small numbers sort much faster as 16 bits. Stable: a partition's records keep their
-            # order.
-            small = targets.astype(np.uint16) if int(targets.max()) < 1 << 16 else targets
-            order = np.argsort(small, kind="stable")
-            targets = targets[order]
-            rows = rows.take(order)
-            if timestamps_ms.strides != (0,):  # not one time for all
-                timestamps_ms = timestamps_ms[order]
-            cuts = np.flatnonzero(targets[1:] != targets[:-1]) + 1
-        firsts = targets[np.append(0, cuts)]
-        codes, numbers = np.divmod(firsts, span)
-        tps = [
-            TopicPartition(topics[code], number)
-            for code, number in zip(codes.tolist(), numbers.tolist(), strict=True)
-        ]
-        ends = [*cuts.tolist(), len(targets)]
-        return PartitionedRecords(rows.columns(timestamps_ms), tps, ends, order)
+    codes, numbers = np.divmod(targets[np.append(0, cuts)], span)
+    tps = [
+        TopicPartition(topics[code], number)
+        for code, number in zip(codes.tolist(), numbers.tolist(), strict=True)
+    ]
+    return PartitionedRecords(columns, tps, [*cuts.tolist(), len(targets)], order)
 
 
 # --- the records of a Producer --------------------------------------------------------------------
@@ -386,18 +356,18 @@ class RecordPartitioner:
         """Choose the partitions; return the records by partition, with their indexes as `rows`.
         Those that cannot be written have failed then; None: all have. The metadata must have the
         topic."""
-        rows, times_ms, partitions = records.take_rows()
+        columns, partitions = records.take_columns()
         kept: NDArray[np.int64] | None = None
         if self._callable is not None:
-            partitions = self._call_partitioner(records, rows, partitions)
+            partitions = self._call_partitioner(records, columns, partitions)
         if partitions is not None:
             self._fail_missing_partitions(records, partitions)
             if (partitions == _FAILED_PARTITION).any():
                 kept = np.flatnonzero(partitions != _FAILED_PARTITION)
-                rows, partitions, times_ms = rows.take(kept), partitions[kept], times_ms[kept]
-        if not rows.length:
+                columns, partitions = taken(columns, kept), partitions[kept]
+        if not len(columns.timestamps_ms):
             return None
-        partitioned = self._partitioner.partition_checked_rows(rows, partitions, times_ms)
+        partitioned = self._partitioner.partition_columns(records.topic, columns, partitions)
         if kept is None:
             return partitioned
         # The rows are indexes of the kept records: return those of all records.
@@ -449,19 +419,21 @@ class RecordPartitioner:
         return count
 
     def _call_partitioner(
-        self, records: TopicRecords, rows: InputRows, partitions: NDArray[np.int64] | None
+        self, records: TopicRecords, columns: RecordColumns, partitions: NDArray[np.int64] | None
     ) -> NDArray[np.int64]:
         """Call the user's callable for each record without a partition, and return the partitions
         of all. A record for which the callable fails has failed, and has _FAILED_PARTITION."""
         partitioner, topic = self._callable, records.topic
         if partitions is None:
-            partitions = np.full(rows.length, NO_PARTITION, np.int64)
+            partitions = np.full(len(columns.timestamps_ms), NO_PARTITION, np.int64)
         count = self._count(topic)
+        keys: Any = columns.keys
+        values: Any = columns.values
         for index in np.flatnonzero(partitions == NO_PARTITION).tolist():
-            key = None if rows.keys is None else rows.keys[index].as_py()
+            key = None if keys is None else keys[index].as_py()
             error: KafkaError | None = None
             try:
-                chosen = partitioner(topic, key, rows.values[index].as_py(), count)  # type: ignore[misc]
+                chosen = partitioner(topic, key, values[index].as_py(), count)  # type: ignore[misc]
             except (Exception, SystemExit) as failure:
                 error = OptionError(
                     f"the callable partitioner.class failed for a record of topic {topic}: "

@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from sparkkafka.client.producer.input_rows import columns_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.protocol.columns.encode import (
@@ -29,7 +30,7 @@ from sparkkafka.protocol.columns.encode import (
     encode_runs,
     sliced,
 )
-from sparkkafka.protocol.records.arrow import BATCH_POOL, binary_array, headers_array
+from sparkkafka.protocol.records.arrow import BATCH_POOL
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 Owner = TypeVar("Owner")
@@ -247,21 +248,13 @@ def _as_ranges(batch: list[RowRange | Sequence[RecordFields]]) -> Iterator[RowRa
             singles += records
             continue
         if singles:
-            yield RowRange(record_columns(singles), 0, len(singles))
+            keys, values, headers, times_ms = zip(*singles, strict=True)
+            by_index = {index: row for index, row in enumerate(headers) if row}
+            columns = columns_of(keys, values, by_index, np.array(times_ms, np.int64))
+            yield RowRange(columns, 0, len(singles))
             singles = []
         if records is not None:
             yield records
-
-
-def record_columns(records: list[RecordFields]) -> RecordColumns:
-    """Return single records as columns."""
-    headers = {index: record.headers for index, record in enumerate(records) if record.headers}
-    return RecordColumns(
-        keys=binary_array([record.key for record in records]),
-        values=binary_array([record.value for record in records]),
-        headers=headers_array(headers, len(records)) if headers else None,
-        timestamps_ms=np.array([record.timestamp_ms for record in records], np.int64),
-    )
 
 
 def concat_columns(parts: list[RecordColumns]) -> RecordColumns:

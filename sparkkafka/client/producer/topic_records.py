@@ -7,7 +7,7 @@ timestamp. No Python object is made for a row of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -23,19 +23,23 @@ from sparkkafka.client.arguments import (
     checked_number,
     find_columns,
 )
-from sparkkafka.client.producer.futures import OutcomeNotifier, RecordFutures
-from sparkkafka.client.producer.input_rows import InputRows, check_headers, row_times_ms
+from sparkkafka.client.producer.futures import Indexes, OutcomeNotifier, RecordFutures
+from sparkkafka.client.producer.input_rows import InputRows, columns_of
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ProducerOptions
-from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns.encode import RecordFields, oversized_record, size_estimate
+from sparkkafka.errors import EncodeError, OptionError, ProduceError
+from sparkkafka.protocol.columns.encode import (
+    RecordColumns,
+    RecordFields,
+    oversized_record,
+    size_estimate,
+    taken,
+)
 from sparkkafka.protocol.partitioning import NO_PARTITION
 from sparkkafka.protocol.records.arrow import (
     Headers,
-    binary_array,
-    headers_array,
     is_valid,
     to_numpy,
 )
@@ -76,9 +80,9 @@ class TopicRecords(RecordFutures):
         """Take no more records. Called once, by the I/O thread."""
         raise NotImplementedError
 
-    def take_rows(self) -> tuple[InputRows, NDArray[np.int64], NDArray[np.int64] | None]:
-        """Return columns, times in milliseconds, and partitions (NO_PARTITION for records that name
-        none) or None. Called once: the records are not kept here."""
+    def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
+        """Return columns, and partitions (NO_PARTITION for records that name none) or None. Called
+        once: the records are not kept here."""
         raise NotImplementedError
 
 
@@ -123,7 +127,7 @@ class AppendedRecords(TopicRecords):
         self.explicit_times_ms = {}
         self.begin(times_ms)
 
-    def take_rows(self) -> tuple[InputRows, NDArray[np.int64], NDArray[np.int64] | None]:
+    def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
         values, self.values = self.values, []
         keys, self.keys = self.keys, []
         headers, self.headers = self.headers, {}
@@ -132,16 +136,7 @@ class AppendedRecords(TopicRecords):
             partitions = np.full(len(values), NO_PARTITION, np.int64)
             _set_items(partitions, self.partitions)
             self.partitions = {}
-        rows = InputRows(
-            length=len(values),
-            keys=None if keys.count(None) == len(keys) else binary_array(keys),
-            values=binary_array(values),
-            headers=headers_array(headers, len(values)) if headers else None,
-            topics=None,
-            fixed_topic=self.topic,
-            partitions=None,
-        )
-        return rows, self.times_ms, partitions
+        return columns_of(keys, values, headers, self.times_ms), partitions
 
     def take_fields(self) -> list[RecordFields]:
         """Return the records. Called once, in place of `take_rows`, for a few records."""
@@ -176,22 +171,24 @@ def _set_items(target: NDArray[np.int64], items: Mapping[int, int]) -> None:
 
 
 class TableRecords(TopicRecords):
-    """Rows of a table, of one topic."""
+    """Rows of a table, of one topic; they have these numbers in the table."""
 
-    __slots__ = ("_partitions_of_rows", "_rows")
+    __slots__ = ("_columns", "_named_partitions")
 
     def __init__(
         self,
+        topic: str,
         notifier: OutcomeNotifier,
-        rows: InputRows,
-        times_ms: NDArray[np.int64],
+        columns: RecordColumns,
         partitions: NDArray[np.int64] | None,
+        numbers: Indexes,
     ) -> None:
-        super().__init__(rows.fixed_topic or "", notifier)
-        self._rows: InputRows | None = rows
-        self.times_ms = times_ms
-        self._partitions_of_rows = partitions
-        self.size_bytes = size_estimate(rows.records)[0]
+        super().__init__(topic, notifier)
+        self.times_ms = np.array(columns.timestamps_ms)  # outcomes change it
+        self._columns: RecordColumns | None = columns._replace(timestamps_ms=self.times_ms)
+        self._named_partitions = partitions
+        self.numbers = numbers
+        self.size_bytes = size_estimate(columns)[0]
 
     def _length(self) -> int:
         return len(self.times_ms)
@@ -199,11 +196,11 @@ class TableRecords(TopicRecords):
     def close(self) -> None:
         self.begin(self.times_ms)
 
-    def take_rows(self) -> tuple[InputRows, NDArray[np.int64], NDArray[np.int64] | None]:
-        rows, self._rows = self._rows, None
-        if rows is None:
+    def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
+        columns, self._columns = self._columns, None
+        if columns is None:
             raise RuntimeError("the rows were taken already")
-        return rows, self.times_ms, self._partitions_of_rows
+        return columns, self._named_partitions
 
 
 # --- send_many ------------------------------------------------------------------------------------
@@ -214,109 +211,38 @@ _USUAL_FIELDS = frozenset({"value", "key"})
 _PLAIN_TYPES = frozenset({bytes, type(None)})
 
 
-class _Series:
-    """A series as columns; fields that few records have are kept by the record's number."""
-
-    def __init__(self, records: list[Any], topic: str | None, partition: int | None) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.topics: dict[int, str] = {}
-        self.values: list[bytes | None] = records
-        self.keys: list[bytes | None] = [None] * len(records)
-        self.headers: dict[int, Headers] = {}
-        self.partitions: dict[int, int] = {}
-        self.times_ms: dict[int, int] = {}
-        if topic is not None and _PLAIN_TYPES.issuperset(map(type, records)):
-            self.sizes = [
-                MAX_RECORD_OVERHEAD + (0 if value is None else len(value)) for value in records
-            ]
-            return
-        self.values = [None] * len(records)
-        self.sizes = []
-        for number, record in enumerate(records):
-            try:
-                self.sizes.append(self._append(number, record))
-            except OptionError as error:
-                raise OptionError(f"record {number} of the series: {error}") from error
-
-    def _append(self, number: int, record: Any) -> int:
-        """Append a record; return the bytes that it takes at most."""
-        if record.__class__ is not dict and not isinstance(record, Mapping):
-            record = {"value": record}
-        if not _FIELDS.issuperset(record):
-            unknown = next(name for name in record if name not in _FIELDS)
-            raise OptionError(f"it has {unknown!r}; a record has {', '.join(FIELDS)}")
-        size = MAX_RECORD_OVERHEAD
-        get = record.get
-        if (value := get("value")) is not None:
-            if value.__class__ is not bytes:
-                value = as_bytes("value", value)
-            self.values[number] = value
-            size += len(value)
-        if (key := get("key")) is not None:
-            if key.__class__ is not bytes:
-                key = as_bytes("key", key)
-            self.keys[number] = key
-            size += len(key)
-        if not _USUAL_FIELDS.issuperset(record):
-            if (topic := get("topic")) is not None and topic != self.topic:
-                self.topics[number] = checked_topic(topic)
-            if headers := get("headers"):
-                self.headers[number], headers_size = checked_headers(headers)
-                size += headers_size
-            if (partition := get("partition")) is not None:
-                self.partitions[number] = checked_number("partition", partition, INT32_MAX)
-            if (time_ms := get("timestamp_ms")) is not None:
-                self.times_ms[number] = checked_number("timestamp_ms", time_ms, (1 << 63) - 1)
-        if self.topic is None and number not in self.topics:
-            raise OptionError("it has no topic, and the series has none: name one of the two")
-        return size
-
-    def numbers_by_topic(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """Yield each topic with the numbers of its records, in their order."""
-        count = len(self.values)
-        if not self.topics:
-            if count and self.topic is not None:
-                yield self.topic, np.arange(count)
-            return
-        numbers: dict[str, list[int]] = {}
-        for number in range(count):
-            numbers.setdefault(self.topics.get(number) or self.topic or "", []).append(number)
-        for topic, rows in numbers.items():
-            yield topic, np.array(rows, np.int64)
-
-    def records(
-        self, topic: str, notifier: OutcomeNotifier, numbers: NDArray[np.int64], size_bytes: int
-    ) -> AppendedRecords:
-        """Return the records of these numbers, which have this topic and these bytes in all."""
-        records = AppendedRecords(topic, notifier)
-        records.numbers = numbers
-        records.size_bytes = size_bytes
-        first, stop = int(numbers[0]), int(numbers[-1]) + 1
-        rows: Sequence[int]
-        if stop - first == len(numbers):
-            rows = range(first, stop)
-            records.values = self.values[first:stop]
-            records.keys = self.keys[first:stop]
-        else:
-            rows = numbers.tolist()
-            records.values = [self.values[number] for number in rows]
-            records.keys = [self.keys[number] for number in rows]
-        records.times_s = [time.time()] * len(rows)
-        if self.partition is not None:
-            records.partitions = dict.fromkeys(range(len(rows)), self.partition)
-        records.headers |= _by_index(self.headers, rows)
-        records.partitions |= _by_index(self.partitions, rows)
-        records.explicit_times_ms |= _by_index(self.times_ms, rows)
-        return records
-
-
-def _by_index(fields: Mapping[int, Any], numbers: Sequence[int]) -> dict[int, Any]:
-    """Return the fields of the records of these numbers, by the index in `numbers` instead of the
-    record's number."""
-    if not fields:
-        return {}
-    return {index: fields[number] for index, number in enumerate(numbers) if number in fields}
+def _parsed(record: Any, topic: str | None, partition: int | None) -> tuple[Any, ...]:
+    """Check a record of a series. Return its topic, value, key, headers, partition, timestamp, and
+    the bytes that it takes at most."""
+    if record.__class__ is not dict and not isinstance(record, Mapping):
+        record = {"value": record}
+    if not _FIELDS.issuperset(record):
+        unknown = next(name for name in record if name not in _FIELDS)
+        raise OptionError(f"it has {unknown!r}; a record has {', '.join(FIELDS)}")
+    size = MAX_RECORD_OVERHEAD
+    get = record.get
+    if (value := get("value")) is not None:
+        if value.__class__ is not bytes:
+            value = as_bytes("value", value)
+        size += len(value)
+    if (key := get("key")) is not None:
+        if key.__class__ is not bytes:
+            key = as_bytes("key", key)
+        size += len(key)
+    headers = time_ms = None
+    if not _USUAL_FIELDS.issuperset(record):
+        if (own_topic := get("topic")) is not None and own_topic != topic:
+            topic = checked_topic(own_topic)
+        if headers := get("headers"):
+            headers, headers_size = checked_headers(headers)
+            size += headers_size
+        if (own_partition := get("partition")) is not None:
+            partition = checked_number("partition", own_partition, INT32_MAX)
+        if (time_ms := get("timestamp_ms")) is not None:
+            time_ms = checked_number("timestamp_ms", time_ms, (1 << 63) - 1)
+    if topic is None:
+        raise OptionError("it has no topic, and the series has none: name one of the two")
+    return topic, value, key, headers, partition, time_ms, size
 
 
 def series_records(
@@ -339,33 +265,77 @@ def series_records(
             "records must be a list or another iterable of values or dicts, got "
             f"{type(series).__name__}: of one record, call send"
         )
-    columns = _Series(list(series), topic, partition)
-    sizes = np.array(columns.sizes, np.int64)
+    values = list(series)
+    if topic is not None and _PLAIN_TYPES.issuperset(map(type, values)):
+        return _value_records(values, topic, partition, notifier, options, max_bytes)
+    parts: list[AppendedRecords] = []
+    open_parts: dict[str, AppendedRecords] = {}
+    limit_bytes, now_s = max_record_bytes(options), time.time()
+    for number, record in enumerate(values):
+        try:
+            name, value, key, headers, named, time_ms, size = _parsed(record, topic, partition)
+        except OptionError as error:
+            raise OptionError(f"record {number} of the series: {error}") from error
+        if size > limit_bytes:
+            raise _too_large_in_series(number, name, named, size, options)
+        records = open_parts.get(name)
+        if records is None or records.size_bytes + size > max_bytes:
+            records = open_parts[name] = AppendedRecords(name, notifier)
+            records.numbers = []
+            parts.append(records)
+        index = len(records.values)
+        records.numbers.append(number)  # type: ignore[union-attr]
+        records.values.append(value)
+        records.keys.append(key)
+        records.times_s.append(now_s)
+        if headers:
+            records.headers[index] = headers
+        if named is not None:
+            records.partitions[index] = named
+        if time_ms is not None:
+            records.explicit_times_ms[index] = time_ms
+        records.size_bytes += size
+    return parts
+
+
+def _value_records(
+    values: list[bytes | None],
+    topic: str,
+    partition: int | None,
+    notifier: OutcomeNotifier,
+    options: ProducerOptions,
+    max_bytes: int,
+) -> list[AppendedRecords]:
+    """As `series_records`, for values of one topic and partition: in a few steps for all."""
+    sizes = [MAX_RECORD_OVERHEAD + (0 if value is None else len(value)) for value in values]
     limit_bytes = max_record_bytes(options)
-    if len(sizes) and int(sizes.max()) > limit_bytes:
-        number = int(np.argmax(sizes > limit_bytes))
-        size_bytes = int(sizes[number]) + RECORD_BATCH_OVERHEAD
-        name = columns.topics.get(number) or topic or ""
-        error = too_large(name, columns.partitions.get(number, partition), size_bytes, options)
-        error.args = (f"record {number} of the series: {error}", *error.args[1:])
-        raise error
-    return [
-        columns.records(name, notifier, numbers[first:end], size_bytes)
-        for name, numbers in columns.numbers_by_topic()
-        for first, end, size_bytes in _split_by_size(sizes[numbers], max_bytes)
-    ]
-
-
-def _split_by_size(sizes: np.ndarray, max_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Cut records of these sizes into parts of up to `max_bytes`, or one larger record. Yield each
-    part's start, end and bytes."""
+    if max(sizes, default=0) > limit_bytes:
+        number = next(number for number, size in enumerate(sizes) if size > limit_bytes)
+        raise _too_large_in_series(number, topic, partition, sizes[number], options)
     ends = np.cumsum(sizes)
+    parts = []
     first, before = 0, 0
-    while first < len(sizes):
+    while first < len(values):
         end = max(first + 1, int(np.searchsorted(ends, before + max_bytes, side="right")))
-        after = int(ends[end - 1])
-        yield first, end, after - before
-        first, before = end, after
+        records = AppendedRecords(topic, notifier)
+        records.numbers = range(first, end)
+        records.values = values[first:end]
+        records.keys = [None] * (end - first)
+        records.times_s = [time.time()] * (end - first)
+        if partition is not None:
+            records.partitions = dict.fromkeys(range(end - first), partition)
+        records.size_bytes = int(ends[end - 1]) - before
+        parts.append(records)
+        first, before = end, int(ends[end - 1])
+    return parts
+
+
+def _too_large_in_series(
+    number: int, topic: str, partition: int | None, size_bytes: int, options: ProducerOptions
+) -> ProduceError:
+    error = too_large(topic, partition, size_bytes + RECORD_BATCH_OVERHEAD, options)
+    error.args = (f"record {number} of the series: {error}", *error.args[1:])
+    return error
 
 
 # --- send_table -----------------------------------------------------------------------------------
@@ -416,24 +386,20 @@ def table_records(
     for batch in source.to_batches():
         for part in _table_parts(batch, max_bytes):
             rows = InputRows.of(part, columns)
-            check_headers(rows, first_row, "the table")
-            times_ms = row_times_ms(rows, now_ms, first_row, "the table")
+            records = rows.checked_columns(now_ms, first_row, "the table")
             partitions = _checked_partitions(rows, first_row)
-            _check_row_sizes(rows, first_row, options)
+            topics, topic_of_row = _checked_topics(rows, first_row)
+            _check_row_sizes(rows, records, first_row, options)
             last_row = first_row + part.num_rows
-            for name, indexes in _rows_by_topic(rows, first_row):
-                records = TableRecords(
-                    notifier,
-                    (rows if indexes is None else rows.take(indexes))._replace(
-                        topics=None, fixed_topic=name, partitions=None, timestamps=None
-                    ),
-                    np.array(times_ms if indexes is None else times_ms[indexes]),
-                    partitions if partitions is None or indexes is None else partitions[indexes],
-                )
-                records.numbers = (
-                    range(first_row, last_row) if indexes is None else first_row + indexes
-                )
-                parts.append(records)
+            if topic_of_row is None:
+                numbers = range(first_row, last_row)
+                parts.append(TableRecords(topics[0], notifier, records, partitions, numbers))
+            else:
+                for code, name in enumerate(topics):
+                    indexes = np.flatnonzero(topic_of_row == code)
+                    chosen = None if partitions is None else partitions[indexes]
+                    some = taken(records, indexes)
+                    parts.append(TableRecords(name, notifier, some, chosen, first_row + indexes))
             first_row = last_row
     return parts
 
@@ -448,32 +414,17 @@ def _table_parts(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBat
         yield batch.slice(start, size)
 
 
-def _rows_by_topic(
-    rows: InputRows, first_row: int
-) -> Iterator[tuple[str, NDArray[np.int64] | None]]:
-    """Yield each topic and the indexes of its rows (None: all rows). Raises EncodeError for a row
-    without a topic."""
-    if rows.topics is None:
-        yield rows.fixed_topic or "", None
-        return
-    if rows.topics.null_count:
-        row = int(np.argmin(is_valid(rows.topics)))
-        raise EncodeError(f"row {first_row + row} of the table has no topic: the column is null")
-    coded = rows.topics.dictionary_encode()
-    names = coded.dictionary.to_pylist()
-    if "" in names:
-        raise EncodeError("a row of the table has an empty text as topic")
-    for name in names:
-        try:
-            checked_topic(name)
-        except OptionError as error:
-            raise EncodeError(f"a row of the table: {error}") from error
-    if len(names) == 1:
-        yield names[0], None
-        return
-    codes = to_numpy(coded.indices)
-    for code, name in enumerate(names):
-        yield name, np.flatnonzero(codes == code)
+def _checked_topics(rows: InputRows, first_row: int) -> tuple[list[str], NDArray[np.int64] | None]:
+    """Return the topics, and each row's index into them (None: there is one topic). Raises
+    EncodeError for a null or wrong topic."""
+    found = rows.topic_codes(first_row, "the table", "a row has no topic: the column is null")
+    if rows.topics is not None:
+        for name in found[0]:
+            try:
+                checked_topic(name)
+            except OptionError as error:
+                raise EncodeError(f"a row of the table: {error}") from error
+    return found
 
 
 def _checked_partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | None:
@@ -494,9 +445,11 @@ def _checked_partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | 
     return partitions
 
 
-def _check_row_sizes(rows: InputRows, first_row: int, options: ProducerOptions) -> None:
+def _check_row_sizes(
+    rows: InputRows, records: RecordColumns, first_row: int, options: ProducerOptions
+) -> None:
     """Raise ProduceError for a row that is larger than max.request.size or buffer.memory."""
-    oversized = oversized_record(rows.records, max_record_bytes(options))
+    oversized = oversized_record(records, max_record_bytes(options))
     if oversized is not None:
         row, size_bytes = oversized
         topic = rows.fixed_topic if rows.topics is None else rows.topics[row].as_py()

@@ -272,6 +272,19 @@ def sliced(columns: RecordColumns, low: int, high: int) -> RecordColumns:
     )
 
 
+def taken(columns: RecordColumns, indexes: Ints) -> RecordColumns:
+    """Return the rows with these indexes, each at most once, in this order."""
+    rows = arrow.from_numpy(indexes)
+    times_ms = columns.timestamps_ms
+    is_constant = times_ms.strides == (0,)  # one time for all rows
+    return RecordColumns(
+        keys=None if columns.keys is None else columns.keys.take(rows),
+        values=None if columns.values is None else columns.values.take(rows),
+        headers=None if columns.headers is None else columns.headers.take(rows),
+        timestamps_ms=times_ms[: len(indexes)] if is_constant else times_ms[indexes],
+    )
+
+
 def _check_lengths(columns: RecordColumns) -> None:
     """Raise EncodeError unless all columns have the same number of rows."""
     count = len(columns.timestamps_ms)
