@@ -10,7 +10,6 @@ written, and perhaps written (`KafkaError.partitions`).
 
 from __future__ import annotations
 
-import itertools
 import time
 from bisect import bisect_right
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Self
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.producer.futures import RecordsCallback
 from sparkkafka.client.producer.partitioner import PartitionedRecords
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
@@ -30,7 +28,6 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     PartitionOutcome,
-    ProduceError,
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.columns.encode import (
@@ -48,7 +45,7 @@ _HELD_SHARE = 0.5
 """Of buffer.memory: the rest is for records in flight, however large the columns are."""
 
 
-def _raise_failure(error: ProduceError) -> KafkaError:
+def _raise_failure(error: KafkaError) -> KafkaError:
     """Raise the error of a batch: the first failure ends the producer."""
     cause = error.__cause__
     # A request that cannot be expressed at all is no fault of this partition.
@@ -75,12 +72,11 @@ class ColumnProducer:
         self._options = options
         self._prefix = cluster.options.prefix
         lookup = TopicLookup(cluster, grace_ms=cluster.options.request_timeout_ms)
-        self._sender = Sender(cluster, options, transaction, lookup=lookup)
-        self._accumulator: RecordAccumulator[None] = RecordAccumulator(
-            options,
-            lambda tp, batches, *_: self._sender.append(
-                tp, batches, itertools.repeat(RecordsCallback(tp, (), _raise_failure))
-            ),
+        self._sender = Sender(
+            cluster, options, transaction, lookup=lookup, on_failure=_raise_failure
+        )
+        self._accumulator = RecordAccumulator(
+            options, lambda tp, batches, *_: self._sender.append(tp, batches)
         )
         self._next_step_s = 0.0
         self._failure: KafkaError | None = None
@@ -161,7 +157,7 @@ class ColumnProducer:
         appended_bytes = 0
         for tp, low, high, size_bytes in records.runs():
             rows = RowRange(records.columns, low, high)
-            self._accumulator.append(tp, rows, None, size_bytes=size_bytes)
+            self._accumulator.append(tp, rows, size_bytes=size_bytes)
             appended_bytes += size_bytes
             if appended_bytes > MAX_APPENDED_BYTES:
                 self._accumulator.close_lingering()

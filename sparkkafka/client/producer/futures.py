@@ -1,8 +1,8 @@
 """The outcomes of a Producer's records, and the handles by which users wait for them.
 
 Records that are queued together share a `RecordFutures`: arrays with an item for each record, so
-that the outcome of thousands is set in a few steps. A handle is an index into them. A batch's
-callback has slices of records, and passes its outcome on to them.
+that the outcome of thousands is set in a few steps. A handle is an index into them. A batch has
+slices of records, which get its outcome.
 """
 
 from __future__ import annotations
@@ -459,54 +459,37 @@ class RecordSlice(NamedTuple):
     indexes: Indexes
 
 
-class RecordsCallback:
-    """The callback of a batch: passes its outcome on to its records, which are in these slices, in
-    order (Spark's rows have none). `on_failure` returns the error that the records get for that of
-    the batch, or raises, which stops the sender for good."""
+def acknowledge_records(
+    slices: Sequence[RecordSlice], tp: TopicPartition, base_offset: int, log_append_time_ms: int
+) -> None:
+    """Set the outcome of a batch that is written. The offset is -1 if the broker did not return it,
+    the time is -1 unless the topic has LogAppendTime."""
+    offset = base_offset
+    for records, indexes in slices:
+        records.acknowledged(tp, indexes, offset, log_append_time_ms)
+        if base_offset >= 0:
+            offset += len(indexes)
 
-    __slots__ = ("_on_failure", "_slices", "_tp")
 
-    def __init__(
-        self,
-        tp: TopicPartition,
-        slices: Sequence[RecordSlice],
-        on_failure: Callable[[ProduceError], KafkaError],
-    ) -> None:
-        self._tp = tp
-        self._slices = slices
-        self._on_failure = on_failure
-
-    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
-        """The batch is written. The offset is -1 if the broker did not return it, the time is -1
-        unless the topic has LogAppendTime."""
-        offset = base_offset
-        for records, indexes in self._slices:
-            records.acknowledged(self._tp, indexes, offset, log_append_time_ms)
-            if base_offset >= 0:
-                offset += len(indexes)
-
-    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
-        """The batch failed. `record_messages` are the broker's messages about single records
-        (KIP-467), by index in the batch."""
-        reported = self._on_failure(error)
-        slice_start = 0
-        for records, indexes in self._slices:
-            messages = {
-                int(indexes[index - slice_start]): message
-                for index, message in record_messages.items()
-                if slice_start <= index < slice_start + len(indexes)
-            }
-            if record_messages and not messages:
-                messages = {-1: None}  # the reason is in records of another slice
-            records.failed(indexes, reported, messages, partition=self._tp.partition)
-            slice_start += len(indexes)
-
-    def split(self, counts: Sequence[int]) -> list[RecordsCallback]:
-        """Return the callbacks of a batch's parts, which have this many records."""
-        return [
-            RecordsCallback(self._tp, slices, self._on_failure)
-            for slices in split_slices(self._slices, counts)
-        ]
+def fail_records(
+    slices: Sequence[RecordSlice],
+    error: KafkaError,
+    record_messages: Mapping[int, str | None],
+    partition: int,
+) -> None:
+    """Set the outcome of a batch that failed. `record_messages` are the broker's messages about
+    single records (KIP-467), by index in the batch."""
+    slice_start = 0
+    for records, indexes in slices:
+        messages = {
+            int(indexes[index - slice_start]): message
+            for index, message in record_messages.items()
+            if slice_start <= index < slice_start + len(indexes)
+        }
+        if record_messages and not messages:
+            messages = {-1: None}  # the reason is in records of another slice
+        records.failed(indexes, error, messages, partition=partition)
+        slice_start += len(indexes)
 
 
 def split_slices(

@@ -22,10 +22,8 @@ from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.producer.futures import (
     OutcomeNotifier,
-    RecordsCallback,
     RecordSlice,
     closed_error,
-    split_slices,
 )
 from sparkkafka.client.producer.partitioner import RecordPartitioner
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
@@ -36,7 +34,6 @@ from sparkkafka.client.producer.topic_records import AppendedRecords, TopicRecor
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, counted, some
-from sparkkafka.protocol.columns.encode import EncodedBatch
 
 if TYPE_CHECKING:
     from sparkkafka.client.producer.transactions import SenderTransaction
@@ -75,9 +72,6 @@ class ProducerThread:
         self._options = settings.producer
         self._buffer = buffer
         self._notifier = notifier
-        self.on_failure: Callable[[KafkaError], KafkaError] = lambda error: error
-        """Gets the error of records that failed, and returns the one that their handles raise.
-        (Not a method of Producer: the thread must not keep that alive.)"""
         self.cluster = Cluster(settings.client, close_signal=close_signal, metrics=metrics.network)
         self._lookup = TopicLookup(self.cluster, max(MIN_LOOKUP_MS, settings.producer.max_block_ms))
         self.sender = Sender(
@@ -89,9 +83,7 @@ class ProducerThread:
             metrics=metrics,
         )
         self._partitioner = RecordPartitioner(self.cluster, settings)
-        self._accumulator: RecordAccumulator[RecordSlice] = RecordAccumulator(
-            self._options, self._queue_batches
-        )
+        self._accumulator = RecordAccumulator(self._options, self.sender.append)
         # By topic; they wait for its metadata.
         self._without_partition: dict[str, deque[TopicRecords]] = {}
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
@@ -281,7 +273,7 @@ class ProducerThread:
         try:
             self.sender.step(self._sleep_s)
         except KafkaError as error:
-            self.fail_all(self.on_failure(error))
+            self.fail_all(self.sender.on_failure(error))
         if self._fail_reason is not None:
             reason, self._fail_reason = self._fail_reason, None
             self.fail_all(reason)
@@ -424,26 +416,13 @@ class ProducerThread:
             return
         # The partitioner may have failed some of the records.
         for failure in records.errors():
-            self.on_failure(failure)
-
-    def _queue_batches(
-        self,
-        tp: TopicPartition,
-        batches: list[EncodedBatch],
-        slices: Sequence[RecordSlice],
-        since_s: float,
-    ) -> None:
-        """Queue closed batches at the sender; their records are in `slices`, in order. For the
-        accumulator, which calls it."""
-        parts = split_slices(slices, [batch.record_count for batch in batches])
-        callbacks = [RecordsCallback(tp, part, self.on_failure) for part in parts]
-        self.sender.append(tp, batches, callbacks, since_s)
+            self.sender.on_failure(failure)
 
     # --- records that fail ------------------------------------------------------------------------
 
     def _fail(self, records: TopicRecords, error: KafkaError) -> None:
         """Fail those of the records that have no outcome."""
-        records.failed(records.pending_indexes(), self.on_failure(error))
+        records.failed(records.pending_indexes(), self.sender.on_failure(error))
 
     def fail_later(self, reason: KafkaError) -> None:
         """Fail everything after this step of the sender, which is going through its batches."""

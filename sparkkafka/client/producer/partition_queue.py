@@ -45,7 +45,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sparkkafka.client.deadline import Backoff
-from sparkkafka.client.producer.futures import RecordsCallback
+from sparkkafka.client.producer.futures import RecordSlice, split_slices
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError, PartitionOutcome
 from sparkkafka.protocol.columns.encode import EncodedBatch
@@ -67,7 +67,8 @@ def next_sequence(sequence: int, record_count: int) -> int:
 class ProducerBatch:
     """A queued record batch.
 
-    `wire`, its header and records as sent, is set at the first send and never changes.
+    `wire`, its header and records as sent, is set at the first send and never changes. `slices` are
+    its records, which get the outcome; Spark's rows have none.
     `is_unresolved`: it was refused as out of order though it may be written; the response to a
     later batch shows whether it is. `is_overtaken`: the broker has acknowledged a later batch, so
     this one can no longer be written with its sequence numbers.
@@ -76,7 +77,7 @@ class ProducerBatch:
     queue: PartitionQueue
     encoded: EncodedBatch
     created_s: float
-    callback: RecordsCallback
+    slices: Sequence[RecordSlice]
     has_failed: bool = False
     base_sequence: int = NO_SEQUENCE
     wire: tuple[bytes, BytesLike] | None = None
@@ -373,9 +374,9 @@ class PartitionQueue:
         position = self.batches.index(batch)
         sequence = batch.base_sequence
         replacements = []
-        callbacks = batch.callback.split([part.record_count for part in parts])
-        for part, callback in zip(parts, callbacks, strict=True):
-            new = ProducerBatch(self, part, batch.created_s, callback)
+        slices = split_slices(batch.slices, [part.record_count for part in parts])
+        for part, part_slices in zip(parts, slices, strict=True):
+            new = ProducerBatch(self, part, batch.created_s, part_slices)
             if sequence != NO_SEQUENCE:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)

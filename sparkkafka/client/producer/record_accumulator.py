@@ -14,11 +14,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from sparkkafka.client.producer.futures import RecordSlice
 from sparkkafka.client.producer.input_rows import columns_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
@@ -32,8 +33,6 @@ from sparkkafka.protocol.columns.encode import (
 )
 from sparkkafka.protocol.records.arrow import BATCH_POOL
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
-
-Owner = TypeVar("Owner")
 
 MAX_SCALAR_RECORDS = 128
 """Up to here, records that came one by one are partitioned and encoded one by one, which takes less
@@ -56,13 +55,13 @@ class RowRange(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _OpenBatch(Generic[Owner]):
+class _OpenBatch:
     """Records of a partition; the first one was appended at `since_s` (monotonic)."""
 
     tp: TopicPartition
     since_s: float
     records: list[RowRange | Sequence[RecordFields]] = field(default_factory=list)
-    owners: list[Owner] = field(default_factory=list)
+    slices: list[RecordSlice] = field(default_factory=list)
     size_bytes: int = 0
 
     @property
@@ -82,27 +81,29 @@ class _OpenBatch(Generic[Owner]):
         return fields
 
 
-class RecordAccumulator(Generic[Owner]):
+class RecordAccumulator:
     """The open batches of all partitions.
 
-    Closed batches go to `on_closed(partition, encoded, owners, since_s)`: `owners` are those of the
-    calls of `append`, and the first record was appended at `since_s`.
+    Closed batches go to `on_closed(partition, encoded, slices, since_s)`, as `Sender.append` takes
+    them: `slices` are those of the calls of `append`, the first of which was at `since_s`.
     """
 
     def __init__(
         self,
         options: ProducerOptions,
-        on_closed: Callable[[TopicPartition, list[EncodedBatch], Sequence[Owner], float], None],
+        on_closed: Callable[
+            [TopicPartition, list[EncodedBatch], Sequence[RecordSlice], float], None
+        ],
     ) -> None:
         self._linger_s = options.linger_ms / 1000
         self._on_closed = on_closed
         self._batch_size = options.batch_size
         self._max_batch_bytes = max(min(options.batch_size, options.max_request_size), 1)
         self._max_records_bytes = max(self._max_batch_bytes - RECORD_BATCH_OVERHEAD, 1)
-        self._open: dict[TopicPartition, _OpenBatch[Owner]] = {}
-        self._full: list[_OpenBatch[Owner]] = []
+        self._open: dict[TopicPartition, _OpenBatch] = {}
+        self._full: list[_OpenBatch] = []
         # (since_s, number, batch) as a heap; batches that were closed since are skipped.
-        self._lingering: list[tuple[float, int, _OpenBatch[Owner]]] = []
+        self._lingering: list[tuple[float, int, _OpenBatch]] = []
         self._numbers = itertools.count()
         self.pending_bytes = 0
 
@@ -110,14 +111,14 @@ class RecordAccumulator(Generic[Owner]):
         self,
         tp: TopicPartition,
         records: RowRange | Sequence[RecordFields],
-        owner: Owner,
+        record_slice: RecordSlice | None = None,
         *,
         size_bytes: int,
         since_s: float | None = None,
     ) -> None:
-        """Append records of a partition; `size_bytes` is what they take encoded, not too low. The
-        `owner` comes back with their batch, which lingers from `since_s` (monotonic), now by
-        default.
+        """Append records of a partition; `size_bytes` is what they take encoded, not too low.
+        `record_slice` has what waits for their outcome. Their batch lingers from `since_s`
+        (monotonic), now by default.
 
         Encodes nothing before one of the methods `close_…`: batches that are encoded together cost
         less.
@@ -136,7 +137,8 @@ class RecordAccumulator(Generic[Owner]):
             self._open[tp] = batch
             heapq.heappush(self._lingering, (batch.since_s, next(self._numbers), batch))
         batch.records.append(records)
-        batch.owners.append(owner)
+        if record_slice is not None:
+            batch.slices.append(record_slice)
         batch.size_bytes += size_bytes
         self.pending_bytes += size_bytes
         if batch.size_bytes >= self._batch_size:
@@ -173,9 +175,9 @@ class RecordAccumulator(Generic[Owner]):
         self._lingering.clear()
         self._close(due)
 
-    def drop_all(self) -> list[Owner]:
-        """Drop all records, and return their owners."""
-        dropped = [owner for batch in (*self._full, *self._open.values()) for owner in batch.owners]
+    def drop_all(self) -> list[RecordSlice]:
+        """Drop all records, and return what waits for their outcome."""
+        dropped = [part for batch in (*self._full, *self._open.values()) for part in batch.slices]
         self._open.clear()
         self._full.clear()
         self._lingering.clear()
@@ -191,13 +193,13 @@ class RecordAccumulator(Generic[Owner]):
                 return
             heapq.heappop(self._lingering)
 
-    def _close(self, due: list[_OpenBatch[Owner]]) -> None:
+    def _close(self, due: list[_OpenBatch]) -> None:
         """Encode the full batches, then those that are `due`, and hand them on: in groups of
         _GROUP_BYTES, large batches on their own."""
         if not (due or self._full):
             return
         closed, self._full = [*self._full, *due], []
-        group: list[_OpenBatch[Owner]] = []
+        group: list[_OpenBatch] = []
         group_bytes = 0
         for batch in closed:
             if group and batch.size_bytes >= _OWN_GROUP_BYTES:
@@ -212,7 +214,7 @@ class RecordAccumulator(Generic[Owner]):
         if group:
             self._encode(group)
 
-    def _encode(self, group: list[_OpenBatch[Owner]]) -> None:
+    def _encode(self, group: list[_OpenBatch]) -> None:
         """Encode closed batches together, and hand each to `on_closed`: few single records one by
         one, all others as columns."""
         self.pending_bytes -= sum(batch.size_bytes for batch in group)
@@ -221,7 +223,7 @@ class RecordAccumulator(Generic[Owner]):
             fields = batch.few_fields()
             if fields is not None:
                 encoded = [encode_records(fields)]
-                self._on_closed(batch.tp, encoded, batch.owners, batch.since_s)
+                self._on_closed(batch.tp, encoded, batch.slices, batch.since_s)
                 return
         parts: list[RowRange] = []
         run_ends = []
@@ -237,7 +239,7 @@ class RecordAccumulator(Generic[Owner]):
         joined = concat_columns([sliced(*rows) for rows in parts])
         runs = encode_runs(joined, run_ends, max_batch_bytes=self._max_batch_bytes)
         for batch, batches in zip(group, runs, strict=True):
-            self._on_closed(batch.tp, batches, batch.owners, batch.since_s)
+            self._on_closed(batch.tp, batches, batch.slices, batch.since_s)
 
 
 def _as_ranges(batch: list[RowRange | Sequence[RecordFields]]) -> Iterator[RowRange]:

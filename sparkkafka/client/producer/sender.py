@@ -13,7 +13,7 @@ import select
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,12 @@ from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
-from sparkkafka.client.producer.futures import RecordsCallback
+from sparkkafka.client.producer.futures import (
+    RecordSlice,
+    acknowledge_records,
+    fail_records,
+    split_slices,
+)
 from sparkkafka.client.producer.partition_queue import (
     PartitionQueue,
     ProducerBatch,
@@ -118,8 +123,9 @@ class ProducerMetrics:
 class Sender:
     """The queues of all partitions, and the requests that empty them.
 
-    A batch that cannot be delivered does not affect the others, unless its callback raises: then
-    the sender has failed. `waker` ends its waits.
+    `on_failure` gets the error of a batch, and returns the one that its records get. A batch that
+    cannot be delivered does not affect the others, unless `on_failure` raises: then the sender has
+    failed. `waker` ends its waits.
     """
 
     def __init__(
@@ -131,6 +137,7 @@ class Sender:
         lookup: TopicLookup,
         waker: Waker | None = None,
         metrics: SendMetrics | None = None,
+        on_failure: Callable[[KafkaError], KafkaError] = lambda error: error,
     ) -> None:
         self._cluster = cluster
         self._options = options
@@ -140,13 +147,14 @@ class Sender:
         self._send_metrics = metrics
         self.metrics = ProducerMetrics()
         self._waker = waker
+        self.on_failure = on_failure
         self._codec = codec_by_name(options.compression_type)
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         # Partitions with batches. Each step visits all of these, and rows can go to hundreds of
         # topics.
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         self.queued_bytes = 0
-        self._outcome_count = 0  # calls of callbacks
+        self._outcome_count = 0  # batches that were acknowledged or failed
         self._sent: dict[int, deque[SentRequest]] = {}  # by broker, in the order of their responses
         self._buffers: defaultdict[int, FrameBuffer] = defaultdict(FrameBuffer)
         self._muted_until_s: dict[int, float] = {}
@@ -166,18 +174,19 @@ class Sender:
     def append(
         self,
         tp: TopicPartition,
-        encoded: Iterable[EncodedBatch],
-        callbacks: Iterable[RecordsCallback],
+        encoded: Sequence[EncodedBatch],
+        slices: Sequence[RecordSlice] = (),
         created_s: float | None = None,
     ) -> None:
-        """Queue batches of one partition, each with the next of `callbacks`, of which there may be
-        more. delivery.timeout.ms counts from `created_s` (monotonic), now by default."""
+        """Queue batches of one partition; `slices` are their records, in order, which get the
+        outcomes. delivery.timeout.ms counts from `created_s` (monotonic), now by default."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
         since_s = time.monotonic() if created_s is None else created_s
-        for encoded_batch, callback in zip(encoded, callbacks, strict=False):
-            batch = ProducerBatch(queue, encoded_batch, since_s, callback)
+        parts = split_slices(slices, [batch.record_count for batch in encoded])
+        for encoded_batch, part in zip(encoded, parts, strict=True):
+            batch = ProducerBatch(queue, encoded_batch, since_s, part)
             queue.batches.append(batch)
             self.queued_bytes += batch.size_bytes
         if queue.batches:
@@ -217,7 +226,7 @@ class Sender:
         """Send what can be sent, wait for a response at most `max_wait_s` (a function is called
         when all is sent), and read the responses that are here.
 
-        Raises what the callback of a batch raises, and errors of the transaction.
+        Raises what `on_failure` raises, and errors of the transaction.
         """
         away_s = time.monotonic() - self._step_end_s
         if away_s > AWAY_S:
@@ -735,7 +744,7 @@ class Sender:
     def _process_response(
         self, sent: SentRequest, response: ProduceResponse, connection: Connection
     ) -> None:
-        """Act on the response to a request. Raises what a callback raises, at the end."""
+        """Act on the response to a request. Raises what `on_failure` raises, at the end."""
         # In later versions ids stand for names.
         has_ids = any(topic.topic_id.int for topic in response.responses)
         rows: dict[tuple[bytes | str | None, int], Any] = {
@@ -860,7 +869,7 @@ class Sender:
         self._remove(batch)
         self.metrics.count(queue.tp, batch, base_offset)
         self._outcome_count += 1
-        batch.callback.acknowledged(base_offset, log_append_time_ms)
+        acknowledge_records(batch.slices, queue.tp, base_offset, log_append_time_ms)
 
     def _remove(self, batch: ProducerBatch) -> None:
         """Stop counting a batch that has left its queue."""
@@ -956,16 +965,17 @@ class Sender:
         *,
         kind: type[ProduceError] = ProduceError,
     ) -> None:
-        """Fail a batch with an error of this text and class (`kind`), and remove it. Raises what
-        its callback raises."""
+        """Fail a batch with an error of this text and class (`kind`), and remove it. Raises
+        what `on_failure` raises."""
         queue = batch.queue
         error = batch_error(batch, text, cause, kind)
         log.info("%s", error)
         self._outcome_count += 1
         if self._send_metrics is not None:
             self._send_metrics.failed(queue.tp.topic, batch.encoded.record_count)
-        # First: if the callback raises, the batch still counts in `outcomes`.
-        batch.callback.failed(error, record_messages or {})
+        # First: if `on_failure` raises, the batch still counts in `outcomes`.
+        reported = self.on_failure(error)
+        fail_records(batch.slices, reported, record_messages or {}, queue.tp.partition)
         queue.fail(batch)
         self._remove(batch)
 
@@ -978,7 +988,7 @@ class Sender:
         sent: bool = True,
     ) -> None:
         """Fail all batches of a partition; without `sent`, only those that were never sent."""
-        # Batches that may be written come first: their error is the one that a callback raises.
+        # Batches that may be written come first: their error is the one that is raised.
         for batch in sorted(
             queue.batches, key=lambda batch: batch.has_unknown_outcome, reverse=True
         ):

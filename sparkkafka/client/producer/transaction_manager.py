@@ -150,7 +150,7 @@ class TransactionManager(SenderTransaction):
     def use_thread(self, thread: ProducerThread) -> None:
         """Send requests in this thread, and note its failures. Once, before it starts."""
         self._thread = thread
-        thread.on_failure = self._on_failure
+        thread.sender.on_failure = self._on_failure
 
     # --- the user's calls -------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -21,22 +20,8 @@ from sparkkafka.client.producer.partition_queue import (
     next_sequence,
 )
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import ProduceError
 from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches, split_encoded
 from sparkkafka.protocol.constants import NO_SEQUENCE
-
-
-class Callback:
-    """Nobody whom it matters to."""
-
-    def acknowledged(self, base_offset: int, log_append_time_ms: int) -> None:
-        pass
-
-    def failed(self, error: ProduceError, record_messages: Mapping[int, str | None]) -> None:
-        pass
-
-    def split(self, counts: Sequence[int]) -> list[Callback]:
-        return [self] * len(counts)
 
 
 def batch(queue: PartitionQueue, records: int) -> ProducerBatch:
@@ -47,7 +32,7 @@ def batch(queue: PartitionQueue, records: int) -> ProducerBatch:
         timestamps_ms=np.zeros(records, np.int64),
     )
     (encoded,) = encode_batches(columns, max_batch_bytes=1 << 20)
-    return ProducerBatch(queue, encoded, 0.0, Callback())
+    return ProducerBatch(queue, encoded, 0.0, ())
 
 
 def queue_of(*sizes: int) -> PartitionQueue:

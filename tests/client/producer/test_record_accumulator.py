@@ -42,9 +42,7 @@ class Collected:
         batch_bytes: int = BATCH_BYTES,
     ) -> None:
         given = settings("127.0.0.1:1", batch_size=batch_bytes, linger_ms=linger_ms)
-        self.accumulator: RecordAccumulator[int] = RecordAccumulator(
-            parse_producer_options(given), self._add
-        )
+        self.accumulator = RecordAccumulator(parse_producer_options(given), self._add)
         self.batches: dict[int, list[EncodedBatch]] = {}
         self.pieces: dict[int, list[int]] = {}
         self.encoded = 0
