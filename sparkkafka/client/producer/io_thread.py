@@ -26,12 +26,12 @@ from sparkkafka.client.producer.futures import (
     closed_error,
 )
 from sparkkafka.client.producer.partitioner import RecordPartitioner
-from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
+from sparkkafka.client.producer.record_accumulator import RecordAccumulator
 from sparkkafka.client.producer.send_buffer import SendBuffer
 from sparkkafka.client.producer.sender import Sender
 from sparkkafka.client.producer.topic_lookup import TopicLookup
-from sparkkafka.client.producer.topic_records import AppendedRecords, TopicRecords
-from sparkkafka.client.values import TopicPartition, some_topics
+from sparkkafka.client.producer.topic_records import TopicRecords
+from sparkkafka.client.values import some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, counted, some
 
@@ -257,8 +257,7 @@ class ProducerThread:
     def _run_once(self) -> None:
         """Do what there is to do, then wait until there is more."""
         self._buffer.is_sleeping = False
-        for records in self._buffer.take():
-            self._enqueue(records)
+        self._take()
         if self._commands or self._without_partition:
             began_s = time.monotonic()
             while self._commands:
@@ -285,8 +284,7 @@ class ProducerThread:
         now_s = time.monotonic()
         until_s = min(
             now_s + MAX_SLEEP_S,
-            self._buffer.begin_sleep(lambda: bool(self._commands)),
-            self._accumulator.next_close_s(),
+            self._accumulator.next_close_s(self._buffer.begin_sleep(lambda: bool(self._commands))),
         )
         if self._without_partition:
             opened_s = (waiting[0].since_s for waiting in self._without_partition.values())
@@ -311,9 +309,10 @@ class ProducerThread:
         else:
             future.set_result(result)
 
-    def _enqueue(self, records: TopicRecords) -> None:
-        """Queue records of the buffer for `_assign_partitions`."""
-        self._without_partition.setdefault(records.topic, deque()).append(records)
+    def _take(self) -> None:
+        """Take the records of the buffer; `_assign_partitions` appends them to batches."""
+        for records in self._buffer.take():
+            self._without_partition.setdefault(records.topic, deque()).append(records)
 
     def _report(self) -> None:
         """Wake waiting threads, run callbacks, and free the memory of finished records."""
@@ -388,29 +387,13 @@ class ProducerThread:
             self._lookup.stop_lookup(topic)
 
     def _append(self, records: TopicRecords) -> None:
-        """Append records to the batches of their partitions. Few records are appended one by one,
-        which costs less than columns of them."""
-        if isinstance(records, AppendedRecords) and self._partitioner.is_small(records):
-            for partition, fields, first, size_bytes in self._partitioner.partition_fields(records):
-                self._accumulator.append(
-                    TopicPartition(records.topic, partition),
-                    fields,
-                    RecordSlice(records, range(first, first + len(fields))),
-                    size_bytes=size_bytes,
-                    since_s=records.since_s,
-                )
-            return
+        """Append records to the batches of their partitions."""
         try:
-            partitioned = self._partitioner.partition_records(records)
-            if partitioned is not None:
-                for tp, low, high, size_bytes in partitioned.runs():
-                    self._accumulator.append(
-                        tp,
-                        RowRange(partitioned.columns, low, high),
-                        RecordSlice(records, partitioned.rows[low:high]),
-                        size_bytes=size_bytes,
-                        since_s=records.since_s,
-                    )
+            for tp, rows, indexes, size_bytes in self._partitioner.partition(records):
+                record_slice = RecordSlice(records, indexes)
+                self._accumulator.append(
+                    tp, rows, record_slice, size_bytes=size_bytes, since_s=records.since_s
+                )
         except KafkaError as error:
             self._fail(records, error)
             return
@@ -431,8 +414,7 @@ class ProducerThread:
     def fail_unsent(self, reason: KafkaError) -> None:
         """Fail all records that were never sent."""
         self._fail_reason = None
-        for records in self._buffer.take():
-            self._enqueue(records)
+        self._take()
         for record_slice in self._accumulator.drop_all():
             record_slice.records.failed(record_slice.indexes, reason)
         for record_sets in self._without_partition.values():
@@ -474,8 +456,7 @@ class ProducerThread:
             future.set_exception(closed_error())
         lost_count = 0
         try:
-            for records in self._buffer.take():
-                self._enqueue(records)
+            self._take()
             lost_count = sum(records.pending_count for records in self._buffer.unfinished)
             self.fail_all(error)
         finally:

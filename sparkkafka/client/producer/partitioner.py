@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import unknown_partition_error
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.producer.futures import Indexes
 from sparkkafka.client.producer.input_rows import InputRows
-from sparkkafka.client.producer.record_accumulator import MAX_SCALAR_RECORDS
+from sparkkafka.client.producer.record_accumulator import MAX_SCALAR_RECORDS, RowRange
 from sparkkafka.client.producer.topic_records import (
     AppendedRecords,
     TopicRecords,
@@ -334,6 +335,10 @@ def _sort(
 
 _FAILED_PARTITION = -2  # in place of a partition
 
+AppendedRun: TypeAlias = tuple[TopicPartition, RowRange | Sequence[RecordFields], Indexes, int]
+"""Records of one partition that follow each other: partition, records, their indexes, and about how
+many bytes they take encoded."""
+
 
 class RecordPartitioner:
     """Chooses the partitions of a Producer's records, as Java's producer or librdkafka does.
@@ -352,30 +357,36 @@ class RecordPartitioner:
             cluster.partition_count,
         )
 
-    def partition_records(self, records: TopicRecords) -> PartitionedRecords | None:
-        """Choose the partitions; return the records by partition, with their indexes as `rows`.
-        Those that cannot be written have failed then; None: all have. The metadata must have the
-        topic."""
+    def partition(self, records: TopicRecords) -> Iterator[AppendedRun]:
+        """Choose the partitions. Records that cannot be written have failed then. The metadata must
+        have the topic. Raises EncodeError."""
+        if isinstance(records, AppendedRecords) and self._is_small(records):
+            return self._partition_fields(records)
+        return self._partition_columns(records)
+
+    def _partition_columns(self, records: TopicRecords) -> Iterator[AppendedRun]:
+        """As `partition`, as columns."""
         columns, partitions = records.take_columns()
-        kept: NDArray[np.int64] | None = None
+        indexes: Indexes = range(len(columns.timestamps_ms))
         if self._callable is not None:
             partitions = self._call_partitioner(records, columns, partitions)
         if partitions is not None:
             self._fail_missing_partitions(records, partitions)
             if (partitions == _FAILED_PARTITION).any():
-                kept = np.flatnonzero(partitions != _FAILED_PARTITION)
-                columns, partitions = taken(columns, kept), partitions[kept]
-        if not len(columns.timestamps_ms):
-            return None
+                indexes = np.flatnonzero(partitions != _FAILED_PARTITION)
+                columns, partitions = taken(columns, indexes), partitions[indexes]
+        if not len(indexes):
+            return
         partitioned = self._partitioner.partition_columns(records.topic, columns, partitions)
-        if kept is None:
-            return partitioned
-        # The rows are indexes of the kept records: return those of all records.
-        indexes = partitioned.rows
-        selector = slice(indexes.start, indexes.stop) if isinstance(indexes, range) else indexes
-        return partitioned._replace(rows=kept[selector])
+        rows = partitioned.rows
+        if isinstance(rows, range):  # in their order
+            rows = indexes
+        elif not isinstance(indexes, range):
+            rows = indexes[rows]
+        for tp, low, high, size_bytes in partitioned.runs():
+            yield tp, RowRange(partitioned.columns, low, high), rows[low:high], size_bytes
 
-    def is_small(self, records: AppendedRecords) -> bool:
+    def _is_small(self, records: AppendedRecords) -> bool:
         """Whether these may be handled one by one, which takes less time than columns: they are few
         enough for one batch, and their partitions exist."""
         if (
@@ -387,12 +398,8 @@ class RecordPartitioner:
         partitions = records.partitions.values()
         return not partitions or max(partitions) < self._count(records.topic)
 
-    def partition_fields(
-        self, records: AppendedRecords
-    ) -> Iterator[tuple[int, list[RecordFields], int, int]]:
-        """Choose the partitions of few records: yield the partition of records that follow each
-        other, the records, the index of the first, and their encoded bytes at most. The metadata
-        must have the topic."""
+    def _partition_fields(self, records: AppendedRecords) -> Iterator[AppendedRun]:
+        """As `partition`, one by one."""
         topic, count = records.topic, self._count(records.topic)
         named, records.partitions = records.partitions, {}
         fields = records.take_fields()
@@ -402,14 +409,14 @@ class RecordPartitioner:
             else partition
             for index, record in enumerate(fields)
         ]
-        if partitions.count(partitions[0]) == len(partitions):
-            yield partitions[0], fields, 0, records.size_bytes
-            return
         first = 0
         for partition, run in groupby(partitions):
-            run_fields = fields[first : first + len(list(run))]
-            yield partition, run_fields, first, sum(map(max_size_bytes, run_fields))
-            first += len(run_fields)
+            end = first + len(list(run))
+            is_all = end - first == len(fields)
+            some = fields if is_all else fields[first:end]
+            size_bytes = records.size_bytes if is_all else sum(map(max_size_bytes, some))
+            yield TopicPartition(topic, partition), some, range(first, end), size_bytes
+            first = end
 
     def _count(self, topic: str) -> int:
         """Return the number of partitions of a topic that the metadata has."""

@@ -150,10 +150,12 @@ class RecordAccumulator:
         for batch in (*self._full, *self._open.values()):
             yield batch.tp, batch.record_count
 
-    def next_close_s(self) -> float:
-        """When `close_lingering` is due (monotonic seconds), infinite for never."""
+    def next_close_s(self, not_appended_s: float = math.inf) -> float:
+        """When `close_lingering` is due (monotonic seconds), infinite for never. Records that are
+        still to be appended have waited since `not_appended_s`."""
         self._skip_closed()
-        return self._lingering[0][0] + self._linger_s if self._lingering else math.inf
+        since_s = self._lingering[0][0] if self._lingering else math.inf
+        return min(since_s, not_appended_s) + self._linger_s
 
     def close_lingering(self) -> None:
         """Close full batches, and those that have waited for linger.ms."""

@@ -31,7 +31,7 @@ class SendBuffer:
     may be both open and ready, or not be counted, until `take` puts that right; they are never in
     neither. While the I/O thread is busy, more records come together: the busier it is, the less
     each of them costs. It need not take a record before its linger.ms is over or a batch is full,
-    so it sleeps until then; `RecordAccumulator` decides what lingers.
+    so it sleeps until then, which `RecordAccumulator` says.
     """
 
     def __init__(
@@ -41,7 +41,6 @@ class SendBuffer:
         self._metrics = metrics
         self._memory_freed = threading.Condition(self.lock)
         self._notifier = notifier
-        self._linger_s = options.linger_ms / 1000
         self._max_block_ms = options.max_block_ms
         self.limit_bytes = options.buffer_memory
         self.full_bytes = max(1, min(MAX_OPEN_BYTES, options.buffer_memory // 4))
@@ -193,8 +192,9 @@ class SendBuffer:
         return taken
 
     def begin_sleep(self, has_commands: Callable[[], bool]) -> float:
-        """Return when there is something to take (monotonic seconds): infinite, not before `wake`.
-        The I/O thread counts as sleeping from here on, unless there is something now (0)."""
+        """Return since when the oldest records wait (monotonic seconds): infinite if none do,
+        -infinite if they must not linger. Otherwise the I/O thread counts as sleeping from here
+        on."""
         with self.lock:
             if (
                 self.ready
@@ -202,11 +202,9 @@ class SendBuffer:
                 or ((self.waiting_threads or self.flushes) and (self.may_linger or self.open))
                 or any(records.size_bytes >= self.wake_bytes for records in self.open.values())
             ):
-                return 0.0
+                return -math.inf
             self.is_sleeping = True
-            if not self.open:
-                return math.inf
-            return min(records.since_s for records in self.open.values()) + self._linger_s
+            return min((records.since_s for records in self.open.values()), default=math.inf)
 
     def free(self, io_bytes: int) -> None:
         """Free the memory of records that have outcomes; the I/O thread still holds `io_bytes`."""
