@@ -139,7 +139,7 @@ class AppendedRecords(TopicRecords):
         return columns_of(keys, values, headers, self.times_ms), partitions
 
     def take_fields(self) -> list[RecordFields]:
-        """Return the records. Called once, in place of `take_rows`, for a few records."""
+        """Return the records. Called once, in place of `take_columns`, for a few records."""
         values, self.values = self.values, []
         keys, self.keys = self.keys, []
         headers: Iterable[Headers] = repeat(())
