@@ -48,8 +48,14 @@ _UNAVAILABLE_TYPE: Final = pa.list_(pa.field("element", pa.string()))
 
 KIND_OF_OP: Final = {"c": ROW, "u": ROW, "d": ROW, "r": ROW, "t": TRUNCATE, "m": MESSAGE}
 
-_OTHER_FIELDS: Final = ("status", "ddl", "databaseName")
-"""Fields that tell the other records of Debezium from envelopes, where no schema does."""
+_OTHER_RECORDS: Final = {
+    HEARTBEAT: r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$',
+    TRANSACTION: r'^\s*\{\s*"status"\s*:\s*"(BEGIN|END)"\s*,\s*"id"\s*:',
+    SCHEMA_CHANGE: r'(?s)^\s*\{\s*"source"\s*:\s*\{.*"(databaseName|ddl)"\s*:',
+    MESSAGE: r'^\s*\{\s*"op"\s*:\s*"m"',
+}
+"""The other records of Debezium, as JSON without a schema, by kind. A row may have the same columns
+in another order, or others."""
 
 _POSITION_FIELDS: Final = (
     *("lsn", "file", "pos", "row", "change_lsn", "commit_lsn", "event_serial_no", "scn"),
@@ -138,7 +144,6 @@ def node_of_target(target: pa.DataType, row: ConnectType) -> ConnectType:
                 ("ts_ms", pa.int64()),
                 ("ts_us", pa.int64()),
                 ("transaction", TRANSACTION_TYPE),
-                *((name, pa.string()) for name in _OTHER_FIELDS),
             ]
         )
     )
@@ -160,7 +165,7 @@ def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectTy
             _check_row(children[name])
             check_target(children[name], row, "", lenient=lenient)
             kept[name] = children[name].pruned(row)
-    for name in ("op", "status", "ddl", "databaseName", "ts_ms", "ts_us"):
+    for name in ("op", "ts_ms", "ts_us"):
         if name in children and children[name].leaf is not None:
             kept[name] = children[name]
     if "transaction" in children and "transaction" in wanted:
@@ -190,13 +195,13 @@ def unwrap(
     bad_rows: BadRows,
     rows: Ints | None = None,
     placeholder: Placeholder = PLACEHOLDER,
-    heartbeats: Flags | None = None,
+    payloads: pa.Array | None = None,
     omitted: Mapping[str, Flags] | None = None,
 ) -> pa.Array:
     """Return decoded envelopes of the type `node` as `target`, struct<row, change>. `kind`: that of
     all records, if their schema says it. `rows`: the record of each, if records have several.
-    `placeholder`: for values that were not sent. `heartbeats`: the records that are heartbeats, if
-    `kind` does not say it. `omitted`: the records that omit a column.
+    `placeholder`: for values that were not sent. `payloads`: the texts, if they are JSON of which
+    some may be other records of Debezium. `omitted`: the records that omit a column.
 
     A field `old` has the values before an update that are other ones; with it, key and old_key
     come from the rows.
@@ -211,7 +216,7 @@ def unwrap(
         return None if index < 0 else pc.struct_field(values, [index])
 
     op = field("op") if kind is None else None
-    kinds, is_row, is_delete = _kinds(values, present, op, kind, heartbeats, context)
+    kinds, is_row, is_delete = _kinds(values, present, op, kind, payloads, context)
     row_type, change = target.field("row").type, target.field("change").type
     before, after = field("before"), field("after")
     if is_row.any():
@@ -282,7 +287,7 @@ def _kinds(
     present: Flags,
     op: pa.Array | None,
     kind: str | None,
-    heartbeats: Flags | None,
+    payloads: pa.Array | None,
     context: FieldContext,
 ) -> tuple[pa.Array, Flags, Flags]:
     """Return the kind of each record, and which are rows and deletes. Records of no kind are
@@ -302,24 +307,27 @@ def _kinds(
             context.bad_rows.reasons.setdefault(int(context.rows[index]), text)
     others = present & ~is_valid(op)
     if others.any():
-        names = {field.name: number for number, field in enumerate(values.type)}
-
-        def has(name: str) -> Flags:
-            if name not in names:
-                return none
-            return others & is_valid(pc.struct_field(values, [names[name]]))
-
-        by_kind[TRANSACTION] = has("status")
-        if by_kind[TRANSACTION].any():  # a table may have a column status
-            status = pc.struct_field(values, [names["status"]]).cast(pa.string())
-            by_kind[TRANSACTION] &= flags_of(pc.match_substring_regex(status, "^(BEGIN|END)$"))
-        by_kind[SCHEMA_CHANGE] = (has("ddl") | has("databaseName")) & ~by_kind[TRANSACTION]
-        by_kind[HEARTBEAT] = none if heartbeats is None else others & heartbeats
-        others &= ~(by_kind[TRANSACTION] | by_kind[SCHEMA_CHANGE] | by_kind[HEARTBEAT])
+        found = {} if payloads is None else other_records(payloads, others)
+        if (index := values.type.get_field_index("ddl")) >= 0:  # of another form
+            found[SCHEMA_CHANGE] = others & is_valid(pc.struct_field(values, [index]))
+        for name, is_other in found.items():
+            by_kind[name] = by_kind.get(name, none) | is_other
+            others &= ~is_other
         context.bad_rows.add(
             context.rows, others, "op", "it is missing, so this is not an envelope"
         )
     return _texts(by_kind, count), by_kind[ROW], flags["d"]
+
+
+def other_records(payloads: pa.Array, candidates: Flags) -> dict[str, Flags]:
+    """Return which of the candidates, JSON without a schema, are other records of Debezium, by
+    kind."""
+    index = np.flatnonzero(candidates)
+    texts = payloads.take(from_numpy(index))
+    found = {kind: np.zeros(len(candidates), np.bool_) for kind in _OTHER_RECORDS}
+    for kind, pattern in _OTHER_RECORDS.items() if len(index) else ():
+        found[kind][index] = flags_of(pc.match_substring_regex(texts, pattern))
+    return found
 
 
 def _texts(flags_by_text: dict[str, Flags], count: int) -> pa.Array:

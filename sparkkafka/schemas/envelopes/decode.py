@@ -30,9 +30,6 @@ from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, MemoryBud
 _MAX_SCHEMAS: Final = 64
 """How many schemas beside payloads a decoder keeps."""
 
-_HEARTBEAT: Final = r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$'
-"""A row may have a column ts_ms, but has others."""
-
 _MAX_CALL_SCHEMAS: Final = 1_000
 """How many more one call makes decoders for: they take milliseconds each."""
 
@@ -212,14 +209,14 @@ def _make(
     inner = format_module.decoder(writer, reader, node.wire, message=message)
     made = _EnvelopeDecoder(inner, envelope, node, target, kind)
     if writer.format == JSON:
-        made.may_be_heartbeat = kind is None and envelope.form in (DEBEZIUM, DEBEZIUM_FLAT)
+        made.has_other_records = kind is None and envelope.form in (DEBEZIUM, DEBEZIUM_FLAT)
         # Connect writes NaN as text in a field of numbers. Rows that cannot be read as they are
         # are read again, with text for such numbers.
         texts = connect_types.with_text_floats(node)
         if texts != node:
             inner = format_module.decoder(writer, None, texts.wire)
             made.second = _EnvelopeDecoder(inner, envelope, texts, target, kind)
-            made.second.may_be_heartbeat = made.may_be_heartbeat
+            made.second.has_other_records = made.has_other_records
     return made
 
 
@@ -228,8 +225,8 @@ class _EnvelopeDecoder:
     rows that this cannot."""
 
     second: _EnvelopeDecoder | None = None
-    may_be_heartbeat = False
-    """Whether payloads are JSON of which each may be a heartbeat."""
+    has_other_records = False
+    """Whether payloads are JSON of which some may be other records of Debezium."""
 
     def __init__(
         self,
@@ -273,13 +270,11 @@ class _EnvelopeDecoder:
         self, values: pa.Array, payloads: pa.Array, bad_rows: semantic_types.BadRows
     ) -> pa.Array:
         """Return decoded values as struct<row, change>, or as a list of these."""
-        heartbeats = None
-        if self.may_be_heartbeat:
-            heartbeats = flags_of(pc.match_substring_regex(payloads, _HEARTBEAT))
+        texts = payloads if self.has_other_records else None
         node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
             wanted = other_envelopes.flat_node(node)
-            values, node = other_envelopes.flat(values, wanted, heartbeats), wanted
+            values, node = other_envelopes.flat(values, wanted, texts), wanted
         if form is None:
             placeholder = self._envelope.placeholder
             return debezium.unwrap(
@@ -289,7 +284,7 @@ class _EnvelopeDecoder:
                 self._kind,
                 bad_rows,
                 placeholder=placeholder,
-                heartbeats=heartbeats,
+                payloads=texts,
             )
         if not form.has_lists:
             envelopes, node = other_envelopes.reshape_rows(values, form, node)

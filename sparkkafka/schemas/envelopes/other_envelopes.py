@@ -311,9 +311,9 @@ def flat_wire(node: ConnectType) -> ConnectType:
     return ConnectType(children=children)
 
 
-def flat(values: pa.Array, wanted: ConnectType, heartbeats: Flags | None) -> pa.Array:
-    """Return flattened rows as Debezium's envelopes of the type `wanted`. `heartbeats`: the records
-    that are none."""
+def flat(values: pa.Array, wanted: ConnectType, payloads: pa.Array | None) -> pa.Array:
+    """Return flattened rows as Debezium's envelopes of the type `wanted`. `payloads`: the texts, if
+    they are JSON of which some may be other records of Debezium: those have no op."""
     count, valid = len(values), is_valid(values)
 
     def child(name: str) -> pa.Array | None:
@@ -328,13 +328,19 @@ def flat(values: pa.Array, wanted: ConnectType, heartbeats: Flags | None) -> pa.
         is_deleted = flags_of(pc.equal(deleted.cast(pa.string()), scalar("true")))
         if is_deleted.any():
             op = pc.if_else(from_numpy(is_deleted), scalar("d"), op)
-    children: dict[str, pa.Array] = {
-        "op": _where(op, valid if heartbeats is None else valid & ~heartbeats)
-    }
-    for side in ("before", "after"):
-        row = wanted.children[side].children
-        parts = [child(name) for name in row]
-        children[side] = struct_of(wanted.children[side].wire, count, valid, parts)
+    row = wanted.children["after"]
+    parts = [child(name) for name in row.children]
+    is_row = valid
+    if payloads is not None:
+        is_empty = valid.copy()
+        for part in (child("__op"), *parts):
+            if part is not None:
+                is_empty &= ~is_valid(part)
+        is_row = valid & ~np.logical_or.reduce(
+            [*debezium.other_records(payloads, is_empty).values()]
+        )
+    rows = struct_of(row.wire, count, valid, parts)
+    children: dict[str, pa.Array] = {"op": _where(op, is_row), "before": rows, "after": rows}
     for name in ("ts_ms", "ts_us"):
         own = child(f"__{name}")
         children[name] = pa.nulls(count, pa.int64()) if own is None else own.cast(pa.int64())

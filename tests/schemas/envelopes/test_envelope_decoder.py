@@ -136,6 +136,15 @@ def test_a_time_of_golden_gate(text: str, ts_ms: int | None) -> None:
         ("debezium", b'{"id": 1, "ts_ms": 5}', None),
         ("debezium", b'{"status": "END", "id": "7:1", "event_count": 1}', "transaction"),
         ("debezium", b'{"id": 1, "status": "paid"}', None),
+        ("debezium", b'{"source": {"a": 1}, "databaseName": "d", "ddl": null}', "schema_change"),
+        ("debezium", b'{"source":{},"ts_ms":5,"databaseName":"d"}', "schema_change"),
+        ("debezium", b'{"source": "s", "databaseName": "d"}', None),
+        ("debezium", b'{"id": 1, "ddl": "d", "databaseName": "d"}', None),
+        ("debezium", b'{"op": "m", "source": {}, "message": {}}', "message"),
+        ("debezium-flat", b'{"status": "BEGIN", "id": null, "ts_ms": 5}', "transaction"),
+        ("debezium-flat", b'{"status": "BEGIN", "id": 1, "ts_ms": 5}', "row"),
+        ("debezium-flat", b'{"op": "m", "source": {}, "message": {}}', "message"),
+        ("debezium-flat", b'{"op": "m", "__op": "u"}', "row"),
     ],
 )
 def test_a_row_is_no_other_record_of_debezium(form: str, text: bytes, kind: str | None) -> None:
