@@ -30,6 +30,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 
 DRAINS_PER_TURN = 256  # less than a millisecond; the I/O thread may take some more
+OUTCOMES_PER_ITEM = 1024  # of one batch, which may have more; about a millisecond
 
 Bytes = bytes | bytearray | memoryview | str | None
 
@@ -154,6 +155,7 @@ class _LoopProducer(Producer):
         super().__init__(config)
         self.missing_bytes = 0
         """The size of the last record for which there was no memory."""
+        self._wakes_soon = False
 
     def bind(
         self,
@@ -167,13 +169,19 @@ class _LoopProducer(Producer):
         self._buffer.on_freed = on_freed
 
     def _wake(self, records: AppendedRecords) -> None:
-        """As Producer's, but at the end of the loop's turn unless they are enough for a batch."""
+        """As Producer's, but at the end of the loop's turn: while the I/O thread runs, the turn
+        waits for the interpreter's lock. Earlier if a turn fills what may come together."""
         loop: asyncio.AbstractEventLoop = self._notifier.loop
-        is_batch = records.size_bytes >= self._buffer.wake_bytes
-        if is_batch or asyncio._get_running_loop() is not loop:
+        is_full = records.size_bytes >= self._buffer.full_bytes
+        if is_full or asyncio._get_running_loop() is not loop:
             self._buffer.wake()
-        else:
-            loop.call_soon(self._buffer.wake)
+        elif not self._wakes_soon:
+            self._wakes_soon = True
+            loop.call_soon(self._end_of_turn)
+
+    def _end_of_turn(self) -> None:
+        self._wakes_soon = False
+        self._buffer.wake()
 
     def _wait_for_memory(self, size_bytes: int) -> None:
         if asyncio._get_running_loop() is None:  # send_table, in the worker's thread
@@ -219,7 +227,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             outcomes, freed = self._outcomes, self._freed
             self._client.bind(
                 loop,
-                lambda records, indexes: outcomes.put((records, indexes)),
+                lambda records, indexes: _put_outcomes(outcomes, records, indexes),
                 lambda: _set_on_loop(loop, freed),
             )
             self._loop = loop
@@ -392,8 +400,14 @@ def _set_on_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
     call_soon(loop, event.set)
 
 
+def _put_outcomes(outcomes: LoopQueue[Any], records: RecordFutures, indexes: Indexes) -> None:
+    """Pass the outcome of a batch to the loop, in parts between which other tasks may run."""
+    for first in range(0, len(indexes), OUTCOMES_PER_ITEM):
+        outcomes.put((records, indexes[first : first + OUTCOMES_PER_ITEM]))
+
+
 def _handle_outcome(item: tuple[RecordFutures, Indexes] | asyncio.Future[None]) -> None:
-    """Give the outcome of a batch's records to their futures. (Not a method of AsyncProducer: the
+    """Give the outcome of records of a batch to their futures. (Not a method of AsyncProducer: the
     I/O thread must not keep that alive.)"""
     if isinstance(item, asyncio.Future):
         if not item.done():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from sparkkafka.client import Consumer, TopicPartition
-from sparkkafka.client.aio import AsyncConsumer, AsyncProducer
+from sparkkafka.client.aio import AsyncConsumer, AsyncProducer, worker
+from sparkkafka.client.aio.producer import OUTCOMES_PER_ITEM
 from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
@@ -239,6 +241,27 @@ def test_10_000_tasks_and_a_killed_broker(two: FakeCluster) -> None:
     asyncio.run(main())
     found = [value for number in range(4) for value in log_values(two, "t", number)]
     assert sorted(found) == sorted(b"%d" % number for number in range(10_000))
+
+
+def test_the_outcomes_of_a_large_batch_let_other_tasks_run_in_between(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "TURN_S", 0.0)
+
+    async def main() -> None:
+        done: list[object] = []
+        counts = [0]
+        async with producer(fake, batch_size=1 << 20) as opened:
+            for _ in range(5_000):
+                opened.send_nowait("t", b"v").add_done_callback(done.append)
+            while len(done) < 5_000:
+                await asyncio.sleep(0)
+                counts.append(len(done))
+        steps = [after - before for before, after in itertools.pairwise(counts)]
+        assert max(steps) <= OUTCOMES_PER_ITEM
+
+    asyncio.run(main())
+    assert len(fake.requests_of("Produce")) == 1
 
 
 def test_a_transaction_with_a_consumers_offsets(fake: FakeCluster) -> None:
