@@ -119,7 +119,7 @@ def test_a_record_is_delivered_as_it_was_sent(fake_cluster: FakeCluster) -> None
 
 def test_lingering_records_go_out_alone(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
-    with opened(fake_cluster, linger_ms=30) as producer:
+    with opened(fake_cluster, linger_ms=100) as producer:
         handles = [producer.send("t", b"%d" % number) for number in range(3)]
         assert [handle.result(WAIT_S).offset for handle in handles] == [0, 1, 2]
         sent = producer.metrics()["producer-metrics"]
