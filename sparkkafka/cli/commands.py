@@ -372,6 +372,15 @@ def checked_name(parameter: typer.CallbackParam, value: Any) -> Any:
     return value
 
 
+def name_argument(
+    metavar: str, help: str, candidates: Callable[..., list[str]] | None = None
+) -> Any:
+    """Return an argument that is a name, or a list of names; `candidates` completes it."""
+    return typer.Argument(
+        metavar=metavar, help=help, callback=checked_name, autocompletion=candidates
+    )
+
+
 def number_option(
     *flags: str,
     help: str,
@@ -414,9 +423,7 @@ def _range_text(minimum: float, maximum: float | None) -> str:
     return f"{minimum:,} to {maximum:,}"
 
 
-Topic = Annotated[
-    str, typer.Argument(help="The topic.", callback=checked_name, autocompletion=topic_names)
-]
+Topic = Annotated[str, name_argument("TOPIC", "The topic.", topic_names)]
 Delimiter = Annotated[
     str, typer.Option("-D", "--delimiter", metavar="TEXT", help="The text after each record.")
 ]

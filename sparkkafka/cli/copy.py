@@ -182,24 +182,8 @@ def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
 @app.command("copy", help=HELP)
 def copy(
     context: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="The topic to read.",
-            callback=commands.checked_name,
-            autocompletion=topic_names,
-        ),
-    ],
-    to_topic: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="The topic to write.",
-            callback=commands.checked_name,
-            autocompletion=topic_names,
-        ),
-    ],
+    source: Annotated[str, commands.name_argument("SOURCE", "The topic to read.", topic_names)],
+    to_topic: Annotated[str, commands.name_argument("TARGET", "The topic to write.", topic_names)],
     to_servers: Annotated[
         str | None,
         typer.Option(

@@ -24,15 +24,7 @@ from sparkkafka.protocol.constants import NO_OFFSET
 
 app = typer.Typer(rich_markup_mode=None)
 
-Groups = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="GROUP",
-        help="Names of groups.",
-        callback=commands.checked_name,
-        autocompletion=group_names,
-    ),
-]
+Groups = Annotated[list[str], commands.name_argument("GROUP", "Names of groups.", group_names)]
 
 
 @app.callback()
@@ -202,15 +194,7 @@ def _print_group(document: Mapping[str, Any]) -> None:
 @app.command()
 def reset(
     context: typer.Context,
-    group: Annotated[
-        str,
-        typer.Argument(
-            metavar="GROUP",
-            help="The group.",
-            callback=commands.checked_name,
-            autocompletion=group_names,
-        ),
-    ],
+    group: Annotated[str, commands.name_argument("GROUP", "The group.", group_names)],
     topic: Annotated[
         list[str] | None,
         typer.Option(

@@ -61,13 +61,7 @@ def lag(
     context: typer.Context,
     *,
     group: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="GROUP",
-            help="The consumer group.",
-            callback=commands.checked_name,
-            autocompletion=group_names,
-        ),
+        str | None, commands.name_argument("GROUP", "The consumer group.", group_names)
     ] = None,
     checkpoint: Annotated[
         str | None,

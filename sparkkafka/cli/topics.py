@@ -21,24 +21,8 @@ from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnknownTopicE
 
 app = typer.Typer(rich_markup_mode=None)
 
-Names = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="TOPIC",
-        help="Names of topics.",
-        callback=commands.checked_name,
-        autocompletion=topic_names,
-    ),
-]
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC",
-        help="The topic's name.",
-        callback=commands.checked_name,
-        autocompletion=topic_names,
-    ),
-]
+Names = Annotated[list[str], commands.name_argument("TOPIC", "Names of topics.", topic_names)]
+Name = Annotated[str, commands.name_argument("TOPIC", "The topic's name.", topic_names)]
 Configs = Annotated[
     list[str] | None,
     typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),

@@ -25,10 +25,7 @@ Mechanisms = Annotated[
     list[str] | None,
     typer.Option("--mechanism", metavar="NAME", help=f"{' or '.join(scram.MECHANISMS)}."),
 ]
-Names = Annotated[
-    list[str],
-    typer.Argument(metavar="USER", help="Names of users.", callback=commands.checked_name),
-]
+Names = Annotated[list[str], commands.name_argument("USER", "Names of users.")]
 
 
 @app.callback()
@@ -45,10 +42,7 @@ def users() -> None:
 @app.command("list")
 def list_users(
     context: typer.Context,
-    users: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="USER", help="Only these users.", callback=commands.checked_name),
-    ] = None,
+    users: Annotated[list[str] | None, commands.name_argument("USER", "Only these users.")] = None,
     as_json: commands.AsJson = False,
 ) -> None:
     """List users that have a SCRAM password, with its mechanism and iterations."""
@@ -70,9 +64,7 @@ def list_users(
 @app.command()
 def create(
     context: typer.Context,
-    user: Annotated[
-        str, typer.Argument(metavar="USER", help="The user's name.", callback=commands.checked_name)
-    ],
+    user: Annotated[str, commands.name_argument("USER", "The user's name.")],
     mechanism: Mechanisms = None,
     iterations: Annotated[
         int,

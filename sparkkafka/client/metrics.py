@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -127,7 +127,7 @@ class NetworkMetrics:
         """Sizes of responses."""
         self._created = Sampled()
         self._closed = Sampled()
-        self._latencies_ms: dict[str, Sampled] = {}
+        self._latencies_ms: defaultdict[str, Sampled] = defaultdict(Sampled)
         self._last_sent_s: dict[str, float] = {}
         self._in_flight = 0
 
@@ -150,10 +150,7 @@ class NetworkMetrics:
         with self.lock:
             self._received.record(size_bytes, now_s)
             self._in_flight -= 1
-            latencies = self._latencies_ms.get(api)
-            if latencies is None:
-                latencies = self._latencies_ms[api] = Sampled()
-            latencies.record((now_s - sent_s) * 1000, now_s)
+            self._latencies_ms[api].record((now_s - sent_s) * 1000, now_s)
 
     def closed(self, unanswered: int) -> None:
         """Count a connection that has ended, and with it this many requests without a response."""
@@ -274,7 +271,7 @@ class FetchMetrics:
     def __init__(self) -> None:
         self.network = NetworkMetrics()
         self._lock = self.network.lock
-        self._topics: dict[str, _FetchedCounts] = {}
+        self._topics: defaultdict[str, _FetchedCounts] = defaultdict(_FetchedCounts)
         self._response_bytes = Sampled()
         self._response_records = Sampled()
         self._throttles_ms = Sampled()
@@ -318,9 +315,7 @@ class FetchMetrics:
             lags.record(lag, now_s)
 
     def _consumed(self, topic: str, records: int, size_bytes: float, now_s: float) -> None:
-        counts = self._topics.get(topic)
-        if counts is None:
-            counts = self._topics[topic] = _FetchedCounts()
+        counts = self._topics[topic]
         counts.records.record(records, now_s)
         counts.bytes.record(size_bytes, now_s)
 
@@ -518,7 +513,7 @@ class SendMetrics:
         self.network = NetworkMetrics()
         self._lock = self.network.lock
         self._buffer_memory = buffer_memory
-        self._topics: dict[str, _SentCounts] = {}
+        self._topics: defaultdict[str, _SentCounts] = defaultdict(_SentCounts)
         self._request_records = Sampled()
         self._batch_bytes = Sampled()
         self._queue_times_ms = Sampled()
@@ -534,7 +529,7 @@ class SendMetrics:
         total = 0
         with self._lock:
             for batch in batches:
-                counts = self._counts_of(batch.topic)
+                counts = self._topics[batch.topic]
                 counts.records.record(batch.records, now_s)
                 counts.wire_bytes.record(batch.wire_bytes, now_s)
                 if batch.is_retry:
@@ -550,7 +545,7 @@ class SendMetrics:
     def failed(self, topic: str, records: int) -> None:
         """Count records that failed."""
         with self._lock:
-            self._counts_of(topic).errors.record(records, time.monotonic())
+            self._topics[topic].errors.record(records, time.monotonic())
 
     def throttled(self, throttle_ms: int) -> None:
         with self._lock:
@@ -563,12 +558,6 @@ class SendMetrics:
             self._waits_s.record(now_s - since_s, now_s)
             if timed_out:
                 self._exhausted.record(1, now_s)
-
-    def _counts_of(self, topic: str) -> _SentCounts:
-        counts = self._topics.get(topic)
-        if counts is None:
-            counts = self._topics[topic] = _SentCounts()
-        return counts
 
     # --- for the user ---------------------------------------------------------------------------
 

@@ -277,14 +277,11 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
             "skew": lambda row: (-(row.skew or 0), row.topic),
             "name": lambda row: row.topic,
         }
-        rows = [row for row in self._watcher.snapshot.topics if _is_chosen(row.topic, query)]
-        return _limited(sorted(rows, key=_key(keys, query, "rate")), query, vars)
+        return _chosen_rows(self._watcher.snapshot.topics, query, "topic", keys, vars)
 
     def _topic(self, query: Query) -> dict[str, Any]:
         snapshot, name = self._watcher.snapshot, query.get("name", "")
-        row = next((row for row in snapshot.topics if row.topic == name), None)
-        if row is None:
-            raise NotFoundError(f"there is no topic {name!r} (any more)")
+        row = _row_of(snapshot.topics, "topic", name)
         partitions = sorted(tp for tp in snapshot.leaders if tp.topic == name)
         rows = [
             {
@@ -317,14 +314,11 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
             "growth": lambda row: (-(row.lag_per_s or 0), row.group),
             "name": lambda row: row.group,
         }
-        rows = [row for row in self._watcher.snapshot.groups if _is_chosen(row.group, query)]
-        return _limited(sorted(rows, key=_key(keys, query, "lag")), query, _without_topics)
+        return _chosen_rows(self._watcher.snapshot.groups, query, "group", keys, _without_topics)
 
     def _group(self, query: Query) -> dict[str, Any]:
         snapshot, name = self._watcher.snapshot, query.get("name", "")
-        row = next((row for row in snapshot.groups if row.group == name), None)
-        if row is None:
-            raise NotFoundError(f"there is no group {name!r} (any more)")
+        row = _row_of(snapshot.groups, "group", name)
         partitions = [
             {**tp._asdict(), "committed": offset, "end": end, "lag": end and max(0, end - offset)}
             for tp, offset in sorted(snapshot.committed.get(name, {}).items())
@@ -429,21 +423,28 @@ def _without_topics(row: GroupRow) -> dict[str, Any]:
     return document
 
 
-def _is_chosen(name: str, query: Query) -> bool:
-    return query.get("filter", "").lower() in name.lower()
+def _row_of(rows: Iterable[Any], kind: str, name: str) -> Any:
+    """Return the row of a topic or group (`kind`). Raises NotFoundError."""
+    for row in rows:
+        if getattr(row, kind) == name:
+            return row
+    raise NotFoundError(f"there is no {kind} {name!r} (any more)")
 
 
-def _key(keys: Mapping[str, Callable[[Any], Any]], query: Query, default: str) -> Any:
-    sort = query.get("sort", default)
+def _chosen_rows(
+    rows: Iterable[Any],
+    query: Query,
+    kind: str,
+    keys: Mapping[str, Callable[[Any], Any]],
+    document_of: Callable[[Any], Any],
+) -> dict[str, Any]:
+    """Return the rows of topics or groups (`kind`) whose names contain the filter, sorted by one
+    of the keys, the first by default: from `start` on at most `limit`, and how many there are."""
+    sort = query.get("sort", next(iter(keys)))
     if sort not in keys:
         raise OptionError(f"sort is one of {', '.join(keys)}")
-    return keys[sort]
-
-
-def _limited(
-    rows: Sequence[Any], query: Query, document_of: Callable[[Any], Any]
-) -> dict[str, Any]:
-    """Return the rows from `start` on, at most `limit` of them, and how many there are."""
+    text = query.get("filter", "").lower()
+    chosen = sorted((row for row in rows if text in getattr(row, kind).lower()), key=keys[sort])
     numbers = []
     for name, default in (("start", 0), ("limit", DEFAULT_ROWS)):
         text = query.get(name, str(default))
@@ -451,5 +452,5 @@ def _limited(
             raise OptionError(f"{name} is a whole number")
         numbers.append(int(text))
     start, limit = numbers
-    shown = rows[start : start + min(limit, MAX_ROWS)]
-    return {"total": len(rows), "start": start, "rows": [document_of(row) for row in shown]}
+    shown = chosen[start : start + min(limit, MAX_ROWS)]
+    return {"total": len(chosen), "start": start, "rows": [document_of(row) for row in shown]}

@@ -182,9 +182,6 @@ class _Alter(ApiHandler[tuple[str, str], None]):
             (item_of[row.user], Outcome.of(row)) for row in response.results if row.user in item_of
         ]
 
-    def needed_acl(self, item: tuple[str, str]) -> str:
-        return self.acl
-
     def is_already_done(self, item: tuple[str, str], code: int) -> bool:
         return self._changes[item] is None and code == ErrorCode.RESOURCE_NOT_FOUND
 

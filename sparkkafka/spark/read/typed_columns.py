@@ -668,26 +668,27 @@ def _plan(
     cannot give.
     """
     name = column.column
-    if envelope := _envelope(column, names):
+    plan = ColumnPlan(
+        column=name,
+        format=column.format,
+        framing=column.framing,
+        reader=chosen.schema,
+        type=arrow_type,
+        target=arrow_type,
+        message=chosen.message,
+        subject=chosen.subject,
+        schema_id=chosen.schema_id,
+        guid=chosen.guid,
+        rest=rescues and not column.envelope,
+        compiled=compiled_schema,
+        envelope=_envelope(column, names),
+    )
+    if plan.envelope is not None:
         path = first_stricter_field(arrow_type, as_nullable(arrow_type), name)
         if path is not None:
             raise OptionError(
                 f"{path} of the schema cannot be NOT NULL: records without it may exist"
             )
-        plan = ColumnPlan(
-            column=name,
-            format=column.format,
-            framing=column.framing,
-            reader=chosen.schema,
-            type=arrow_type,
-            target=arrow_type,
-            message=chosen.message,
-            subject=chosen.subject,
-            schema_id=chosen.schema_id,
-            guid=chosen.guid,
-            compiled=compiled_schema,
-            envelope=envelope,
-        )
         plan.own_decoder()  # if the type does not fit, the read fails here, and not in each task
         return plan
     schema_type = as_nullable(arrow_type)  # of JSON without a schema: any field may be missing
@@ -710,20 +711,8 @@ def _plan(
     )
     if path is not None:
         raise OptionError(f"{path} of the schema cannot be NOT NULL: records without it may exist")
-    plan = ColumnPlan(
-        column=name,
-        format=column.format,
-        framing=column.framing,
-        reader=chosen.schema,
-        type=arrow_type,
-        target=None if is_same_type and chosen.schema.text and depth is None else arrow_type,
-        message=chosen.message,
-        subject=chosen.subject,
-        schema_id=chosen.schema_id,
-        guid=chosen.guid,
-        rest=rescues,
-        compiled=compiled_schema,
-    )
+    if is_same_type and chosen.schema.text and depth is None:
+        plan = replace(plan, target=None)
     if plan.target is not None or rescues:
         # If a field of the type does not exist, the read fails here, and not in each task.
         try:
