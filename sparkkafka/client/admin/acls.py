@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar, Final
 
 from sparkkafka.client import arguments
@@ -95,15 +95,7 @@ class AclBinding:
 
     def to_filter(self) -> AclBindingFilter:
         """Return the filter that matches this ACL and no other."""
-        return AclBindingFilter(
-            self.resource_type,
-            self.name,
-            self.principal,
-            self.operation,
-            pattern_type=self.pattern_type,
-            host=self.host,
-            permission_type=self.permission_type,
-        )
+        return AclBindingFilter(**asdict(self))
 
 
 @dataclass(frozen=True)
