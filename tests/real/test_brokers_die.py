@@ -1,4 +1,4 @@
-"""Three brokers, one killed and started again during a long write and during a read.
+"""Three brokers, one killed and started again during a long write, a read and a stream.
 
 No row may be lost, none may be there twice (idempotence), and the job may not fail.
 """
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -18,8 +19,11 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.protocol.constants import LATEST
+from sparkkafka.testing.kafka.cluster import KafkaCluster
 from tests.client.support import open_cluster
 from tests.real.faults import slowly
+from tests.real.streams import Job, SteadyWriter, assert_each_once, position
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.real, pytest.mark.spark]
 
@@ -28,9 +32,7 @@ PARTITIONS = 6
 
 
 @pytest.fixture(scope="module")
-def three_brokers() -> Iterator:
-    from sparkkafka.testing.kafka.cluster import KafkaCluster
-
+def three_brokers() -> Iterator[KafkaCluster]:
     with KafkaCluster(3, {"min.insync.replicas": 2}) as cluster:
         yield cluster
 
@@ -173,3 +175,41 @@ def test_the_records_are_where_javas_partitioner_puts_them(spark, three_brokers,
     assert both[0].count() == 5_000
     assert both[0].exceptAll(both[1]).count() == 0
     assert both[1].exceptAll(both[0]).count() == 0
+
+
+@pytest.mark.parametrize(
+    "kills", [pytest.param(2, id="2"), pytest.param(6, id="6", marks=pytest.mark.soak)]
+)
+def test_brokers_die_one_by_one(
+    kills: int, spark: SparkSession, three_brokers: KafkaCluster, tmp_path: Path
+) -> None:
+    """Under a stream, which continues with the new leaders."""
+    topic, cluster = f"streamed-{kills}", three_brokers
+    cluster.create_topic(topic, PARTITIONS, replication_factor=3)
+    options = {
+        "subscribe": topic,
+        "maxOffsetsPerTrigger": "2000",
+        "kafka.request.timeout.ms": "5000",
+    }
+    job = Job(cluster.bootstrap_servers, str(tmp_path), options, {"processingTime": "1 second"})
+    with SteadyWriter(cluster.bootstrap_servers, topic, PARTITIONS, per_second=300) as writer:
+        query = job.start(spark)
+        try:
+            wait_until(lambda: position(query) > 0, "the first batch")
+            for number in range(kills):
+                broker = cluster.broker_ids[number % 3]
+                cluster.kill(broker)
+                killed_at, killed_s = writer.count, time.monotonic()
+                # Beyond what there was at the kill: the new leaders are found and read.
+                wait_until(lambda at=killed_at: position(query) > at + 100, "goes on", 90)
+                print(
+                    f"broker {broker}: goes on {time.monotonic() - killed_s:.1f} s after its death"
+                )
+                cluster.start(broker)
+                print(f"broker {broker}: back {time.monotonic() - killed_s:.1f} s after its death")
+            count = writer.stop()
+            wait_until(lambda: position(query) == count, "the end", 90)
+        finally:
+            query.stop()
+    assert_each_once(job.values(spark), count)
+    print(f"{kills} kills, {count} rows, {job.batches()[1]} batches")
