@@ -50,22 +50,42 @@ def ids(frame) -> list[int]:
     return sorted(row.id for row in frame.select("value.id").collect())
 
 
-def test_a_read_fails_in_time_while_the_registry_is_away_and_works_when_it_is_back(
-    spark, kafka_cluster, schema_registry_factory, new_topic
+def test_reads_by_tls_and_while_the_registry_is_away(
+    spark, kafka_cluster, schema_registry_factory, new_topic, tmp_path
 ):
-    registry = schema_registry_factory()
-    peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.url)
+    """They fail in time with another authority or without the registry, and work again when it is
+    back."""
+    authority, stranger = signed("authority"), signed("stranger")
+    server = signed("server", authority, hosts=["127.0.0.1"])
+    (tmp_path / "server.pem").write_text(server.pem)
+    (tmp_path / "server.key").write_text(server.key_pem())
+    (tmp_path / "ca.pem").write_text(authority.pem)
+    (tmp_path / "other.pem").write_text(stranger.pem)
+    registry = schema_registry_factory(
+        certificate=(tmp_path / "server.pem", tmp_path / "server.key")
+    )
+    plain_peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.plain_url)
     topic = new_topic(prefix="outage")
-    peer.write(topic, records(peer, topic, FIRST, range(10)))
-    planned = reader(spark.read, peer, topic).load()
-    assert ids(planned) == list(range(10))
+    plain_peer.write(topic, records(plain_peer, topic, FIRST, range(10)))
+    peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.url)
+
+    def read(authority_file="ca.pem"):
+        trust = {
+            "schema.registry.ssl.truststore.type": "PEM",
+            "schema.registry.ssl.truststore.location": str(tmp_path / authority_file),
+        }
+        return reader(spark.read, peer, topic, **trust).load()
+
+    assert ids(read()) == list(range(10))
+    with pytest.raises(PySparkException, match=r"(?i)certificate"):
+        read("other.pem")
     registry.stop()
     with pytest.raises(PySparkException) as caught:
-        reader(spark.read, peer, topic).load()
+        read()
     assert peer.registry_url in str(caught.value)
     assert f"{topic}-value" in str(caught.value)
     registry.start()
-    assert ids(reader(spark.read, peer, topic).load()) == list(range(10))
+    assert ids(read()) == list(range(10))
 
 
 def test_a_stream_goes_on_with_the_schemas_that_it_knows(
@@ -105,29 +125,3 @@ def test_a_stream_goes_on_with_the_schemas_that_it_knows(
         assert sorted(seen) == list(range(40))
     finally:
         query.stop()
-
-
-def test_a_registry_with_a_certificate(
-    spark, kafka_cluster, schema_registry_factory, new_topic, tmp_path
-):
-    authority, stranger = signed("authority"), signed("stranger")
-    server = signed("server", authority, hosts=["127.0.0.1"])
-    (tmp_path / "server.pem").write_text(server.pem)
-    (tmp_path / "server.key").write_text(server.key_pem())
-    (tmp_path / "ca.pem").write_text(authority.pem)
-    (tmp_path / "other.pem").write_text(stranger.pem)
-    registry = schema_registry_factory(
-        certificate=(tmp_path / "server.pem", tmp_path / "server.key")
-    )
-    plain_peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.plain_url)
-    topic = new_topic(prefix="tls-registry")
-    plain_peer.write(topic, records(plain_peer, topic, FIRST, range(10)))
-    peer = SchemaPeer(kafka_cluster.bootstrap_servers, registry.url)
-    trust = {
-        "schema.registry.ssl.truststore.type": "PEM",
-        "schema.registry.ssl.truststore.location": str(tmp_path / "ca.pem"),
-    }
-    assert ids(reader(spark.read, peer, topic, **trust).load()) == list(range(10))
-    trust["schema.registry.ssl.truststore.location"] = str(tmp_path / "other.pem")
-    with pytest.raises(PySparkException, match=r"(?i)certificate"):
-        reader(spark.read, peer, topic, **trust).load()

@@ -74,6 +74,7 @@ SHARE_A_SESSION: dict[str, str] = {
     "test_security_sets.py": "secured",
     "test_delegation_tokens_real.py": "secured and spark",
     "test_security_spark.py": "secured and spark",
+    "test_registry.py": "schema_registry",
     "test_registry_client_real.py": "schema_registry",
     "test_schema_peers.py": "schema_registry",
     "test_snippets.py": "schema_registry",

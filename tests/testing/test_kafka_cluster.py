@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +22,7 @@ from sparkkafka.testing.kafka.ports import LOOPBACK, ReservedPorts
 from sparkkafka.testing.kafka.process import UnavailableError
 from sparkkafka.testing.kafka.properties import MANAGED_PROPERTIES, default_properties
 from sparkkafka.testing.pytest_plugin import KafkaClusterFactory
+from tests.real.processes import assert_a_killed_run_leaves_nothing
 
 CONF = Path(__file__).parents[2] / "conf" / "broker.properties"
 
@@ -106,6 +104,7 @@ def test_data_survives_stop_kill_and_restart(kafka_cluster_factory: KafkaCluster
         cluster.start(0)
 
 
+@pytest.mark.soak  # in each run test_brokers_die has it under Spark's jobs
 @pytest.mark.real
 def test_three_brokers_survive_the_loss_of_one_after_another(
     kafka_cluster_factory: KafkaClusterFactory,
@@ -164,7 +163,6 @@ with KafkaCluster() as cluster:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    # The demo is ended by SIGINT in test_demo.py.
     "number",
     [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)],
 )
@@ -172,37 +170,7 @@ def test_nothing_is_left_behind_when_the_run_is_killed(
     kafka_cluster: KafkaCluster, number: signal.Signals
 ) -> None:
     """`kafka_cluster` is asked for so that a machine without Java skips here too."""
-    command = [sys.executable, "-c", _UNTIL_KILLED]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as run:
-        assert run.stdout is not None
-        folder, port = run.stdout.readline().split()
-        assert Path(folder).is_dir()
-        processes = _processes_naming(folder)
-        assert len(processes) == 2  # the launcher and Java
-        os.kill(run.pid, number)
-        run.wait(10)
-    deadline = time.monotonic() + 10
-    while (_processes_naming(folder) or Path(folder).exists()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert _processes_naming(folder) == []
-    assert not Path(folder).exists()
-    with ReservedPorts() as ports:
-        assert ports.take(int(port)) == int(port)
-
-
-def _processes_naming(text: str) -> list[int]:
-    import psutil
-
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if any(text in word for word in process.cmdline()):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
+    assert_a_killed_run_leaves_nothing(_UNTIL_KILLED, number)
 
 
 @pytest.mark.real

@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_a_broker_runs_until_it_is_told_to_stop(
     kafka_cluster: KafkaCluster, number: signal.Signals
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
 import ssl
@@ -22,6 +21,7 @@ from sparkkafka.testing.kafka.ports import ReservedPorts
 from sparkkafka.testing.kafka.process import LeashedProcess, UnavailableError
 from sparkkafka.testing.pytest_plugin import SchemaRegistryFactory
 from sparkkafka.testing.registry import SchemaRegistry
+from tests.real.processes import assert_a_killed_run_leaves_nothing
 from tests.support.certificates import signed
 
 ORDER_1 = json.dumps(
@@ -109,10 +109,29 @@ def test_an_incompatible_schema_is_refused_with_its_field(schema_registry: Schem
 
 
 @pytest.mark.real
-def test_schemas_and_ids_survive_outages(schema_registry_factory: SchemaRegistryFactory) -> None:
-    """That of `kill`, too: see test_registry_client_real."""
-    registry = schema_registry_factory("NONE")
+def test_by_tls_and_stopped_and_started_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    schema_registry_factory: SchemaRegistryFactory,
+) -> None:
+    """Schemas and ids survive (those of `kill`, too: see test_registry_client_real). The caller's
+    variables are not the registry's."""
+    monkeypatch.setenv("QUARKUS_HTTP_ROOT_PATH", "/elsewhere")
+    monkeypatch.setenv("AUTH_ENABLED", "true")
+    authority = signed("authority")
+    server = signed("server", authority, hosts=["127.0.0.1"])
+    (tmp_path / "server.pem").write_text(server.pem)
+    (tmp_path / "server.key").write_text(server.key_pem())
+    registry = schema_registry_factory(
+        "NONE", certificate=(tmp_path / "server.pem", tmp_path / "server.key")
+    )
     url = registry.url
+    assert url.startswith("https://127.0.0.1:")
+    trusting = ssl.create_default_context(cadata=authority.pem)
+    assert get(url, "/subjects", context=trusting) == (200, [])
+    with pytest.raises(ssl.SSLCertVerificationError):
+        get(url, "/subjects", context=ssl.create_default_context())
+    assert get(registry.plain_url, "/subjects") == (200, [])
     registry.register("o-value", ORDER_1)
     second = registry.register("o-value", OTHER_ID)
     registry.stop()
@@ -128,30 +147,6 @@ def test_schemas_and_ids_survive_outages(schema_registry_factory: SchemaRegistry
     with pytest.raises(RuntimeError, match="runs already"):
         registry.start()
     assert "Listening on" in registry.log_tail(200)
-
-
-@pytest.mark.real
-def test_with_a_certificate_it_answers_by_tls(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    schema_registry_factory: SchemaRegistryFactory,
-) -> None:
-    """The caller's variables are not the registry's."""
-    monkeypatch.setenv("QUARKUS_HTTP_ROOT_PATH", "/elsewhere")
-    monkeypatch.setenv("AUTH_ENABLED", "true")
-    authority = signed("authority")
-    server = signed("server", authority, hosts=["127.0.0.1"])
-    (tmp_path / "server.pem").write_text(server.pem)
-    (tmp_path / "server.key").write_text(server.key_pem())
-    registry = schema_registry_factory(
-        certificate=(tmp_path / "server.pem", tmp_path / "server.key")
-    )
-    assert registry.url.startswith("https://127.0.0.1:")
-    trusting = ssl.create_default_context(cadata=authority.pem)
-    assert get(registry.url, "/subjects", context=trusting) == (200, [])
-    with pytest.raises(ssl.SSLCertVerificationError):
-        get(registry.url, "/subjects", context=ssl.create_default_context())
-    assert get(registry.plain_url, "/subjects") == (200, [])
 
 
 @pytest.mark.real
@@ -185,41 +180,16 @@ with SchemaRegistry() as registry:
 """
 
 
+@pytest.mark.soak  # test_kafka_cluster has it of the same process class in each run
 @pytest.mark.real
 def test_nothing_is_left_behind_when_the_run_is_killed(schema_registry: SchemaRegistry) -> None:
-    command = [sys.executable, "-c", _UNTIL_KILLED]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as run:
-        assert run.stdout is not None
-        folder, port = run.stdout.readline().split()
-        assert len(_processes_naming(folder)) == 2  # the launcher and Java
-        os.kill(run.pid, signal.SIGKILL)
-        run.wait(10)
-    deadline = time.monotonic() + 20
-    while (_processes_naming(folder) or Path(folder).exists()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert _processes_naming(folder) == []
-    assert not Path(folder).exists()
-    with ReservedPorts() as ports:
-        assert ports.take(int(port)) == int(port)
-
-
-def _processes_naming(text: str) -> list[int]:
-    import psutil
-
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if any(text in word for word in process.cmdline()):
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
+    assert_a_killed_run_leaves_nothing(_UNTIL_KILLED, signal.SIGKILL)
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_the_command_runs_one_until_it_is_told_to_stop(
     schema_registry: SchemaRegistry, number: signal.Signals
 ) -> None:
