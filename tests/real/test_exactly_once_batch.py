@@ -132,37 +132,13 @@ def test_several_topics_all_or_nothing(
         assert visible(bootstrap, name) == list(range(rest, 900, 3))
 
 
-def test_a_driver_killed_before_commit_leaves_nothing(
-    bootstrap: str, topic: str, tmp_path: Path
+def test_a_task_that_is_run_again_and_a_driver_that_is_killed_before_commit(
+    broker: KafkaCluster, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
-    process = start_script(
-        """
-        def stop(batches):
-            import time
-            from pyspark import TaskContext
-            for batch in batches:
-                yield batch
-            time.sleep(1000 if TaskContext.get().partitionId() else 0)
-        frame = rows(session("local[2]"), 1000, 2)
-        write(frame.mapInArrow(stop, frame.schema), timeout_ms="5000")
-        """,
-        bootstrap,
-        topic,
-        tmp_path,
-    )
-    try:
-        wait_until(lambda: written(bootstrap, topic) >= 500, "a task has written", SCRIPT_S)
-    finally:
-        kill_family(process)
-    assert visible(bootstrap, topic) == []
-    # Readers wait for the broker, which takes back what is older than the 5 s of the script.
-    write_values(bootstrap, topic, [7])
-    wait_until(lambda: held_back(bootstrap, [topic], 2) == {}, "readers go on", SCAN_S)
-    assert visible(bootstrap, topic) == [7]
-    nothing_left(bootstrap, topic)
-
-
-def test_a_task_that_is_run_again_counts_once(bootstrap: str, topic: str, tmp_path: Path) -> None:
+    """The rows of the task count once, and the killed driver leaves nothing. Both in one Spark of
+    their own, which tries tasks four times."""
+    killed = f"{topic}-killed"
+    broker.create_topic(killed, partitions=2)
     process = start_script(
         """
         def fail(batches):
@@ -178,24 +154,42 @@ def test_a_task_that_is_run_again_counts_once(bootstrap: str, topic: str, tmp_pa
                     time.sleep(0.5)
                     os.kill(os.getpid(), signal.SIGKILL)
                 Path(folder, f"attempt-{context.partitionId()}-{context.attemptNumber()}").touch()
+        def stop(batches):
+            import time
+            from pyspark import TaskContext
+            for batch in batches:
+                yield batch
+            time.sleep(1000 if TaskContext.get().partitionId() else 0)
         spark = session("local[2,4]")
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 10)
         frame = rows(spark, 1000, 4)
         write(frame.mapInArrow(fail, frame.schema))
+        topic += "-killed"
+        frame = rows(spark, 1000, 2)
+        write(frame.mapInArrow(stop, frame.schema), timeout_ms="5000")
         """,
         bootstrap,
         topic,
         tmp_path,
     )
     try:
-        status = process.wait(SCRIPT_S)
+        wait_until(
+            lambda: process.poll() is not None or written(bootstrap, killed) >= 500,
+            "a task of the second write has written",
+            SCRIPT_S,
+        )
+        assert process.poll() is None, (tmp_path / "script.log").read_text()[-3000:]
     finally:
         kill_family(process)
-    assert status == 0, (tmp_path / "script.log").read_text()[-3000:]
     names = {path.name for path in tmp_path.glob("attempt-*")}
     assert {"attempt-1-1", "attempt-2-1"} <= names
     assert visible(bootstrap, topic) == list(range(1000))
-    nothing_left(bootstrap, topic)
+    assert visible(bootstrap, killed) == []
+    # Readers wait for the broker, which takes back what is older than the 5 s of the script.
+    write_values(bootstrap, killed, [7])
+    wait_until(lambda: held_back(bootstrap, [killed], 2) == {}, "readers go on", SCAN_S)
+    assert visible(bootstrap, killed) == [7]
+    nothing_left(bootstrap, topic, killed)
 
 
 # --- the driver's part without Spark -------------------------------------------------------------
