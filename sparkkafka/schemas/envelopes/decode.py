@@ -507,10 +507,8 @@ class _Parts:
     is_last: bool
 
 
-_SCHEMA_FIRST: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*')
-_THEN_PAYLOAD: Final = re.compile(rb'\s*,\s*"payload"\s*:\s*')
-_PAYLOAD_FIRST: Final = re.compile(rb'\s*\{\s*"payload"\s*:\s*')
-_THEN_SCHEMA: Final = re.compile(rb'\s*,\s*"schema"\s*:\s*')
+_FIRST: Final = re.compile(rb'\s*\{\s*"(schema|payload)"\s*:\s*')
+_SECOND: Final = re.compile(rb'\s*,\s*"(schema|payload)"\s*:\s*')
 _PATTERN: Final = r'^\s*\{\s*"(schema|payload)"\s*:'
 
 
@@ -521,24 +519,17 @@ def may_have_schema(texts: pa.Array) -> Any:
 
 def _split(text: bytes) -> _Parts | None:
     """Return the parts of a text as Connect's JsonConverter writes it; None for another text."""
-    match, payload_first = _SCHEMA_FIRST.match(text), False
-    if match is None:
-        match, payload_first = _PAYLOAD_FIRST.match(text), True
-    if match is None:
+    first = _FIRST.match(text)
+    middle = None if first is None else _end_of_value(text, first.end())
+    second = None if middle is None else _SECOND.match(text, middle)
+    end = None if second is None else _end_of_value(text, second.end())
+    if first is None or second is None or end is None or first[1] == second[1]:
         return None
-    middle = _end_of_value(text, match.end())
-    if middle is None:
+    if text[end:].strip(b" \t\r\n") != b"}":
         return None
-    then = (_THEN_SCHEMA if payload_first else _THEN_PAYLOAD).match(text, middle)
-    if then is None:
-        return None
-    end = _end_of_value(text, then.end())
-    if end is None or text[end:].strip(b" \t\r\n") != b"}":
-        return None
-    first, second = text[match.end() : middle], text[then.end() : end]
-    schema, payload = (second, first) if payload_first else (first, second)
-    is_last = not payload_first and text.endswith(b"}")
-    return _Parts(text[: then.end()], schema, payload, is_last)
+    parts = {first[1]: text[first.end() : middle], second[1]: text[second.end() : end]}
+    is_last = second[1] == b"payload" and text.endswith(b"}")
+    return _Parts(text[: second.end()], parts[b"schema"], parts[b"payload"], is_last)
 
 
 def _end_of_value(text: bytes, start: int) -> int | None:

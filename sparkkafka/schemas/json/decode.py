@@ -8,7 +8,6 @@ and can even crash: `_is_doubtful` finds such texts, which are read one by one.
 from __future__ import annotations
 
 import binascii
-import bisect
 import itertools
 import re
 from collections.abc import Collection, Iterator, Set
@@ -511,18 +510,6 @@ class _Batch:
             cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
             parts = [rows[:stopped], *np.split(after, list(cuts))]
             return rows[stopped : stopped + 1], set(), parts
-        if text := error.text:
-            starts = self._offsets
-            first, end = int(starts[rows[0]]), int(starts[rows[-1] + 1])
-            at = self._content.find(text, first, end)
-            suspects: list[int] = []
-            while at >= 0 and len(suspects) <= len(rows) // 8:
-                row = bisect.bisect_right(starts, at) - 1
-                suspects.append(row)
-                at = self._content.find(text, int(starts[row + 1]), end)
-            has_text = np.isin(rows, suspects)
-            if at < 0 and np.any(has_text):
-                return rows[has_text], set(), [rows[~has_text]]
         return rows[:0], set(), np.array_split(rows, 4)
 
     def _can_be_apart(self, names: Collection[str]) -> bool:
@@ -533,26 +520,16 @@ class _Batch:
         """Which texts have quotes or brackets that do not match, or names with an escape."""
         return object_fields(self.data, self._offsets, [], []).is_unclear
 
-    @cached_property
-    def _content(self) -> bytes:
-        """All texts, as `data`."""
-        return self.data.tobytes()
-
     # --- one by one -------------------------------------------------------------------------------
-
-    def _texts_of(self, rows: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
-        """Yield rows with their texts."""
-        content = self._content if len(rows) else b""
-        starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
-        for row, start, end in zip(rows.tolist(), starts, ends, strict=True):
-            yield row, content[start:end]
 
     def _normalize(self, rows: NDArray[np.int64]) -> None:
         """Normalize rows one by one: add each to `_normalized`, or to `_reasons` if it is bad."""
         read = self._decoder.normalizer.read
-        for row, payload in self._texts_of(rows):
+        content = self.data.tobytes() if len(rows) else b""
+        starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
+        for row, start, end in zip(rows.tolist(), starts, ends, strict=True):
             try:
-                text, rest = read(payload)
+                text, rest = read(content[start:end])
             except UnfitError as error:
                 self._reasons[row] = str(error)
                 continue
@@ -730,7 +707,7 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
 
 class ReadError(Exception):
     """pyarrow's reader could not read all texts. `message`: its own; `row`: the one at which it
-    stopped, if known; `text`: the value that it could not read, if known; `is_unknown_field`: it
+    stopped, if known; `is_unknown_field`: it
     stopped at a field that the type lacks; `is_syntax`: at what is not JSON; `field`: the outermost
     one that could not be converted to its type, if known."""
 
@@ -742,8 +719,6 @@ class ReadError(Exception):
         match = re.search(r"in row (\d+)$", message[-40:])
         self.row = int(match[1]) if match else None
         self.is_unknown_field = message.endswith("unexpected field")
-        match = _UNREAD_VALUE.search(message[:400])
-        self.text = match[match.lastindex or 0].encode() if match else None
 
 
 class BlockReader:
@@ -820,12 +795,6 @@ class BlockReader:
         return re.compile(b"|".join(parts)), list(found.values())
 
 
-# "Failed to convert JSON to int64, couldn't parse:1.5", "Failed to parse string: 'x' as a scalar"
-_UNREAD_VALUE = re.compile(
-    r"couldn't parse:(.{1,100})$|decimal256\(\d+, \d+\): (\S+) requires |'(.+)' "
-)
-
-
 _CHANGED_COLUMN = re.compile(r"Column\((/.*)\) changed from ")
 
 
@@ -845,9 +814,11 @@ def _fitting_pattern(node: Node) -> bytes:
     kind = node.kind
     if kind in (Kind.INTEGER, Kind.EPOCH_DAYS, Kind.EPOCH_MILLIS):
         limit = 2 ** (_reader_type(node).bit_width - 1)
-        return rb"-?\d{1,%d}(?![\d.eE])" % len(str(limit))
+        return rb"-?\d{1,%d}(?![\d.eE])" % (len(str(limit)) - 1)
     if kind == Kind.DECIMAL:
-        return rb'"?[+-]?\d+(?:\.\d{0,%d})?(?![\d.eE])' % max(node.type.scale, 0)
+        scale = max(node.type.scale, 0)
+        digits = max(node.type.precision - scale, 1), scale
+        return rb'"?[+-]?\d{1,%d}(?:\.\d{0,%d})?(?![\d.eE])' % digits
     date = rb'"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])'
     if kind == Kind.DATE:
         return date + b'"'

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from calendar import monthrange
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +54,9 @@ _LONG_NUMBER_DECODER = json.JSONDecoder(
 )
 
 
+_BLANKS: Final = " \t\r\n"
+
+
 def parse(payload: bytes) -> Any:
     """Return a text's value: dict (of equal names the last counts), list, str, int, Number, bool or
     None. Raises JsonSyntaxError."""
@@ -74,43 +76,29 @@ def parse(payload: bytes) -> Any:
         raise JsonSyntaxError("has half of a surrogate pair, which is not a character")
     has_negative_zero = b"-0" in payload and _NEGATIVE_ZERO.search(payload)
     decoder = _NEGATIVE_ZERO_DECODER if has_negative_zero else _DECODER
-    try:
-        scan: Callable[[str, int], tuple[Any, int]] = decoder.scan_once  # type: ignore[attr-defined]
-        value, end = scan(text, 0)
-        if end == len(text):
-            return value
-    except json.JSONDecodeError as error:
-        raise _syntax_error(error.msg, error.pos) from None
-    except JsonSyntaxError:
-        raise
-    except StopIteration as error:
-        if text and not text[0].isspace():
+    begin = len(text) - len(text.lstrip(_BLANKS))
+    for parser in (decoder, _LONG_NUMBER_DECODER):
+        try:
+            value, end = parser.scan_once(text, begin)  # type: ignore[attr-defined]
+        except StopIteration as error:
+            if begin == len(text):
+                raise JsonSyntaxError("is empty, which is not JSON") from None
             raise _syntax_error("Expecting value", error.value) from None
-    except (ValueError, RecursionError):
-        pass
-    try:  # again, by the slower method, which skips white space and says what is wrong
-        return decoder.decode(text)
-    except json.JSONDecodeError as error:
-        if not text.strip():
-            raise JsonSyntaxError("is empty, which is not JSON") from None
-        raise _syntax_error(error.msg, error.pos) from None
-    except JsonSyntaxError:
-        raise
-    except (ValueError, RecursionError):
-        pass  # an integer of more digits than Python converts (sys.set_int_max_str_digits)
-    try:
-        return _LONG_NUMBER_DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        raise _syntax_error(error.msg, error.pos) from None
-    except RecursionError:
-        raise JsonSyntaxError("is nested too deep") from None
+        except json.JSONDecodeError as error:
+            raise _syntax_error(error.msg, error.pos) from None
+        except JsonSyntaxError:
+            raise
+        except (ValueError, RecursionError):
+            continue  # an integer of more digits than Python converts (sys.set_int_max_str_digits)
+        if rest := text[end:].lstrip(_BLANKS):
+            raise _syntax_error("Extra data", len(text) - len(rest))
+        return value
+    raise JsonSyntaxError("is nested too deep")
 
 
 def _syntax_error(message: str, position: int) -> JsonSyntaxError:
-    """Return the standard library's error as ours."""
-    return JsonSyntaxError(
-        f"is not JSON: {message[:1].lower()}{message[1:]} at character {position}"
-    )
+    reason = f"{message[:1].lower()}{message[1:]}"
+    return JsonSyntaxError(f"is not JSON: {reason} at character {position}")
 
 
 def nests_too_deep(payload: bytes) -> bool:
