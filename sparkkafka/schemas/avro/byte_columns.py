@@ -1,10 +1,9 @@
 """Joins columns of bytes row by row: the bytes of a row are those of all columns, in their order.
 
 Short bytes (varints, floats) are words of up to 64 bits. Shifts put neighbouring ones together
-until eight bytes are full. Then each row is a few entries in a table of Arrow's binary views (as in
-`protocol.columns.join`), which hold short bytes and refer to longer ones. One cast from views to
-plain binary copies all of them, at about 5 ns an entry. Short strings with their lengths in front
-are copied as slices instead (`_join_slices`), at about 14 ns for both, not 22.
+until up to four words are one slice. Arrow copies slices in the order of rows, at 4 ns each, or 8
+if their lengths differ by more than the processor's branch prediction can guess. Long bytes are a
+table of Arrow's binary views (as in `protocol.columns.join`) instead, and are copied only once.
 
 Columns of the same kind are converted in one call, since a call of NumPy or Arrow takes as long as
 a thousand values.
@@ -13,7 +12,6 @@ a thousand values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,6 +23,8 @@ from sparkkafka.protocol.records.varint_columns import Flags, Sizes, encode, win
 from sparkkafka.protocol.wire.varints import varint_size
 
 _MAX_WORD: Final = 8
+_MAX_WORDS: Final = 4  # of a slice
+_BITS: Final = np.uint64(64)
 _MAX_INLINE: Final = 12  # a view holds up to 12 bytes itself
 MAX_BYTES: Final = (1 << 31) - 1  # of an array with offsets of 32 bits
 _VIEW_BYTES: Final = 16
@@ -42,15 +42,20 @@ class Words(NamedTuple):
     """An upper bound of `sizes`, at least 1."""
 
     @property
-    def stored(self) -> int:
-        """How many bytes of a view are written."""
-        return 4 if self.max_size <= 4 else 8
+    def size(self) -> int:
+        """How many bytes, if each row has the same number; else 0."""
+        return self.sizes if isinstance(self.sizes, int) else 0
+
+    @property
+    def bits(self) -> NDArray[np.uint64]:
+        """How many bits, as what words are shifted by."""
+        return np.asarray(self.sizes << 3).astype(np.uint64)
 
     def followed_by(self, other: Words) -> Words:
         """Return these bytes followed by those of `other`, which fit a word together."""
         max_size = self.max_size + other.max_size
         dtype = np.uint32 if max_size <= 4 else np.uint64
-        words = other.words.astype(dtype) << np.asarray(self.sizes << 3).astype(dtype)
+        words = other.words.astype(dtype) << self.bits.astype(dtype)
         return Words(words | self.words, self.sizes + other.sizes, max_size)
 
 
@@ -140,96 +145,104 @@ def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
     slices = _slices_of(merged, count)
     if slices is not None:
         return _join_slices(slices, count)
-    entries = _pack_words(merged)
-    per_row = len(entries)
+    per_row = len(merged)
     table = pa.allocate_buffer(count * per_row * _VIEW_BYTES)  # libc would return it to the system
-
-    def part(index: int, dtype: str, begin: int) -> NDArray[Any]:
-        """Return some bytes of the views of one column, from byte `begin` on."""
-        begin += index * _VIEW_BYTES
-        return np.ndarray((count,), dtype, table, begin, (per_row * _VIEW_BYTES,))
-
+    buffers: list[pa.Buffer] = []
     total = 0
-    groups: dict[Any, list[tuple[int, Blobs]]] = {}  # that become views in one call
-    for index, column in enumerate(entries):
-        if isinstance(column, list):
-            begin = 0
-            for words in column:
-                part(index, f"<u{words.stored}", 4 + begin)[:] = words.words
-                total += count * words.max_size
-                begin += words.max_size
-            part(index, "<i4", 0)[:] = begin - words.max_size + words.sizes
+    for index, column in enumerate(merged):
+
+        def part(dtype: str, begin: int, index: int = index) -> NDArray[Any]:
+            """Return some bytes of the views of this column, from byte `begin` on."""
+            begin += index * _VIEW_BYTES
+            return np.ndarray((count,), dtype, table, begin, (per_row * _VIEW_BYTES,))
+
+        if isinstance(column, Words):
+            part("<u8", 4)[:] = column.words
+            part("<i4", 0)[:] = column.sizes
+            total += count * column.max_size
             continue
-        size = int(column.lengths.sum(dtype=np.int64))
-        is_short = len(column.lengths) == count and size <= _MAX_SHORT * count
-        groups.setdefault(column.array.type if is_short else index, []).append((index, column))
-        total += size * (count // len(column.lengths))
+        total += int(column.lengths.sum(dtype=np.int64)) * (count // len(column.lengths))
+        views = column.array.cast(pa.binary_view())
+        _, data, *contents = views.buffers()
+        part("<c16", 0)[:] = np.frombuffer(data, "<c16")[views.offset :][: len(column.lengths)]
+        sizes = part("<i4", 0)
+        if column.valid is not None:
+            sizes *= column.valid
+        part("<i4", 8)[np.flatnonzero(sizes > _MAX_INLINE)] += len(buffers)
+        buffers += [content for content in contents if content is not None]
     if total > MAX_BYTES:
         raise TooLargeError
-    buffers: list[pa.Buffer] = []
-    for group in groups.values():
-        arrays = [blobs.array for _, blobs in group]
-        views = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
-        views = views.cast(pa.binary_view())
-        _, data, *contents = views.buffers()
-        source = np.frombuffer(data, "<c16")[views.offset :]
-        for index, blobs in group:
-            part(index, "<c16", 0)[:] = source[: len(blobs.lengths)]
-            source = source[len(blobs.lengths) :]
-            sizes = part(index, "<i4", 0)
-            if blobs.valid is not None:
-                sizes *= blobs.valid
-            if buffers:
-                part(index, "<i4", 8)[np.flatnonzero(sizes > _MAX_INLINE)] = len(buffers)
-        buffers += [content for content in contents if content is not None]
     joined = pa.Array.from_buffers(pa.binary_view(), count * per_row, [None, table, *buffers])
     joined = joined.cast(pa.binary())
     return binary_of(blob_offsets(joined)[::per_row], joined.buffers()[2])
 
 
 _MAX_SHORT: Final = 64
-"""If values are longer on average, the copy that a group needs takes longer than another call."""
+"""Longer bytes are views: what the copy to a common buffer costs is more than slices gain."""
 
 
 class Slice(NamedTuple):
-    """A column that is copied to each row, and the word that is written in front of it."""
+    """Bytes of each row that lie side by side, and the word that is written in front of them."""
 
-    column: Words | Blobs
+    column: list[Words] | Blobs
+    """At most _MAX_WORDS words."""
     front: Words | None = None
 
-    @property
-    def source(self) -> tuple[NDArray[Any], NDArray[np.int32], Sizes]:
-        """The bytes of all rows, where each row's value starts in them, and its length."""
-        if isinstance(self.column, Words):
-            data = np.atleast_1d(self.column.words)
-            starts = np.arange(0, data.nbytes, data.itemsize, dtype=np.int32)
-            return data.view(np.uint8), starts, self.column.sizes
-        offsets = blob_offsets(self.column.array)
-        data = np.frombuffer(self.column.array.buffers()[2] or b"", np.uint8)
-        starts = offsets[:-1] - offsets[0]
-        return data[offsets[0] : offsets[-1]], starts, self.column.lengths
+    def place(self, begin: int, count: int) -> tuple[NDArray[Any], Any, Any]:
+        """Return the bytes of all rows, and where each row's bytes start and end if those of all
+        rows are at `begin`."""
+        if isinstance(self.column, Blobs):
+            offsets = blob_offsets(self.column.array)
+            data = np.frombuffer(self.column.array.buffers()[2] or b"", np.uint8)
+            starts = offsets[:-1] + np.int32(begin - offsets[0])
+            return data[offsets[0] : offsets[-1]], starts, starts + self.column.lengths
+        if len(self.column) == 1:
+            [words] = self.column
+            data = np.atleast_1d(words.words)
+            starts = np.arange(begin, begin + data.nbytes, data.itemsize, dtype=np.int32)
+            return data.view(np.uint8), starts, starts + words.sizes
+        # Half of the words end, and the others begin, at the middle of a row of up to 32 bytes.
+        half = len(self.column) // 2
+        before, behind = self.column[:half], self.column[half:]
+        data = np.empty((count, len(self.column)), np.uint64)
+        last = before[-1].words << (_BITS - before[-1].bits)
+        if half == 2:
+            first = before[0].words << (_BITS - before[0].bits)
+            data[:, 0] = first << (_BITS - before[1].bits)
+            last |= first >> before[1].bits
+        data[:, half - 1] = last
+        first = behind[0].words
+        if len(behind) == 2:
+            data[:, half + 1] = behind[1].words >> (_BITS - behind[0].bits)
+            first = first | (behind[1].words << behind[0].bits)
+        data[:, half] = first
+        middle = np.arange(begin, begin + data.nbytes, data.strides[0], dtype=np.int32)
+        middle += np.int32(half * _MAX_WORD)
+        starts = middle - sum(words.sizes for words in before)
+        return data.view(np.uint8).ravel(), starts, middle + sum(words.sizes for words in behind)
 
 
 def _slices_of(columns: Sequence[Words | Blobs], count: int) -> list[Slice] | None:
-    """Return the slices of a row. None if views are faster: if few bytes have a word of one size in
-    front of them, as a string's length, or if they are long."""
+    """Return the slices of a row; None if its bytes are long."""
     slices: list[Slice] = []
-    size = fronts = 0
+    size = 0
     for column in columns:
+        last = slices[-1].column if slices else None
         if isinstance(column, Words):
-            size += column.words.nbytes
-            slices.append(Slice(column))
+            size += 8 * count
+            if isinstance(last, list) and len(last) < _MAX_WORDS:
+                last.append(column)
+            else:
+                slices.append(Slice([column]))
             continue
         offsets = blob_offsets(column.array)
         size += int(offsets[-1] - offsets[0]) * (count // len(column.lengths))
-        last = slices[-1].column if slices else None
-        if isinstance(last, Words) and isinstance(last.sizes, int) and last.sizes in (1, 2, 4, 8):
-            slices[-1] = Slice(column, last)
-            fronts += 1
+        if isinstance(last, list) and len(last) == 1 and last[0].size in (1, 2, 4, 8):
+            slices[-1] = Slice(column, last[0])
         else:
             slices.append(Slice(column))
-    is_short = size <= min(_MAX_SHORT * count * fronts, MAX_BYTES // 4)
-    return slices if is_short and 2 * fronts >= len(slices) else None
+    is_short = size <= min(_MAX_SHORT * count * len(slices), MAX_BYTES // 4)
+    return slices if is_short else None
 
 
 def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
@@ -241,10 +254,9 @@ def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
     parts: list[NDArray[Any]] = [np.zeros(_MAX_WORD, np.uint8)]
     begin = _MAX_WORD
     for index, piece in enumerate(slices):
-        data, starts, lengths = piece.source
-        starts += np.int32(begin)
-        np.subtract(starts, piece.front.sizes if piece.front else 0, out=bounds[:, index, 0])
-        np.add(starts, lengths, out=bounds[:, index, 1], casting="unsafe")
+        data, starts, ends = piece.place(begin, count)
+        bounds[:, index, 0] = starts - piece.front.sizes if piece.front else starts
+        bounds[:, index, 1] = ends
         begin += len(data)
         parts.append(data)
     # Arrow takes half of this as the memory that it will need.
@@ -263,17 +275,20 @@ def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
 
 def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | Blobs]:
     """Return the columns with words instead of varints."""
-    varints = [column for column in columns if isinstance(column, Varints)]
+    encoded: dict[int, list[Words]] = {}
     step = max(1, _GROUP_VALUES // count)
-    encoded = chain.from_iterable(
-        _encode_group(varints[low : low + step], count) for low in range(0, len(varints), step)
-    )
+    for dtype in (np.int32, np.int64):
+        varints = [
+            (index, column)
+            for index, column in enumerate(columns)
+            if isinstance(column, Varints) and (column.values.itemsize > 4) == (dtype == np.int64)
+        ]
+        for low in range(0, len(varints), step):
+            indexes, group = zip(*varints[low : low + step], strict=True)
+            encoded |= zip(indexes, _encode_group(group, count, dtype), strict=True)
     result: list[Words | Blobs] = []
-    for column in columns:
-        if isinstance(column, Varints):
-            result += next(encoded)
-        else:
-            result.append(column)
+    for index, column in enumerate(columns):
+        result += encoded[index] if isinstance(column, Varints) else [column]
     return result
 
 
@@ -281,19 +296,19 @@ _GROUP_VALUES: Final = 1 << 16
 """The most values that are encoded together: they fit in the processor's cache."""
 
 
-def _encode_group(varints: Sequence[Varints], count: int) -> list[list[Words]]:
+def _encode_group(varints: Sequence[Varints], count: int, dtype: Any) -> list[list[Words]]:
     """Encode varints, those of the same width together: one column of words for each, or two, if
     it has more than eight bytes."""
-    values = np.empty((len(varints), count), np.int64)
+    values = np.empty((len(varints), count), dtype)
     for row, column in enumerate(varints):
         if column.valid is None:
             values[row] = column.values
         else:  # 0, whose word has no bits
             np.multiply(column.values, column.valid, out=values[row])
-    signs = values >> 63
+    signs = values >> (8 * values.itemsize - 1)
     values <<= 1
     values ^= signs
-    codes = values.view(np.uint64)
+    codes = values.view(f"u{values.itemsize}")
     largest = codes.max(axis=1)
     widths = np.searchsorted(_WIDTH_LIMITS, largest, "right")
     encoded: list[list[Words]] = [[] for _ in varints]
@@ -346,23 +361,3 @@ def _merge_words(columns: Sequence[Words | Blobs]) -> list[Words | Blobs]:
         else:
             merged.append(column)
     return merged
-
-
-def _pack_words(columns: Sequence[Words | Blobs]) -> list[list[Words] | Blobs]:
-    """Return the entries of a row: words of one size and the one behind them are one if they fit
-    the bytes of a view."""
-    entries: list[list[Words] | Blobs] = []
-    begin = _MAX_INLINE  # where another word would begin in the last entry
-    for column in columns:
-        if isinstance(column, Blobs):
-            entries.append(column)
-            begin = _MAX_INLINE
-            continue
-        last = entries[-1] if entries else None
-        if isinstance(last, list) and begin + column.stored <= _MAX_INLINE:
-            last.append(column)
-        else:
-            entries.append([column])
-            begin = 0
-        begin = begin + column.sizes if isinstance(column.sizes, int) else _MAX_INLINE
-    return entries
