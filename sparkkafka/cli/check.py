@@ -155,8 +155,8 @@ class _ControllerTime(request_driver.ApiHandler[str, tuple[int, int]]):
         )
         return messages.DescribeQuorumRequest(topics=[topic])
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        return self.needs("the controller's time", 1) if version < 1 else None
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        return {"the controller's time": 1}
 
     def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
         if response.error_code:

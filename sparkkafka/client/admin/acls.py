@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar, Final
 
@@ -194,10 +194,8 @@ def checked_filter(acl_filter: AclBindingFilter) -> AclBindingFilter:
 class _AclHandler(ApiHandler[Any, Any]):
     """Base of the requests about ACLs and filters of ACLs, which are the items."""
 
-    def unsupported_reason(self, item: AclBinding | AclBindingFilter, version: int) -> str | None:
-        if item.resource_type == "user" and version < 3:
-            return self.needs("an ACL of resource_type user", 3)
-        return None
+    def needed_versions(self, item: AclBinding | AclBindingFilter) -> Mapping[str, int]:
+        return {"an ACL of resource_type user": 3} if item.resource_type == "user" else {}
 
 
 class _Describe(_AclHandler):

@@ -91,10 +91,8 @@ class _DescribeOldCluster(_DescribeCluster):
             include_cluster_authorized_operations=self._operations,
         )
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        if self._operations and version < OPERATIONS_VERSION:
-            return self.needs("include_authorized_operations", OPERATIONS_VERSION)
-        return None
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        return {"include_authorized_operations": OPERATIONS_VERSION} if self._operations else {}
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         brokers = (Broker(row.node_id, row.host, row.port, row.rack) for row in response.brokers)
@@ -334,10 +332,8 @@ class _UpdateFeatures(ApiHandler[str, None]):
         self._timeout_ms = timeout_ms
         self._validate_only = validate_only
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        if version < 1 and self._validate_only:
-            return self.needs("validate_only", 1)
-        return None
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        return {"validate_only": 1} if self._validate_only else {}
 
     def build(self, items: Sequence[str], version: int) -> messages.UpdateFeaturesRequest:
         request = messages.UpdateFeaturesRequest(

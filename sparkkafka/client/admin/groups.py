@@ -204,10 +204,8 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
             authorized_operations=authorized_operations(row.authorized_operations),
         )
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        if self._operations and version < 3:
-            return self.needs("include_authorized_operations", 3)
-        return None
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        return {"include_authorized_operations": 3} if self._operations else {}
 
 
 def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
@@ -349,8 +347,8 @@ class _RemoveMembers(ApiHandler[str, None]):
             for row in response.members
         ]
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        return self.needs("removing members", 3) if version < 3 else None
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        return {"removing members": 3}
 
     def name(self, item: str) -> str:
         return f"member {item!r} of group {self._group_id!r}"
@@ -406,12 +404,9 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         ]
         return [(item, Outcome(0, groups)) for item in items]
 
-    def unsupported_reason(self, item: int, version: int) -> str | None:
-        if self._types and version < 5:
-            return self.needs("a filter of types", 5)
-        if self._states and version < 4:
-            return self.needs("a filter of states", 4)
-        return None
+    def needed_versions(self, item: int) -> Mapping[str, int]:
+        filters = {"a filter of types": (self._types, 5), "a filter of states": (self._states, 4)}
+        return {what: since for what, (names, since) in filters.items() if names}
 
 
 def list_groups(

@@ -240,10 +240,8 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         self._type = election_type
         self._timeout_ms = timeout_ms
 
-    def unsupported_reason(self, item: TopicPartition | None, version: int) -> str | None:
-        if self._type == "UNCLEAN" and version < 1:
-            return self.needs("an election of type UNCLEAN", 1)
-        return None
+    def needed_versions(self, item: TopicPartition | None) -> Mapping[str, int]:
+        return {"an election of type UNCLEAN": 1} if self._type == "UNCLEAN" else {}
 
     def build(
         self, items: Sequence[TopicPartition | None], version: int

@@ -8,7 +8,7 @@ password of SCRAM with `tokenauth=true`. No variable holds an HMAC in the clear:
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -54,10 +54,9 @@ class _SingleRequest(ApiHandler[str, T]):
         self._request = request
         self._read = read
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        if version < 3 and getattr(self._request, "owner_principal_name", None) is not None:
-            return self.needs("a token for another owner", 3)
-        return None
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        has_owner = getattr(self._request, "owner_principal_name", None) is not None
+        return {"a token for another owner": 3} if has_owner else {}
 
     def build(self, items: Sequence[str], version: int) -> Any:
         return self._request

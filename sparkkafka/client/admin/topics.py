@@ -283,10 +283,8 @@ class _Describe(ApiHandler[str, TopicDescription]):
             for row in response.topics
         ]
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        if self._operations and version < OPERATIONS_VERSION:
-            return self.needs("include_authorized_operations", OPERATIONS_VERSION)
-        return None
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        return {"include_authorized_operations": OPERATIONS_VERSION} if self._operations else {}
 
 
 def _description(row: Any) -> TopicDescription:

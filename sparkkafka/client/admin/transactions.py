@@ -211,12 +211,9 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         ]
         return [(item, Outcome(0, listings)) for item in items]
 
-    def unsupported_reason(self, item: int, version: int) -> str | None:
-        if self._pattern is not None and version < 2:
-            return self.needs("transactional_id_pattern", 2)
-        if self._open_for_ms >= 0 and version < 1:
-            return self.needs("open_for_ms", 1)
-        return None
+    def needed_versions(self, item: int) -> Mapping[str, int]:
+        pattern = {} if self._pattern is None else {"transactional_id_pattern": 2}
+        return pattern | ({"open_for_ms": 1} if self._open_for_ms >= 0 else {})
 
 
 def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from sparkkafka.client import arguments
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
-    NO_VERSION,
     ApiHandler,
     Outcome,
     Outcomes,
@@ -131,10 +130,9 @@ class _ListResources(ApiHandler[str, list[ConfigResource]]):
     def __init__(self, types: Sequence[str]) -> None:
         self._types = types
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        if version < 1 and self._types != ["client_metrics"]:
-            return self.needs("listing resources other than client_metrics", 1)
-        return None
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        has_others = self._types != ["client_metrics"]
+        return {"listing resources other than client_metrics": 1} if has_others else {}
 
     def build(self, items: Sequence[str], version: int) -> messages.ListConfigResourcesRequest:
         # Version 0 has no types, and lists client_metrics.
@@ -209,10 +207,8 @@ class _Describe(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
             for row in response.results
         ]
 
-    def unsupported_reason(self, item: ConfigResource, version: int) -> str | None:
-        if self._documentation and version < 3:
-            return self.needs("documentation of settings", 3)
-        return None
+    def needed_versions(self, item: ConfigResource) -> Mapping[str, int]:
+        return {"documentation of settings": 3} if self._documentation else {}
 
     def needed_acl(self, item: ConfigResource) -> str:
         return f"DESCRIBE_CONFIGS on {_acl_name(item)}"
@@ -260,10 +256,8 @@ class _Alter(ApiHandler[ConfigResource, None]):
         self._changes = changes
         self._validate_only = validate_only
 
-    def unsupported_reason(self, item: ConfigResource, version: int) -> str | None:
-        if version == NO_VERSION:
-            return self.needs("changing single settings (KIP-339)", 0)
-        return None
+    def needed_versions(self, item: ConfigResource) -> Mapping[str, int]:
+        return {"changing single settings (KIP-339)": 0}
 
     def build(
         self, items: Sequence[ConfigResource], version: int

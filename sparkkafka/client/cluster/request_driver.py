@@ -151,7 +151,15 @@ class ApiHandler(Generic[K, V]):
     def unsupported_reason(self, item: K, version: int) -> str | None:
         """Return why a version of the request cannot be about this item, None if it can. The
         version is NO_VERSION if the broker does not have the request."""
+        for what, since in self.needed_versions(item).items():
+            if version < since:
+                return self.needs(what, since)
         return None
+
+    def needed_versions(self, item: K) -> Mapping[str, int]:
+        """Return what the request about this item has that not every broker knows, as errors name
+        it, with the first version that has it."""
+        return {}
 
     def is_already_done(self, item: K, code: int) -> bool:
         """Return whether this code means that an earlier attempt, which was not answered, has

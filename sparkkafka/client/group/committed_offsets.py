@@ -120,8 +120,8 @@ class FetchOffsets(OffsetsHandler):
     def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetFetchRequest:
         return _fetch_request(self.group_id, by_topic(items), self._require_stable, version)
 
-    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
-        return _stable_unsupported_reason(self, self._require_stable, version)
+    def needed_versions(self, item: TopicPartition) -> Mapping[str, int]:
+        return {"require_stable": REQUIRE_STABLE_VERSION} if self._require_stable else {}
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         group_code, outcomes = _read_group(response.groups[0] if response.groups else response)
@@ -157,8 +157,8 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         ]
         return request
 
-    def unsupported_reason(self, item: str, version: int) -> str | None:
-        return _stable_unsupported_reason(self, self._require_stable, version)
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        return {"require_stable": REQUIRE_STABLE_VERSION} if self._require_stable else {}
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         found = {row.group_id: row for row in response.groups} or {items[0]: response}
@@ -179,15 +179,6 @@ class _FetchAllOrFail(FetchAllOffsets):
             # The code of a final error if there is one (False sorts first), else a retriable one.
             code = outcome.code or min(codes, key=errors.is_retriable, default=0)
             yield group, Outcome(code, outcome.value)
-
-
-def _stable_unsupported_reason(
-    handler: ApiHandler[Any, Any], require_stable: bool | None, version: int
-) -> str | None:
-    """Return why this version of OffsetFetch has no require_stable; None if it has, or if that is
-    not required."""
-    lacks = require_stable and version < REQUIRE_STABLE_VERSION
-    return handler.needs("require_stable", REQUIRE_STABLE_VERSION) if lacks else None
 
 
 def _fetch_request(
