@@ -318,16 +318,18 @@ class _RemoveMembers(ApiHandler[str, None]):
     """Items are group.instance.ids, or with `by_member_id` member ids."""
 
     request_type = messages.LeaveGroupRequest
+    name_format = "member {!r} of group {handler.group_id!r}"
+    acl = "READ on group {handler.group_id}"
     done_codes = frozenset({errors.ErrorCode.UNKNOWN_MEMBER_ID})
 
     def __init__(self, group_id: str, reason: str, by_member_id: bool) -> None:
-        self._group_id = group_id
+        self.group_id = group_id
         self._reason = reason
         self._by_member_id = by_member_id
 
     def build(self, items: Sequence[str], version: int) -> messages.LeaveGroupRequest:
         return messages.LeaveGroupRequest(
-            group_id=self._group_id,
+            group_id=self.group_id,
             members=[
                 messages.MemberIdentity(
                     member_id=item if self._by_member_id else "",
@@ -349,12 +351,6 @@ class _RemoveMembers(ApiHandler[str, None]):
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
         return {"removing members": 3}
-
-    def name(self, item: str) -> str:
-        return f"member {item!r} of group {self._group_id!r}"
-
-    def needed_acl(self, item: str) -> str:
-        return f"READ on group {self._group_id}"
 
 
 _MEMBER_MESSAGES: Mapping[int, str] = {
@@ -444,6 +440,7 @@ def _check_known(what: str, names: Iterable[str], known: frozenset[str]) -> None
 
 class _DeleteOffsets(OffsetsHandler):
     request_type = messages.OffsetDeleteRequest
+    acl = "DELETE on group {handler.group_id} and READ on topic {0.topic}"
     final_codes = frozenset({errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     done_codes = NO_GROUP  # a group is deleted with its last offset
 
@@ -464,9 +461,6 @@ class _DeleteOffsets(OffsetsHandler):
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return partition_outcomes(response)
-
-    def needed_acl(self, item: TopicPartition) -> str:
-        return f"DELETE on group {self.group_id} and READ on topic {item.topic}"
 
 
 def _call_each_partition(

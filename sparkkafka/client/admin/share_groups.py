@@ -187,9 +187,11 @@ def _group_or_item_outcomes(
 
 class _AlterOffsets(_ShareHandler[TopicPartition, None]):
     request_type = messages.AlterShareGroupOffsetsRequest
+    name_format = "{} of group {handler.group_id!r}"
+    acl = "READ on group {handler.group_id} and on topic {0.topic}"
 
     def __init__(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        self._group_id = group_id
+        self.group_id = group_id
         self._offsets = offsets
 
     def build(
@@ -208,7 +210,7 @@ class _AlterOffsets(_ShareHandler[TopicPartition, None]):
             )
             for name, numbers in by_topic(items).items()
         ]
-        return messages.AlterShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
+        return messages.AlterShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         rows = (
@@ -218,34 +220,24 @@ class _AlterOffsets(_ShareHandler[TopicPartition, None]):
         )
         return _group_or_item_outcomes(response, items, rows)
 
-    def name(self, item: TopicPartition) -> str:
-        return f"{item} of group {self._group_id!r}"
-
-    def needed_acl(self, item: TopicPartition) -> str:
-        return f"READ on group {self._group_id} and on topic {item.topic}"
-
 
 class _DeleteOffsets(_ShareHandler[str, None]):
     """Items are topics."""
 
     request_type = messages.DeleteShareGroupOffsetsRequest
+    name_format = "topic {!r} of group {handler.group_id!r}"
+    acl = "DELETE on group {handler.group_id} and READ on topic {}"
 
     def __init__(self, group_id: str) -> None:
-        self._group_id = group_id
+        self.group_id = group_id
 
     def build(self, items: Sequence[str], version: int) -> messages.DeleteShareGroupOffsetsRequest:
         topics = [messages.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in items]
-        return messages.DeleteShareGroupOffsetsRequest(group_id=self._group_id, topics=topics)
+        return messages.DeleteShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         rows = ((row.topic_name, row) for row in response.responses)
         return _group_or_item_outcomes(response, items, rows)
-
-    def name(self, item: str) -> str:
-        return f"topic {item!r} of group {self._group_id!r}"
-
-    def needed_acl(self, item: str) -> str:
-        return f"DELETE on group {self._group_id} and READ on topic {item}"
 
 
 class ShareGroupAdmin(groups.GroupAdmin):

@@ -342,10 +342,11 @@ class _Abort(ApiHandler[TopicPartition, None]):
     """Writes an abort marker for this producer into partitions, in place of the coordinator."""
 
     request_type = messages.WriteTxnMarkersRequest
+    name_format = "{}, producer id {handler.producer_id}"
     acl = "ALTER on the cluster (CLUSTER_ACTION before Kafka 3.8)"
 
     def __init__(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        self._producer_id = producer_id
+        self.producer_id = producer_id
         self._producer_epoch = producer_epoch
         self._coordinator_epoch = coordinator_epoch
 
@@ -353,7 +354,7 @@ class _Abort(ApiHandler[TopicPartition, None]):
         self, items: Sequence[TopicPartition], version: int
     ) -> messages.WriteTxnMarkersRequest:
         marker = messages.WritableTxnMarker(
-            producer_id=self._producer_id,
+            producer_id=self.producer_id,
             producer_epoch=self._producer_epoch,
             transaction_result=False,
             coordinator_epoch=self._coordinator_epoch,
@@ -368,9 +369,6 @@ class _Abort(ApiHandler[TopicPartition, None]):
         for marker in response.markers:
             for tp, row in by_partition(marker.topics):
                 yield tp, Outcome(row.error_code, None, _ABORT_MESSAGES.get(row.error_code))
-
-    def name(self, item: TopicPartition) -> str:
-        return f"{item}, producer id {self._producer_id}"
 
 
 _ABORT_MESSAGES: Mapping[int, str] = {

@@ -84,10 +84,10 @@ class ApiHandler(Generic[K, V]):
     request_type: ClassVar[Any]
 
     name_format: ClassVar[str] = "{}"
-    """How an error names an item: "topic {}"."""
+    """How an error names an item: "topic {}", "{} of group {handler.group_id!r}"."""
 
     acl: ClassVar[str] = ""
-    """The ACL to grant if the request is denied: "DELETE on topic {}"."""
+    """The ACL to grant if the request is denied, in the same way: "DELETE on topic {}"."""
 
     version: int | None = None
     """The version to use; None: the highest that both sides have, up to `highest_version`."""
@@ -124,7 +124,7 @@ class ApiHandler(Generic[K, V]):
 
     def name(self, item: K) -> str:
         """Return how an error names an item."""
-        return self.name_format.format(item)
+        return self.name_format.format(item, handler=self)
 
     def describe(self, items: Iterable[K]) -> str:
         """Describe the items of a request for an error."""
@@ -138,7 +138,7 @@ class ApiHandler(Generic[K, V]):
 
     def needed_acl(self, item: K) -> str:
         """Return the ACL to grant if the request about this item is denied; "" if not known."""
-        return self.acl.format(item)
+        return self.acl.format(item, handler=self)
 
     def needs(self, what: str, version: int) -> str:
         """Return the sentence "a filter of types needs Kafka 3.8 or later" for an error. What each

@@ -89,11 +89,10 @@ kfake answers with this error."""
 class OffsetsHandler(ApiHandler[TopicPartition, Any]):
     """A request about a group's offsets; the items are partitions."""
 
+    name_format = "{} of group {handler.group_id!r}"
+
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-
-    def name(self, item: TopicPartition) -> str:
-        return f"{item} of group {self.group_id!r}"
 
     def describe(self, items: Iterable[TopicPartition]) -> str:
         return f"group {self.group_id!r} for {some_partitions(items)}"
@@ -112,6 +111,7 @@ class FetchOffsets(OffsetsHandler):
     """
 
     request_type = messages.OffsetFetchRequest
+    acl = "DESCRIBE on group {handler.group_id} and on topic {0.topic}"
 
     def __init__(self, group_id: str, require_stable: bool | None = None) -> None:
         super().__init__(group_id)
@@ -126,9 +126,6 @@ class FetchOffsets(OffsetsHandler):
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         group_code, outcomes = _read_group(response.groups[0] if response.groups else response)
         return [(tp, Outcome(group_code)) for tp in items] if group_code else outcomes.items()
-
-    def needed_acl(self, item: TopicPartition) -> str:
-        return f"DESCRIBE on group {self.group_id} and on topic {item.topic}"
 
 
 class _FetchIfAny(FetchOffsets):
@@ -297,6 +294,7 @@ class CommitOffsets(CommitHandler):
     """
 
     request_type = messages.OffsetCommitRequest
+    acl = "READ on group {handler.group_id} and on topic {0.topic}"
     topic_id_version = 10
 
     def __init__(
@@ -321,9 +319,6 @@ class CommitOffsets(CommitHandler):
                 messages.OffsetCommitRequestTopic, messages.OffsetCommitRequestPartition, items
             ),
         )
-
-    def needed_acl(self, item: TopicPartition) -> str:
-        return f"READ on group {self.group_id} and on topic {item.topic}"
 
 
 def partition_outcomes(response: Any) -> list[tuple[TopicPartition, Outcome]]:
