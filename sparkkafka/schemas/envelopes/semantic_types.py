@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -198,7 +199,9 @@ def convert(
     if node.name in _CONVERSIONS or node.is_base64:
         values = _without_base64(values, node, context)
         if node.name in _CONVERSIONS:
-            values = _CONVERSIONS[node.name](values, node, context)
+            needs_conversion, conversion = _CONVERSIONS[node.name]
+            if needs_conversion(values.type):  # else the decoder has read it
+                values = conversion(values, node, context)
         return _cast(values, target, context)
     if pa.types.is_struct(target) and node.is_struct:
         children = []
@@ -365,8 +368,6 @@ def _without_base64(values: pa.Array, node: ConnectType, context: FieldContext) 
 
 def _decimal(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     """Connect's Decimal: the unscaled number's bytes, highest first."""
-    if not pa.types.is_binary(values.type):
-        return values  # Avro's decoder has read it
     digits = _decimal_digits(node)
     if digits is None:
         return _decimal_texts(values, int(node.parameters["scale"]), context)
@@ -432,8 +433,6 @@ def _digits(unscaled: bytes, scale: int) -> bytes | None:
 
 def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     """VariableScaleDecimal: a struct of scale and bytes, as the number's digits."""
-    if not pa.types.is_struct(values.type):
-        return values
     scales = pc.struct_field(values, [values.type.get_field_index("scale")])
     numbers = pc.struct_field(values, [values.type.get_field_index("value")])
     below = node.children.get("value", ConnectType(pa.binary()))
@@ -464,23 +463,17 @@ def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) 
 
 
 def _epoch(
-    unit: str, kind: pa.DataType
-) -> Callable[[pa.Array, ConnectType, FieldContext], pa.Array]:
-    """Return a conversion of numbers since 1970 in a unit."""
-
-    def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-        if not pa.types.is_integer(values.type):
-            return values  # the decoder has read it
-        values = values.cast(pa.int64())
-        if unit == "ns":
-            return _floor(values, 1000).view(kind)
-        if unit == "ms":
-            limit = (2**63 - 1) // 1000
-            values = _within(values, limit, "the time is beyond Spark's range", context)
-            values = pc.multiply(values, scalar(1000))
-        return values.view(kind)
-
-    return convert
+    values: pa.Array, node: ConnectType, context: FieldContext, *, unit: str, kind: pa.DataType
+) -> pa.Array:
+    """Convert numbers since 1970 in a unit."""
+    values = values.cast(pa.int64())
+    if unit == "ns":
+        values = _floor(values, 1000)
+    if unit == "ms":
+        limit = (2**63 - 1) // 1000
+        values = _within(values, limit, "the time is beyond Spark's range", context)
+        values = pc.multiply(values, scalar(1000))
+    return values.view(kind)
 
 
 def _within(values: pa.Array, limit: int, reason: str, context: FieldContext) -> pa.Array:
@@ -499,39 +492,30 @@ def _floor(values: pa.Array, divisor: int) -> pa.Array:
 
 
 def _date(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-    if not pa.types.is_integer(values.type):
-        return values
     return _cast(values, pa.int32(), context).view(pa.date32())
 
 
-def _time_of_day(digits: int) -> Callable[[pa.Array, ConnectType, FieldContext], pa.Array]:
-    """Return a conversion of a number of milli-, micro- or nanoseconds to 13:05:09.123456."""
-
-    def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-        if not pa.types.is_integer(values.type):
-            return values
-        parts, unit = [], 10**digits
-        limit = 839 * 3600 * unit - 1  # MySQL's TIME is the widest of all databases
-        reason = "the time is beyond 838:59:59"
-        values = _within(values.cast(pa.int64()), limit, reason, context)
-        size = pc.abs(values)
-        for divisor in (3600 * unit, 60 * unit, unit):
-            quotient = pc.divide(size, scalar(divisor))
-            size = pc.subtract(size, pc.multiply(quotient, scalar(divisor)))
-            parts.append(pc.utf8_lpad(quotient.cast(pa.string()), 2, "0"))
-        fraction = pc.utf8_lpad(size.cast(pa.string()), digits, "0")
-        text = pc.binary_join_element_wise(*parts, scalar(":"))
-        text = pc.binary_join_element_wise(text, fraction, scalar("."))
-        minus = pc.if_else(pc.less(values, scalar(0)), scalar("-"), scalar(""))
-        return pc.binary_join_element_wise(minus, text, scalar(""))
-
-    return convert
+def _time_of_day(
+    values: pa.Array, node: ConnectType, context: FieldContext, *, digits: int
+) -> pa.Array:
+    """Convert numbers of milli-, micro- or nanoseconds to 13:05:09.123456."""
+    parts, unit = [], 10**digits
+    limit = 839 * 3600 * unit - 1  # MySQL's TIME is the widest of all databases
+    values = _within(values.cast(pa.int64()), limit, "the time is beyond 838:59:59", context)
+    size = pc.abs(values)
+    for divisor in (3600 * unit, 60 * unit, unit):
+        quotient = pc.divide(size, scalar(divisor))
+        size = pc.subtract(size, pc.multiply(quotient, scalar(divisor)))
+        parts.append(pc.utf8_lpad(quotient.cast(pa.string()), 2, "0"))
+    fraction = pc.utf8_lpad(size.cast(pa.string()), digits, "0")
+    text = pc.binary_join_element_wise(*parts, scalar(":"))
+    text = pc.binary_join_element_wise(text, fraction, scalar("."))
+    minus = pc.if_else(pc.less(values, scalar(0)), scalar("-"), scalar(""))
+    return pc.binary_join_element_wise(minus, text, scalar(""))
 
 
 def _zoned(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     """Return texts with an offset from UTC as timestamps."""
-    if not pa.types.is_string(values.type):
-        return values
     try:
         return values.cast(_INSTANT)
     except pa.ArrowException:  # perhaps nanoseconds, or Postgres's infinity
@@ -560,44 +544,41 @@ def _without_nanoseconds(values: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(values, r"(\.\d{6})\d+", r"\1")
 
 
-def _iso(kind: pa.DataType) -> Callable[[pa.Array, ConnectType, FieldContext], pa.Array]:
-    """Return a conversion of ISO texts with a Z behind, which means no zone."""
-
-    def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-        if not pa.types.is_string(values.type):
-            return values
-        values = pc.replace_substring_regex(values, "Z$", "")
-        return _cast(_without_nanoseconds(values), kind, context)
-
-    return convert
+def _iso(
+    values: pa.Array, node: ConnectType, context: FieldContext, *, kind: pa.DataType
+) -> pa.Array:
+    """Convert ISO texts with a Z behind, which means no zone."""
+    values = pc.replace_substring_regex(values, "Z$", "")
+    return _cast(_without_nanoseconds(values), kind, context)
 
 
-def _duration(divisor: int) -> Callable[[pa.Array, ConnectType, FieldContext], pa.Array]:
-    def convert(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
-        if not pa.types.is_integer(values.type):
-            return values
-        values = values.cast(pa.int64())
-        return (_floor(values, divisor) if divisor > 1 else values).view(pa.duration("us"))
-
-    return convert
+def _duration(
+    values: pa.Array, node: ConnectType, context: FieldContext, *, divisor: int
+) -> pa.Array:
+    return _floor(values.cast(pa.int64()), divisor).view(pa.duration("us"))
 
 
-_CONVERSIONS: Final[Mapping[str, Callable[[pa.Array, ConnectType, FieldContext], pa.Array]]] = {
-    DATE: _date,
-    f"{_CONNECT}Date": _date,
-    f"{_TIME}IsoDate": _iso(pa.date32()),
-    **{name: _time_of_day(digits) for name, digits in _TIMES_OF_DAY.items()},
-    f"{_TIME}Timestamp": _epoch("ms", _LOCAL),
-    f"{_TIME}MicroTimestamp": _epoch("us", _LOCAL),
-    f"{_TIME}NanoTimestamp": _epoch("ns", _LOCAL),
-    f"{_TIME}IsoTimestamp": _iso(_LOCAL),
-    f"{_TIME}ZonedTimestamp": _zoned,
-    f"{_CONNECT}Timestamp": _epoch("ms", _INSTANT),
-    f"{_TIME}MicroDuration": _duration(1),
-    f"{_TIME}NanoDuration": _duration(1000),
-    DECIMAL: _decimal,
-    VARIABLE_SCALE: _variable_scale,
+_is_number, _is_text = pa.types.is_integer, pa.types.is_string
+_CONVERSIONS: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]]]] = {
+    DATE: (_is_number, _date),
+    f"{_CONNECT}Date": (_is_number, _date),
+    f"{_TIME}IsoDate": (_is_text, partial(_iso, kind=pa.date32())),
+    **{
+        name: (_is_number, partial(_time_of_day, digits=digits))
+        for name, digits in _TIMES_OF_DAY.items()
+    },
+    f"{_TIME}Timestamp": (_is_number, partial(_epoch, unit="ms", kind=_LOCAL)),
+    f"{_TIME}MicroTimestamp": (_is_number, partial(_epoch, unit="us", kind=_LOCAL)),
+    f"{_TIME}NanoTimestamp": (_is_number, partial(_epoch, unit="ns", kind=_LOCAL)),
+    f"{_TIME}IsoTimestamp": (_is_text, partial(_iso, kind=_LOCAL)),
+    f"{_TIME}ZonedTimestamp": (_is_text, _zoned),
+    f"{_CONNECT}Timestamp": (_is_number, partial(_epoch, unit="ms", kind=_INSTANT)),
+    f"{_TIME}MicroDuration": (_is_number, partial(_duration, divisor=1)),
+    f"{_TIME}NanoDuration": (_is_number, partial(_duration, divisor=1000)),
+    DECIMAL: (pa.types.is_binary, _decimal),
+    VARIABLE_SCALE: (pa.types.is_struct, _variable_scale),
 }
+"""By semantic type: which decoded values must be converted, and how."""
 
 
 # --- values that the source did not send --------------------------------------------------------

@@ -339,12 +339,7 @@ def make_writer(node: Node, unfit_to_null: bool = False) -> Writer:
 def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
     """Return the Writer of a struct."""
     fields = [
-        (
-            name,
-            f"{syntax.quote(name)}:",
-            make_writer(child, unfit_to_null),
-            *_directly_written(child),
-        )
+        (name, f"{syntax.quote(name)}:", make_writer(child, unfit_to_null))
         for name, child in node.children.items()
     ]
 
@@ -354,18 +349,9 @@ def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
         parts = []
         name = ""
         try:
-            for name, label, write_field, direct_type, limit in fields:
+            for name, label, write_field in fields:
                 item = value.get(name)
-                if item is None:
-                    continue
-                python_type = type(item)
-                if python_type is not direct_type:
-                    parts.append(label + write_field(item))
-                elif python_type is str:  # strings and integers without a call for each
-                    parts.append(label + syntax.quote(item))
-                elif -limit <= item < limit:
-                    parts.append(f"{label}{item}")
-                else:
+                if item is not None:
                     parts.append(label + write_field(item))
         except UnfitError as error:
             error.path.append(f".{name}")
@@ -373,20 +359,6 @@ def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
         return "{" + ",".join(parts) + "}"
 
     return write
-
-
-def _directly_written(node: Node) -> tuple[type[Any], int]:
-    """Return the Python type of values that are written without a call of the field's writer, and
-    for integers the limit up to which they are (else 0)."""
-    if node.kind in (Kind.TEXT, Kind.LENIENT):
-        return str, 0
-    if node.kind is Kind.INTEGER:
-        return int, 2 ** (node.type.bit_width - 1)
-    return (int, 2**53) if node.kind is Kind.FLOAT else (_Never, 0)
-
-
-class _Never:
-    """The type of no value: all are written by the field's writer."""
 
 
 def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
