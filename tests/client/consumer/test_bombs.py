@@ -70,7 +70,7 @@ def as_a_task(servers, limit, end):
                       "peak": memory("VmHWM") - LOADED}))
 
 def as_a_consumer(servers, how, limit, timeout_s, max_calls):
-    rows, errors, longest_s, calls, seen = 0, [], 0.0, 0, 0
+    rows, errors, calls, seen = 0, [], 0, 0
     with Consumer({"bootstrap.servers": servers, "max.decompressed.batch.bytes": limit,
                    "max.partition.fetch.bytes": 64 << 20, "auto.offset.reset": "earliest"}) as c:
         parts = [("t", n) for n in range(len(c.partitions_for("t")))]
@@ -79,7 +79,6 @@ def as_a_consumer(servers, how, limit, timeout_s, max_calls):
         ends = c.end_offsets(parts)
         while calls < max_calls and any(c.position(tp) < ends[tp] for tp in parts):
             calls += 1
-            begun = time.monotonic()
             try:
                 if how == "poll":
                     for record in c.poll(timeout_s):
@@ -96,10 +95,8 @@ def as_a_consumer(servers, how, limit, timeout_s, max_calls):
                 if error.next_offset is None:
                     break
                 c.seek(("t", 0), error.next_offset)
-            finally:
-                longest_s = max(longest_s, time.monotonic() - begun)
-    print(json.dumps({"rows": rows, "seen": seen, "errors": errors, "longest_s": longest_s,
-                      "calls": calls, "peak": memory("VmHWM") - LOADED}))
+    print(json.dumps({"rows": rows, "seen": seen, "errors": errors, "calls": calls,
+                      "peak": memory("VmHWM") - LOADED}))
 """
 
 

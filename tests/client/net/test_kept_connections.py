@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import QUICK, open_cluster, settings, values_of, write
 from tests.support.options import parse_producer_options
 from tests.support.partition_producer import PartitionProducer
+from tests.support.waiting import wait_until
 
 ROWS = 60
 COLUMNS = default_columns(include_headers=False)
@@ -189,10 +189,13 @@ def test_what_the_broker_closed_is_not_used(filled: FakeCluster) -> None:
     for broker in filled.broker_ids:
         filled.broker_down(broker)
         filled.broker_up(broker)
-    end_s = time.monotonic() + 10
-    while (kept := CONNECTION_CACHE.take(given.client)) is not None:
-        assert time.monotonic() < end_s
-        CONNECTION_CACHE.keep(kept)
+
+    def is_closed() -> bool:
+        if (kept := CONNECTION_CACHE.take(given.client)) is not None:
+            CONNECTION_CACHE.keep(kept)
+        return kept is None
+
+    wait_until(is_closed, poll_s=0)
     assert read(given, 0) == 20
 
 
@@ -204,9 +207,7 @@ def test_any_connection_is_one_that_the_broker_has_not_closed(filled: FakeCluste
         for broker in filled.broker_ids:
             filled.broker_down(broker)
             filled.broker_up(broker)
-        end_s = time.monotonic() + 10
-        while first.is_quiet:
-            assert time.monotonic() < end_s
+        wait_until(lambda: not first.is_quiet, poll_s=0.01)
         second = cluster.any_connection(cluster.deadline())
         assert second is not first
         assert not first.is_open
@@ -226,10 +227,7 @@ def test_they_are_closed_when_idle(filled: FakeCluster) -> None:
     given = options(filled, connections_max_idle_ms="100")
     read(given, 0)
     (row,) = CONNECTION_CACHE._entries
-    end_s = time.monotonic() + 10
-    while row.pool.connection_count:
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_until(lambda: not row.pool.connection_count, poll_s=0.01)
     assert not CONNECTION_CACHE._entries
     assert CONNECTION_CACHE._timer is None
 
@@ -237,10 +235,7 @@ def test_they_are_closed_when_idle(filled: FakeCluster) -> None:
 def test_a_shorter_time_is_not_put_off_by_a_longer_one(filled: FakeCluster) -> None:
     read(options(filled, connections_max_idle_ms="600000"), 0)
     read(options(filled, connections_max_idle_ms="50"), 0)
-    end_s = time.monotonic() + 10
-    while len(CONNECTION_CACHE._entries) > 1:
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_until(lambda: len(CONNECTION_CACHE._entries) == 1, poll_s=0.01)
     assert CONNECTION_CACHE._entries[0].pool.options.connections_max_idle_ms == 600_000
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-import time
 
 import pytest
 
@@ -191,13 +190,12 @@ def test_an_exception_before_anything_was_added_does_nothing(fake, begun):
 
 def test_an_abort_that_fails_hides_no_other_failure(fake, caplog, monkeypatch):
     monkeypatch.setattr("sparkkafka.client.producer.transactions.ABORT_TIMEOUT_MS", 200)
-    started_s = time.monotonic()
     with pytest.raises(ZeroDivisionError), transaction_of(fake) as transaction:
         transaction.add(TPS[:1])
         fake.fault(ErrorCode.COORDINATOR_NOT_AVAILABLE, api="InitProducerId", times=None)
         with caplog.at_level(logging.WARNING):
             raise ZeroDivisionError
-    assert time.monotonic() - started_s < 8  # else 10 s
+    assert "gave up after 0.2 s" in caplog.text
     assert "transaction x could not be aborted" in caplog.text
 
 
