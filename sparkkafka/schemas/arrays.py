@@ -118,7 +118,14 @@ def is_utf8(texts: pa.Array) -> Flags:
     begin = int(offsets[0])
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[begin : int(offsets[-1])]
     offsets = offsets - begin
-    rows = np.flatnonzero(np.diff(np.searchsorted(np.flatnonzero(data >= 0x80), offsets)))
+    others = np.flatnonzero(data >= 0x80)
+    found = np.searchsorted(others, offsets)
+    rows = np.flatnonzero(np.diff(found))
+    # The first byte that is not ASCII begins a character, and another byte of it follows.
+    first = others[found[rows]]
+    second = data.take(first + 1, mode="clip")
+    flags[rows] = (data[first] >= 0xC2) & (second >= 0x80) & (second < 0xC0)
+    rows = rows[flags[rows]]
     spans = zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
     for row, start, end in spans:
         try:

@@ -115,12 +115,10 @@ def count_steps(steps: int = 1) -> None:
 def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
     """Return each reason cut, and the last ones replaced if all together are too long. The same
     string (object) several times in a row takes memory once, and is counted once."""
-    lengths = list(map(len, reasons))
-    if (
-        sum(lengths) < MAX_REASONS
-        and max(lengths, default=0) <= MAX_REASON
-        and all(map(str.isascii, reasons))
-    ):
+    different = set(reasons)
+    longest = max(map(len, different), default=0)
+    is_little = longest <= MAX_REASON and longest * len(reasons) <= MAX_REASONS
+    if is_little and all(map(str.isascii, different)):
         return tuple(reasons)
     left = MAX_REASONS
     kept: list[str] = []

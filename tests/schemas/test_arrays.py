@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -76,3 +77,16 @@ def test_utf8() -> None:
     texts = pa.array([b"a", b"\xff", "ö€".encode(), b"\xed\xa0\x80", b""])
     assert is_utf8(texts).tolist() == [True, False, True, False, True]
     assert is_utf8(texts.slice(1, 2)).tolist() == [False, True]
+
+
+def test_which_bytes_are_utf8_is_what_python_says() -> None:
+    chance = random.Random(5)
+    edges = [0x41, 0x7F, 0x80, 0x9F, 0xA0, 0xBF, 0xC1, 0xC2, 0xE0, 0xED, 0xF0, 0xF4, 0xF5, 0xFF]
+    values = [bytes(chance.choices(edges, k=chance.randrange(5))) for _ in range(5_000)]
+    values += [
+        "".join(chance.choices("aé€😀", k=3)).encode()[: chance.randrange(13)] for _ in values
+    ]
+    chance.shuffle(values)
+    same = [value.decode("utf-8", "replace").encode() == value for value in values]
+    assert is_utf8(pa.array(values, pa.binary())).tolist() == same
+    assert sum(same) > 2_000
