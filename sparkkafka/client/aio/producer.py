@@ -30,6 +30,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 
 DRAINS_PER_TURN = 256  # less than a millisecond; the I/O thread may take some more
+BATCHES_PER_TURN = 16  # wake the I/O thread before the turn ends
 OUTCOMES_PER_ITEM = 1024  # of one batch, which may have more; about a millisecond
 
 Bytes = bytes | bytearray | memoryview | str | None
@@ -155,6 +156,7 @@ class _LoopProducer(Producer):
         super().__init__(config)
         self.missing_bytes = 0
         """The size of the last record for which there was no memory."""
+        self._turn_bytes = min(BATCHES_PER_TURN * self._buffer.wake_bytes, self._buffer.full_bytes)
         self._wakes_soon = False
 
     def bind(
@@ -170,14 +172,16 @@ class _LoopProducer(Producer):
 
     def _wake(self, records: AppendedRecords) -> None:
         """As Producer's, but at the end of the loop's turn: while the I/O thread runs, the turn
-        waits for the interpreter's lock. Earlier if a turn fills what may come together."""
-        loop: asyncio.AbstractEventLoop = self._notifier.loop
-        is_full = records.size_bytes >= self._buffer.full_bytes
-        if is_full or asyncio._get_running_loop() is not loop:
+        waits for the interpreter's lock. Earlier if a turn sends many batches."""
+        if records.size_bytes >= self._turn_bytes:
             self._buffer.wake()
         elif not self._wakes_soon:
-            self._wakes_soon = True
-            loop.call_soon(self._end_of_turn)
+            loop: asyncio.AbstractEventLoop = self._notifier.loop
+            if asyncio._get_running_loop() is loop:
+                self._wakes_soon = True
+                loop.call_soon(self._end_of_turn)
+            else:
+                self._buffer.wake()
 
     def _end_of_turn(self) -> None:
         self._wakes_soon = False
