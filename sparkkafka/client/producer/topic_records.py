@@ -211,38 +211,42 @@ _USUAL_FIELDS = frozenset({"value", "key"})
 _PLAIN_TYPES = frozenset({bytes, type(None)})
 
 
-def _parsed(record: Any, topic: str | None, partition: int | None) -> tuple[Any, ...]:
-    """Check a record of a series. Return its topic, value, key, headers, partition, timestamp, and
-    the bytes that it takes at most."""
+_Rare = tuple[Headers, int | None, int | None]
+"""Headers, partition and timestamp of a record that has one of them."""
+
+
+def _parsed(
+    record: Any, topic: str | None
+) -> tuple[str | None, bytes | None, bytes | None, int, _Rare | None]:
+    """Check a record of a series. Return its topic, value, key, its bytes at most, and the fields
+    that few records have."""
     if record.__class__ is not dict and not isinstance(record, Mapping):
         record = {"value": record}
-    if not _FIELDS.issuperset(record):
-        unknown = next(name for name in record if name not in _FIELDS)
-        raise OptionError(f"it has {unknown!r}; a record has {', '.join(FIELDS)}")
     size = MAX_RECORD_OVERHEAD
-    get = record.get
-    if (value := get("value")) is not None:
+    if (value := record.get("value")) is not None:
         if value.__class__ is not bytes:
             value = as_bytes("value", value)
         size += len(value)
-    if (key := get("key")) is not None:
+    if (key := record.get("key")) is not None:
         if key.__class__ is not bytes:
             key = as_bytes("key", key)
         size += len(key)
-    headers = time_ms = None
-    if not _USUAL_FIELDS.issuperset(record):
-        if (own_topic := get("topic")) is not None and own_topic != topic:
-            topic = checked_topic(own_topic)
-        if headers := get("headers"):
-            headers, headers_size = checked_headers(headers)
-            size += headers_size
-        if (own_partition := get("partition")) is not None:
-            partition = checked_number("partition", own_partition, INT32_MAX)
-        if (time_ms := get("timestamp_ms")) is not None:
-            time_ms = checked_number("timestamp_ms", time_ms, (1 << 63) - 1)
-    if topic is None:
-        raise OptionError("it has no topic, and the series has none: name one of the two")
-    return topic, value, key, headers, partition, time_ms, size
+    if _USUAL_FIELDS.issuperset(record):
+        return topic, value, key, size, None
+    if not _FIELDS.issuperset(record):
+        unknown = next(name for name in record if name not in _FIELDS)
+        raise OptionError(f"it has {unknown!r}; a record has {', '.join(FIELDS)}")
+    if (own_topic := record.get("topic")) is not None and own_topic != topic:
+        topic = checked_topic(own_topic)
+    headers: Headers = ()
+    if given := record.get("headers"):
+        headers, headers_size = checked_headers(given)
+        size += headers_size
+    if (partition := record.get("partition")) is not None:
+        partition = checked_number("partition", partition, INT32_MAX)
+    if (time_ms := record.get("timestamp_ms")) is not None:
+        time_ms = checked_number("timestamp_ms", time_ms, (1 << 63) - 1)
+    return topic, value, key, size, (headers, partition, time_ms)
 
 
 def series_records(
@@ -265,17 +269,22 @@ def series_records(
             "records must be a list or another iterable of values or dicts, got "
             f"{type(series).__name__}: of one record, call send"
         )
-    values = list(series)
-    if topic is not None and _PLAIN_TYPES.issuperset(map(type, values)):
-        return _value_records(values, topic, partition, notifier, options, max_bytes)
+    items = list(series)
+    if topic is not None and _PLAIN_TYPES.issuperset(map(type, items)):
+        return _value_records(items, topic, partition, notifier, options, max_bytes)
     parts: list[AppendedRecords] = []
     open_parts: dict[str, AppendedRecords] = {}
     limit_bytes, now_s = max_record_bytes(options), time.time()
-    for number, record in enumerate(values):
+    for number, record in enumerate(items):
         try:
-            name, value, key, headers, named, time_ms, size = _parsed(record, topic, partition)
+            name, value, key, size, rare = _parsed(record, topic)
+            if name is None:
+                raise OptionError("it has no topic, and the series has none: name one of the two")
         except OptionError as error:
             raise OptionError(f"record {number} of the series: {error}") from error
+        named = partition
+        if rare is not None and rare[1] is not None:
+            named = rare[1]
         if size > limit_bytes:
             raise _too_large_in_series(number, name, named, size, options)
         records = open_parts.get(name)
@@ -283,17 +292,19 @@ def series_records(
             records = open_parts[name] = AppendedRecords(name, notifier)
             records.numbers = []
             parts.append(records)
-        index = len(records.values)
-        records.numbers.append(number)  # type: ignore[union-attr]
-        records.values.append(value)
+        values = records.values
+        if rare is not None:
+            headers, _, time_ms = rare
+            if headers:
+                records.headers[len(values)] = headers
+            if time_ms is not None:
+                records.explicit_times_ms[len(values)] = time_ms
+        if named is not None:
+            records.partitions[len(values)] = named
+        values.append(value)
         records.keys.append(key)
         records.times_s.append(now_s)
-        if headers:
-            records.headers[index] = headers
-        if named is not None:
-            records.partitions[index] = named
-        if time_ms is not None:
-            records.explicit_times_ms[index] = time_ms
+        records.numbers.append(number)  # type: ignore[union-attr]
         records.size_bytes += size
     return parts
 
@@ -307,11 +318,12 @@ def _value_records(
     max_bytes: int,
 ) -> list[AppendedRecords]:
     """As `series_records`, for values of one topic and partition: in a few steps for all."""
-    sizes = [MAX_RECORD_OVERHEAD + (0 if value is None else len(value)) for value in values]
-    limit_bytes = max_record_bytes(options)
-    if max(sizes, default=0) > limit_bytes:
-        number = next(number for number, size in enumerate(sizes) if size > limit_bytes)
-        raise _too_large_in_series(number, topic, partition, sizes[number], options)
+    sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
+    sizes += MAX_RECORD_OVERHEAD
+    is_too_large = sizes > max_record_bytes(options)
+    if is_too_large.any():
+        number = int(is_too_large.argmax())
+        raise _too_large_in_series(number, topic, partition, int(sizes[number]), options)
     ends = np.cumsum(sizes)
     parts = []
     first, before = 0, 0
