@@ -137,7 +137,9 @@ class TransactionManager(SenderTransaction):
         self.state = State.UNINITIALIZED
         self._reason: KafkaError | None = None  # of ABORTABLE_ERROR or FATAL_ERROR
         self._timeout_ms = options.transaction_timeout_ms or 60_000
-        self._uses_version_2 = False
+        # Of the second protocol, if the coordinator has it.
+        self._end_version: int | None = None
+        self._offsets_version: int | None = None
         self._response_lost = False  # of an end that was sent again
         self._has_gaps = False  # in the sequence numbers
         self._settings = settings
@@ -244,7 +246,7 @@ class TransactionManager(SenderTransaction):
                 stored,
                 deadline,
                 member=member,
-                version=OFFSETS_VERSION if self._uses_version_2 else None,
+                version=self._offsets_version,
             )
 
         def state_after(error: KafkaError) -> State:
@@ -255,10 +257,6 @@ class TransactionManager(SenderTransaction):
         self._call(commit_offsets, deadline, name, state_after)
 
     # --- requests, in the I/O thread --------------------------------------------------------------
-
-    @property
-    def produce_version(self) -> int | None:
-        return PRODUCE_VERSION if self._uses_version_2 else None
 
     def begin(self, within_ms: float = math.inf) -> Transaction:
         """Return the producer id and epoch that `init_transactions` or the last end gave."""
@@ -274,7 +272,7 @@ class TransactionManager(SenderTransaction):
         if node_id is None:
             node_id = find_coordinator(self._cluster, tid, FOR_TRANSACTION, deadline)
         connection = self._cluster.connection(node_id, deadline)
-        self._uses_version_2 = connection.features.get(FEATURE, 0) >= TRANSACTION_VERSION_2 and all(
+        has_version_2 = connection.features.get(FEATURE, 0) >= TRANSACTION_VERSION_2 and all(
             connection.versions.get(kind.API_KEY, (0, 0))[1] >= version
             for kind, version in (
                 (ProduceRequest, PRODUCE_VERSION),
@@ -282,10 +280,13 @@ class TransactionManager(SenderTransaction):
                 (TxnOffsetCommitRequest, OFFSETS_VERSION),
             )
         )
+        if has_version_2:
+            self.produce_version = PRODUCE_VERSION
+            self._end_version, self._offsets_version = END_VERSION, OFFSETS_VERSION
         log.info(
             "transactional.id %s: producer id %d epoch %d, %s protocol",
             *self.identity,
-            "second" if self._uses_version_2 else "first",
+            "second" if has_version_2 else "first",
         )
 
     def _next_epoch(self, deadline: Deadline) -> None:
@@ -340,7 +341,7 @@ class TransactionManager(SenderTransaction):
             self._cluster,
             {tid: end_request(transaction, commit)},
             _END_HINTS,
-            END_VERSION if self._uses_version_2 else None,
+            self._end_version,
         )
         lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
         what = "committing a transaction" if commit else "aborting a transaction"

@@ -342,15 +342,12 @@ class SenderTransaction(ABC):
         self._attempt_ms = attempt_ms
         self._hints = hints
         self.transactional_id = transactional_id
+        self.produce_version: int | None = None
+        """The version of Produce to use; None for the default."""
         self.identity: Transaction | None = None
         self.partitions: set[TopicPartition] = set()
         # Whether it has partitions or groups; also if it may have them, since a response was lost.
         self._has_started = False
-
-    @property
-    def produce_version(self) -> int | None:
-        """The version of Produce to use; None for the default."""
-        return None
 
     @abstractmethod
     def begin(self, within_ms: float = math.inf) -> Transaction:
