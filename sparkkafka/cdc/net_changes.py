@@ -258,9 +258,17 @@ class Changes:
         are in one partition, and this one is also the last of them there: then a snapshot's row
         cannot replace it, and a tombstone behind it is that of this row.
         """
-        is_tombstone = F.col("kind") == TOMBSTONE
         order = ("position", "partition", "offset")
-        last = F.struct(*order, "timestamp", "op", "kind", "row", "unsent", "deleted")
+        values = {f"value{index}": name for index, name in enumerate(self.values)}
+        # In this order the first change of a key is its last: nothing replaces it in the
+        # aggregation, and Spark need not sort for it.
+        events = (
+            self._events(split=False)
+            .select("*", *(column_at("row", name).alias(value) for value, name in values.items()))
+            .sortWithinPartitions(*self._key_names, *map(F.desc, order))
+        )
+        is_tombstone = F.col("kind") == TOMBSTONE
+        last = F.struct(*order, "timestamp", "op", "kind", "deleted", "unsent", *values)
         aggregates = {
             "last": F.max_by(last, F.struct(*order)),
             "tombstone": F.max(F.when(is_tombstone, F.struct("offset", "timestamp"))),
@@ -270,8 +278,7 @@ class Changes:
             "moves": F.max("moves"),
         }
         rows = (
-            self._events(split=False)
-            .groupBy(*self._key_names)
+            events.groupBy(*self._key_names)
             .agg(*(value.alias(name) for name, value in aggregates.items()))
             .select("*", "last.*")
         )
@@ -281,16 +288,16 @@ class Changes:
             {
                 "out_of_order": F.col("partitions") | later | F.col("moves"),
                 "deleted": F.col("deleted") | buried,
-                "row": F.when(~buried, F.col("row")),
-                "op": F.when(~buried, F.col("op")),
             }
+            | {name: F.when(~buried, F.col(name)) for name in ("op", *values)}
             | {
                 name: F.when(buried, F.col(f"tombstone.{name}")).otherwise(F.col(name))
                 for name in ("offset", "timestamp")
             }
         )
+        columns = dict(zip(self._key_names, self.keys, strict=True)) | values
         return rows.select(
-            *self._columns({}),
+            *(F.col(column).alias(name) for column, name in columns.items()),
             _sequence(F.col("position")).alias(POSITION),
             F.col("deleted").alias(DELETED),
             (F.col("kind") == TRUNCATE).alias(TRUNCATED),
