@@ -126,7 +126,7 @@ CASES = [
     again("offsets cut off", startingOffsets='{"A":{"0":1'),
     again("starting time", startingTimestamp=ms(3), **LATEST),
     case("starting time between records", startingTimestamp=ms(3.5), **LATEST),
-    case(
+    again(
         "strategy in capitals", startingTimestamp=ms(3), startingOffsetsByTimestampStrategy="LATEST"
     ),
     case("starting time before all, error", assign='{"A":[0,1]}', startingTimestamp=ms(-5)),
@@ -140,7 +140,7 @@ CASES = [
     case("ending time before all", endingTimestamp=ms(-1)),
     case("ending time behind all", endingTimestamp=ms(99)),
     case("both times", startingTimestamp=ms(2), endingTimestamp=ms(7), **LATEST),
-    case("both times, equal", startingTimestamp=ms(2), endingTimestamp=ms(2), **LATEST),
+    again("both times, equal", startingTimestamp=ms(2), endingTimestamp=ms(2), **LATEST),
     case("start time behind end time", startingTimestamp=ms(7), endingTimestamp=ms(2), **LATEST),
     again(
         "times by partition",
@@ -198,11 +198,11 @@ CASES = [
         startingOffsets=(1, 0, 0),
         endingTimestamp=ms(6),
     ),
-    case("minPartitions", minPartitions="7"),
+    again("minPartitions", minPartitions="7"),
     again("minPartitions of no use", minPartitions="1"),
     case("minPartitions 0", minPartitions="0"),
     again("minPartitions no number", minPartitions="many"),
-    case("maxRecordsPerPartition", maxRecordsPerPartition="3"),
+    again("maxRecordsPerPartition", maxRecordsPerPartition="3"),
     again("maxRecordsPerPartition 0", maxRecordsPerPartition="0"),
     case("both splits", maxRecordsPerPartition="6", minPartitions="9"),
     case("splits of offsets", minPartitions="5", startingOffsets=(2, 3, 0)),
