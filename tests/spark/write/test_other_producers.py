@@ -1,7 +1,8 @@
 """Topics that other producers filled, with each codec, read by Spark.
 
 The producers are confluent-kafka (librdkafka), kafka-python, and Java's through the JVM connector's
-sink. Our rows are those that confluent-kafka's consumer sees, and those of `format("kafka")`.
+sink. Our rows are those that confluent-kafka's consumer sees, and, with one codec of each producer,
+those of `format("kafka")`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tests.real.peers import (
 )
 from tests.spark.read.test_batch_read import as_peer_rows
 
-pytestmark = [pytest.mark.real, pytest.mark.spark]
+pytestmark = [pytest.mark.real, pytest.mark.spark, pytest.mark.jvm]
 
 PARTITIONS = 3
 LINGER_MS = 30_000  # flush ends it; librdkafka sends a batch that does not become smaller as it is
@@ -102,16 +103,14 @@ def java_fills(bootstrap: str, filled: Filled, spark: Any, format: str) -> None:
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(
-            (writer, codec),
-            id=f"{writer}-{codec}",
-            marks=[pytest.mark.jvm] if writer == "java" else [],
-        )
+        pytest.param((writer, codec), id=f"{writer}-{codec}")
         for writer in ("confluent-kafka", "kafka-python", "java")
         for codec in CODECS
     ],
 )
-def filled(request: pytest.FixtureRequest, spark: Any, kafka_cluster: Any) -> Filled:
+def filled(
+    request: pytest.FixtureRequest, spark: Any, kafka_cluster: Any, jvm_connector: str
+) -> Filled:
     writer, codec = request.param
     records = mixed_records()
     if writer == "kafka-python":
@@ -125,37 +124,32 @@ def filled(request: pytest.FixtureRequest, spark: Any, kafka_cluster: Any) -> Fi
     elif writer == "kafka-python":
         kafka_python_fills(bootstrap, filled)
     else:
-        java_fills(bootstrap, filled, spark, request.getfixturevalue("jvm_connector"))
+        java_fills(bootstrap, filled, spark, jvm_connector)
     return filled
 
 
-def test_rows_are_those_that_confluent_kafka_sees(
-    filled: Filled, kafka_cluster: Any, read: Callable[..., Any]
+def test_rows_are_those_that_confluent_kafka_and_the_jvm_connector_see(
+    filled: Filled, kafka_cluster: Any, read: Callable[..., Any], jvm_connector: str
 ) -> None:
     bootstrap = kafka_cluster.bootstrap_servers
     # librdkafka leaves a batch as it is if compression would not make it smaller.
     codecs = codecs_in(bootstrap, filled.topic, PARTITIONS)
     assert filled.codec in codecs <= {filled.codec, "none"}
-    rows = as_peer_rows(read(subscribe=filled.topic, includeHeaders="true"))
+    options = {"subscribe": filled.topic, "includeHeaders": "true"}
+    ours = read(**options)
+    rows = as_peer_rows(ours)
     assert rows == confluent_read(bootstrap, filled.topic, PARTITIONS)
     for partition, records in enumerate(filled.records):
         assert [
             (key, value, headers or ()) for at, _, _, _, key, value, headers in rows
             if at == partition
         ] == [record[:3] for record in records]  # fmt: skip
+    if filled.codec == "lz4":
+        theirs = read(jvm_connector, **options)
+        assert ours.schema == theirs.schema
+        assert_df_equality(ours.orderBy(ORDER), theirs.orderBy(ORDER))
 
 
-@pytest.mark.jvm
-def test_rows_are_those_of_the_jvm_connector(
-    filled: Filled, read: Callable[..., Any], jvm_connector: str
-) -> None:
-    options = {"subscribe": filled.topic, "includeHeaders": "true"}
-    ours, theirs = read(**options), read(jvm_connector, **options)
-    assert ours.schema == theirs.schema
-    assert_df_equality(ours.orderBy(ORDER), theirs.orderBy(ORDER))
-
-
-@pytest.mark.jvm
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_transactions_are_seen_as_the_jvm_connector_sees_them(
     kafka_cluster: Any,
