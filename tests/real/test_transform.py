@@ -15,6 +15,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
+from sparkkafka.client import Admin, ConfigResource
 from tests.real.transform_process import TransformJob
 
 pytestmark = pytest.mark.real
@@ -77,6 +78,10 @@ def test_each_message_once(
     source, target = new_topic(partitions=PARTITIONS), new_topic(partitions=PARTITIONS)
     servers = kafka_cluster.bootstrap_servers
     job = TransformJob(servers, f"transform-{source}", source, target, group_protocol)
+    if group_protocol == "consumer":  # in which brokers, not members, say how long a session is
+        with Admin({"bootstrap.servers": servers}) as admin:
+            group = ConfigResource("group", job.group_id)
+            admin.incremental_alter_configs({group: {"consumer.session.timeout.ms": "6000"}}).all()
     log = tmp_path / "workers.log"
     chance = random.Random(11)
     producer = confluent_kafka.Producer({"bootstrap.servers": servers})

@@ -37,9 +37,10 @@ def default_properties(brokers: int) -> dict[str, str]:
         "default.replication.factor": "1",
         # A group's first member need not wait for others.
         "group.initial.rebalance.delay.ms": "0",
-        # Sessions may be short (6000 in Kafka), and members whose partitions the brokers assign get
-        # a new assignment soon (5000).
+        # Sessions may be short (6000 in Kafka, and 45000 where the brokers assign), and members
+        # whose partitions the brokers assign get a new assignment soon (5000).
         "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
         "group.consumer.heartbeat.interval.ms": "300",
         "group.share.min.heartbeat.interval.ms": "100",
