@@ -43,7 +43,7 @@ def cut_long_strings(texts: pa.Array) -> tuple[pa.Array, pa.Array] | None:
         return None
     data = data[begin:]
     # Control characters are invalid in strings, and escapes must be decoded.
-    if data.min() < ord(" ") or len(positions(data, ord("\\"))):
+    if data.min() < ord(" ") or (data == ord("\\")).any():
         return None
     opens, closes = _long_strings(data, offsets - begin)
     if not 0 < len(opens) < 1 << 4 * _DIGITS:
