@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.cdc import net_changes
-from sparkkafka.cdc.merge_sql import UNKNOWN_VALUE, HistoryMerge, Merge
+from sparkkafka.cdc.merge_sql import UNKNOWN_VALUE, HistoryMerge, Merge, columns_to_add
 from sparkkafka.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -318,28 +318,3 @@ def _is_plain_array(type: DataType) -> bool:
     return isinstance(type, ArrayType) and not isinstance(
         type.elementType, MapType | StructType | ArrayType
     )
-
-
-def columns_to_add(merge: Merge, found: Iterable[str], add_columns: bool) -> list[str]:
-    """Return the columns that the target lacks; it has those `found`. Raises OptionError if it
-    lacks some that are not to be added, or was made with another scd."""
-    names = {name.lower() for name in found}
-    missing = [name for name in merge.all_columns if name.lower() not in names]
-    is_history = isinstance(merge, HistoryMerge)
-    if is_history and net_changes.IS_CURRENT in missing and net_changes.POSITION in names:
-        raise OptionError(
-            f"The table {merge.target} has one row per key (scd=1). A history (scd=2) needs "
-            "another table."
-        )
-    of_history = {net_changes.VALID_FROM, net_changes.VALID_TO, net_changes.IS_CURRENT}
-    if not is_history and of_history <= names - {name.lower() for name in merge.columns}:
-        raise OptionError(
-            f"The table {merge.target} has a history (scd=2). One row per key (scd=1) needs "
-            "another table."
-        )
-    if missing and not add_columns:
-        raise OptionError(
-            f"The table {merge.target} has no column {', '.join(missing)}. Add it, or let apply do "
-            "so with new_columns='add'."
-        )
-    return missing

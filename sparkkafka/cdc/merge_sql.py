@@ -7,6 +7,7 @@ that an older change must not insert it again. In `d` a truncate is a row withou
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sparkkafka.cdc.net_changes import (
@@ -23,6 +24,7 @@ from sparkkafka.cdc.net_changes import (
     behind,
     newer,
 )
+from sparkkafka.errors import OptionError
 
 
 @dataclass(frozen=True)
@@ -346,6 +348,31 @@ UNKNOWN_VALUE = (
     "row. Let the source send all values (Postgres: ALTER TABLE … REPLICA IDENTITY FULL) and take "
     "a new snapshot. Columns: "
 )
+
+
+def columns_to_add(merge: Merge, found: Iterable[str], add_columns: bool) -> list[str]:
+    """Return the columns that the target lacks; it has those `found`. Raises OptionError if it
+    lacks some that are not to be added, or was made with another scd."""
+    names = {name.lower() for name in found}
+    missing = [name for name in merge.all_columns if name.lower() not in names]
+    is_history = isinstance(merge, HistoryMerge)
+    if is_history and IS_CURRENT in missing and POSITION in names:
+        raise OptionError(
+            f"The table {merge.target} has one row per key (scd=1). A history (scd=2) needs "
+            "another table."
+        )
+    of_history = {VALID_FROM, VALID_TO, IS_CURRENT}
+    if not is_history and of_history <= names - {name.lower() for name in merge.columns}:
+        raise OptionError(
+            f"The table {merge.target} has a history (scd=2). One row per key (scd=1) needs "
+            "another table."
+        )
+    if missing and not add_columns:
+        raise OptionError(
+            f"The table {merge.target} has no column {', '.join(missing)}. Add it, or let apply do "
+            "so with new_columns='add'."
+        )
+    return missing
 
 
 def deletes_table(target: str) -> str:

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from pyspark.sql import functions as F
 
-from sparkkafka.cdc.databases import apply_to_database, columns_to_add
-from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
+from sparkkafka.cdc.databases import apply_to_database
+from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, columns_to_add
 from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
