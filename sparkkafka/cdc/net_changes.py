@@ -334,7 +334,8 @@ class Changes:
         found, values = [], {}
         for name in filled:
             value = F.struct("sequence", column_at("row", name).alias("value"))
-            earlier = F.last(F.when(_has(name), value), ignorenulls=True).over(order)
+            has_value = ~F.col("deleted") & ~F.array_contains("unsent", name)
+            earlier = F.last(F.when(has_value, value), ignorenulls=True).over(order)
             known = F.array_contains("unsent", name) & F.coalesce(
                 earlier["sequence"] > F.coalesce(ended, F.lit("")), F.lit(False)
             )
@@ -489,11 +490,6 @@ _FIELDS = (
     "offset",
     "timestamp",
 )
-
-
-def _has(name: str) -> Column:
-    """Whether a change has the column's value."""
-    return ~F.col("deleted") & ~F.array_contains("unsent", name)
 
 
 def _sent(name: str) -> Callable[[Column], Column]:
