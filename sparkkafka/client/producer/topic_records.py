@@ -70,15 +70,10 @@ class TopicRecords(RecordFutures):
     @property
     def unfinished_count(self) -> int:
         """The number of records without an outcome."""
-        return self._length() if self.pending_count < 0 else self.pending_count
-
-    def _length(self) -> int:
-        """Return the number of records so far."""
-        raise NotImplementedError
+        return self.pending_count
 
     def close(self) -> None:
         """Take no more records. Called once, by the I/O thread."""
-        raise NotImplementedError
 
     def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
         """Return columns, and partitions (NO_PARTITION for records that name none) or None. Called
@@ -109,8 +104,9 @@ class AppendedRecords(TopicRecords):
         self.partitions: dict[int, int] = {}
         self.explicit_times_ms: dict[int, int] = {}
 
-    def _length(self) -> int:
-        return len(self.values)
+    @property
+    def unfinished_count(self) -> int:
+        return len(self.values) if self.pending_count < 0 else self.pending_count
 
     def remove_from(self, index: int, size_bytes: int) -> None:
         """Remove what was stored of the last record, at `index`; the others have `size_bytes`."""
@@ -184,17 +180,11 @@ class TableRecords(TopicRecords):
         numbers: Indexes,
     ) -> None:
         super().__init__(topic, notifier)
-        self.times_ms = np.array(columns.timestamps_ms)  # outcomes change it
+        self.begin(np.array(columns.timestamps_ms))  # a copy: outcomes change it
         self._columns: RecordColumns | None = columns._replace(timestamps_ms=self.times_ms)
         self._named_partitions = partitions
         self.numbers = numbers
         self.size_bytes = size_estimate(columns)[0]
-
-    def _length(self) -> int:
-        return len(self.times_ms)
-
-    def close(self) -> None:
-        self.begin(self.times_ms)
 
     def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
         columns, self._columns = self._columns, None
