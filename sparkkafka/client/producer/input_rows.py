@@ -123,15 +123,7 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 def _cast_headers(column: pa.Array) -> pa.Array:
     """Return headers as lists of structs of string and binary, as Spark has them."""
-    if pa.types.is_list(column.type):
-        struct = column.type.value_type
-        if (
-            pa.types.is_struct(struct)
-            and struct.field(0).type == pa.string()
-            and struct.field(1).type == pa.binary()
-        ):
-            return column
-    return column.cast(_HEADERS)
+    return column if column.type == _HEADERS else column.cast(_HEADERS)
 
 
 def _cast_timestamps(column: pa.Array) -> pa.Array:
