@@ -344,12 +344,14 @@ class ProducerThread:
             for topic, error in final_errors.items():
                 for records in self._without_partition.pop(topic):
                     self._fail(records, error)
-        for topic in list(self._without_partition):
-            if partition_count(topic) is None:
+        for topic, record_sets in list(self._without_partition.items()):
+            # The partitioner may look the topic up again, and find that it is gone.
+            while record_sets and partition_count(topic) is not None:
+                self._append(record_sets.popleft())
+            if record_sets:
                 self._expire(topic)
-                continue
-            for records in self._without_partition.pop(topic):
-                self._append(records)
+            else:
+                del self._without_partition[topic]
 
     @property
     def _metadata_limit_ms(self) -> int:

@@ -105,10 +105,11 @@ class Partitioner:
     def of(
         cls,
         options: ProducerOptions,
-        partition_counts: Callable[[list[str]], Mapping[str, int]],
-        newest_count: Callable[[str], int | None],
+        partition_counts: Callable[[list[str]], Mapping[str, int]] = lambda names: {},
+        newest_count: Callable[[str], int | None] = lambda name: None,
     ) -> Partitioner:
-        """Return a partitioner for the settings of a producer."""
+        """Return a partitioner for the settings of a producer. Only `partition_rows` needs the
+        functions."""
         usual_bytes = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
         return cls(
             partition_counts,
@@ -141,11 +142,16 @@ class Partitioner:
         return self._partition(topics, topic_of_row, partitions, columns)
 
     def partition_columns(
-        self, topic: str, columns: RecordColumns, partitions: NDArray[np.int64] | None
+        self,
+        topic: str,
+        columns: RecordColumns,
+        partitions: NDArray[np.int64] | None,
+        count: int,
     ) -> PartitionedRecords:
-        """As `partition_rows`, for records of one topic that were checked. `partitions` has the
-        partition that each one names, or NO_PARTITION; None if no record names one."""
-        self._update_counts([topic])
+        """As `partition_rows`, for records of one topic that were checked, which has `count`
+        partitions. `partitions` has the partition that each record names, or NO_PARTITION; None if
+        no record names one."""
+        self._counts[topic] = count
         return self._partition([topic], None, partitions, columns)
 
     def _partition(
@@ -351,11 +357,7 @@ class RecordPartitioner:
         self._cluster = cluster
         self._callable = settings.partitioner
         self._batch_size = settings.producer.batch_size
-        self._partitioner = Partitioner.of(
-            settings.producer,
-            lambda names: {name: self._count(name) for name in names},
-            cluster.partition_count,
-        )
+        self._partitioner = Partitioner.of(settings.producer)
 
     def partition(self, records: TopicRecords) -> Iterator[AppendedRun]:
         """Choose the partitions. Records that cannot be written have failed then. The metadata must
@@ -366,18 +368,19 @@ class RecordPartitioner:
 
     def _partition_columns(self, records: TopicRecords) -> Iterator[AppendedRun]:
         """As `partition`, as columns."""
+        count = self._count(records.topic)
         columns, partitions = records.take_columns()
         indexes: Indexes = range(len(columns.timestamps_ms))
         if self._callable is not None:
-            partitions = self._call_partitioner(records, columns, partitions)
+            partitions = self._call_partitioner(records, columns, partitions, count)
         if partitions is not None:
-            self._fail_missing_partitions(records, partitions)
+            count = self._fail_missing_partitions(records, partitions, count)
             if (partitions == _FAILED_PARTITION).any():
                 indexes = np.flatnonzero(partitions != _FAILED_PARTITION)
                 columns, partitions = taken(columns, indexes), partitions[indexes]
         if not len(indexes):
             return
-        partitioned = self._partitioner.partition_columns(records.topic, columns, partitions)
+        partitioned = self._partitioner.partition_columns(records.topic, columns, partitions, count)
         rows = partitioned.rows
         if isinstance(rows, range):  # in their order
             rows = indexes
@@ -426,14 +429,17 @@ class RecordPartitioner:
         return count
 
     def _call_partitioner(
-        self, records: TopicRecords, columns: RecordColumns, partitions: NDArray[np.int64] | None
+        self,
+        records: TopicRecords,
+        columns: RecordColumns,
+        partitions: NDArray[np.int64] | None,
+        count: int,
     ) -> NDArray[np.int64]:
         """Call the user's callable for each record without a partition, and return the partitions
         of all. A record for which the callable fails has failed, and has _FAILED_PARTITION."""
         partitioner, topic = self._callable, records.topic
         if partitions is None:
             partitions = np.full(len(columns.timestamps_ms), NO_PARTITION, np.int64)
-        count = self._count(topic)
         keys: Any = columns.keys
         values: Any = columns.values
         for index in np.flatnonzero(partitions == NO_PARTITION).tolist():
@@ -460,19 +466,22 @@ class RecordPartitioner:
         return partitions
 
     def _fail_missing_partitions(
-        self, records: TopicRecords, partitions: NDArray[np.int64]
-    ) -> None:
+        self, records: TopicRecords, partitions: NDArray[np.int64], count: int
+    ) -> int:
         """Fail records for partitions that do not exist, even after another lookup, and set theirs
-        to _FAILED_PARTITION."""
+        to _FAILED_PARTITION. Return the number of partitions, which was `count` before."""
         topic = records.topic
-        if int(partitions.max()) >= self._count(topic):
-            with contextlib.suppress(KafkaError):  # the number that is known counts then
-                self._cluster.request_metadata([topic], Deadline(3_000))
-        count = self._cluster.partition_count(topic)
-        if count is None:
-            return
+        if int(partitions.max()) < count:
+            return count
+        with contextlib.suppress(KafkaError):  # the number that is known counts then
+            self._cluster.request_metadata([topic], Deadline(3_000))
+        newest_count = self._cluster.partition_count(topic)
+        if newest_count is None:  # the sender finds out whether the topic is gone
+            return count
+        count = newest_count
         for partition in np.unique(partitions[partitions >= count]).tolist():
             indexes = np.flatnonzero(partitions == partition)
             partitions[indexes] = _FAILED_PARTITION
             error = unknown_partition_error(TopicPartition(topic, partition), count)
             records.failed(indexes, error, partition=partition)
+        return count

@@ -240,6 +240,32 @@ def test_a_topic_that_brokers_say_is_gone_is_still_an_error(
             producer.partitions_for("t")
 
 
+def test_a_topic_that_is_gone_when_its_partitions_are_chosen_fails_only_its_own_records(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.cluster.KNOWN_TOPIC_GRACE_MS", 0)
+    fake.create_topic("gone")
+    is_written, is_queued = threading.Event(), threading.Event()
+
+    def wait(_: object) -> None:
+        is_written.set()
+        is_queued.wait(WAIT_S)
+
+    with opened(fake) as producer:
+        producer.send("gone", b"0").add_callback(wait)
+        assert is_written.wait(WAIT_S)
+        fake.delete_topic("gone")
+        # The first series names an unknown partition, for which the metadata is requested again.
+        lost = [producer.send_many("gone", [b""], partition=number) for number in (1, 0)]
+        other = producer.send("t", b"1")
+        is_queued.set()
+        for delivery in lost:
+            with pytest.raises((ProduceError, UnknownTopicError)) as raised:
+                delivery.result(WAIT_S)
+            assert raised.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        other.result(WAIT_S)
+
+
 def test_a_topic_made_again_with_fewer_partitions_is_looked_at_before_records_go_there(
     fake: FakeCluster,
 ) -> None:
