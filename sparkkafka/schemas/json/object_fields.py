@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather
-from sparkkafka.protocol.records.arrow import blob_offsets
+from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy
 from sparkkafka.protocol.records.varint_columns import PAD, Bytes, Flags, Ints, copy_pieces
 from sparkkafka.schemas.arrays import first_words, offsets_of, positions, repeated_keys
 
@@ -143,17 +143,17 @@ def compact(texts: pa.Array) -> tuple[pa.Array, Flags]:
     at = np.flatnonzero(is_structure & (in_string == 0))
     is_open = lower[at] == ord("{")
     levels = np.cumsum(is_open.view(np.int8) - (lower[at] == ord("}")), dtype=np.int16)
-    # In the order of their levels, an object's names lie behind its bracket.
-    order = np.argsort(levels, kind="stable")
-    objects = np.cumsum(is_open[order])
-    is_name = (data[at[order]] == ord(":")) & (objects > 0)
+    is_name = (data[at] == ord(":")) & (data[at - 1] == ord('"')) & (levels > 0)
     if is_name.any():
         quotes = positions(data, ord('"'))
-        ends = np.searchsorted(quotes, at[order[is_name]])
-        starts = quotes.take(ends - 2, mode="clip")
-        lengths = quotes.take(ends - 1, mode="clip") - starts
-        keys = gather(buffers[2], starts, lengths)
-        repeated = repeated_keys(keys, np.bincount(objects[is_name]))
+        ends = np.searchsorted(quotes, at[is_name])
+        starts = quotes[ends - 2]
+        keys = gather(buffers[2], starts, quotes[ends - 1] - starts)
+        # In the order of their levels, an object's names lie behind its bracket.
+        order = np.argsort(levels, kind="stable")
+        counts = np.bincount(np.cumsum(is_open[order])[is_name[order]])
+        names = np.argsort(levels[is_name], kind="stable")
+        repeated = names[repeated_keys(keys.take(from_numpy(names)), counts)]
         must_parse[np.searchsorted(offsets, starts[repeated], "right") - 1] = True
     return compacted, must_parse
 

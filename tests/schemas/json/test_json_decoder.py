@@ -89,17 +89,40 @@ SEPARATE = pa.struct(
 """pyarrow's reader can read neither maps nor durations."""
 
 
-def assert_as_one_by_one(kind: pa.DataType, payloads: list[bytes]) -> None:
-    """Payloads that are read at once give the values, bad rows and reasons of one by one."""
+def assert_as_one_by_one(kind: pa.DataType, payloads: list[bytes], rest: bool = False) -> None:
+    """Payloads that are read at once give the values, bad rows, reasons and rests of one by one."""
     read = []
     for fewest in (1, ONE_BY_ONE):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(decode, "MIN_BLOCK_ROWS", fewest)
-            read.append(run(kind, *payloads))
+            read.append(run(kind, *payloads, rest=rest))
     at_once, one_by_one = read
     assert at_once.values.to_pylist() == one_by_one.values.to_pylist()
     assert at_once.bad_rows.tolist() == one_by_one.bad_rows.tolist()
     assert at_once.reasons == one_by_one.reasons
+    assert at_once.rest == one_by_one.rest
+
+
+@pytest.mark.parametrize("rest", [False, True])
+@pytest.mark.parametrize(
+    "value",
+    [
+        '[[{"x":1}],{"a":1}]',
+        '{"x":[{"x":1,"x":2}],"y":{"y":1}}',
+        "{1:2}",
+        "{:}",
+        "{:1}",
+        "[:]",
+        '{"a" 1:2}',
+        '{"a"::1}',
+    ],
+)
+def test_any_json_among_numbers_is_as_one_by_one(value: str, rest: bool) -> None:
+    payloads = [b'{"id":1,"v":5}'] * 8
+    payloads[4] = f'{{"id":2,"w":[[[{{"x":1}}]]],"v":{value}}}'.encode()
+    names = ["id"] if rest else ["id", "v"]
+    kind = pa.struct([(name, pa.string() if name == "v" else pa.int64()) for name in names])
+    assert_as_one_by_one(kind, payloads, rest)
 
 
 @pytest.mark.parametrize(
