@@ -48,14 +48,16 @@ _UNAVAILABLE_TYPE: Final = pa.list_(pa.field("element", pa.string()))
 
 KIND_OF_OP: Final = {"c": ROW, "u": ROW, "d": ROW, "r": ROW, "t": TRUNCATE, "m": MESSAGE}
 
+_FLAT: Final = r'(?:[^{}"]|"(?:[^"\\]|\\.)*")*'
+"""JSON text without an object."""
 _OTHER_RECORDS: Final = {
     HEARTBEAT: r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$',
     TRANSACTION: r'^\s*\{\s*"status"\s*:\s*"(BEGIN|END)"\s*,\s*"id"\s*:',
-    SCHEMA_CHANGE: r'(?s)^\s*\{\s*"source"\s*:\s*\{.*"(databaseName|ddl)"\s*:',
+    SCHEMA_CHANGE: rf'^\s*\{{\s*"source"\s*:\s*\{{{_FLAT}\}}{_FLAT}"(databaseName|ddl)"\s*:',
     MESSAGE: r'^\s*\{\s*"op"\s*:\s*"m"',
 }
 """The other records of Debezium, as JSON without a schema, by kind. A row may have the same columns
-in another order, or others."""
+in another order, or others. Debezium's `source` has no objects in it."""
 
 _POSITION_FIELDS: Final = (
     *("lsn", "file", "pos", "row", "change_lsn", "commit_lsn", "event_serial_no", "scn"),
