@@ -1,4 +1,5 @@
-"""The library's Producer: records by topic, then batches by partition, then requests.
+"""The library's Producer: records by topic (`SendBuffer`), then batches by partition
+(`RecordAccumulator`), then requests (`Sender`).
 
 Begin with `producer.py`.
 """

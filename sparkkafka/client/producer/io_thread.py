@@ -102,9 +102,9 @@ class ProducerThread:
         self._thread.start()
         _running_threads.add(self)
 
-    def lookup_partitions(self, topic: str) -> int | None:
-        """Return the number of a topic's partitions, None if another lookup must follow. To be run
-        by `call`.
+    def look_up_partition_count(self, topic: str) -> int | None:
+        """Return the number of a topic's partitions, None if another lookup must follow. Runs
+        in the I/O thread: pass it to `call`.
 
         Raises UnknownTopicError, BrokerError.
         """
@@ -115,8 +115,8 @@ class ProducerThread:
         return self.cluster.partition_count(topic)
 
     def call(self, action: Callable[[], T], deadline: Deadline, what: str) -> T:
-        """Run `action` in the I/O thread; return its result or raise its error. `what` is it, for
-        messages.
+        """Run `action` in the I/O thread; return its result or raise its error. `what` names
+        the action in errors.
 
         Raises KafkaTimeoutError a little after the deadline; the action may still run.
         """

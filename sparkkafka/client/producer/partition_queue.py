@@ -11,19 +11,19 @@ broker's ProducerAppendInfo):
   (max.message.bytes was lowered since?), it fails: the broker would not recognise the parts.
 - All batches in flight are sent to one broker. When the leader moves, the new leader gets nothing
   before the old one has answered.
-- After a failure nothing is sent until every batch in flight is answered (`State.DRAINING`); then
-  the rest is sent again, in sequence order. Otherwise a batch could reach the new leader before its
-  predecessor, which is still on its way to the old one.
+- After a failure nothing is sent until every batch in flight is answered (`QueueState.DRAINING`);
+  then the rest is sent again, in sequence order. Otherwise a batch could reach the new leader
+  before its predecessor, which is still on its way to the old one.
 - Nothing new is sent while a batch is being sent again: it may be in the log, and the broker
   recognises only the last five.
 - A broker that does not know a producer id takes any first sequence number (ProducerAppendInfo): if
   it refused one batch and took the next, the first could never be written. So only one batch is in
   flight while the log may be without this producer's state: at the start, after a failure, in a
   topic that was recreated, a minute after the last acknowledgement (producer.id.expiration.ms).
-- A failed batch leaves a gap in the sequence numbers (`State.GAP`). Nothing new is sent until all
-  batches in flight are answered; those that may be written are sent again as they were, until the
-  broker takes the last of them, or finds it out of order: then none of them was written
-  (`out_of_order`). The rest then starts at sequence 0 of the next epoch (Java's
+- A failed batch leaves a gap in the sequence numbers (`QueueState.GAP`). Nothing new is sent until
+  all batches in flight are answered; those that may be written are sent again as they were, until
+  the broker takes the last of them, or finds it out of order: then none of them was written
+  (`on_out_of_order`). The rest then starts at sequence 0 of the next epoch (Java's
   bumpIdempotentProducerEpoch), and the broker refuses late batches of the old one.
 - After an unclean restart a broker knows only a producer's last batch. Of several batches whose
   responses were lost it refuses the first ones as out of order, although they are in the log
@@ -70,8 +70,8 @@ class ProducerBatch:
     `wire`, its header and records as sent, is set at the first send and never changes. `slices` are
     its records, which get the outcome; Spark's rows have none.
     `is_unresolved`: it was refused as out of order though it may be written; the response to a
-    later batch shows whether it is. `is_overtaken`: the broker has acknowledged a later batch, so
-    this one can no longer be written with its sequence numbers.
+    later batch shows whether it is. `later_batch_acknowledged`: the broker has acknowledged a later
+    batch, so this one can no longer be written with its sequence numbers.
     """
 
     queue: PartitionQueue
@@ -85,7 +85,7 @@ class ProducerBatch:
     in_flight: bool = False
     maybe_written: bool = False
     is_unresolved: bool = False
-    is_overtaken: bool = False
+    later_batch_acknowledged: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -107,7 +107,7 @@ def records_in(batches: Iterable[ProducerBatch]) -> int:
     return sum(batch.encoded.record_count for batch in batches)
 
 
-class State(enum.Enum):
+class QueueState(enum.Enum):
     """What a partition may send. A failure leads from SENDING to DRAINING, the loss of a sequence
     number to GAP, and only a new producer id or epoch leads out of GAP."""
 
@@ -134,7 +134,7 @@ class PartitionQueue:
         """The broker to which the last batch was sent: all in flight were."""
         self.proven_node_id: int | None = None
         """The leader that took the last batch."""
-        self.state = State.SENDING
+        self.state = QueueState.SENDING
         self._last_offset = -1  # of the acknowledged batches
         self._topic_id: bytes | None = None
         self._failed_in_flight = (
@@ -172,7 +172,7 @@ class PartitionQueue:
     def needs_next_epoch(self) -> bool:
         """Whether a gap can be closed now: no batch has an unknown outcome."""
         return (
-            self.state is State.GAP
+            self.state is QueueState.GAP
             and not self.in_flight
             and not any(batch.maybe_written for batch in self.batches)
         )
@@ -201,7 +201,7 @@ class PartitionQueue:
         """
         if self.in_flight or any(batch.maybe_written for batch in self.batches):
             raise RuntimeError(f"{self.tp}: a new producer id while batches may be written")
-        self.state = State.SENDING
+        self.state = QueueState.SENDING
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self._next_sequence = 0
@@ -209,12 +209,12 @@ class PartitionQueue:
         for batch in self.batches:
             batch.base_sequence = NO_SEQUENCE
             batch.wire = None
-            batch.is_overtaken = False
+            batch.later_batch_acknowledged = False
 
     def reset_producer_id(self) -> None:
         """Send nothing before `assign_producer_id`."""
-        if self.state is State.GAP:
-            self.state = State.DRAINING
+        if self.state is QueueState.GAP:
+            self.state = QueueState.DRAINING
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_PRODUCER_EPOCH
 
@@ -225,13 +225,17 @@ class PartitionQueue:
         first: from a former leader, after a failure, of a batch that is sent again, or from a log
         that may not know the producer id."""
         if self.in_flight:
-            if self.node_id != node_id or self.state is not State.SENDING or self.has_unresolved:
+            if (
+                self.node_id != node_id
+                or self.state is not QueueState.SENDING
+                or self.has_unresolved
+            ):
                 return None
             if self.has_producer_id and time.monotonic() >= self._state_known_until_s:
                 return None
-        elif self.state is State.DRAINING:
-            self.state = State.SENDING
-        if self.has_unresolved or self.state is State.GAP:
+        elif self.state is QueueState.DRAINING:
+            self.state = QueueState.SENDING
+        if self.has_unresolved or self.state is QueueState.GAP:
             return next(
                 (
                     batch
@@ -254,8 +258,8 @@ class PartitionQueue:
             batch.base_sequence = self._next_sequence
             self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
 
-    def sent(self, batch: ProducerBatch, node_id: int) -> None:
-        """The batch goes out to this broker now."""
+    def on_sent(self, batch: ProducerBatch, node_id: int) -> None:
+        """Count a batch that is sent to this broker now."""
         self.node_id = node_id
         batch.in_flight = True
         batch.attempts += 1
@@ -264,29 +268,29 @@ class PartitionQueue:
     def is_head(self, batch: ProducerBatch) -> bool:
         """Whether every earlier batch was acknowledged or is unresolved. Behind a gap no batch is
         the head."""
-        if self.state is State.GAP or not self.batches:
+        if self.state is QueueState.GAP or not self.batches:
             return False
         return self.batches[0] is batch or self.has_unresolved
 
     # --- outcomes ---------------------------------------------------------------------------------
 
-    def answered(self, batch: ProducerBatch) -> None:
-        """The batch is not in flight any more: it was answered, or its connection broke."""
+    def on_response(self, batch: ProducerBatch) -> None:
+        """Stop counting a batch as in flight: it was answered, or its connection broke."""
         batch.in_flight = False
         self.in_flight -= 1
         if batch.has_failed:
             self._failed_in_flight -= 1
 
-    def acknowledged(self, batch: ProducerBatch, base_offset: int = -1) -> None:
-        """The broker has written it, at this offset if it is not -1."""
+    def on_acknowledged(self, batch: ProducerBatch, base_offset: int = -1) -> None:
+        """Remove a batch that the broker has written, at this offset if it is not -1."""
         if batch.in_flight:
-            self.answered(batch)
+            self.on_response(batch)
         if batch is self.batches[0]:
             self._state_known_until_s = time.monotonic() + PRODUCER_STATE_S
         for earlier in self.batches:
             if earlier is batch:
                 break
-            earlier.is_overtaken = True
+            earlier.later_batch_acknowledged = True
         if base_offset >= 0:
             last_offset = base_offset + batch.encoded.record_count - 1
             self._last_offset = max(self._last_offset, last_offset)
@@ -295,24 +299,24 @@ class PartitionQueue:
         self.last_error = None
         self.batches.remove(batch)
 
-    def attempt_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
-        """The batch must be sent again; `maybe_written` if this attempt may have reached the
-        log."""
-        self.answered(batch)
+    def on_attempt_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
+        """Keep a batch that must be sent again; `maybe_written` if this attempt may have reached
+        the log."""
+        self.on_response(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
-        if self.state is State.SENDING:
-            self.state = State.DRAINING
+        if self.state is QueueState.SENDING:
+            self.state = QueueState.DRAINING
         self._state_known_until_s = 0.0
 
-    def out_of_order(self, batch: ProducerBatch) -> None:
-        """The broker misses the batch before.
+    def on_out_of_order(self, batch: ProducerBatch) -> None:
+        """Handle OUT_OF_ORDER_SEQUENCE_NUMBER: the broker does not have the batch before.
 
         Behind a gap, a later batch that may be in the log leaves the outcome open, since a broker
         may remember only a producer's last batch. If there is none, no attempt of this batch or of
         the unresolved ones before it was written: the broker would recognise the last of them.
         """
-        self.attempt_failed(batch, maybe_written=False)
-        if self.state is not State.GAP:
+        self.on_attempt_failed(batch, maybe_written=False)
+        if self.state is not QueueState.GAP:
             return
         position = self.batches.index(batch)
         later = itertools.islice(self.batches, position + 1, None)
@@ -328,14 +332,14 @@ class PartitionQueue:
         batch.has_failed = True
         self._failed_in_flight += batch.in_flight
         if batch.base_sequence != NO_SEQUENCE:
-            self.state = State.GAP
+            self.state = QueueState.GAP
 
     def restart(self, refused: Iterable[ProducerBatch]) -> None:
         """These are certainly not in the log: send them under the next epoch, once no other batch
         has an unknown outcome."""
         for batch in refused:
             batch.maybe_written = batch.is_unresolved = False
-        self.state = State.GAP
+        self.state = QueueState.GAP
 
     # --- unresolved batches -----------------------------------------------------------------------
 
@@ -358,7 +362,7 @@ class PartitionQueue:
     def mark_unresolved(self, batch: ProducerBatch) -> bool:
         """Keep a batch that was refused as out of order, if a later batch can show its outcome;
         else return False."""
-        if not batch.maybe_written or batch.is_overtaken or not self.is_head(batch):
+        if not batch.maybe_written or batch.later_batch_acknowledged or not self.is_head(batch):
             return False
         if not any(
             other.maybe_written and not other.is_unresolved and other is not batch
@@ -366,7 +370,7 @@ class PartitionQueue:
         ):
             return False
         batch.is_unresolved = True
-        self.attempt_failed(batch, maybe_written=True)
+        self.on_attempt_failed(batch, maybe_written=True)
         return True
 
     def split(self, batch: ProducerBatch, parts: Sequence[EncodedBatch]) -> None:
@@ -381,9 +385,9 @@ class PartitionQueue:
                 new.base_sequence = sequence
                 sequence = next_sequence(sequence, part.record_count)
             replacements.append(new)
-        self.answered(batch)
-        if self.state is State.SENDING:
-            self.state = State.DRAINING
+        self.on_response(batch)
+        if self.state is QueueState.SENDING:
+            self.state = QueueState.DRAINING
         rest = list(self.batches)
         rest[position : position + 1] = replacements
         self.batches = deque(rest)

@@ -1,7 +1,8 @@
-"""Chooses the partition of each record: by its key, in turn, or sticky; for columns and for one.
+"""Chooses the partition of each record: by its key, round robin, or sticky.
 
-`protocol.partitioning` has the rules for keys. Partition counts and random numbers come as
-arguments; nothing here waits, except for a partition that may have been added since.
+`Partitioner` does it for columns, `RecordPartitioner` for a Producer's records.
+`protocol.partitioning` has the rules for keys. The only wait is a metadata request, if a row names
+a partition that is not known yet.
 """
 
 from __future__ import annotations
@@ -37,20 +38,22 @@ from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, run_
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
-TASK = "this task"  # what rows are counted in, for errors
+SCOPE = "this task"  # in which errors count rows
 _NULL_TOPIC = (
     "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option for setting a "
     "topic."
 )
 
 STICKY_BYTES = 2**20
+"""Rows without key and partition go to one partition until it has this many bytes, then to the
+next: rows that are encoded together cost less."""
 STICKY_BATCHES = 8
+"""If batch.size is small, the next partition's turn comes after this many batches, so that little
+data is spread as well."""
 MIN_STICKY_BYTES = 2**14
-STICKY_RECORD_BYTES = 16  # stand for a record's own fields, so that tombstones count as well
-"""Rows without key and partition go to one partition until it has got STICKY_BYTES, then to the
-next: rows that are encoded together cost less. If batch.size is small, the next partition's turn
-comes after STICKY_BATCHES batches, so that little data is spread as well, but not before
-MIN_STICKY_BYTES."""
+"""The next partition's turn does not come before this many bytes."""
+STICKY_RECORD_BYTES = 16
+"""Counted for each record in addition to its value, so that tombstones also use up a turn."""
 
 
 class PartitionedRecords(NamedTuple):
@@ -130,8 +133,8 @@ class Partitioner:
         """
         first_row = self._seen_rows
         self._seen_rows += rows.length
-        columns = rows.checked_columns(timestamp_ms, first_row, TASK)
-        topics, topic_of_row = rows.topic_codes(first_row, TASK, _NULL_TOPIC)
+        columns = rows.checked_columns(timestamp_ms, first_row, SCOPE)
+        topics, topic_of_row = rows.topic_codes(first_row, SCOPE, _NULL_TOPIC)
         self._update_counts(topics)
         partitions = None
         if rows.partitions is not None:
@@ -169,7 +172,7 @@ class Partitioner:
             partitions = np.full(len(columns.timestamps_ms), NO_PARTITION, np.int64)
         for code, name in enumerate(topics):
             is_of_topic = topic_of_row == code if topic_of_row is not None else None
-            self._choose(name, is_of_topic, partitions, columns)
+            self._choose_missing(name, is_of_topic, partitions, columns)
         return _sort(topics, topic_of_row, partitions, columns)
 
     # --- checks ---
@@ -213,7 +216,7 @@ class Partitioner:
         raise EncodeError(
             f"partition {int(partitions[row])} of topic {name} does not exist: it has partitions 0 "
             f"to {self._counts[name] - 1} (column partition, row {first_row + row} of "
-            f"{TASK})"
+            f"{SCOPE})"
         )
 
     # --- choice ---
@@ -240,7 +243,7 @@ class Partitioner:
         self._sticky_used_bytes[topic] = used_bytes + len(value or b"") + STICKY_RECORD_BYTES
         return (first + used_bytes // self._sticky_bytes) % count
 
-    def _choose(
+    def _choose_missing(
         self,
         name: str,
         is_of_topic: np.ndarray | None,
@@ -272,7 +275,7 @@ class Partitioner:
         else:
             lengths = or_zero(pc.binary_length(columns.values))[indexes]
             offsets = np.append(0, np.cumsum(lengths, dtype=np.int64))
-            turns = self._sticky_starts(name, offsets) // self._sticky_bytes
+            turns = self._count_sticky_bytes(name, offsets) // self._sticky_bytes
         partitions[indexes] = (self._first_partition(name, count) + turns) % count
 
     def _first_partition(self, name: str, count: int) -> int:
@@ -282,7 +285,7 @@ class Partitioner:
             self._first_partitions[name] = self._pick(count)
         return self._first_partitions[name]
 
-    def _sticky_starts(self, name: str, offsets: np.ndarray) -> np.ndarray:
+    def _count_sticky_bytes(self, name: str, offsets: np.ndarray) -> np.ndarray:
         """Return how many bytes of the topic, of rows without key and partition, come before each
         of the next rows, and count these rows. `offsets` are Arrow's of their values."""
         starts = offsets + np.arange(0, STICKY_RECORD_BYTES * len(offsets), STICKY_RECORD_BYTES)
@@ -291,11 +294,11 @@ class Partitioner:
         return starts[:-1]
 
     def _partition_sticky(self, name: str, columns: RecordColumns) -> PartitionedRecords:
-        """As `_choose` and `_sort`, for rows that all lack key and partition: faster, since they
-        stay in their order."""
+        """Choose and sort partitions for rows that all lack key and partition: faster than in the
+        general way, since the rows stay in their order."""
         count = self._counts[name]
         first = self._first_partition(name, count)
-        starts = self._sticky_starts(name, blob_offsets(columns.values).astype(np.int64))
+        starts = self._count_sticky_bytes(name, blob_offsets(columns.values).astype(np.int64))
         # A partition's turn lasts for `sticky_bytes`; `cuts` are the rows with which others begin.
         first_turn, last_turn = (int(starts[row]) // self._sticky_bytes for row in (0, -1))
         turns = range(first_turn + 1, last_turn + 1) if count > 1 else ()

@@ -1,6 +1,6 @@
 """What a broker's error for a batch means: what to do, what may be written, and its message.
 
-`judge` is a table, and a few rules that depend on the batch's history. As in librdkafka's table of
+`decide` is a table, and a few rules that depend on the batch's history. As in librdkafka's table of
 produce errors, what to do and what is known about the records are two questions.
 """
 
@@ -37,13 +37,13 @@ class Action(enum.Enum):
 
     DONE = "it is in the log"
     SPLIT = "send it again in parts"
-    AFTER_PREDECESSOR = "send it again, behind the batch before it"
+    AFTER_PREDECESSOR = "send it again after the batch before it"
     NEW_PRODUCER_ID = "send it again under a new producer id"
     RETRY = "send it again as it is"
     FAIL = "give up"
 
 
-class Verdict(NamedTuple):
+class BatchDecision(NamedTuple):
     """`maybe_written`: the batch may be in the log in spite of this error."""
 
     action: Action
@@ -68,7 +68,7 @@ MAYBE_WRITTEN = frozenset(
 )
 
 
-def judge(
+def decide(
     code: int,
     *,
     record_count: int,
@@ -76,8 +76,8 @@ def judge(
     maybe_written: bool,
     attempts_left: bool,
     transactional: bool = False,
-) -> Verdict:
-    """Return the verdict on a batch for which the broker's response has this error code.
+) -> BatchDecision:
+    """Return the decision on a batch for which the broker's response has this error code.
 
     `is_head`: every earlier batch of the partition is acknowledged, or not worth waiting for.
     `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: `retries` allows
@@ -86,21 +86,21 @@ def judge(
     may_be_appended = code in MAYBE_WRITTEN
     if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
         # A duplicate is the copy of an attempt whose response was lost.
-        return Verdict(Action.DONE, maybe_written=False)
+        return BatchDecision(Action.DONE, maybe_written=False)
     if code in TOO_LARGE and record_count > 1:
         # The broker checks the size before it looks for a duplicate, and would not recognise the
         # parts of a batch that an earlier attempt has written.
-        return Verdict(Action.FAIL if maybe_written else Action.SPLIT, maybe_written)
+        return BatchDecision(Action.FAIL if maybe_written else Action.SPLIT, maybe_written)
     if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_head:
         # Its predecessor failed and goes again first.
-        return Verdict(Action.AFTER_PREDECESSOR, may_be_appended)
+        return BatchDecision(Action.AFTER_PREDECESSOR, may_be_appended)
     if code == ErrorCode.UNKNOWN_PRODUCER_ID and not maybe_written and not transactional:
         # The broker dropped the producer's state with its last records (retention, DeleteRecords;
         # KIP-360), so this batch is not written.
-        return Verdict(Action.NEW_PRODUCER_ID, may_be_appended)
+        return BatchDecision(Action.NEW_PRODUCER_ID, may_be_appended)
     if is_retriable(code) and attempts_left:
-        return Verdict(Action.RETRY, may_be_appended)
-    return Verdict(Action.FAIL, may_be_appended)
+        return BatchDecision(Action.RETRY, may_be_appended)
+    return BatchDecision(Action.FAIL, may_be_appended)
 
 
 def produce_error(

@@ -344,7 +344,7 @@ class Producer(ClientBase):
             raise closed_error(what)
         while True:
             count = self._io_thread.call(
-                lambda: self._io_thread.lookup_partitions(topic), deadline, what
+                lambda: self._io_thread.look_up_partition_count(topic), deadline, what
             )
             if count is not None:
                 return list(range(count))

@@ -39,15 +39,16 @@ MAX_SCALAR_RECORDS = 128
 time than columns of them."""
 
 _GROUP_BYTES = 4 << 20
-"""Encoded together at most. All its batches stay in memory until the last is acknowledged."""
+"""The maximum of batches that are encoded together. All of them stay in memory until the last is
+acknowledged."""
 
 _OWN_GROUP_BYTES = 256 << 10
 """Records of one partition of this size are encoded on their own, which saves a copy."""
 
 
 class RowRange(NamedTuple):
-    """The rows from `low` up to `high` of columns. They are cut out only when they are encoded: by
-    then, neighbours have often come together again."""
+    """The rows from `low` up to `high` of columns. They are sliced only when they are encoded,
+    since ranges that follow each other are merged before."""
 
     columns: RecordColumns
     low: int
@@ -71,7 +72,7 @@ class _OpenBatch:
             for rows in self.records
         )
 
-    def few_fields(self) -> list[RecordFields] | None:
+    def fields_if_few(self) -> list[RecordFields] | None:
         """Return the records if they are few and came one by one, else None."""
         fields: list[RecordFields] = []
         for records in self.records:
@@ -222,7 +223,7 @@ class RecordAccumulator:
         self.pending_bytes -= sum(batch.size_bytes for batch in group)
         batch = group[0]
         if len(group) == 1 and batch.size_bytes <= self._max_records_bytes:
-            fields = batch.few_fields()
+            fields = batch.fields_if_few()
             if fields is not None:
                 encoded = [encode_records(fields)]
                 self._on_closed(batch.tp, encoded, batch.slices, batch.since_s)

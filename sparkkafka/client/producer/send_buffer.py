@@ -1,4 +1,4 @@
-"""Between the user's threads and the I/O thread of a Producer: buffer.memory, and waking.
+"""Passes records from the user's threads to a Producer's I/O thread, and limits buffer.memory.
 
 Java's `send` chooses the partition and appends to its batch. Here that would take a record with a
 key 2.4 times as long (measured), so `send` appends to lists of the topic, and the I/O thread
@@ -21,8 +21,8 @@ from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
 
 MAX_OPEN_BYTES = 2 * 2**20
-"""Records of a topic that are handed over together, at most: each partition has a cost, which they
-share. They get that many only while the I/O thread is busy."""
+"""The maximum of a topic's records that the I/O thread takes in one step. Taking many together
+costs less for each record. This many collect only while the thread is busy."""
 
 GATHER_S = 0.05
 """How long a caller that waits for memory lets others' records be delivered, so that it need not
@@ -32,11 +32,11 @@ wait again for the next record. Longer would delay it if a broker that is away h
 class SendBuffer:
     """Records by topic that the I/O thread has not taken, and the memory of all records.
 
-    `lock` guards all of it. Ctrl-C may come between any two steps of a user's thread: then records
-    may be both open and ready, or not be counted, until `take` puts that right; they are never in
-    neither. While the I/O thread is busy, more records come together: the busier it is, the less
-    each of them costs. It need not take a record before its linger.ms is over or a batch is full,
-    so it sleeps until then, which `RecordAccumulator` says.
+    `lock` guards all of it. Ctrl-C may interrupt a user's thread between any two steps. Records may
+    then be in both `open` and `ready`, or not be counted, until `take` corrects it; no record is in
+    neither. The busier the I/O thread is, the more records it takes together, and the less each of
+    them costs. `RecordAccumulator` decides how long the thread may sleep: until linger.ms is over
+    or a batch is full.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class SendBuffer:
         self.unfinished: set[TopicRecords] = set()
         """All that have records without an outcome: open, ready and taken ones."""
         self.used_bytes = 0
-        """Of records that the I/O thread has not taken."""
+        """The bytes of the records that the I/O thread has not taken."""
         self.io_bytes = 0
-        """Of records that it has taken; only the I/O thread sets this."""
+        """The bytes of the records that the I/O thread has taken. Only that thread sets this."""
         self.flushes = 0
         """The number of callers that wait for the delivery of all records."""
         self.waiting_threads = 0

@@ -1,7 +1,8 @@
 """Sends record batches to partition leaders, and acts on the responses.
 
 A `Sender` has no thread: `step` sends what can be sent, reads the responses that are here, and
-returns. A Producer's I/O thread calls it in a loop, a Spark task between its rows.
+returns. A Producer's I/O thread calls it in a loop, a Spark task between its rows. It also requests
+the producer id of an idempotent producer without transactions; `transactions` has the others.
 `partition_queue.py` has the rules of order, `produce_errors.py` the meaning of error codes.
 """
 
@@ -31,13 +32,13 @@ from sparkkafka.client.producer.futures import (
 from sparkkafka.client.producer.partition_queue import (
     PartitionQueue,
     ProducerBatch,
-    State,
+    QueueState,
 )
 from sparkkafka.client.producer.produce_errors import (
     Action,
-    Verdict,
+    BatchDecision,
     batch_error,
-    judge,
+    decide,
     refusal_facts,
     refusal_text,
     with_codec_reason,
@@ -195,7 +196,7 @@ class Sender:
     @property
     def has_gaps(self) -> bool:
         """Whether a batch failed that had sequence numbers."""
-        return any(queue.state is State.GAP for queue in self._queues.values())
+        return any(queue.state is QueueState.GAP for queue in self._queues.values())
 
     @property
     def has_in_flight(self) -> bool:
@@ -495,7 +496,7 @@ class Sender:
         version = self._produce_version(connection, queues[: len(chosen)])
         request = self._produce_request(chosen, acks, version)
         for batch in chosen:
-            batch.queue.sent(batch, node_id)
+            batch.queue.on_sent(batch, node_id)
         self.metrics.requests += 1
         in_flight = self._sent.setdefault(node_id, deque())
         in_flight.append(SentRequest(deadline, chosen))
@@ -512,7 +513,7 @@ class Sender:
             if connection.is_open:  # it could not be encoded, no byte was sent
                 in_flight.pop()
                 for batch in chosen:
-                    batch.queue.attempt_failed(batch, maybe_written=False)
+                    batch.queue.on_attempt_failed(batch, maybe_written=False)
                     self._fail(batch, str(error), error)
             else:
                 self._on_connection_lost(node_id, error, queues)
@@ -723,9 +724,9 @@ class Sender:
         for batch in (batch for request in requests for batch in request.batches):
             queue = batch.queue
             if batch.has_failed:
-                queue.answered(batch)
+                queue.on_response(batch)
                 continue
-            queue.attempt_failed(batch, maybe_written=True)
+            queue.on_attempt_failed(batch, maybe_written=True)
             affected.append(queue)
             if batch.attempts > self._options.retries:
                 text = (
@@ -756,7 +757,7 @@ class Sender:
         for batch in sent.batches:
             queue = batch.queue
             if batch.has_failed:
-                queue.answered(batch)
+                queue.on_response(batch)
                 continue
             topic, partition = queue.tp
             row = rows.get((queue.topic_id if has_ids else topic, partition))
@@ -764,7 +765,7 @@ class Sender:
             is_out_of_order = code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if is_out_of_order and self._recover_out_of_order(batch):
                 continue
-            verdict = judge(
+            decision = decide(
                 code,
                 record_count=batch.encoded.record_count,
                 is_head=queue.is_head(batch),
@@ -772,7 +773,7 @@ class Sender:
                 attempts_left=batch.attempts <= self._options.retries,
                 transactional=self._transaction is not None,
             )
-            if verdict.action is Action.DONE:
+            if decision.action is Action.DONE:
                 queue.proven_node_id = queue.node_id
                 try:
                     base_offset = -1 if row is None else row.base_offset
@@ -790,9 +791,9 @@ class Sender:
             refusal = BrokerError(code, where, message, prefix=self._prefix)
             records = [] if row is None else row.record_errors
             try:
-                self._carry_out(
+                self._handle_refused_batch(
                     batch,
-                    verdict,
+                    decision,
                     refusal,
                     {record.batch_index: record.batch_index_error_message for record in records},
                 )
@@ -807,14 +808,14 @@ class Sender:
         queue = batch.queue
         if not queue.is_head(batch):
             return False
-        if batch.is_overtaken and not batch.maybe_written and self._transaction is None:
+        if batch.later_batch_acknowledged and not batch.maybe_written and self._transaction is None:
             log.warning(
                 "%s: the leader took later records before %s, which are sent again behind them "
                 "(it had lost the state of this producer)",
                 queue.tp,
                 counted(batch.encoded.record_count, "record"),
             )
-            queue.attempt_failed(batch, maybe_written=False)
+            queue.on_attempt_failed(batch, maybe_written=False)
             queue.restart([batch])
             return True
         if not queue.mark_unresolved(batch):
@@ -865,7 +866,7 @@ class Sender:
             base_offset = -1  # no log is that long: the offset is wrong
         queue = batch.queue
         self._expiring_since_s = None
-        queue.acknowledged(batch, base_offset)
+        queue.on_acknowledged(batch, base_offset)
         self._remove(batch)
         self.metrics.count(queue.tp, batch, base_offset)
         self._outcome_count += 1
@@ -877,20 +878,20 @@ class Sender:
         if not batch.queue.batches:
             self._busy.pop(batch.queue.tp, None)
 
-    def _carry_out(
+    def _handle_refused_batch(
         self,
         batch: ProducerBatch,
-        verdict: Verdict,
+        decision: BatchDecision,
         error: BrokerError,
         record_messages: Mapping[int, str | None],
     ) -> None:
-        """Carry out the verdict on a batch that a broker did not take."""
+        """Retry, split, or fail a batch that a broker refused, as decided."""
         queue = batch.queue
         error = with_codec_reason(error, self._options.compression_type, self._prefix)
         queue.last_error = error
-        if verdict.action is Action.FAIL:
-            # Not in flight any more; the verdict says whether it may be written.
-            queue.attempt_failed(batch, maybe_written=verdict.maybe_written)
+        if decision.action is Action.FAIL:
+            # Not in flight any more; the decision says whether it may be written.
+            queue.on_attempt_failed(batch, maybe_written=decision.maybe_written)
             facts = ""
             if time.monotonic() - self._refusal_facts_s > 1.0:
                 facts = refusal_facts(self._cluster, queue.tp, batch, error.code)
@@ -901,20 +902,20 @@ class Sender:
             text = refusal_text(batch, error, self._options, self._prefix, facts)
             self._fail(batch, text, error, record_messages)
             return
-        log.info("%s; %s", error, verdict.action.value)
-        if verdict.action is Action.SPLIT:
+        log.info("%s; %s", error, decision.action.value)
+        if decision.action is Action.SPLIT:
             parts = split_encoded(batch.encoded)
             self.queued_bytes += sum(len(part.payload) for part in parts) - batch.size_bytes
             queue.split(batch, parts)
             return
-        if verdict.action is Action.AFTER_PREDECESSOR:
-            queue.out_of_order(batch)
+        if decision.action is Action.AFTER_PREDECESSOR:
+            queue.on_out_of_order(batch)
             return
-        queue.attempt_failed(batch, maybe_written=verdict.maybe_written)
-        if verdict.action is Action.NEW_PRODUCER_ID:
+        queue.on_attempt_failed(batch, maybe_written=decision.maybe_written)
+        if decision.action is Action.NEW_PRODUCER_ID:
             self._producer_id = None
             queue.reset_producer_id()
-        elif verdict.action is Action.RETRY:
+        elif decision.action is Action.RETRY:
             self._cluster.note_error(queue.tp, error.code)
             queue.back_off(error)
 

@@ -1,6 +1,6 @@
 """The transactions of a Producer: which call may follow which, whether the producer takes records,
 where an error leads, and the requests. The requests that Spark's writes send as well are in
-`transactions`; `sender` requests the producer id of a producer without transactions.
+`transactions`; `Sender` requests the producer id of a producer without transactions.
 
     UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING_TRANSACTION -> READY
                                              -> ABORTING_TRANSACTION   -> READY

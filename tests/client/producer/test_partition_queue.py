@@ -38,7 +38,7 @@ def batch(queue: PartitionQueue, records: int) -> ProducerBatch:
 def queue_of(*sizes: int) -> PartitionQueue:
     """Batches behind a first one that is acknowledged, as sequence 0."""
     queue = new_queue(1, *sizes)
-    queue.acknowledged(send_next(queue))
+    queue.on_acknowledged(send_next(queue))
     return queue
 
 
@@ -54,7 +54,7 @@ def send_next(queue: PartitionQueue, node_id: int = 0) -> ProducerBatch | None:
     ready = queue.next_batch(node_id)
     if ready is not None:
         queue.assign_sequence(ready)
-        queue.sent(ready, node_id)
+        queue.on_sent(ready, node_id)
     return ready
 
 
@@ -90,10 +90,10 @@ def test_the_first_batch_of_a_producer_id_goes_alone():
     queue = new_queue(1, 1)
     first = send_next(queue)
     assert send_next(queue) is None
-    queue.attempt_failed(first, maybe_written=False)
+    queue.on_attempt_failed(first, maybe_written=False)
     assert send_next(queue) is first
     assert send_next(queue) is None
-    queue.acknowledged(first)
+    queue.on_acknowledged(first)
     assert send_next(queue) is not None
 
 
@@ -101,28 +101,28 @@ def test_a_batch_goes_alone_to_a_log_that_may_not_know_the_producer(monkeypatch)
     queue = queue_of(1, 1, 1, 1, 1, 1)
     queue.topic_id = b"one"
     first, second = send_next(queue), send_next(queue)
-    queue.acknowledged(first)
-    queue.acknowledged(second)
+    queue.on_acknowledged(first)
+    queue.on_acknowledged(second)
     queue.topic_id = b"another"
     third = send_next(queue)
     assert send_next(queue) is None, "the topic was recreated"
-    queue.acknowledged(third)
+    queue.on_acknowledged(third)
     fourth = send_next(queue)
     assert send_next(queue) is not None
     later_s = time.monotonic() + PRODUCER_STATE_S
     monkeypatch.setattr(module.time, "monotonic", lambda: later_s)
     assert send_next(queue) is None, "a minute without an acknowledgement"
-    queue.acknowledged(fourth)
+    queue.on_acknowledged(fourth)
     assert send_next(queue) is not None
 
 
 def test_a_batch_that_was_refused_and_overtaken_restarts_at_the_next_epoch():
     queue = queue_of(1, 2, 1)
     first, refused, later = send_all(queue)
-    queue.acknowledged(first)
-    queue.attempt_failed(refused, maybe_written=False)
-    queue.acknowledged(later)
-    assert refused.is_overtaken
+    queue.on_acknowledged(first)
+    queue.on_attempt_failed(refused, maybe_written=False)
+    queue.on_acknowledged(later)
+    assert refused.later_batch_acknowledged
     queue.restart([refused])
     assert queue.needs_next_epoch
     queue.assign_producer_id(7, 1)
@@ -135,7 +135,7 @@ def test_what_an_earlier_topic_left_open_is_sent_to_the_new_one():
     queue.topic_id = b"one"
     first, second = send_all(queue)
     for batch in (first, second):
-        queue.attempt_failed(batch, maybe_written=True)
+        queue.on_attempt_failed(batch, maybe_written=True)
     assert send_next(queue) is first
     assert queue.mark_unresolved(first)
     assert queue.unresolved_before(second) == [first]
@@ -150,24 +150,24 @@ def test_the_new_leader_gets_nothing_before_the_old_one_has_answered():
     queue = queue_of(1, 1)
     first = send_next(queue, node_id=1)
     assert send_next(queue, node_id=2) is None
-    queue.attempt_failed(first, maybe_written=True)
+    queue.on_attempt_failed(first, maybe_written=True)
     assert send_next(queue, node_id=2) is first
 
 
 def test_after_a_failure_nothing_is_sent_until_all_are_answered():
     queue = queue_of(1, 1, 1, 1)
     first, second, third = (send_next(queue) for _ in range(3))
-    queue.attempt_failed(first, maybe_written=True)
+    queue.on_attempt_failed(first, maybe_written=True)
     assert send_next(queue) is None  # two are still in flight
-    queue.attempt_failed(second, maybe_written=False)  # out of order: its predecessor is missing
-    queue.attempt_failed(third, maybe_written=False)
+    queue.on_attempt_failed(second, maybe_written=False)  # out of order: its predecessor is missing
+    queue.on_attempt_failed(third, maybe_written=False)
     assert send_all(queue) == [first]  # alone: the log may be without the producer's state
-    queue.acknowledged(first)
+    queue.on_acknowledged(first)
     again = send_all(queue)
     # The fourth is new: it waits, since the broker must not forget the second one meanwhile.
     assert [one.base_sequence for one in again] == [2, 3]
     for one in again:
-        queue.acknowledged(one)
+        queue.on_acknowledged(one)
     assert [one.base_sequence for one in send_all(queue)] == [4]
     assert first.maybe_written
     assert not second.maybe_written
@@ -176,8 +176,8 @@ def test_after_a_failure_nothing_is_sent_until_all_are_answered():
 def test_a_batch_keeps_its_sequence_when_it_is_sent_again():
     queue = queue_of(2, 2)
     first, second = send_all(queue)
-    queue.acknowledged(second)  # without idempotence responses may overtake
-    queue.attempt_failed(first, maybe_written=True)
+    queue.on_acknowledged(second)  # without idempotence responses may overtake
+    queue.on_attempt_failed(first, maybe_written=True)
     assert send_next(queue) is first
     assert first.base_sequence == 1
     assert first.attempts == 2
@@ -188,20 +188,20 @@ def test_the_head_is_the_oldest_unacknowledged_batch():
     first, second = send_all(queue)
     assert queue.is_head(first)
     assert not queue.is_head(second)
-    queue.acknowledged(first)
+    queue.on_acknowledged(first)
     assert queue.is_head(second)
 
 
 def test_halves_of_a_batch_that_was_too_large_share_its_sequences():
     queue = queue_of(1, 10, 1)
     first, large, last = send_all(queue)
-    queue.acknowledged(first)
+    queue.on_acknowledged(first)
     queue.split(large, split_encoded(large.encoded))
-    queue.attempt_failed(last, maybe_written=False)
+    queue.on_attempt_failed(last, maybe_written=False)
     (half,) = send_all(queue)
     assert (half.base_sequence, half.encoded.record_count) == (2, 5)
     assert len(queue.batches) == 3
-    queue.acknowledged(half)
+    queue.on_acknowledged(half)
     again = send_all(queue)
     assert [(b.base_sequence, b.encoded.record_count) for b in again] == [(7, 5), (12, 1)]
 
@@ -217,13 +217,13 @@ def test_a_new_producer_id_starts_from_zero_and_builds_anew():
     queue = queue_of(2, 3)
     for one in send_all(queue):
         one.wire = b"built"
-        queue.attempt_failed(one, maybe_written=False)
+        queue.on_attempt_failed(one, maybe_written=False)
     queue.assign_producer_id(8, 0)
     assert [one.base_sequence for one in queue.batches] == [NO_SEQUENCE, NO_SEQUENCE]
     assert [one.wire for one in queue.batches] == [None, None]
     first = send_next(queue)
     assert send_next(queue) is None
-    queue.acknowledged(first)
+    queue.on_acknowledged(first)
     second = send_next(queue)
     assert [first.base_sequence, second.base_sequence] == [0, 2]
 
@@ -233,7 +233,7 @@ def test_a_new_producer_id_is_refused_while_batches_are_in_flight():
     sent = send_next(queue)
     with pytest.raises(RuntimeError, match="t-0"):
         queue.assign_producer_id(8, 0)
-    queue.attempt_failed(sent, maybe_written=True)
+    queue.on_attempt_failed(sent, maybe_written=True)
     with pytest.raises(RuntimeError, match="t-0"):
         queue.assign_producer_id(8, 0)
 
@@ -276,15 +276,15 @@ def test_every_record_is_appended_once_whatever_is_lost(sizes, fates):
         for one in flight:
             happens = next(fate, "ok")
             if happens == "lost before":
-                queue.attempt_failed(one, maybe_written=True)
+                queue.on_attempt_failed(one, maybe_written=True)
                 continue
             response = broker.produce(one.base_sequence, one.encoded.record_count)
             if happens in ("lost after", "error after"):
-                queue.attempt_failed(one, maybe_written=True)
+                queue.on_attempt_failed(one, maybe_written=True)
             elif response == "out of order":
                 assert not queue.is_head(one)
-                queue.attempt_failed(one, maybe_written=False)
+                queue.on_attempt_failed(one, maybe_written=False)
             else:
-                queue.acknowledged(one)
+                queue.on_acknowledged(one)
     assert broker.log == list(range(sum(sizes)))
     assert len(queue.batches) == 0

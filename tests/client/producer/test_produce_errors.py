@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.client.producer.produce_errors import Action, judge
+from sparkkafka.client.producer.produce_errors import Action, decide
 from sparkkafka.errors import ErrorCode
 
 
@@ -16,7 +16,7 @@ def verdict(code, **facts):
         "attempts_left": True,
         **facts,
     }
-    return judge(code, **given)
+    return decide(code, **given)
 
 
 @pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
