@@ -59,7 +59,7 @@ class Gate:
 def test_a_call_while_the_last_callbacks_run_is_told_of_the_end(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
     fake_cluster.fault(Delay(60_000, before=True), api="Metadata", times=None)
-    with opened(fake_cluster, max_block_ms=100) as producer, Gate() as gate:
+    with opened(fake_cluster, max_block_ms=10_000) as producer, Gate() as gate:
         producer.send("t", b"0").add_callback(gate)
         producer._io_thread.stop(Deadline(0))
         assert gate.entered.wait(WAIT_S)
