@@ -1291,8 +1291,8 @@ KAFKA: tuple[Option, ...] = (
     ),
     *not_used(
         Status.REFUSED, _READ, "key.deserializer value.deserializer",
-        "Keys and values are read as binary: cast or decode them with DataFrame functions, or "
-        "after the poll of a Consumer.",
+        "Keys and values are read as binary: decode them after the read, or after the poll of a "
+        "Consumer.",
     ),
     *not_used(Status.REFUSED, _READ, "enable.auto.commit", "Nothing is committed to a group."),
     *not_used(
@@ -1301,8 +1301,8 @@ KAFKA: tuple[Option, ...] = (
     ),
     *not_used(
         Status.REFUSED, _WRITE, "key.serializer value.serializer",
-        "Keys and values are written as they are: convert them with DataFrame functions, or before "
-        "the send of a Producer.",
+        "Keys and values are written as they are: convert them before the write, or before the "
+        "send of a Producer.",
     ),
     *not_used(
         Status.REFUSED, _WRITE, "transactional.id",

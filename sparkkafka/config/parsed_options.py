@@ -125,6 +125,14 @@ HINTS: Mapping[str, str] = {
     "debug": "set the environment variable SPARKKAFKA_LOGGING, e.g. to client:debug",
     "enable.auto.offset.store": "commit({partition: offset}) commits these offsets",
     "enable.partition.eof": "poll returns nothing at the end; lag() returns the distance to it",
+    **dict.fromkeys(
+        ("key_deserializer", "value_deserializer"),
+        "there are no deserializers: decode keys and values after poll",
+    ),
+    **dict.fromkeys(
+        ("key_serializer", "value_serializer"),
+        "there are no serializers: encode keys and values before send",
+    ),
     "error_cb": "errors are raised, or logged to the logger sparkkafka; on_error(broker, error) "
     "is called for connections",
     "logger": "the logger is sparkkafka, of Python's logging",

@@ -98,6 +98,7 @@ def test_refused_consumers(given: dict[str, Any], words: str) -> None:
         ({"transactional.id": ""}, "transactional.id is empty"),
         ({"transactional.id": "t", "acks": 1}, "transactional.id needs the idempotent producer"),
         ({"key.serializer": "x"}, "Keys and values are written as they are"),
+        ({"value_serializer": str.encode}, "no serializers: encode keys and values before send"),
         ({"partitioner.class": "mine"}, "partitioner.class must be"),
     ],
 )
