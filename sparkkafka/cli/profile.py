@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sparkkafka.config import client_settings
-from sparkkafka.config.option_table import REGISTRY, Option
-from sparkkafka.config.parsed_options import LIBRDKAFKA_NAMES, as_text, warn
+from sparkkafka.config.option_table import REGISTRY, Option, Side
+from sparkkafka.config.parsed_options import LIBRDKAFKA_NAMES, ParsedOptions, as_text, warn
 from sparkkafka.config.security.references import has_reference, parse_properties, read_text
 from sparkkafka.errors import OptionError, some
 
@@ -65,9 +65,11 @@ def settings_of(sources: Sources, kind: str) -> dict[str, str]:
         and not (name.lower() in rows and client_settings.is_of_other_client(rows[name.lower()]))
     }
     if "bootstrap.servers" not in map(str.lower, settings):
+        ParsedOptions(settings, Side.BOTH, settings=rows)  # its name may be misspelled
+        names = some(profile_names(), limit=20)
         raise OptionError(
             "no cluster is named: give -b HOST:PORT, -F FILE, or --profile NAME of "
-            f"{profile_path()}"
+            f"{profile_path()}{names and f' (there are profiles: {names})'}"
         )
     return settings
 
@@ -154,8 +156,13 @@ def _with_kafka_names(layer: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read_properties(path: Path, option: str) -> dict[str, str]:
-    """Read a file of Java's or of librdkafka's settings: both have the same format."""
-    settings = parse_properties(_read_text(path, option))
+    """Read a file of Java's or of librdkafka's settings: both have the same format. Serializers
+    and deserializers are left out: Java's tools do not use a file's either."""
+    settings = {
+        name: value
+        for name, value in parse_properties(_read_text(path, option)).items()
+        if not name.lower().endswith("serializer")
+    }
     _warn_if_readable(path, settings)
     return settings
 

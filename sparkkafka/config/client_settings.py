@@ -103,13 +103,16 @@ def _settings(
     side: option_table.Side | None, own: tuple[option_table.Option, ...]
 ) -> dict[str, option_table.Option]:
     """Return the settings of one class by lower-case name: Kafka's for this side (None: only those
-    for both), and the class's `own`. Those of other classes are accepted, with a warning."""
+    for both: Admin), and the class's `own`. Those of other classes are accepted, with a warning."""
     library = (*option_table.CONSUMER, *option_table.SHARE_CONSUMER, *option_table.PRODUCER)
     rows = {row.key: _of_other_client(row) for row in library}
     for row in option_table.KAFKA:
         if row.key not in rows:
-            # Each class refuses serializers and deserializers, also those of the other side.
-            is_ours = row.side in (option_table.Side.BOTH, side) or row.key.endswith("serializer")
+            # Each class that has records refuses the Java classes for them, also those of the
+            # other side. Admin has none.
+            is_for_records = row.key.endswith("serializer") or row.key == "interceptor.classes"
+            sides = (option_table.Side.BOTH, side)
+            is_ours = side is not None if is_for_records else row.side in sides
             rows[row.key] = row if is_ours else _of_other_client(row)
     return rows | {row.key: row for row in own}
 

@@ -41,6 +41,8 @@ sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule require
   username="b\u00f6b" password="${env:SECRET}";
 client.id=theirs
 linger.ms=5
+key.serializer=org.apache.kafka.common.serialization.StringSerializer
+value.deserializer=org.apache.kafka.common.serialization.StringDeserializer
 """
 
 LIBRDKAFKA = """
@@ -103,7 +105,8 @@ def test_a_java_file(folder):
     assert 'username="böb"' in found["sasl.jaas.config"]
     assert found["linger.ms"] == "5"
     assert found["client.id"] == "mine"  # the profile takes precedence over its file
-    Producer(found).close()
+    for kind, client in (("admin", Admin), ("consumer", Consumer), ("producer", Producer)):
+        client(settings_of(Sources(profile="java"), kind)).close()
 
 
 def test_librdkafkas_names(folder, librdkafka):
@@ -148,6 +151,10 @@ def test_a_named_cluster_has_no_default_profile(folder):
             Sources(bootstrap_server="b:1", properties=("batch.num.messages=3",)),
             "batch.size (in bytes)",
         ),
+        (
+            Sources(bootstrap_server="b:1", properties=("value.serializer=x",)),
+            "convert them before the write",
+        ),
         (Sources(bootstrap_server="b:1", properties=("sasl.kerberos.x=1",)), "sasl.kerberos.x"),
         (
             Sources(bootstrap_server="b:1", properties=("ssl.engine.location=x",)),
@@ -162,9 +169,24 @@ def test_invalid_settings_are_named(folder, sources, message):
     assert "hunter2" not in str(caught.value)
 
 
+def test_settings_of_records_are_no_settings_of_an_admin():
+    properties = ("value.serializer=x", "interceptor.classes=x")
+    sources = Sources(bootstrap_server="b:1", properties=properties)
+    assert settings_of(sources, "admin") == {"bootstrap.servers": "b:1"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "default = 'a'\n[profiles.a]\nbootstrap.server = 'b:1'",
+            "did you mean 'bootstrap.servers'",
+        ),
+        (
+            "default = 'a'\n[profiles.a]\nbootstrap_servers = 'b:1'",
+            "did you mean 'bootstrap.servers'",
+        ),
+        ("[profiles.a]\n[profiles.b]", r"\(there are profiles: a, b\)"),
         ("[profiles.a", "is not TOML"),
         ("[profile.a]\nx = 1", "has profile:"),
         ("profiles = 3", "profiles that are not tables"),
