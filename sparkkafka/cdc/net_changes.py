@@ -147,7 +147,8 @@ class Changes:
         if CHANGE not in df.columns:
             raise OptionError(
                 f"The DataFrame has no column {CHANGE!r}, only {', '.join(df.columns)}. Read the "
-                "topic with an option envelope, as envelope=debezium."
+                "topic with an option envelope, as envelope=debezium. If .schema(…) is set, it "
+                f"must name change, too: change struct<{_typed(_FIELDS)}, key struct<…>>."
             )
         names = [name.lower() for name in df.columns]
         twins = [name for name in df.columns if names.count(name.lower()) > 1]
@@ -159,8 +160,8 @@ class Changes:
         lacking = [name for name in _FIELDS if name not in _fields(df)]
         if lacking:
             raise OptionError(
-                f"The struct change has no field {', '.join(lacking)}. Name all of these in "
-                f".schema(…), or none: {', '.join(_FIELDS)}."
+                f"The struct change has no field {', '.join(lacking)}. Add to change in "
+                f".schema(…): {_typed(lacking)}; or leave .schema(…) out."
             )
         if isinstance(keys, str):
             raise OptionError(f"keys={keys!r} is a text. Pass a list of columns: [{keys!r}].")
@@ -481,15 +482,19 @@ class Changes:
         return events.withColumns(keys | flags).where(~unknown)
 
 
-_FIELDS = (
-    "op",
-    "kind",
-    "position",
-    "unavailable",
-    "partition",
-    "offset",
-    "timestamp",
-)
+_FIELDS = {
+    "op": "string",
+    "kind": "string",
+    "position": "string",
+    "unavailable": "array<string>",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+}
+
+
+def _typed(names: Iterable[str]) -> str:
+    return ", ".join(f"{name} {_FIELDS[name]}" for name in names)
 
 
 def _sent(name: str) -> Callable[[Column], Column]:

@@ -243,8 +243,9 @@ def _other_envelope(sample: Sample) -> Finding:
 def _envelope(sample: Sample) -> Finding:
     source = sample.rows()[0].change.source
     tables = sorted({changes.table_of_source(record.change.source) for record in sample.rows()})
-    made_by = f"{source.get('connector', 'unknown')} {source.get('version', '')}".strip()
-    text = f"Debezium ({made_by}), {sample.form}, of {some(tables)}"
+    made_by = " ".join(source[name] for name in ("connector", "version") if source.get(name))
+    text = f"Debezium{made_by and f' ({made_by})'}, {sample.form}"
+    text += f", of {some(tables)}" if any(tables) else " (the source names no table)"
     if len(tables) > 1:
         return problem(
             "envelope",

@@ -235,9 +235,11 @@ def test_keys_in_several_partitions_hurt(fake, command):
     fake.create_topic(TOPIC, partitions=2)
     with Producer({"bootstrap.servers": fake.bootstrap_servers}) as producer:
         for partition in (0, 1):
-            value = json.dumps(envelope("c", None, {"id": 1}))
+            value = json.dumps({"op": "c", "after": {"id": 1}, "source": {}})
             producer.send(TOPIC, value, b'{"id": 1}', partition=partition)
-    assert "changes of 1 key are in several partitions" in findings(command)["keys"][1]
+    found = findings(command)
+    assert "changes of 1 key are in several partitions" in found["keys"][1]
+    assert found["envelope"][1] == "Debezium, JSON (the source names no table)"
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,11 @@ def split_columns(
         columns.append(ReadColumn(field.name, arrow_type=arrow_type, metadata=metadata))
     if not row:
         raise OptionError(f"the schema has no column of the table: name one, or {_ENVELOPE_HINT}")
+    if [field.name for field in row] == ["value"] and pa.types.is_struct(row[0].type):
+        raise OptionError(
+            "the schema has a struct 'value' instead of the columns of the table: name these, as "
+            f"'id int, city string', or {_ENVELOPE_HINT}"
+        )
     value = pa.struct(
         [("row", pa.struct(row)), ("change", pa.struct(own or [pa.field("kind", pa.string())]))]
     )

@@ -106,6 +106,13 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
             value = _typed_field(formats.value, options, formats, registry, topics)
             key = _key_field(options, formats, registry, topics)
             schema = changes_schema(value, key, PINS_KEY, list(_added_columns(formats)))
+            if formats.value.infer:
+                log.warning(
+                    "valueSchema=infer: by a sample of the records, the columns are %s. Fields "
+                    "that the sample lacks are not read: name these columns, or better types, in "
+                    ".schema(…), so that all runs use them",
+                    ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema),
+                )
         else:
 
             def typed_field(column: ColumnFormat) -> StructField:
@@ -371,6 +378,8 @@ def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
         arrow_type: pa.DataType = sampled
     else:
         arrow_type = module.infer(samples)
+    if options.formats is not None and options.formats.unwraps:
+        return arrow_type  # `typed_schema` warns of all columns
     log.warning(
         "%sSchema=infer: by a sample of %d records, column %s is %s. Fields that the sample lacks "
         "are not read: name this type, or a better one, in .schema(…), so that all runs use it",

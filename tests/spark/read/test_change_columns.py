@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -139,12 +140,16 @@ def test_a_comment_names_the_semantic_type_of_a_column(topics: Topics) -> None:
     assert found["price"] == Decimal("123.45")
 
 
-def test_records_without_a_schema_need_the_columns(topics: Topics) -> None:
+def test_records_without_a_schema_need_the_columns(
+    topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
     topics.put(TOPIC, [json.dumps(payload("c", None, ROWS[0])).encode()])
     with pytest.raises(OptionError, match=r"schemas.enable=true .* call .schema.* infer"):
         KafkaDataSource(topics.json_changes(TOPIC)).schema()
     [row] = topics.read(topics.json_changes(TOPIC, valueSchema="infer"))
     assert {name: row[name] for name in ROWS[0]} == ROWS[0]
+    [warning] = {text for text in caplog.messages if "infer" in text}
+    assert re.search(r"the columns are .*id bigint, .*change struct<op:string,.*offset:", warning)
 
 
 def test_a_column_is_added_in_the_middle(topics: Topics) -> None:
@@ -405,6 +410,7 @@ def test_envelope_columns_needs_an_envelope(topics: Topics) -> None:
     [
         (StructType().add("id", LongType(), False), "cannot be NOT NULL"),
         (struct(change=struct(op=StringType())), "no column of the table"),
+        (struct(value=struct(row=struct(id=LongType()))), "'value' instead of the columns"),
         (
             struct(id=LongType(), change=struct(what=LongType())),
             "change.what, which does not exist",
