@@ -71,13 +71,17 @@ class BoundedAdmin(Admin):
         list all of them."""
         if not isinstance(error, BrokerError) or error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             return error
+        hint = self.nearest_group_text(group)
+        return BrokerError(error.code, error.where, f"there is no group of this name ({hint})")
+
+    def nearest_group_text(self, group: str) -> str:
+        """Return which group is nearest to a missing one, or how to list all of them."""
         try:
             groups = [row.group_id for row in self.list_groups()]
         except KafkaError:
-            return error
+            groups = []
         nearest = get_close_matches(group, groups, n=1)
-        hint = f"the nearest is {nearest[0]}" if nearest else "groups list shows all"
-        return BrokerError(error.code, error.where, f"there is no group of this name ({hint})")
+        return f"the nearest is {nearest[0]}" if nearest else "groups list shows all"
 
     def offsets_of_groups(
         self, groups: Iterable[str], *, timeout_s: float | None = None

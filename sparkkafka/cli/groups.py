@@ -265,6 +265,9 @@ def reset(
                     f"{tp}: offset {targets[tp]} is not there, {offset} is the nearest of "
                     f"{first[tp]} to {end[tp]}"
                 )
+        if group in failures:
+            hint = admin.nearest_group_text(group)
+            print_error(f"group {group} does not exist yet ({hint}): --execute creates it")
         if execute and is_share_group:
             admin.alter_share_group_offsets(group, plan).all()
         elif execute:

@@ -507,3 +507,13 @@ def test_a_mistyped_group_is_reported_with_the_nearest_one(behind, verb, capsys)
     assert "(the nearest is billing)" in line
     assert main(["-b", behind.bootstrap_servers, *verb.split(), "zzz"]) == 1
     assert "(groups list shows all)" in one_line(capsys)
+
+
+def test_a_reset_says_that_it_creates_a_group(behind, capsys) -> None:
+    with Admin({"bootstrap.servers": behind.bootstrap_servers}) as admin:
+        admin.alter_consumer_group_offsets("billing", {TopicPartition("t", 0): 1}).all()
+    given = ["-b", behind.bootstrap_servers, "groups", "reset", "biling", "--topic", "t"]
+    created = "group biling does not exist yet (the nearest is billing): --execute creates it\n"
+    for option, is_created in (("--json", True), ("--execute", True), ("--execute", False)):
+        assert main([*given, "--to-earliest", option]) == 0
+        assert capsys.readouterr().err == (f"sparkkafka: {created}" if is_created else "")
