@@ -134,6 +134,8 @@ def _fail_usage(error: Exception, session: Session) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(f"{error}\n")
         return WRONG_USE
+    if similar := getattr(error, "possibilities", None):
+        error.possibilities = [name for name in similar if name != "--help"]  # type: ignore[attr-defined]
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     for expected, shorter in (
         ("integer, unable to parse string as an integer", "it is a whole number"),

@@ -38,9 +38,9 @@ _ROWS: Final = {row.key: row for row in (*FORMATS, *REGISTRY)}
 class FormatFlags:
     """The options of `read` and `write` for keys and values with a schema."""
 
-    value_format: Annotated[str, typer.Option(help="text (or string), json, avro or protobuf.")] = (
-        TEXT
-    )
+    value_format: Annotated[
+        str, typer.Option(help="text (or string, binary), json, avro or protobuf.")
+    ] = TEXT
     key_format: Annotated[str, typer.Option(help="The same for keys.")] = TEXT
     value_schema: Annotated[
         str | None, typer.Option(help="The schema, or the path of its file.")

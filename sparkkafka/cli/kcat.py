@@ -47,6 +47,7 @@ _ALTERNATIVES: Final = {
     "-V": "`sparkkafka --version`",
     "-h": "`sparkkafka --help`",
     "-U": "there is none",
+    "--json": "-C and -L print JSON with -J",
 }
 
 
@@ -62,12 +63,12 @@ def check_mode(arguments: Sequence[str]) -> None:
 
 
 def _letters_before_verb(arguments: Sequence[str]) -> list[str]:
-    """Return the letters of the options before the first argument that is not an option; empty if
-    one of them is not kcat's."""
+    """Return the letters of the options before the first argument that is not an option; only the
+    modes if one of them is not kcat's."""
     try:
         options, _ = getopt.getopt(list(arguments), _LETTERS, list(_LONG))
     except getopt.GetoptError:
-        return []
+        return [text[:2] for text in arguments if text[:2] in _MODES]
     return [letter for letter, _ in options]
 
 
@@ -130,7 +131,12 @@ def run(arguments: Sequence[str], session: Session) -> None:
 def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
     """Split the arguments; shared options go to the session."""
     # gnu_getopt: as in kcat, letters may stand after file names.
-    options, files = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
+    try:
+        options, files = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
+    except getopt.GetoptError as error:
+        mode = next(text[:2] for text in arguments if text[:2] in _MODES)
+        hint = _ALTERNATIVES.get(f"--{error.opt}", "see kcat-compatible options in docs/cli.md")
+        raise OptionError(f"{mode}: {error.msg}; {hint}") from None
     parsed = _Arguments(files=files)
     for letter, value in options:
         if letter == "-G":
