@@ -160,11 +160,11 @@ def apply_to_database(
         if filled := changes.to_fill(unavailable):
             cursor.execute(f"DROP TABLE {_STAGED}")
             _stage(cursor, dialect, merge, read(filled))
-            merge = replace(merge, toasted=frozenset(filled))
+            merge = replace(merge, may_be_unsent=frozenset(filled))
         connection.commit()
         cursor.execute(dialect.begin.format(target=merge.target))
         if isinstance(merge, HistoryMerge):
-            cursor.execute(merge.move_behind_snapshots)
+            cursor.execute(merge.move_after_snapshots)
         cursor.execute(merge.remember_deletes)
         if truncated and scd == 1:
             cursor.execute(merge.delete_truncated)
@@ -267,7 +267,9 @@ def _prepare(
 def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tuple[bool, set[str]]:
     """Write the changes to a temporary table. Return whether there is a truncate among them, and
     which columns rows lack."""
-    flags = _FLAGS | ({net_changes.PLACE: "''"} if isinstance(merge, HistoryMerge) else {})
+    flags = _FLAGS | (
+        {net_changes.PARTITION_AND_OFFSET: "''"} if isinstance(merge, HistoryMerge) else {}
+    )
     names = (*merge.columns, *flags)
     cursor.execute(
         f"CREATE TEMPORARY TABLE {_STAGED} AS SELECT {merge.names(*merge.columns)},"

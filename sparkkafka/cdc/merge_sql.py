@@ -1,8 +1,8 @@
 """The SQL of a merge of changes into a table, for Spark's tables and for databases.
 
-Both write the same conditions with other quotes. The changes are the relation `s`, the table is
-`t`, and `d` are the deletes that the table remembers: a row that is no longer there cannot tell
-that an older change must not insert it again. In `d` a truncate is a row without a key.
+Both write the same conditions with other quotes. The changes are the relation `s`, and the table is
+`t`. `d` is the table of remembered deletes: without it an older change could insert a deleted row
+again. In `d` a truncate is a row without a key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
-    PLACE,
+    PARTITION_AND_OFFSET,
     POSITION,
     SEPARATOR,
     STARTED,
@@ -21,7 +21,7 @@ from sparkkafka.cdc.net_changes import (
     UNAVAILABLE,
     VALID_FROM,
     VALID_TO,
-    behind,
+    is_after_snapshot,
     newer,
 )
 from sparkkafka.errors import OptionError
@@ -36,14 +36,14 @@ class Merge:
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     quote: str
-    toasted: frozenset[str] = frozenset()
+    may_be_unsent: frozenset[str] = frozenset()
     """The columns that some changes do not have."""
 
     collate: str = ""
     """Makes a database compare positions by their bytes, as Spark does."""
 
-    known: str = ">="
-    """How a delete that is known compares with one that need not be remembered."""
+    known_operator: str = ">="
+    """The SQL operator with which a stored delete makes a new one unnecessary."""
 
     @property
     def deletes(self) -> str:
@@ -85,7 +85,7 @@ class Merge:
 
     @property
     def add_deletes(self) -> str:
-        """Adds the deletes of `s` to `d`, which has none of them."""
+        """Inserts the deletes of `s` into `d`, which must not have them yet."""
         of_delete = (*self.keys, *self.of_delete, POSITION)
         return (
             f"INSERT INTO {self.deletes} ({self.names(*of_delete)})"
@@ -96,7 +96,7 @@ class Merge:
     @property
     def remember_deletes(self) -> str:
         """Adds the deletes of `s` to `d`, unless `d` has them or newer ones."""
-        known = f"d.{POSITION}{self.collate} {self.known} s.{POSITION}"
+        known = f"d.{POSITION}{self.collate} {self.known_operator} s.{POSITION}"
         known = f"SELECT 1 FROM {self.deletes} d WHERE {known}"
         first = self.name(self.keys[0])
         return (
@@ -122,7 +122,7 @@ class Merge:
     def value(self, column: str) -> str:
         """The column's new value: the table keeps what a change does not have."""
         name = self.name(column)
-        if column not in self.toasted:
+        if column not in self.may_be_unsent:
             return f"s.{name}"
         return f"CASE WHEN {self.lacks(column)} THEN t.{name} ELSE s.{name} END"
 
@@ -207,7 +207,7 @@ class HistoryMerge(Merge):
     `columns` includes `valid_from`. The end of a version is the start of the next, or its delete.
     """
 
-    known: str = "="
+    known_operator: str = "="
 
     @property
     def all_columns(self) -> tuple[str, ...]:
@@ -251,7 +251,7 @@ class HistoryMerge(Merge):
 
     def _spark_value(self, column: str) -> str:
         name = f"s.{self.name(column)}"
-        if column not in self.toasted:
+        if column not in self.may_be_unsent:
             return name
         known = f"named_struct('known', NOT s.{DELETED}, 'value', {name})"
         known = f"last_value(CASE WHEN NOT {self.lacks(column)} THEN {known} END, true) OVER by_key"
@@ -275,16 +275,20 @@ class HistoryMerge(Merge):
     # Databases
 
     @property
-    def move_behind_snapshots(self) -> str:
-        """Gives changes behind a snapshot's row of the target a position behind it."""
-        is_behind = behind(f"s.{POSITION}{self.collate}", f"s.{PLACE}", f"t.{POSITION}")
+    def move_after_snapshots(self) -> str:
+        """The UPDATE that gives a change which arrived after its key's snapshot row, with a lower
+        source position, the row's position, a plus, and its own."""
+        is_after = is_after_snapshot(
+            f"s.{POSITION}{self.collate}", f"s.{PARTITION_AND_OFFSET}", f"t.{POSITION}"
+        )
         found = (
             f"SELECT max(t.{POSITION}) FROM {self.target} t"
-            f" WHERE {self.match('t', 's')} AND {is_behind}"
+            f" WHERE {self.match('t', 's')} AND {is_after}"
         )
         return (
             f"UPDATE {self.changes} AS s SET {POSITION} ="
-            f" coalesce(({found}) || '+', '') || s.{POSITION} WHERE s.{PLACE} IS NOT NULL"
+            f" coalesce(({found}) || '+', '') || s.{POSITION}"
+            f" WHERE s.{PARTITION_AND_OFFSET} IS NOT NULL"
         )
 
     @property
@@ -303,7 +307,7 @@ class HistoryMerge(Merge):
 
     def value(self, column: str) -> str:
         name = self.name(column)
-        if column not in self.toasted:
+        if column not in self.may_be_unsent:
             return f"s.{name}"
         return f"CASE WHEN {self.lacks(column)} THEN {self._previous(column)} ELSE s.{name} END"
 

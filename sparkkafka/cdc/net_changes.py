@@ -2,13 +2,23 @@
 
 The order of a change is a text, `sequence`: the position in the source's log, then the partition
 and the offset in Kafka, which break ties (a connector that restarts sends changes again, with the
-same position). A record without a position among others that have one, as a tombstone behind the
+same position). A record without a position among others that have one, as a tombstone after the
 delete of its key or a row of Maxwell's bootstrap, gets the position of the record before it, of the
 same key in the same partition.
 
 A transaction that is open while the connector makes its snapshot writes to the source's log before
-the snapshot's position, and its changes come after the snapshot's rows. So a change behind a row of
+the snapshot's position, and its changes come after the snapshot's rows. So a change after a row of
 a snapshot, of the same key in the same partition, is newer than that row, whatever its position.
+
+Tables store these texts as `_position`. The partition has 10 digits, the offset 19, and the time in
+milliseconds 13, of which the first is a minus for a row of a snapshot:
+
+    rows, the sequence                  POSITION PARTITION OFFSET TIME
+    history                             POSITION
+    history, a snapshot's row           POSITIONrPARTITIONOFFSET
+    history, a change after such a row  POSITIONrPARTITIONOFFSET+POSITION
+
+Without a position the first of them begins with a space, also in a history.
 """
 
 from __future__ import annotations
@@ -43,8 +53,8 @@ TRUNCATED = "_sparkkafka_truncated"
 UNAVAILABLE = "_sparkkafka_unavailable"
 """The columns whose value nobody knows, each between separators; empty if there are none."""
 SEPARATOR = "\x1f"
-PLACE = "_sparkkafka_place"
-"""Partition and offset of a change that may be behind a snapshot's row in the target."""
+PARTITION_AND_OFFSET = "_sparkkafka_partition_and_offset"
+"""Those of a change that may be after a snapshot's row in the target."""
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 STARTED = "_sparkkafka_started"
 """Whether these changes insert or delete the row, so that a table's own values are out of date."""
@@ -84,7 +94,7 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
     # This reads the changes a second time, for the truncates, of which there are few or none.
     cut = changes.truncates().agg(F.max(POSITION).alias("_cut"))
     rows = (
-        changes.net(changes.toasted(), with_change=True)
+        changes.net(changes.may_be_unsent(), with_change=True)
         .crossJoin(F.broadcast(cut))
         .where(newer(POSITION, "_cut"))
     )
@@ -97,19 +107,19 @@ def newer(sequence: str, other: str) -> str:
     """Return the SQL condition that a change is not older than another. `other` may be null.
 
     Without a position the offset decides, or for records of two partitions their timestamp. A row
-    of a snapshot is older than changes behind it in its partition.
+    of a snapshot is older than changes after it in its partition.
     """
     partition, offset, time = _parts(other)
     own_partition, own_offset, own_time = _parts(sequence)
-    is_behind = f"{time} LIKE '-%' AND {own_partition} = {partition} AND {own_offset} > {offset}"
+    is_after = f"{time} LIKE '-%' AND {own_partition} = {partition} AND {own_offset} > {offset}"
     is_before = (
         f"{own_time} LIKE '-%' AND {own_partition} = {partition} AND {own_offset} < {offset}"
     )
     return (
         f"({other} IS NULL OR CASE WHEN {sequence} NOT LIKE ' %'"
-        f" THEN ({sequence} >= {other} OR {is_behind}) AND NOT ({is_before})"
-        f" WHEN substr({sequence}, 2, 10) = {partition} THEN substr({sequence}, 13, 19) >= {offset}"
-        f" ELSE substr({sequence}, 33) >= {time} END)"
+        f" THEN ({sequence} >= {other} OR {is_after}) AND NOT ({is_before})"
+        f" WHEN {own_partition} = {partition} THEN {own_offset} >= {offset}"
+        f" ELSE {own_time} >= {time} END)"
     )
 
 
@@ -124,11 +134,17 @@ def lower_bound(sequence: str) -> str:
 
 def _parts(sequence: str) -> tuple[str, str, str]:
     """Return SQL of the partition, the offset, and the time of a sequence."""
-    partition, offset, time = (
-        f"substr({sequence}, length({sequence}) - {end}, {digits})"
-        for end, digits in ((43, 10), (32, 19), (12, 13))
-    )
+    widths = (_PARTITION_DIGITS, 1, _OFFSET_DIGITS, 1, _TIME_DIGITS)
+    partition, _, offset, _, time = _last_fields(sequence, *widths)
     return partition, offset, time
+
+
+def _last_fields(text: str, *widths: int) -> list[str]:
+    """Return SQL of the fields of these widths at the end of a text."""
+    return [
+        f"substr({text}, length({text}) - {sum(widths[index:]) - 1}, {width})"
+        for index, width in enumerate(widths)
+    ]
 
 
 @dataclass(frozen=True)
@@ -151,11 +167,11 @@ class Changes:
                 f"must name change, too: change struct<{_typed(_FIELDS)}, key struct<…>>."
             )
         names = [name.lower() for name in df.columns]
-        twins = [name for name in df.columns if names.count(name.lower()) > 1]
-        if twins:
+        duplicates = [name for name in df.columns if names.count(name.lower()) > 1]
+        if duplicates:
             raise OptionError(
-                f"The columns {', '.join(twins)} differ only in case, which tables ignore. Rename "
-                "all but one of them with toDF(…)."
+                f"The columns {', '.join(duplicates)} differ only in case, which tables ignore. "
+                "Rename all but one of them with toDF(…)."
             )
         lacking = [name for name in _FIELDS if name not in _fields(df)]
         if lacking:
@@ -183,7 +199,7 @@ class Changes:
     def type(self, name: str) -> DataType:
         return self.df.schema[name].dataType
 
-    def toasted(self) -> list[str]:
+    def may_be_unsent(self) -> list[str]:
         """Return the columns whose values may be missing in an update: those that did not change,
         for GoldenGate of any type, for Debezium not those of `_FIXED_SIZE`."""
         is_debezium = "connector" in _fields(self.df, "source")
@@ -195,33 +211,38 @@ class Changes:
 
         Values of the `filled` columns that a change does not have come from earlier changes.
         """
-        whole = ["whole"] if with_change else []
+        of_change = [CHANGE] if with_change else []
         # Rows of one record may have a key that another row of it had before.
         order = F.struct("sequence", ~F.col("deleted"))
-        alone = F.when(F.col("deleted") & F.col("sequence").startswith(" "), F.col("sequence"))
+        has_no_position = F.col("sequence").startswith(" ")
+        tombstone_sequence = F.when(F.col("deleted") & has_no_position, F.col("sequence"))
         aggregates = {
-            "last": F.max_by(F.struct("row", "unsent", "kind", "deleted", *whole), order),
+            "last": F.max_by(F.struct("row", "unsent", "kind", "deleted", *of_change), order),
             "sequence": F.max("sequence"),
             "started": F.max("started"),
-            "ended": F.max(F.when(F.col("deleted"), F.col("sequence"))),
-            "alone": F.max(alone),
-        } | {f"alone_{name}": F.max_by(name, alone) for name in whole}
+            "last_delete": F.max(F.when(F.col("deleted"), F.col("sequence"))),
+            "tombstone_sequence": F.max(tombstone_sequence),
+        }
+        if with_change:
+            aggregates["tombstone_change"] = F.max_by(CHANGE, tombstone_sequence)
         if filled:
-            change = F.struct("sequence", "unsent", "row")
-            aggregates["earlier"] = F.collect_list(F.when(~F.col("deleted"), change))
+            values_of_change = F.struct("sequence", "unsent", "row")
+            aggregates["earlier"] = F.collect_list(F.when(~F.col("deleted"), values_of_change))
         # A tombstone without a position may still be after the last change that has one.
-        is_after = f"alone <> sequence AND {newer('alone', 'sequence')}"
-        buried = F.expr(f"coalesce({is_after}, false)")
+        is_newer = newer("tombstone_sequence", "sequence")
+        is_after = f"tombstone_sequence <> sequence AND {is_newer}"
+        deleted_by_tombstone = F.expr(f"coalesce({is_after}, false)")
         net = (
             self._ordered()
             .groupBy(*self._key_names)
             .agg(*(value.alias(name) for name, value in aggregates.items()))
-            .withColumns({"buried": buried, "row": F.when(~buried, F.col("last.row"))})
+            .withColumn("deleted_by_tombstone", deleted_by_tombstone)
+            .withColumn("row", F.when(~F.col("deleted_by_tombstone"), F.col("last.row")))
         )
         if filled:
             # A value of a row that was deleted since is not that of the row inserted later.
-            ended = F.coalesce("ended", F.lit(""))
-            earlier = F.filter("earlier", lambda change: change["sequence"] > ended)
+            last_delete = F.coalesce("last_delete", F.lit(""))
+            earlier = F.filter("earlier", lambda change: change["sequence"] > last_delete)
             earlier = F.array_sort(
                 earlier,
                 lambda one, other: (
@@ -230,7 +251,7 @@ class Changes:
                     .otherwise(0)
                 ),
             )
-            lacks = ~F.col("buried") & (F.size("last.unsent") > 0)
+            lacks = ~F.col("deleted_by_tombstone") & (F.size("last.unsent") > 0)
             net = net.withColumn("earlier", F.when(lacks, earlier))
         found, values = [], {}
         for name in filled:
@@ -240,13 +261,16 @@ class Changes:
             found.append(F.when(having.isNotNull(), F.lit(name)))
         columns = self._columns(values)
         missing = _without(F.col("last.unsent"), found)
+        of_tombstone = F.col("deleted_by_tombstone")
         if with_change:
-            change = F.when(F.col("buried"), F.col("alone_whole")).otherwise(F.col("last.whole"))
+            change = F.when(of_tombstone, F.col("tombstone_change")).otherwise(F.col("last.change"))
             columns.append(change.withField("unavailable", missing).alias(CHANGE))
         return net.select(
             *columns,
-            F.when(F.col("buried"), F.col("alone")).otherwise(F.col("sequence")).alias(POSITION),
-            (F.col("buried") | F.col("last.deleted")).alias(DELETED),
+            F.when(of_tombstone, F.col("tombstone_sequence"))
+            .otherwise(F.col("sequence"))
+            .alias(POSITION),
+            (of_tombstone | F.col("last.deleted")).alias(DELETED),
             (F.col("last.kind") == TRUNCATE).alias(TRUNCATED),
             _as_text(missing).alias(UNAVAILABLE),
             F.col("started").alias(STARTED),
@@ -257,7 +281,7 @@ class Changes:
 
         The change with the last position of its key is the net effect if all changes of the key
         are in one partition, and this one is also the last of them there: then a snapshot's row
-        cannot replace it, and a tombstone behind it is that of this row.
+        cannot replace it, and a tombstone after it is that of this row.
         """
         order = ("position", "partition", "offset")
         values = {f"value{index}": name for index, name in enumerate(self.values)}
@@ -283,16 +307,16 @@ class Changes:
             .agg(*(value.alias(name) for name, value in aggregates.items()))
             .select("*", "last.*")
         )
-        buried = F.coalesce(F.col("tombstone.offset") > F.col("offset"), F.lit(False))
+        has_tombstone = F.coalesce(F.col("tombstone.offset") > F.col("offset"), F.lit(False))
         later = F.coalesce(F.col("last_offset") > F.col("offset"), F.lit(False))
         rows = rows.withColumns(
             {
                 "out_of_order": F.col("partitions") | later | F.col("moves"),
-                "deleted": F.col("deleted") | buried,
+                "deleted": F.col("deleted") | has_tombstone,
             }
-            | {name: F.when(~buried, F.col(name)) for name in ("op", *values)}
+            | {name: F.when(~has_tombstone, F.col(name)) for name in ("op", *values)}
             | {
-                name: F.when(buried, F.col(f"tombstone.{name}")).otherwise(F.col(name))
+                name: F.when(has_tombstone, F.col(f"tombstone.{name}")).otherwise(F.col(name))
                 for name in ("offset", "timestamp")
             }
         )
@@ -310,27 +334,28 @@ class Changes:
     def history(self, filled: Sequence[str] = ()) -> DataFrame:
         """Return one row per change of a row, also deletes, and one without a key per truncate.
 
-        `_position` does not contain the offset, so that a change that was sent again is the same.
-        That of a snapshot's row ends with r, partition and offset. A change behind such a row has
-        its text, a plus, and the change's own position.
+        `_position` does not contain the offset, so that a change that was sent again is the same,
+        except for a snapshot's row and changes after it.
         """
-        position, place = F.col("position"), F.concat(*_partition_and_offset())
-        of_snapshot = F.when(_is_of_snapshot(), F.concat(position, F.lit("r"), place))
+        position, partition_and_offset = F.col("position"), F.concat(*_partition_and_offset())
+        snapshot_position = F.concat(position, F.lit("r"), partition_and_offset)
+        of_snapshot = F.when(_is_of_snapshot(), snapshot_position)
         before = Window.partitionBy(*self._key_names, "partition").orderBy("offset")
         snapshot = F.last("of_snapshot", ignorenulls=True).over(before)
-        is_behind = F.when(position < snapshot, F.concat(snapshot, F.lit("+"), position))
-        sequence = F.coalesce("of_snapshot", is_behind, position, _sequence(F.lit("")))
+        after_snapshot = F.when(position < snapshot, F.concat(snapshot, F.lit("+"), position))
+        sequence = F.coalesce("of_snapshot", after_snapshot, position, _sequence(F.lit("")))
+        may_move = F.col("sequence") == position
         events = (
             self._events()
             .where(F.col("kind") != TOMBSTONE)
             .repartition(*self._key_names)  # for both windows
             .withColumn("of_snapshot", of_snapshot)
             .withColumn("sequence", sequence)
-            .withColumn("place", F.when(F.col("sequence") == position, place))
+            .withColumn(PARTITION_AND_OFFSET, F.when(may_move, partition_and_offset))
         )
         order = Window.partitionBy(*self._key_names)
         order = order.orderBy("sequence", "offset", F.desc("deleted"))
-        ended = F.max(F.when(F.col("deleted"), F.col("sequence"))).over(order)
+        last_delete = F.max(F.when(F.col("deleted"), F.col("sequence"))).over(order)
         started = F.max("started").over(order)
         found, values = [], {}
         for name in filled:
@@ -338,7 +363,7 @@ class Changes:
             has_value = ~F.col("deleted") & ~F.array_contains("unsent", name)
             earlier = F.last(F.when(has_value, value), ignorenulls=True).over(order)
             known = F.array_contains("unsent", name) & F.coalesce(
-                earlier["sequence"] > F.coalesce(ended, F.lit("")), F.lit(False)
+                earlier["sequence"] > F.coalesce(last_delete, F.lit("")), F.lit(False)
             )
             values[name] = F.when(known, earlier["value"])
             found.append(F.when(known, F.lit(name)))
@@ -352,7 +377,7 @@ class Changes:
             (F.col("kind") == TRUNCATE).alias(TRUNCATED),
             _as_text(_without(F.col("unsent"), found)).alias(UNAVAILABLE),
             started.alias(STARTED),
-            F.col("place").alias(PLACE),
+            PARTITION_AND_OFFSET,
             is_last.alias("is_last"),
         )
         return rows.where("is_last").drop("is_last")
@@ -406,7 +431,7 @@ class Changes:
             self._events()
             .withColumn("rank", F.row_number().over(replaces))
             .where("rank = 1")
-            .repartition(*self._key_names)  # for the window and the aggregation behind it
+            .repartition(*self._key_names)  # for the window and the aggregation after it
             .withColumns({"position": known, "snapshot": snapshot})
             .withColumn("position", F.when(position.isNotNull(), F.greatest(position, "snapshot")))
             .withColumn("sequence", _sequence(position))
@@ -426,7 +451,7 @@ class Changes:
         ]
         columns = {
             "row": F.struct(*map(column_at, self.values)),
-            "whole": F.col(CHANGE),
+            CHANGE: F.col(CHANGE),
             "time": F.coalesce(*times, "change.timestamp"),
         } | {name: column_at(CHANGE, name) for name in _FIELDS}
         splits = set(self.keys) <= set(_fields(self.df, "old_key"))
@@ -446,10 +471,10 @@ class Changes:
             both, one = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
             is_old = F.explode(F.when(F.col("moves"), both).otherwise(one))
             events = events.select("*", is_old.alias("is_old"))
-            whole = F.col("whole").withField("op", F.lit("d"))
-            whole = whole.withField("key", F.col("whole.old_key"))
+            delete = F.col(CHANGE).withField("op", F.lit("d"))
+            delete = delete.withField("key", F.col("change.old_key"))
             old = {key: F.col(f"old_{key}") for key in self._key_names}
-            old |= {"op": F.lit("d"), "whole": whole}
+            old |= {"op": F.lit("d"), CHANGE: delete}
             events = events.withColumns(
                 {
                     name: F.when(F.col("is_old"), value).otherwise(F.col(name))
@@ -501,33 +526,41 @@ def _sent(name: str) -> Callable[[Column], Column]:
     return lambda change: ~F.array_contains(change["unsent"], name)
 
 
+_PARTITION_DIGITS, _OFFSET_DIGITS, _TIME_DIGITS = 10, 19, 13
+
+
 def _sequence(position: Column) -> Column:
     """Return the text that sorts as the changes are to be applied. The time of a snapshot's row
     begins with a minus."""
     time = F.coalesce(F.unix_millis("timestamp"), F.lit(0))
     partition, offset = _partition_and_offset()
-    time = F.lpad(time.cast("string"), 13, "0")
+    time = F.lpad(time.cast("string"), _TIME_DIGITS, "0")
     marked = F.concat(F.lit("-"), F.substr(time, F.lit(2)))
     time = F.when(_is_of_snapshot(), marked).otherwise(time)
     return F.concat_ws(" ", F.coalesce(position, F.lit("")), partition, offset, time)
 
 
 def _partition_and_offset() -> tuple[Column, Column]:
-    """Return texts of 10 and 19 digits."""
+    """Return texts of `_PARTITION_DIGITS` and `_OFFSET_DIGITS`."""
     partition, offset = F.col("partition").cast("string"), F.col("offset").cast("string")
-    return F.lpad(partition, 10, "0"), F.lpad(offset, 19, "0")
+    return F.lpad(partition, _PARTITION_DIGITS, "0"), F.lpad(offset, _OFFSET_DIGITS, "0")
 
 
-def behind(position: str, place: str, stored: str) -> str:
-    """Return the SQL condition that a change of a history is behind a snapshot's row whose stored
-    position is `stored`."""
-    mark, partition, offset = (
-        f"substr({stored}, length({stored}) - {end}, {size})"
-        for end, size in ((29, 1), (28, 10), (18, 19))
-    )
+def is_snapshot_position(stored: str) -> str:
+    """Return the SQL condition that a stored position of a history is that of a snapshot's row."""
+    mark, *_ = _last_fields(stored, 1, _PARTITION_DIGITS, _OFFSET_DIGITS)
+    return f"{mark} = 'r'"
+
+
+def is_after_snapshot(position: str, partition_and_offset: str, stored: str) -> str:
+    """Return the SQL condition that a change of a history is after a snapshot's row whose stored
+    position is `stored`, and that its source position is lower."""
+    digits = (_PARTITION_DIGITS, _OFFSET_DIGITS)
+    partition, offset = _last_fields(stored, *digits)
+    own_partition, own_offset = _last_fields(partition_and_offset, *digits)
     return (
-        f"{mark} = 'r' AND {stored} > {position} AND {partition} = substr({place}, 1, 10)"
-        f" AND {offset} < substr({place}, 11, 19)"
+        f"{is_snapshot_position(stored)} AND {stored} > {position}"
+        f" AND {partition} = {own_partition} AND {offset} < {own_offset}"
     )
 
 

@@ -15,15 +15,16 @@ from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
     OUT_OF_ORDER,
-    PLACE,
+    PARTITION_AND_OFFSET,
     POSITION,
     TRUNCATED,
     UNAVAILABLE,
     VALID_FROM,
     VALID_TO,
     Changes,
-    behind,
     column_at,
+    is_after_snapshot,
+    is_snapshot_position,
     lower_bound,
 )
 from sparkkafka.errors import OptionError
@@ -107,8 +108,8 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         if filled := changes.to_fill(facts.unavailable):
             rows.unpersist()
             rows = read(filled).persist()
-            merge = replace(merge, toasted=frozenset(filled))
-        (rows if scd == 1 else _behind_snapshots(rows, merge)).createOrReplaceTempView(view)
+            merge = replace(merge, may_be_unsent=frozenset(filled))
+        (rows if scd == 1 else _move_after_snapshots(rows, merge)).createOrReplaceTempView(view)
         truncate = facts.truncate
         has_deletes = facts.has_deletes or truncate is not None
         has_table = spark.catalog.tableExists(merge.deletes)
@@ -147,20 +148,20 @@ def _are_newer(spark: SparkSession, merge: Merge, facts: Row) -> bool:
     return spark.table(merge.deletes).where(is_later).isEmpty()
 
 
-def _behind_snapshots(rows: DataFrame, merge: Merge) -> DataFrame:
-    """Return the changes of a history. Those behind a snapshot's row of the target have a position
-    behind it."""
-    (first,) = rows.where(f"{PLACE} IS NOT NULL").agg(F.min(POSITION)).collect()[0]
-    position = F.col(POSITION)
+def _move_after_snapshots(rows: DataFrame, merge: Merge) -> DataFrame:
+    """Give changes that arrived after a snapshot's row of the target a position after it."""
+    (first,) = rows.where(f"{PARTITION_AND_OFFSET} IS NOT NULL").agg(F.min(POSITION)).collect()[0]
     snapshots = (
         rows.sparkSession.table(merge.target)
-        .where((position > first) & (F.substr(position, F.length(position) - 29, F.lit(1)) == "r"))
+        .where(F.col(POSITION) > first)
+        .where(is_snapshot_position(POSITION))
         .groupBy(*map(column_at, merge.keys))
         .agg(F.collect_list(POSITION).alias("_sparkkafka_snapshots"))
     )
     if first is None or snapshots.isEmpty():
         return rows
-    found = f"array_max(filter(_sparkkafka_snapshots, r -> {behind(POSITION, PLACE, 'r')}))"
+    is_after = is_after_snapshot(POSITION, PARTITION_AND_OFFSET, "r")
+    found = f"array_max(filter(_sparkkafka_snapshots, r -> {is_after}))"
     moved = F.expr(f"coalesce({found} || '+', '') || {POSITION}")
     # MERGE cannot plan a view that reads a table of Iceberg (Spark's issue 56515).
     return (

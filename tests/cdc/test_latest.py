@@ -86,7 +86,7 @@ def test_many_columns_that_may_be_unsent(spark: Any) -> None:
     assert (row.note, row.c7, row["count"], row.change.unavailable) == ("first", "x", 7, [])
 
 
-def test_a_change_behind_a_snapshot_s_row_is_newer(spark: Any) -> None:
+def test_a_change_after_a_snapshot_s_row_is_newer(spark: Any) -> None:
     """Its transaction was open when the snapshot began, so it is earlier in the source's log."""
     of_snapshot = record(5, "r", "100", "of the snapshot")
     rows = cdc.latest(frame(spark, [of_snapshot, record(6, "u", "090", "later")])).collect()

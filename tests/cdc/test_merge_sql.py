@@ -15,7 +15,7 @@ NAMES = {
     "changes": "v",
     "keys": ("id", "ta`x"),
     "columns": ("id", "ta`x", "it's"),
-    "toasted": frozenset({"it's"}),
+    "may_be_unsent": frozenset({"it's"}),
     "quote": "`",
 }
 
