@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 from sparkkafka.cli.tables import print_error
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.brokers import LogDirDescription
-from sparkkafka.client.admin.topics import TopicDescription
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.configs import ConfigEntry
-from sparkkafka.client.cluster.metadata import unknown_topic_error
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import fetch_offsets_of_groups
@@ -25,7 +23,6 @@ from sparkkafka.errors import (
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
-    UnknownTopicError,
 )
 
 Item = TypeVar("Item")
@@ -58,13 +55,6 @@ class BoundedAdmin(Admin):
     def cluster_and_deadline(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
         """Yield the cluster and the deadline for requests that `Admin` has no method for."""
         return self._call(None)
-
-    def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
-        """Describe a topic. Raises its error; that of a missing topic names the nearest topic."""
-        described = self.describe_topics([name], timeout_s=timeout_s)
-        for error in self.with_nearest_topics(described.errors).values():
-            raise error
-        return described[name]
 
     def with_nearest_group(self, group: str, error: KafkaError) -> KafkaError:
         """Return the error of a group; that of a missing group names the nearest group, or how to
@@ -100,17 +90,8 @@ class BoundedAdmin(Admin):
         return Results({**offsets, **found.errors})
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
-        """Return the errors by topic; those of missing topics also name the nearest topic, and do
-        not advise to create what is to be shown, changed or deleted."""
-        missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
-        if not missing:
-            return dict(errors)
-        with self.cluster_and_deadline() as (cluster, deadline):
-            nearest = cluster.nearest_topics(missing, deadline)
-        return {
-            **errors,
-            **{name: unknown_topic_error([name], nearest=nearest, advice="") for name in missing},
-        }
+        """Return the errors by topic, as `describe_topic` raises them."""
+        return self._with_nearest_topics(errors)
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:

@@ -15,6 +15,7 @@ from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
 from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.metadata import unknown_topic_error
 from sparkkafka.client.cluster.request_driver import (
     NO_VERSION,
     ApiHandler,
@@ -33,6 +34,7 @@ from sparkkafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     OptionError,
+    UnknownTopicError,
     is_retriable,
 )
 from sparkkafka.protocol import messages
@@ -427,8 +429,10 @@ class TopicAdmin(AdminCalls):
             return delete_topics(cluster, topic_names, deadline)
 
     def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
-        """Delete one topic; its error is raised."""
-        self.delete_topics([name], timeout_s=timeout_s).all()
+        """Delete one topic; its error is raised, as by `describe_topic`."""
+        results = self.delete_topics([name], timeout_s=timeout_s)
+        for error in self._with_nearest_topics(results.errors, timeout_s).values():
+            raise error
 
     def describe_topics(
         self,
@@ -446,8 +450,26 @@ class TopicAdmin(AdminCalls):
             return call_each(cluster, items, handler, ToAny(), deadline, "describing topics")
 
     def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
-        """Describe one topic; its error is raised."""
-        return self.describe_topics([name], timeout_s=timeout_s)[name]
+        """Describe one topic; its error is raised. That of a missing topic names the nearest."""
+        described = self.describe_topics([name], timeout_s=timeout_s)
+        for error in self._with_nearest_topics(described.errors, timeout_s).values():
+            raise error
+        return described[name]
+
+    def _with_nearest_topics(
+        self, errors: Mapping[str, KafkaError], timeout_s: float | None = None
+    ) -> dict[str, KafkaError]:
+        """Return the errors by topic; those of missing topics also name the nearest topic, and do
+        not advise to create what is to be shown, changed or deleted."""
+        missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
+        if not missing:
+            return dict(errors)
+        with self._call(timeout_s) as (cluster, deadline):
+            nearest = cluster.nearest_topics(missing, deadline)
+        return {
+            **errors,
+            **{name: unknown_topic_error([name], nearest=nearest, advice="") for name in missing},
+        }
 
     def list_topics(
         self, *, include_internal: bool = False, timeout_s: float | None = None

@@ -207,6 +207,14 @@ def test_validate_only_changes_nothing(fake_cluster):
         assert len(admin.describe_topic("t").partitions) == 1
 
 
+def test_a_missing_topic_is_an_error_with_the_nearest_one(fake_cluster):
+    fake_cluster.create_topic("orders")
+    with open_admin(fake_cluster) as admin:
+        for call in (admin.describe_topic, admin.delete_topic):
+            with pytest.raises(UnknownTopicError, match=r"its name \(the nearest is orders\)"):
+                call("ordres")
+
+
 def test_who_is_denied_is_told_what_to_grant(fake_cluster):
     fake_cluster.create_topic("t")
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
