@@ -19,6 +19,8 @@ def test_every_name_can_be_had() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Consumr'"):
         sparkkafka.client.Consumr  # noqa: B018
+    with pytest.raises(ImportError, match=r"asyncio are in sparkkafka\.client\.aio"):
+        from sparkkafka.client import AsyncProducer  # noqa: F401
 
 
 @pytest.mark.slow

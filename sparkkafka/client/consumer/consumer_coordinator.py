@@ -531,6 +531,11 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
     if not names:
         raise errors.OptionError("subscribe needs topics; unsubscribe() ends a subscription")
     if not any(name.startswith("^") for name in names):
+        for name in names:
+            if re.search(r"[\\*+?|(){}\[\]$]", name):
+                raise errors.OptionError(
+                    f"topics: {name!r} is not a topic's name; a pattern begins with ^"
+                )
         return None, [checked_topic(name) for name in names]
     # As in librdkafka: text that begins with ^ is a pattern for the beginning of a name, other text
     # is a name.

@@ -47,7 +47,7 @@ MAX_SLEEP_S = 1.0
 MAX_NAMED = 3
 
 CLOSE_IN_ERROR_S = 1.0
-_UNCLOSED = "a Producer was not closed: call close(), or use it under `with`"
+_UNCLOSED = "a Producer was not closed: call close(), or use it under `with` or `async with`"
 
 _running_threads: weakref.WeakSet[ProducerThread] = weakref.WeakSet()
 """All that run, also of producers that were garbage-collected."""

@@ -85,12 +85,14 @@ class ShareConsumer(arguments.ClientBase):
     def subscribe(self, topics: Iterable[str]) -> None:
         """Read these topics together with the other members of group.id. Replaces an earlier list.
 
-        A group starts at the end of a new partition, or where its share.auto.offset.reset says.
+        `topics` are names, or one name; there are no patterns. A group starts at the end of a
+        new partition, or where its share.auto.offset.reset says.
         """
         with self._guard:
-            names = frozenset(
-                checked_topic(name) for name in arguments.checked_names(topics, "topics")
+            chosen = (
+                [topics] if isinstance(topics, str) else arguments.checked_names(topics, "topics")
             )
+            names = frozenset(map(checked_topic, chosen))
             if not names:
                 raise errors.OptionError("topics is empty: call unsubscribe to read nothing")
             self._topics = names

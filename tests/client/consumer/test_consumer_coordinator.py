@@ -334,6 +334,11 @@ def test_subscribe_and_assign_exclude_each_other(filled, members):
         assert members[0].is_closed
 
 
+def test_a_pattern_without_its_sign_is_an_error(filled):
+    with consumer(filled) as source, pytest.raises(OptionError, match=r"a pattern begins with \^"):
+        source.subscribe("m.*")
+
+
 @pytest.mark.parametrize("bad", [[], "", [""], [1], "^("])
 def test_what_is_no_topic(filled, members, bad):
     with consumer(filled) as source, pytest.raises(OptionError):

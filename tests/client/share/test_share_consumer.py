@@ -710,7 +710,7 @@ def test_unsubscribe_and_again(fake: FakeCluster) -> None:
         poll(consumer)
         consumer.unsubscribe()
         assert (consumer.subscription(), consumer.assignment()) == (set(), set())
-        consumer.subscribe(["t"])
+        consumer.subscribe("t")
         assert [row.delivery_count for row in poll(consumer)] == [2] * 10
 
 
