@@ -87,7 +87,7 @@ class Failure:
     __slots__ = ("all_seen", "count", "error", "messages", "seen")
 
     def __init__(
-        self, error: KafkaError, count: int, messages: Mapping[int, str | None] | None = None
+        self, error: KafkaError, count: int, messages: Mapping[int, str] | None = None
     ) -> None:
         self.error = error
         self.count = count
@@ -105,8 +105,8 @@ class Failure:
         self.seen.add(index)
         error = copy.copy(self.error)
         error.__cause__ = self.error.__cause__
-        if index in self.messages:
-            error.args = (f"{error}; of this record: {self.messages[index]}", *error.args[1:])
+        if message := self.messages.get(index):
+            error.args = (f"{error}; of this record: {message}", *error.args[1:])
         elif self.messages and isinstance(error, ProduceError):
             error.args = (f"{error}; other records of its batch are the reason", *error.args[1:])
         return error
@@ -174,8 +174,8 @@ class OutcomeNotifier:
         while self._callbacks:
             try:
                 run_callback(*self._callbacks.popleft())
-            except SystemExit:
-                log.error("a delivery callback called sys.exit, in a thread where it ends nothing")
+            except BaseException as error:  # SystemExit, asyncio's CancelledError
+                log.error("a delivery callback raised %r, which ends nothing in this thread", error)
             finally:
                 self._ran_count += 1
         self._wake()
@@ -309,7 +309,7 @@ class RecordFutures:
         self,
         indexes: Indexes,
         error: KafkaError,
-        messages: Mapping[int, str | None] | None = None,
+        messages: Mapping[int, str] | None = None,
         *,
         partition: int = -1,
     ) -> None:
@@ -482,12 +482,12 @@ def fail_records(
     slice_start = 0
     for records, indexes in slices:
         messages = {
-            int(indexes[index - slice_start]): message
+            int(indexes[index - slice_start]): message or "the broker does not say why"
             for index, message in record_messages.items()
             if slice_start <= index < slice_start + len(indexes)
         }
         if record_messages and not messages:
-            messages = {-1: None}  # the reason is in records of another slice
+            messages = {-1: ""}  # the reason is in records of another slice
         records.failed(indexes, error, messages, partition=partition)
         slice_start += len(indexes)
 

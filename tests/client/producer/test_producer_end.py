@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.client.producer.futures import (
+    OutcomeNotifier,
+    RecordFutures,
+    RecordSlice,
+    fail_records,
+)
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, OptionError, ProduceError
+from sparkkafka.errors import (
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+    ProduceError,
+    Written,
+)
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import settings
@@ -82,15 +96,31 @@ def test_a_call_while_another_thread_closes_is_told_of_the_end(fake_cluster: Fak
         assert not closing.is_alive()
 
 
-def test_a_callback_that_calls_sys_exit_ends_nothing(
-    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, KeyboardInterrupt])
+def test_a_callback_ends_nothing_whatever_it_raises(
+    fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
+    def fail(_: object) -> None:
+        raise kind
+
     fake_cluster.create_topic("t")
     with opened(fake_cluster) as producer:
-        producer.send("t", b"0").add_callback(lambda _: sys.exit(3))
+        producer.send("t", b"0").add_callback(fail)
         producer.flush(WAIT_S)
         assert producer.send("t", b"1").result(WAIT_S).offset == 1
-    assert "a delivery callback called sys.exit" in caplog.text
+    assert f"a delivery callback raised {kind.__name__}()" in caplog.text
+
+
+def test_the_reason_may_be_in_records_of_another_call() -> None:
+    notifier = OutcomeNotifier()
+    slices = [RecordSlice(RecordFutures("t", notifier), range(1)) for _ in range(2)]
+    for part in slices:
+        part.records.begin(np.zeros(1, np.int64))
+    error = ProduceError("t-0: refused", topic="t", partition=0, written=Written.NO)
+    fail_records(slices, error, {1: None}, 0)
+    with pytest.raises(ProduceError, match=r"refused.*; other records of its batch"):
+        notifier.raise_failures()
+    assert "of this record: the broker does not say why" in str(slices[1].records.error_of(0))
 
 
 def test_close_in_a_callback_and_then_outside(
