@@ -168,7 +168,7 @@ class OutcomeNotifier:
     def notify(self) -> None:
         """Wake waiting threads, and run callbacks. Only in the I/O thread."""
         self.has_outcomes = False
-        self._wake()
+        self.wake()
         if not self._callbacks:
             return
         while self._callbacks:
@@ -178,9 +178,9 @@ class OutcomeNotifier:
                 log.error("a delivery callback raised %r, which ends nothing in this thread", error)
             finally:
                 self._ran_count += 1
-        self._wake()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Wake the threads in `wait`, to check whether they are done."""
         if self.waiting:
             with self.lock:

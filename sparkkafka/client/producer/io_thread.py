@@ -89,6 +89,9 @@ class ProducerThread:
         self._commands: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._stop_deadline: Deadline | None = None
         self._ended = False  # takes no more commands
+        self.is_alive = True
+        """Whether the thread runs. `Thread.is_alive` is wrong after Ctrl-C in `Thread.join`
+        (bpo-45274, up to Python 3.12)."""
         self._stop_reason = CLOSED
         self._fail_reason: KafkaError | None = None
         self._thread = threading.Thread(
@@ -124,7 +127,7 @@ class ProducerThread:
             raise KafkaError(f"{what}: not in a callback, which runs in the thread that is needed")
         future: Future[T] = Future()
         with self._buffer.lock:
-            if self._ended or not self._thread.is_alive():
+            if self._ended:
                 raise closed_error(what)
             self._commands.append((action, future))
             self._buffer.wake()
@@ -213,11 +216,6 @@ class ProducerThread:
             self._buffer.wake()
 
     @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs, in this process."""
-        return self._thread.is_alive()
-
-    @property
     def is_stopping(self) -> bool:
         """Whether `stop` was called."""
         return self._stop_deadline is not None
@@ -229,8 +227,12 @@ class ProducerThread:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread's end; False after `timeout_s`."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        has_ended = self._notifier.wait(
+            lambda: not self.is_alive, Deadline(timeout_s * 1000), "close"
+        )
+        if has_ended:
+            self._thread.join()
+        return has_ended
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -246,7 +248,11 @@ class ProducerThread:
             log.exception("the producer's thread failed: a bug in sparkkafka")
             reason = f"the producer's thread failed: {failure!r}"
         finally:
-            self._end(reason or self._stop_reason)
+            try:
+                self._end(reason or self._stop_reason)
+            finally:
+                self.is_alive = False
+                self._notifier.wake()
 
     def _is_finished(self) -> bool:
         """Whether the thread may end: after `stop`, if all is delivered or its deadline is over."""
@@ -496,3 +502,4 @@ def _end_all() -> None:
 
 
 atexit.register(_end_all)
+os.register_at_fork(after_in_child=_running_threads.clear)

@@ -669,7 +669,7 @@ def test_close_delivers_and_then_refuses(fake_cluster: FakeCluster) -> None:
         with pytest.raises(KafkaError, match="the producer is closed"):
             action()
     producer.close()
-    assert not producer._io_thread._thread.is_alive()
+    assert not producer._io_thread.is_alive
     assert "closed" in repr(producer)
 
 
@@ -750,7 +750,7 @@ def test_close_ends_in_its_time_whatever_the_thread_waits_for(
         with contextlib.suppress(KafkaError):
             finish(lambda: producer.close(1), seconds=30)
         assert handle.exception(0) is not None
-        assert not producer._io_thread._thread.is_alive()
+        assert not producer._io_thread.is_alive
 
 
 def test_what_nobody_asked_about_is_raised_at_the_end(fake_cluster: FakeCluster) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -121,6 +123,31 @@ def test_the_reason_may_be_in_records_of_another_call() -> None:
     with pytest.raises(ProduceError, match=r"refused.*; other records of its batch"):
         notifier.raise_failures()
     assert "of this record: the broker does not say why" in str(slices[1].records.error_of(0))
+
+
+def test_close_after_ctrl_c_in_close_waits_again(fake_cluster: FakeCluster) -> None:
+    fake_cluster.create_topic("t")
+    main_id = threading.main_thread().ident or 0
+    gate = Gate()
+    with opened(fake_cluster) as producer:
+
+        def interrupt(delivery: Any) -> None:
+            wait_until(
+                lambda: (
+                    producer._io_thread.is_stopping
+                    and sys._current_frames()[main_id].f_code.co_filename == threading.__file__
+                )
+            )
+            signal.pthread_kill(main_id, signal.SIGINT)
+            gate(delivery)
+
+        producer.send("t", b"0").add_callback(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+        assert gate.entered.wait(WAIT_S)
+        threading.Timer(0.1, gate.go.set).start()
+        producer.close()
+        assert gate.go.is_set()
 
 
 def test_close_in_a_callback_and_then_outside(
