@@ -113,8 +113,8 @@ def columns_of(
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the column as this type. Arrow's cast of text to binary copies nothing."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    if pa.types.is_dictionary(column.type):  # cast first: Arrow decodes no views
+        return column.dictionary.cast(kind).take(column.indices)
     return column if column.type == kind else column.cast(kind)
 
 
