@@ -447,16 +447,8 @@ class RecordPartitioner:
         values: Any = columns.values
         for index in np.flatnonzero(partitions == NO_PARTITION).tolist():
             key = None if keys is None else keys[index].as_py()
-            error: KafkaError | None = None
             try:
                 chosen = partitioner(topic, key, values[index].as_py(), count)  # type: ignore[misc]
-            except (Exception, SystemExit) as failure:
-                error = OptionError(
-                    f"the callable partitioner.class failed for a record of topic {topic}: "
-                    f"{type(failure).__name__}: {failure}"
-                )
-                error.__cause__ = failure
-            else:
                 if type(chosen) is int and 0 <= chosen < count:
                     partitions[index] = chosen
                     continue
@@ -464,6 +456,12 @@ class RecordPartitioner:
                     f"the callable partitioner.class returned {chosen!r} for a record of topic "
                     f"{topic}: it must be a whole number from 0 to {count - 1}"
                 )
+            except BaseException as failure:  # SystemExit and the like end nothing in this thread
+                error = OptionError(
+                    f"the callable partitioner.class failed for a record of topic {topic}: "
+                    f"{type(failure).__name__}: {failure}"
+                )
+                error.__cause__ = failure
             partitions[index] = _FAILED_PARTITION
             records.failed(range(index, index + 1), error)
         return partitions
