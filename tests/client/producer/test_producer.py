@@ -943,35 +943,6 @@ def test_a_table_of_any_library_that_exports_arrow(fake_cluster: FakeCluster) ->
     assert log_values(fake_cluster, "t") == [b"0", None, b"2", b"2"]
 
 
-def test_types_of_several_tables_share_a_batch(fake_cluster: FakeCluster) -> None:
-    """A field that cannot be null makes another type, as Spark's and Iceberg's tables have it."""
-    fake_cluster.create_topic("t")
-    key = pa.field("key", pa.string(), nullable=False)
-    structs = [
-        pa.struct([key, ("value", pa.binary())]),
-        pa.struct([("key", pa.string_view()), ("value", pa.string())]),
-        pa.struct([("key", pa.large_string()), pa.field("value", pa.large_binary())]),
-    ]
-    headers = [pa.list_(pa.field("element", structs[0], nullable=False))]
-    headers += [pa.large_list(struct) for struct in structs]
-    values = [
-        pa.array([b"1"]),
-        pa.array([b"2"], pa.binary(1)),
-        pa.array(["3"], pa.large_string()),
-        pa.DictionaryArray.from_arrays([0], pa.array(["4"], pa.string_view())),  # of Polars
-    ]
-    with opened(fake_cluster, linger_ms=FOREVER_MS, delivery_timeout_ms=2 * FOREVER_MS) as producer:
-        producer.send("t", b"0", headers={"h": b"0"})
-        for number, (kind, value) in enumerate(zip(headers, values, strict=True), 1):
-            header = {"key": "h", "value": str(number)}
-            columns = {"value": value, "headers": pa.array([[header]], kind)}
-            producer.send_table(pa.table(columns), "t")
-        producer.flush(WAIT_S)
-    assert [(row.value, *row.headers) for row in fake_cluster.log("t", 0).records()] == [
-        (b"%d" % number, ("h", b"%d" % number)) for number in range(5)
-    ]
-
-
 def test_columns_of_nulls_are_as_none(fake_cluster: FakeCluster) -> None:
     """What pandas makes of a table whose columns were all null."""
     fake_cluster.create_topic("t")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparkkafka.client.producer.futures import RecordFailure, WrittenRange
@@ -162,8 +163,6 @@ def test_a_failure_does_not_count_records_that_are_written_after_it(
 
 
 def test_failures_of_a_table(fake_cluster: FakeCluster, producer: Producer) -> None:
-    import pyarrow as pa
-
     table = pa.table(
         {
             "topic": ["two", "t", "two", "two"],
@@ -173,6 +172,35 @@ def test_failures_of_a_table(fake_cluster: FakeCluster, producer: Producer) -> N
     )
     failures = producer.send_table(table).failures(WAIT_S)
     assert [(row.index, row.topic, row.partition) for row in failures] == [(2, "two", 9)]
+
+
+def test_types_of_several_tables_share_a_batch(fake_cluster: FakeCluster) -> None:
+    """A field that cannot be null makes another type, as Spark's and Iceberg's tables have it."""
+    fake_cluster.create_topic("t")
+    key = pa.field("key", pa.string(), nullable=False)
+    structs = [
+        pa.struct([key, ("value", pa.binary())]),
+        pa.struct([("key", pa.string_view()), ("value", pa.string())]),
+        pa.struct([("key", pa.large_string()), pa.field("value", pa.large_binary())]),
+    ]
+    headers = [pa.list_(pa.field("element", structs[0], nullable=False))]
+    headers += [pa.large_list(struct) for struct in structs]
+    values = [
+        pa.array([b"1"]),
+        pa.array([b"2"], pa.binary(1)),
+        pa.array(["3"], pa.large_string()),
+        pa.DictionaryArray.from_arrays([0], pa.array(["4"], pa.string_view())),  # of Polars
+    ]
+    with Producer(settings(fake_cluster, linger_ms=60_000)) as producer:
+        producer.send("t", b"0", headers={"h": b"0"})
+        for number, (kind, value) in enumerate(zip(headers, values, strict=True), 1):
+            header = {"key": "h", "value": str(number)}
+            columns = {"value": value, "headers": pa.array([[header]], kind)}
+            producer.send_table(pa.table(columns), "t")
+        producer.flush(WAIT_S)
+    assert [(row.value, *row.headers) for row in fake_cluster.log("t", 0).records()] == [
+        (b"%d" % number, ("h", b"%d" % number)) for number in range(5)
+    ]
 
 
 def test_failures_have_a_deadline(fake_cluster: FakeCluster, producer: Producer) -> None:
