@@ -58,8 +58,9 @@ class LoopQueue(Generic[T]):
         while self._items:
             self._handle(self._items.popleft())
             if self._items and self._loop.time() >= until_s:
-                self._is_woken = True
-                self._loop.call_soon(self._handle_items)
+                if not self._is_woken:  # else a put since has: one call in each turn of the loop
+                    self._is_woken = True
+                    self._loop.call_soon(self._handle_items)
                 return
 
 

@@ -258,7 +258,8 @@ def test_the_outcomes_of_a_large_batch_let_other_tasks_run_in_between(
                 await asyncio.sleep(0)
                 counts.append(len(done))
         steps = [after - before for before, after in itertools.pairwise(counts)]
-        assert max(steps) <= OUTCOMES_PER_ITEM
+        # Twice in a turn, if both threads see at the same moment that the loop is not woken.
+        assert max(steps) <= 2 * OUTCOMES_PER_ITEM
 
     asyncio.run(main())
     assert len(fake.requests_of("Produce")) == 1
