@@ -387,7 +387,12 @@ def table_records(
     first_row = 0
     for batch in source.to_batches():
         for part in _table_parts(batch, max_bytes):
-            rows = InputRows.of(part, columns)
+            try:
+                rows = InputRows.of(part, columns)
+            except pa.ArrowInvalid as error:  # a partition beyond 32 bits
+                raise EncodeError(
+                    f"row {first_row} of the table or a later one: {error}"
+                ) from error
             records = rows.checked_columns(now_ms, first_row, "the table")
             partitions = _checked_partitions(rows, first_row)
             topics, topic_of_row = _checked_topics(rows, first_row)

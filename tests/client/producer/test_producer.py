@@ -983,6 +983,7 @@ def test_a_large_table_goes_in_pieces(fake_cluster: FakeCluster) -> None:
             r"no topic: the column is null \(row 1 of the table\)",
         ),
         ({"value": [b""], "topic": ["t"], "partition": [-1]}, EncodeError, "counted from 0"),
+        ({"value": [b""], "topic": ["t"], "partition": [1 << 40]}, EncodeError, "row 0 of the"),
         ({"value": [bytes(3_000)], "topic": ["t"]}, ProduceError, "row 0 of the table"),
     ],
 )
