@@ -197,7 +197,7 @@ def test_reset_stays_within_the_partition_and_names_partitions(command, admin, f
     run = command(
         "groups", "reset", group, "--topic", f"{filled}:1", "--to-offset", "99", "--execute"
     )
-    assert f"{filled}-1: offset 99 is not there, 10 is the nearest" in run.error
+    assert f"{filled}-1: offset 99 is not there, 10 is the nearest" in run.err
     assert admin.list_consumer_group_offsets(group).all() == {
         TopicPartition(filled, 1): OffsetAndMetadata(10)
     }

@@ -217,7 +217,9 @@ CALLS: Mapping[type, Mapping[str, Mapping[str, Kind]]] = {
     ShareConsumer: {
         "metrics": {},
         "assignment": {},
-        "subscribe": {"topics": Kind(["orders"], lambda v: NAMES.fits(v) and bool(v))},
+        "subscribe": {
+            "topics": Kind(["orders"], lambda v: is_name(v) or (NAMES.fits(v) and bool(v)))
+        },
         "subscription": {},
         "unsubscribe": {},
         "poll": {"timeout_s": SECONDS},
@@ -420,6 +422,7 @@ NAMED = {
     "bindings": "ACL",
     "configs": "topic orders",
     "offsets": "offset",  # … of orders-0
+    "topics": "topic",
     "records": "record",  # … 1 of the series
 }
 

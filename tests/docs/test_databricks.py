@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pyspark.find_spark_home import _find_spark_home
 
-from sparkkafka.client import Producer
+from sparkkafka.client import Admin, Producer
 from tests.real.peers import confluent_read
 
 FOLDER = Path(__file__).parents[2] / "conf" / "databricks"
@@ -24,7 +24,10 @@ VALUES = ("one", "two", "three")
 def servers(kafka_cluster: Any) -> str:
     """With the topics that the files name, anew."""
     found = str(kafka_cluster.bootstrap_servers)
-    for topic in ("orders", "shouted"):
+    topics = ("orders", "shouted")
+    with Admin({"bootstrap.servers": found}) as admin:
+        admin.delete_topics([*topics])  # another test's consumer may have created them
+    for topic in topics:
         kafka_cluster.create_topic(topic)
     with Producer({"bootstrap.servers": found}) as producer:
         for value in VALUES:
@@ -36,8 +39,6 @@ def servers(kafka_cluster: Any) -> str:
 def no_topics_left(request: pytest.FixtureRequest) -> Any:
     yield
     if "servers" in request.fixturenames:
-        from sparkkafka.client import Admin
-
         cluster = request.getfixturevalue("kafka_cluster")
         with Admin({"bootstrap.servers": cluster.bootstrap_servers}) as admin:
             admin.delete_topics(["orders", "shouted"]).all()
