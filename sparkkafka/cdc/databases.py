@@ -160,7 +160,7 @@ def apply_to_database(
         if filled := changes.to_fill(unavailable):
             cursor.execute(f"DROP TABLE {_STAGED}")
             _stage(cursor, dialect, merge, read(filled))
-            merge = replace(merge, may_be_unsent=frozenset(filled))
+            merge = replace(merge, unsent_columns=frozenset(filled))
         connection.commit()
         cursor.execute(dialect.begin.format(target=merge.target))
         if isinstance(merge, HistoryMerge):

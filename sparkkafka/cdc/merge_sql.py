@@ -36,7 +36,7 @@ class Merge:
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     quote: str
-    may_be_unsent: frozenset[str] = frozenset()
+    unsent_columns: frozenset[str] = frozenset()
     """The columns that some changes do not have."""
 
     collate: str = ""
@@ -122,7 +122,7 @@ class Merge:
     def value(self, column: str) -> str:
         """The column's new value: the table keeps what a change does not have."""
         name = self.name(column)
-        if column not in self.may_be_unsent:
+        if column not in self.unsent_columns:
             return f"s.{name}"
         return f"CASE WHEN {self.lacks(column)} THEN t.{name} ELSE s.{name} END"
 
@@ -251,7 +251,7 @@ class HistoryMerge(Merge):
 
     def _spark_value(self, column: str) -> str:
         name = f"s.{self.name(column)}"
-        if column not in self.may_be_unsent:
+        if column not in self.unsent_columns:
             return name
         known = f"named_struct('known', NOT s.{DELETED}, 'value', {name})"
         known = f"last_value(CASE WHEN NOT {self.lacks(column)} THEN {known} END, true) OVER by_key"
@@ -307,7 +307,7 @@ class HistoryMerge(Merge):
 
     def value(self, column: str) -> str:
         name = self.name(column)
-        if column not in self.may_be_unsent:
+        if column not in self.unsent_columns:
             return f"s.{name}"
         return f"CASE WHEN {self.lacks(column)} THEN {self._previous(column)} ELSE s.{name} END"
 

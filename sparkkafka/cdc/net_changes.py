@@ -18,7 +18,7 @@ milliseconds 13, of which the first is a minus for a row of a snapshot:
     history, a snapshot's row           POSITIONrPARTITIONOFFSET
     history, a change after such a row  POSITIONrPARTITIONOFFSET+POSITION
 
-Without a position the first of them begins with a space, also in a history.
+A change without a position has the text of rows, which then begins with a space, also in a history.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
     # This reads the changes a second time, for the truncates, of which there are few or none.
     cut = changes.truncates().agg(F.max(POSITION).alias("_cut"))
     rows = (
-        changes.net(changes.may_be_unsent(), with_change=True)
+        changes.net(changes.unsent_columns(), with_change=True)
         .crossJoin(F.broadcast(cut))
         .where(newer(POSITION, "_cut"))
     )
@@ -164,7 +164,7 @@ class Changes:
             raise OptionError(
                 f"The DataFrame has no column {CHANGE!r}, only {', '.join(df.columns)}. Read the "
                 "topic with an option envelope, as envelope=debezium. If .schema(…) is set, it "
-                f"must name change, too: change struct<{_typed(_FIELDS)}, key struct<…>>."
+                f"must name change, too: change struct<{_column_list(_FIELDS)}, key struct<…>>."
             )
         names = [name.lower() for name in df.columns]
         duplicates = [name for name in df.columns if names.count(name.lower()) > 1]
@@ -177,7 +177,7 @@ class Changes:
         if lacking:
             raise OptionError(
                 f"The struct change has no field {', '.join(lacking)}. Add to change in "
-                f".schema(…): {_typed(lacking)}; or leave .schema(…) out."
+                f".schema(…): {_column_list(lacking)}; or leave .schema(…) out."
             )
         if isinstance(keys, str):
             raise OptionError(f"keys={keys!r} is a text. Pass a list of columns: [{keys!r}].")
@@ -199,7 +199,7 @@ class Changes:
     def type(self, name: str) -> DataType:
         return self.df.schema[name].dataType
 
-    def may_be_unsent(self) -> list[str]:
+    def unsent_columns(self) -> list[str]:
         """Return the columns whose values may be missing in an update: those that did not change,
         for GoldenGate of any type, for Debezium not those of `_FIXED_SIZE`."""
         is_debezium = "connector" in _fields(self.df, "source")
@@ -211,13 +211,13 @@ class Changes:
 
         Values of the `filled` columns that a change does not have come from earlier changes.
         """
-        of_change = [CHANGE] if with_change else []
+        change_columns = [CHANGE] if with_change else []
         # Rows of one record may have a key that another row of it had before.
         order = F.struct("sequence", ~F.col("deleted"))
         has_no_position = F.col("sequence").startswith(" ")
         tombstone_sequence = F.when(F.col("deleted") & has_no_position, F.col("sequence"))
         aggregates = {
-            "last": F.max_by(F.struct("row", "unsent", "kind", "deleted", *of_change), order),
+            "last": F.max_by(F.struct("row", "unsent", "kind", "deleted", *change_columns), order),
             "sequence": F.max("sequence"),
             "started": F.max("started"),
             "last_delete": F.max(F.when(F.col("deleted"), F.col("sequence"))),
@@ -226,8 +226,8 @@ class Changes:
         if with_change:
             aggregates["tombstone_change"] = F.max_by(CHANGE, tombstone_sequence)
         if filled:
-            values_of_change = F.struct("sequence", "unsent", "row")
-            aggregates["earlier"] = F.collect_list(F.when(~F.col("deleted"), values_of_change))
+            change_values = F.struct("sequence", "unsent", "row")
+            aggregates["earlier"] = F.collect_list(F.when(~F.col("deleted"), change_values))
         # A tombstone without a position may still be after the last change that has one.
         is_newer = newer("tombstone_sequence", "sequence")
         is_after = f"tombstone_sequence <> sequence AND {is_newer}"
@@ -261,16 +261,18 @@ class Changes:
             found.append(F.when(having.isNotNull(), F.lit(name)))
         columns = self._columns(values)
         missing = _without(F.col("last.unsent"), found)
-        of_tombstone = F.col("deleted_by_tombstone")
+        deleted_by_tombstone = F.col("deleted_by_tombstone")
         if with_change:
-            change = F.when(of_tombstone, F.col("tombstone_change")).otherwise(F.col("last.change"))
+            change = F.when(deleted_by_tombstone, F.col("tombstone_change")).otherwise(
+                F.col("last.change")
+            )
             columns.append(change.withField("unavailable", missing).alias(CHANGE))
         return net.select(
             *columns,
-            F.when(of_tombstone, F.col("tombstone_sequence"))
+            F.when(deleted_by_tombstone, F.col("tombstone_sequence"))
             .otherwise(F.col("sequence"))
             .alias(POSITION),
-            (of_tombstone | F.col("last.deleted")).alias(DELETED),
+            (deleted_by_tombstone | F.col("last.deleted")).alias(DELETED),
             (F.col("last.kind") == TRUNCATE).alias(TRUNCATED),
             _as_text(missing).alias(UNAVAILABLE),
             F.col("started").alias(STARTED),
@@ -518,7 +520,8 @@ _FIELDS = {
 }
 
 
-def _typed(names: Iterable[str]) -> str:
+def _column_list(names: Iterable[str]) -> str:
+    """Return fields of `change` as `.schema(…)` takes them."""
     return ", ".join(f"{name} {_FIELDS[name]}" for name in names)
 
 

@@ -108,7 +108,7 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         if filled := changes.to_fill(facts.unavailable):
             rows.unpersist()
             rows = read(filled).persist()
-            merge = replace(merge, may_be_unsent=frozenset(filled))
+            merge = replace(merge, unsent_columns=frozenset(filled))
         (rows if scd == 1 else _move_after_snapshots(rows, merge)).createOrReplaceTempView(view)
         truncate = facts.truncate
         has_deletes = facts.has_deletes or truncate is not None

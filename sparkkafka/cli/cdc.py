@@ -243,7 +243,7 @@ def _other_envelope(sample: Sample) -> Finding:
 def _envelope(sample: Sample) -> Finding:
     source = sample.rows()[0].change.source
     tables = sorted({changes.table_of_source(record.change.source) for record in sample.rows()})
-    made_by = " ".join(source[name] for name in ("connector", "version") if source.get(name))
+    made_by = " ".join(str(source[name]) for name in ("connector", "version") if source.get(name))
     text = f"Debezium{made_by and f' ({made_by})'}, {sample.form}"
     text += f", of {some(tables)}" if any(tables) else " (the source names no table)"
     if len(tables) > 1:

@@ -267,7 +267,8 @@ def reset(
                 )
         if group in failures:
             hint = admin.nearest_group_text(group)
-            print_error(f"group {group} does not exist yet ({hint}): --execute creates it")
+            creates = "it is created now" if execute else "--execute creates it"
+            print_error(f"group {group} does not exist yet ({hint}): {creates}")
         if execute and is_share_group:
             admin.alter_share_group_offsets(group, plan).all()
         elif execute:

@@ -134,7 +134,8 @@ def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
     try:
         options, files = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
     except getopt.GetoptError as error:
-        mode = next(text[:2] for text in arguments if text[:2] in _MODES)
+        letters = _letters_before_verb(arguments)
+        mode = next((letter for letter in letters if letter in _MODES), "kcat's options")
         hint = _ALTERNATIVES.get(f"--{error.opt}", "see kcat-compatible options in docs/cli.md")
         raise OptionError(f"{mode}: {error.msg}; {hint}") from None
     parsed = _Arguments(files=files)

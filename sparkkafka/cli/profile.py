@@ -65,7 +65,8 @@ def settings_of(sources: Sources, kind: str) -> dict[str, str]:
         and not (name.lower() in rows and client_settings.is_of_other_client(rows[name.lower()]))
     }
     if "bootstrap.servers" not in map(str.lower, settings):
-        ParsedOptions(settings, Side.BOTH, settings=rows)  # its name may be misspelled
+        # Raises for an unknown setting, and so names a misspelled bootstrap.servers.
+        ParsedOptions(settings, Side.BOTH, settings=rows)
         names = some(profile_names(), limit=20)
         raise OptionError(
             "no cluster is named: give -b HOST:PORT, -F FILE, or --profile NAME of "

@@ -15,7 +15,7 @@ NAMES = {
     "changes": "v",
     "keys": ("id", "ta`x"),
     "columns": ("id", "ta`x", "it's"),
-    "may_be_unsent": frozenset({"it's"}),
+    "unsent_columns": frozenset({"it's"}),
     "quote": "`",
 }
 

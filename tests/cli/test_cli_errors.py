@@ -513,7 +513,8 @@ def test_a_reset_says_that_it_creates_a_group(behind, capsys) -> None:
     with Admin({"bootstrap.servers": behind.bootstrap_servers}) as admin:
         admin.alter_consumer_group_offsets("billing", {TopicPartition("t", 0): 1}).all()
     given = ["-b", behind.bootstrap_servers, "groups", "reset", "biling", "--topic", "t"]
-    created = "group biling does not exist yet (the nearest is billing): --execute creates it\n"
-    for option, is_created in (("--json", True), ("--execute", True), ("--execute", False)):
+    missing = "sparkkafka: group biling does not exist yet (the nearest is billing): "
+    plan, done = f"{missing}--execute creates it\n", f"{missing}it is created now\n"
+    for option, expected in (("--json", plan), ("--execute", done), ("--execute", "")):
         assert main([*given, "--to-earliest", option]) == 0
-        assert capsys.readouterr().err == (f"sparkkafka: {created}" if is_created else "")
+        assert capsys.readouterr().err == expected

@@ -464,8 +464,11 @@ class TopicAdmin(AdminCalls):
         missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
         if not missing:
             return dict(errors)
-        with self._call(timeout_s) as (cluster, deadline):
-            nearest = cluster.nearest_topics(missing, deadline)
+        try:
+            with self._call(timeout_s) as (cluster, deadline):
+                nearest = cluster.nearest_topics(missing, deadline)
+        except KafkaError:  # it is only a hint
+            return dict(errors)
         return {
             **errors,
             **{name: unknown_topic_error([name], nearest=nearest, advice="") for name in missing},

@@ -236,7 +236,7 @@ def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]
         retry.after(min(failures, key=lambda error: error.retriable))
 
 
-class _Fence(ApiHandler[str, FencedProducer]):
+class _Fencing(ApiHandler[str, FencedProducer]):
     """InitProducerId is about one id, so each goes in a request of its own."""
 
     request_type = messages.InitProducerIdRequest
@@ -260,15 +260,16 @@ class _Fence(ApiHandler[str, FencedProducer]):
 def _fence(
     cluster: Cluster, transactional_id: str, deadline: Deadline
 ) -> Results[str, FencedProducer]:
-    """Fence the producer of one id. Its transaction timeout limits how long the coordinator waits
-    for its replicas to store the new epoch (KAFKA-16570), so it must not be short.
+    """Fence the producer of one id. The request's transaction timeout also limits how long the
+    coordinator waits until replicas have stored the new epoch (KAFKA-16570), so it is that of
+    requests.
 
     If the broker's maximum is below that, a second request has the maximum as the timeout.
     """
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
     what = "fencing producers"
     timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
-    results = call_each(cluster, [transactional_id], _Fence(timeout_ms), lookup, deadline, what)
+    results = call_each(cluster, [transactional_id], _Fencing(timeout_ms), lookup, deadline, what)
     if not _is_above_maximum(results.errors.get(transactional_id)):
         return results
     try:
@@ -277,7 +278,9 @@ def _fence(
     except KafkaError as error:
         return Results({transactional_id: error})
     if allowed_ms < timeout_ms:
-        results = call_each(cluster, [transactional_id], _Fence(allowed_ms), lookup, deadline, what)
+        results = call_each(
+            cluster, [transactional_id], _Fencing(allowed_ms), lookup, deadline, what
+        )
     if not _is_above_maximum(refused := results.errors.get(transactional_id)):
         return results
     message = (

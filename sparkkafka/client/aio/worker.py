@@ -58,7 +58,7 @@ class LoopQueue(Generic[T]):
         while self._items:
             self._handle(self._items.popleft())
             if self._items and self._loop.time() >= until_s:
-                if not self._is_woken:  # else a put since has: one call in each turn of the loop
+                if not self._is_woken:  # otherwise `put` has scheduled the next call
                     self._is_woken = True
                     self._loop.call_soon(self._handle_items)
                 return

@@ -242,12 +242,12 @@ _T = TypeVar("_T")
 def kerberos_conversation(
     settings: KerberosSettings, host: str, deadline: Deadline
 ) -> Conversation:
-    """Begin GSSAPI with Kerberos (RFC 4752), to the broker whose Kerberos name contains `host`.
+    """Authenticate with Kerberos (GSSAPI, RFC 4752) to the broker whose name in it has `host`.
 
-    The package gssapi uses the system's Kerberos library. That finds the KDC by krb5.conf, gets
-    tickets and caches them. It may block for half a minute and longer, but not the caller beyond
-    the deadline. Raises OptionError without the package, AuthenticationError without a ticket, and
-    KafkaConnectionError or KafkaTimeoutError if no KDC answers.
+    The package gssapi uses the system's Kerberos library, which finds the KDC with krb5.conf, and
+    gets and caches tickets. That may take more than 30 seconds, so it runs in a thread, for which
+    the caller waits until the deadline. Raises OptionError without the package, AuthenticationError
+    without a ticket, and KafkaConnectionError or KafkaTimeoutError if no KDC answers.
     """
     gssapi = _import_gssapi()
     context = None

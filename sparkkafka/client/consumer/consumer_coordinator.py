@@ -206,9 +206,10 @@ class ConsumerCoordinator:
             log.info("%d topics match %r", len(names), pattern.pattern)
             self._set_topics(names)
 
-    def _warn_of_missing_topics(self, deadline: Deadline) -> None:
-        """Log topics that do not exist, repeatedly: as in Java they may be created later, so `poll`
-        does not raise. With allow.auto.create.topics the lookup also creates them."""
+    def _look_up_missing_topics(self, deadline: Deadline) -> None:
+        """Look up subscribed topics without an assigned partition, and log missing ones. As in Java
+        they may be created later, so this is repeated, and `poll` does not raise. With
+        allow.auto.create.topics the lookup also creates them."""
         if time.monotonic() < self._next_lookup_s or self._pattern is not None:
             return
         creates = self._options.client.allow_auto_create_topics
@@ -235,8 +236,8 @@ class ConsumerCoordinator:
         elif missing:
             nearest = self._cluster.nearest_topics(missing, deadline)
             log.warning(
-                "group %s: %s, or not for this user (needs DESCRIBE on the topic): no topic "
-                "is read until it appears%s",
+                "group %s: %s, or not for this user (needs DESCRIBE on the topic). A missing topic "
+                "is read once it appears, and the group's other topics are read meanwhile%s",
                 self._options.group_id,
                 missing_topics_text(missing, nearest),
                 f"; {NOT_CREATED}" if creates else "",
@@ -251,7 +252,7 @@ class ConsumerCoordinator:
         self._commits.run_callbacks()
         if self._member is not None and not self._callback_depth:
             self._match_topics(lookup_deadline)
-            self._warn_of_missing_topics(lookup_deadline)
+            self._look_up_missing_topics(lookup_deadline)
             topics_are_known = self._pattern is None or self._last_match_s
             if topics_are_known and self._choose_protocol(lookup_deadline):
                 self._member.poll()

@@ -175,7 +175,8 @@ class OutcomeNotifier:
             try:
                 run_callback(*self._callbacks.popleft())
             except BaseException as error:  # SystemExit, asyncio's CancelledError
-                log.error("a delivery callback raised %r, which ends nothing in this thread", error)
+                kind = type(error).__name__
+                log.exception("a delivery callback raised %s, which has no effect here", kind)
             finally:
                 self._ran_count += 1
         self.wake()
@@ -339,9 +340,10 @@ class RecordFutures:
                     if index in done or (index == ALL and not pending_count):
                         self._mark_seen(index)
                         self.notifier.add_callbacks(self._callbacks.pop(index))
-            # Last: when all is done, the callbacks are queued.
+            # Last: a thread that sees that none is pending relies on the callbacks being queued.
             self.pending_count = pending_count
-        # After the outcome: who waits looks for it after it has become a waiter.
+        # After the outcome is set: a task adds its waiter and then checks the outcome, so either
+        # the task sees the outcome or this sees the waiter.
         if self.waiters:
             self.notifier.on_outcome(self, indexes)
 

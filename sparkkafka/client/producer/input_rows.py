@@ -113,7 +113,7 @@ def columns_of(
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return the column as this type. Arrow's cast of text to binary copies nothing."""
-    if pa.types.is_dictionary(column.type):  # cast first: Arrow decodes no views
+    if pa.types.is_dictionary(column.type):  # Arrow cannot decode one of views
         return column.dictionary.cast(kind).take(column.indices)
     return column if column.type == kind else column.cast(kind)
 

@@ -90,7 +90,7 @@ class ProducerThread:
         self._stop_deadline: Deadline | None = None
         self._ended = False  # takes no more commands
         self.is_alive = True
-        """Whether the thread runs. `Thread.is_alive` is wrong after Ctrl-C in `Thread.join`
+        """False once the thread has ended. `Thread.is_alive` is wrong after Ctrl-C in `Thread.join`
         (bpo-45274, up to Python 3.12)."""
         self._stop_reason = CLOSED
         self._fail_reason: KafkaError | None = None
@@ -502,4 +502,5 @@ def _end_all() -> None:
 
 
 atexit.register(_end_all)
+# A child has none of these threads, though their `is_alive` is True.
 os.register_at_fork(after_in_child=_running_threads.clear)

@@ -300,8 +300,8 @@ class PartitionQueue:
         self.batches.remove(batch)
 
     def on_attempt_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
-        """Keep a batch that must be sent again; `maybe_written` if this attempt may have reached
-        the log."""
+        """Count a failed attempt: the batch stays queued until it is sent again or fails.
+        `maybe_written`: this attempt may have reached the log."""
         self.on_response(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
         if self.state is QueueState.SENDING:

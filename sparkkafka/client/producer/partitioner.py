@@ -1,8 +1,8 @@
 """Chooses the partition of each record: by its key, round robin, or sticky.
 
 `Partitioner` does it for columns, `RecordPartitioner` for a Producer's records.
-`protocol.partitioning` has the rules for keys. The only wait is a metadata request, if a row names
-a partition that is not known yet.
+`protocol.partitioning` has the rules for keys. It waits only for metadata: of a topic that is
+not known yet, or if a row names a partition that is not known yet.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, run_
 from sparkkafka.protocol.partitioning import KEY_RULES, NO_PARTITION
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid, or_zero, to_numpy
 
-SCOPE = "this task"  # in which errors count rows
+ROWS_OF = "this task"  # errors say "row 7 of this task"
 _NULL_TOPIC = (
     "[KAFKA_NULL_TOPIC_IN_DATA] null topic present in the data. Use the topic option for setting a "
     "topic."
@@ -133,8 +133,8 @@ class Partitioner:
         """
         first_row = self._seen_rows
         self._seen_rows += rows.length
-        columns = rows.checked_columns(timestamp_ms, first_row, SCOPE)
-        topics, topic_of_row = rows.topic_codes(first_row, SCOPE, _NULL_TOPIC)
+        columns = rows.checked_columns(timestamp_ms, first_row, ROWS_OF)
+        topics, topic_of_row = rows.topic_codes(first_row, ROWS_OF, _NULL_TOPIC)
         self._update_counts(topics)
         partitions = None
         if rows.partitions is not None:
@@ -216,7 +216,7 @@ class Partitioner:
         raise EncodeError(
             f"partition {int(partitions[row])} of topic {name} does not exist: it has partitions 0 "
             f"to {self._counts[name] - 1} (column partition, row {first_row + row} of "
-            f"{SCOPE})"
+            f"{ROWS_OF})"
         )
 
     # --- choice ---
@@ -294,8 +294,8 @@ class Partitioner:
         return starts[:-1]
 
     def _partition_sticky(self, name: str, columns: RecordColumns) -> PartitionedRecords:
-        """Choose and sort partitions for rows that all lack key and partition: faster than in the
-        general way, since the rows stay in their order."""
+        """Choose partitions for rows that all lack key and partition. It is faster, since the rows
+        stay in their order."""
         count = self._counts[name]
         first = self._first_partition(name, count)
         starts = self._count_sticky_bytes(name, blob_offsets(columns.values).astype(np.int64))

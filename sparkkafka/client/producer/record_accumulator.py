@@ -39,8 +39,8 @@ MAX_SCALAR_RECORDS = 128
 time than columns of them."""
 
 _GROUP_BYTES = 4 << 20
-"""The maximum of batches that are encoded together. All of them stay in memory until the last is
-acknowledged."""
+"""The maximum bytes of batches that are encoded together. All of them stay in memory until the last
+is acknowledged."""
 
 _OWN_GROUP_BYTES = 256 << 10
 """Records of one partition of this size are encoded on their own, which saves a copy."""

@@ -21,8 +21,9 @@ from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaError, KafkaTimeoutError
 
 MAX_OPEN_BYTES = 2 * 2**20
-"""The maximum of a topic's records that the I/O thread takes in one step. Taking many together
-costs less for each record. This many collect only while the thread is busy."""
+"""At this size a topic's open records become ready, and the next record opens new ones. Records
+that are passed on together share the cost of each partition; this many collect only while the I/O
+thread is busy."""
 
 GATHER_S = 0.05
 """How long a caller that waits for memory lets others' records be delivered, so that it need not
@@ -33,10 +34,10 @@ class SendBuffer:
     """Records by topic that the I/O thread has not taken, and the memory of all records.
 
     `lock` guards all of it. Ctrl-C may interrupt a user's thread between any two steps. Records may
-    then be in both `open` and `ready`, or not be counted, until `take` corrects it; no record is in
-    neither. The busier the I/O thread is, the more records it takes together, and the less each of
-    them costs. `RecordAccumulator` decides how long the thread may sleep: until linger.ms is over
-    or a batch is full.
+    then be in both `open` and `ready`, or not be counted, until `take` corrects it; each record is
+    in at least one of them. The busier the I/O thread is, the more records it takes together, and
+    the less each of them costs. `RecordAccumulator` decides how long the thread may sleep: until
+    linger.ms is over or a batch is full.
     """
 
     def __init__(

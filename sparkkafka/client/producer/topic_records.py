@@ -391,7 +391,7 @@ def table_records(
                 rows = InputRows.of(part, columns)
             except pa.ArrowInvalid as error:  # a partition beyond 32 bits
                 raise EncodeError(
-                    f"row {first_row} of the table or a later one: {error}"
+                    f"column partition, row {first_row} of the table or a later one: {error}"
                 ) from error
             records = rows.checked_columns(now_ms, first_row, "the table")
             partitions = _checked_partitions(rows, first_row)

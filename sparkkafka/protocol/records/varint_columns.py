@@ -398,7 +398,8 @@ def write_words(
 
 
 def write_varints(out: Bytes, at: Ints, varints: Varints, slack_bytes: int) -> None:
-    """Write each varint at its position; one of size 0 has no bytes."""
+    """Write each varint at its position; one of size 0 writes nothing. `slack_bytes`: as for
+    `write_words`."""
     if not varints.are_values:
         write_words(out, at, varints.words, varints.sizes, varints.min_size, slack_bytes)
     elif varints.min_size:

@@ -24,7 +24,12 @@ from sparkkafka.schemas.avro.decode import ValueDecoder, cursor_of
 from sparkkafka.schemas.avro.encode import RowOf, ValueEncoder, bytes_of
 from sparkkafka.schemas.avro.schema import Node
 from sparkkafka.schemas.avro.skip import Skipper
-from sparkkafka.schemas.avro.types import arrow_type, becomes_struct, is_recursive_text, may_be_null
+from sparkkafka.schemas.avro.types import (
+    arrow_type,
+    becomes_struct,
+    holds_recursive_value,
+    may_be_null,
+)
 from sparkkafka.schemas.bounds import type_levels
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import Form, JsonEncoder, Null, form_of
@@ -79,7 +84,7 @@ class Level:
 def _form(node: Node, column_type: pa.DataType) -> Form:
     """Return how a level's values, of the Arrow type `column_type`, are written in JSON text:
     fields that are null are written, but only the member of a union that has a value."""
-    if is_recursive_text(node, column_type):
+    if holds_recursive_value(node, column_type):
         return Form(Kind.OWN_TEXT)
     if node.kind == avro.RECORD:
         return Form(

@@ -27,7 +27,7 @@ from sparkkafka.schemas.avro.defaults import default_bytes
 from sparkkafka.schemas.avro.encode import ValueEncoder
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node
 from sparkkafka.schemas.avro.skip import Skipper, skipper_of
-from sparkkafka.schemas.avro.types import becomes_struct, is_recursive_text, type_if_any
+from sparkkafka.schemas.avro.types import becomes_struct, holds_recursive_value, type_if_any
 from sparkkafka.schemas.bounds import count_steps, cut
 from sparkkafka.schemas.field_names import check_distinct, child_path, label, names_hint
 from sparkkafka.schemas.values import MemoryBudget, type_name
@@ -58,7 +58,7 @@ class DecoderCompiler:
     ) -> ValueDecoder:
         """Return a decoder of values of the writer's type, read as the reader's, to `target`."""
         count_steps()
-        if is_recursive_text(reader, target) and (
+        if holds_recursive_value(reader, target) and (
             reader.kind == avro.UNION or writer.kind != avro.UNION
         ):
             return self._compile_recursive(writer, reader, target, path)
@@ -411,7 +411,7 @@ class EncoderCompiler:
     def compile(self, node: Node, source: pa.DataType, path: str = "") -> ValueEncoder:
         """Return an encoder of values of type `source` as the Avro type `node`."""
         types = pa.types
-        if is_recursive_text(node, source):
+        if holds_recursive_value(node, source):
             return self._compile_recursive(node, source, path)
         if node.kind == avro.UNION:
             return self._compile_union(node, source, path)

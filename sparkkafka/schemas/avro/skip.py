@@ -588,11 +588,13 @@ class ItemsSkipper(Skipper):
             if not count:
                 return at
             if not self.item.min_size:
+                # Items of no bytes cost the writer nothing, so a payload may have only a number of
+                # them. A count may not fit int64.
                 row = cursor.rows_of(np.array([entry]))
                 if cursor.chunk.take_free_items(row, np.array([min(count, end + 2**32)])):
                     raise BadValueError(self.path, _too_many_reason(count))
             at = self._locate_items(cursor, at, end, count, starts)
-            if block_end not in (-1, at):
+            if block_end not in (-1, at):  # -1: the block has no size
                 raise BadValueError(self.path, _OTHER_SIZE)
 
     def _locate_items(
@@ -646,7 +648,7 @@ class ItemsSkipper(Skipper):
                 return at
             for _ in range(count):
                 at = yield self.item, at
-            if block_end not in (-1, at):
+            if block_end not in (-1, at):  # -1: the block has no size
                 raise BadValueError(self.path, _OTHER_SIZE)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
@@ -660,7 +662,7 @@ class ItemsSkipper(Skipper):
             else:
                 for _ in range(count):
                     at = skip_item(data, at, end)
-            if block_end not in (-1, at):
+            if block_end not in (-1, at):  # -1: the block has no size
                 raise BadValueError(self.path, _OTHER_SIZE)
 
 

@@ -137,10 +137,11 @@ _WIDER: Final = {
 }
 
 
-def is_recursive_text(node: Node, column_type: pa.DataType) -> bool:
-    """Whether a column of this type has the values of a recursive type as JSON text or as bytes.
+def holds_recursive_value(node: Node, column_type: pa.DataType) -> bool:
+    """Whether a string or binary column has a recursive type's values, as JSON text or as bytes.
 
-    Never for a union with a string or bytes, since a column of these has that branch's values."""
+    False for a union that does not become a struct, and for one with a branch of text or bytes:
+    such a column has that branch's values."""
     if not node.recurs:
         return False
     texts_and_bytes = (avro.STRING, avro.ENUM, avro.BYTES, avro.FIXED)
@@ -154,7 +155,7 @@ def is_recursive_text(node: Node, column_type: pa.DataType) -> bool:
 def check_target(node: Node, target: pa.DataType, path: str = "") -> None:
     """Raises OptionError, with the field, unless values of the schema's type can become `target`
     without loss."""
-    if is_recursive_text(node, target):
+    if holds_recursive_value(node, target):
         return
     if node.kind == avro.UNION and not becomes_struct(node):
         number = number_type(node)

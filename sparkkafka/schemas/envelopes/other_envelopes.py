@@ -59,7 +59,7 @@ class Form:
     def node(self, row: ConnectType, change: pa.DataType) -> ConnectType:
         """Return the type of JSON whose rows and change are of these types."""
         if self.numbers_are_text:
-            row = _as_text(row)
+            row = _with_text_columns(row)
         index = change.get_field_index("source")
         source = type_of_arrow(change.field(index).type).children if index >= 0 else {}
         sides = {self.row: row, self.old: row}
@@ -71,8 +71,8 @@ class Form:
 _LISTS: Final = frozenset({"primary_keys", "primary_key", "primary_key_columns", "pkNames"})
 
 
-def _as_text(row: ConnectType) -> ConnectType:
-    """Return a row's type with text for each column, unless it is nested."""
+def _with_text_columns(row: ConnectType) -> ConnectType:
+    """Return a row's type with text for each column that is neither nested nor binary."""
     children = {
         name: _TEXT if child.leaf is not None and not pa.types.is_binary(child.leaf) else child
         for name, child in row.children.items()

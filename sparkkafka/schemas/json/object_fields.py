@@ -131,7 +131,7 @@ def compact(texts: pa.Array) -> tuple[pa.Array, Flags]:
     must_parse: Flags = np.diff(np.searchsorted(positions(data, ord("\\")), offsets)) != 0
     if must_parse.any():
         data = np.where(np.repeat(must_parse, np.diff(offsets)), np.uint8(ord(" ")), data)
-    in_string = np.cumsum(data == ord('"'), dtype=np.uint8) & 1
+    in_string = np.cumsum(data == ord('"'), dtype=np.uint8) & 1  # after an odd number of quotes
     is_kept = (data > ord(" ")) | in_string.view(np.bool_)
     offsets -= np.searchsorted(np.flatnonzero(~is_kept), offsets)
     data, in_string = data[is_kept], in_string[is_kept]
@@ -149,11 +149,12 @@ def compact(texts: pa.Array) -> tuple[pa.Array, Flags]:
         ends = np.searchsorted(quotes, at[is_name])
         starts = quotes[ends - 2]
         keys = gather(buffers[2], starts, quotes[ends - 1] - starts)
-        # In the order of their levels, an object's names lie behind its bracket.
+        # Sorted by level, the names of an object follow its bracket: the number of brackets so far
+        # is that of the object.
         order = np.argsort(levels, kind="stable")
         counts = np.bincount(np.cumsum(is_open[order])[is_name[order]])
-        names = np.argsort(levels[is_name], kind="stable")
-        repeated = names[repeated_keys(keys.take(from_numpy(names)), counts)]
+        by_object = np.argsort(levels[is_name], kind="stable")
+        repeated = by_object[repeated_keys(keys.take(from_numpy(by_object)), counts)]
         must_parse[np.searchsorted(offsets, starts[repeated], "right") - 1] = True
     return compacted, must_parse
 

@@ -667,36 +667,37 @@ _MAX_UINT32: Final = (1 << 32) - 1
 
 def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints, Flags | None]:
     """Return the raw numbers of packed fields of a protobuf type, how many each field has, and
-    which fields are damaged (None: none), whose numbers mean nothing."""
+    which fields are damaged (None: none). The numbers of a damaged field mean nothing."""
     width = types.FIXED_WIDTH.get(types.FIELD_TYPES[kind].wire)
     if width is not None:
-        wrong = size % width != 0
+        is_damaged = size % width != 0
     else:
+        # A field whose last byte has a continuation bit ends inside a varint.
         last = data.bytes.take(at + size - 1)
-        wrong = (last >= 0x80) & (size > 0)
-    any_wrong = bool(wrong.any())
-    if any_wrong:
-        size = np.where(wrong, 0, size)
+        is_damaged = (last >= 0x80) & (size > 0)
+    any_damaged = bool(is_damaged.any())
+    if any_damaged:
+        size = np.where(is_damaged, 0, size)
     content = _gather_bytes(data, at, size)
     if width is not None:
         raw = content.view("<u8" if width == 8 else "<u4")
-        return raw, size // width, wrong if any_wrong else None
+        return raw, size // width, is_damaged if any_damaged else None
     if not len(content) or int(content.max()) < 0x80:
-        return content, size, wrong if any_wrong else None
+        return content, size, is_damaged if any_damaged else None
     is_last = content < 0x80
     stops = np.flatnonzero(is_last)  # the last byte of each varint
-    longer = None
+    is_too_long = None
     # If no two bytes with a continuation bit follow each other, no varint has more than two bytes.
     if int((content[:-1] & content[1:]).max(initial=0)) < 0x80:
         raw = _short_varints(content, stops)
     else:
         starts = np.empty_like(stops)
         starts[0], starts[1:] = 0, stops[:-1] + 1
-        raw, _, longer = read_varints(content, starts)
+        raw, _, is_too_long = read_varints(content, starts)
     counts = np.diff(offsets_of(is_last, np.int32)[offsets_of(size)])
-    if longer is not None:
-        wrong[np.repeat(np.arange(len(size)), counts)[longer]] = True
-    return raw, counts, wrong if wrong.any() else None
+    if is_too_long is not None:
+        is_damaged[np.repeat(np.arange(len(size)), counts)[is_too_long]] = True
+    return raw, counts, is_damaged if is_damaged.any() else None
 
 
 def _short_varints(content: Any, stops: Ints) -> Any:

@@ -179,7 +179,8 @@ def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
 
 
 def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) -> None:
-    """Add a field, of any cardinality, to all messages. `array`: its column."""
+    """Add a field of any cardinality to all messages. `array` is its column, `rows` are the numbers
+    of the messages' rows, for errors."""
     if field.cardinality is Cardinality.ONE:
         valid = arrow.is_valid(array) if array.null_count else None
         if valid is not None and field.required:
@@ -187,7 +188,7 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
             raise ValueRowError(row, f"field {field.path} is required, and null")
         _add_value(out, field, array, rows, valid)
         return
-    if field.joined:
+    if field.joined:  # one JSON text has the whole list or map
         array = _split_json_texts(field, array, rows)
     if field.cardinality is Cardinality.MAP:
         array = _as_list(array)
@@ -200,10 +201,10 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
         return
     if elements.null_count:
         index = int(np.flatnonzero(~arrow.is_valid(elements))[0])
-        in_list = index - int(offsets[np.searchsorted(offsets, index, "right") - 1])
+        position = index - int(offsets[np.searchsorted(offsets, index, "right") - 1])
         raise ValueRowError(
             int(element_rows[index]),
-            f"field {field.path}: element {in_list} is null, which a repeated field cannot have",
+            f"field {field.path}: element {position} is null, which a repeated field cannot have",
         )
     if field.packed:
         content = _regroup(_pack(field, _raw_numbers(field, elements, element_rows)), offsets)

@@ -106,11 +106,15 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
             value = _typed_field(formats.value, options, formats, registry, topics)
             key = _key_field(options, formats, registry, topics)
             schema = changes_schema(value, key, PINS_KEY, list(_added_columns(formats)))
-            if formats.value.infer:
+            inferred = ["valueSchema"] * formats.value.infer
+            if key is not None and formats.key.infer:
+                inferred.append("keySchema")
+            if inferred:
                 log.warning(
-                    "valueSchema=infer: by a sample of the records, the columns are %s. Fields "
-                    "that the sample lacks are not read: name these columns, or better types, in "
+                    "%s=infer: by a sample of the records, the columns are %s. Fields that the "
+                    "sample lacks are not read: name these columns, or better types, in "
                     ".schema(…), so that all runs use them",
+                    " and ".join(inferred),
                     ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema),
                 )
         else:

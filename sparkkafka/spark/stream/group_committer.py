@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_MS = 10_000
-"""How long one commit may delay Spark's other listeners."""
+"""How long one commit may delay Spark's other listeners, and the program's exit."""
 
 
 def commit_to_group(
@@ -64,7 +64,8 @@ def commit_to_group(
 
 
 def wait_for_listeners(spark: SparkSession) -> None:
-    """Wait until Spark's listeners have received all events, if the session still exists."""
+    """At the program's exit: wait until Spark's listeners have received all events, at most
+    COMMIT_TIMEOUT_MS. A failure is only logged."""
     try:
         context = spark._jsparkSession.sparkContext()
         if not context.isStopped():

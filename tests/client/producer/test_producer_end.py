@@ -110,7 +110,7 @@ def test_a_callback_ends_nothing_whatever_it_raises(
         producer.send("t", b"0").add_callback(fail)
         producer.flush(WAIT_S)
         assert producer.send("t", b"1").result(WAIT_S).offset == 1
-    assert f"a delivery callback raised {kind.__name__}()" in caplog.text
+    assert f"a delivery callback raised {kind.__name__}," in caplog.text
 
 
 def test_the_reason_may_be_in_records_of_another_call() -> None:
