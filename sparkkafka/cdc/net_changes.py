@@ -231,13 +231,13 @@ class Changes:
         # A tombstone without a position may still be after the last change that has one.
         is_newer = newer("tombstone_sequence", "sequence")
         is_after = f"tombstone_sequence <> sequence AND {is_newer}"
-        deleted_by_tombstone = F.expr(f"coalesce({is_after}, false)")
+        deleted_by_tombstone = F.col("deleted_by_tombstone")
         net = (
             self._ordered()
             .groupBy(*self._key_names)
             .agg(*(value.alias(name) for name, value in aggregates.items()))
-            .withColumn("deleted_by_tombstone", deleted_by_tombstone)
-            .withColumn("row", F.when(~F.col("deleted_by_tombstone"), F.col("last.row")))
+            .withColumn("deleted_by_tombstone", F.expr(f"coalesce({is_after}, false)"))
+            .withColumn("row", F.when(~deleted_by_tombstone, F.col("last.row")))
         )
         if filled:
             # A value of a row that was deleted since is not that of the row inserted later.
@@ -251,7 +251,7 @@ class Changes:
                     .otherwise(0)
                 ),
             )
-            lacks = ~F.col("deleted_by_tombstone") & (F.size("last.unsent") > 0)
+            lacks = ~deleted_by_tombstone & (F.size("last.unsent") > 0)
             net = net.withColumn("earlier", F.when(lacks, earlier))
         found, values = [], {}
         for name in filled:
@@ -261,7 +261,6 @@ class Changes:
             found.append(F.when(having.isNotNull(), F.lit(name)))
         columns = self._columns(values)
         missing = _without(F.col("last.unsent"), found)
-        deleted_by_tombstone = F.col("deleted_by_tombstone")
         if with_change:
             change = F.when(deleted_by_tombstone, F.col("tombstone_change")).otherwise(
                 F.col("last.change")

@@ -305,14 +305,14 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         buffer = self._buffer
         if buffer.used_bytes + buffer.io_bytes > self._drain_bytes or self._client._closed:
             self._bind()
-            await self._once_free(partial(self._check_room, self._half_bytes))
+            await self._once_free(partial(self._check_memory, self._half_bytes))
         self._drain_count += 1
         if self._drain_count >= DRAINS_PER_TURN:
             self._drain_count = 0
             await asyncio.sleep(0)
 
-    def _check_room(self, size_bytes: int) -> None:
-        """Raises KafkaTimeoutError if there is no room for `size_bytes`."""
+    def _check_memory(self, size_bytes: int) -> None:
+        """Raises KafkaTimeoutError if `size_bytes` exceed the free memory."""
         with self._client._lock:
             self._client._wait_for_memory(size_bytes)
 

@@ -247,9 +247,8 @@ class RecordFutures:
     def __init__(self, topic: str, notifier: OutcomeNotifier) -> None:
         self.notifier = notifier
         self.pending_count = -1  # records without an outcome; -1 before `begin`
-        self.numbers: Indexes | list[int] = range(
-            0
-        )  # in the series or table that the records come from
+        # In the series or table that the records come from.
+        self.numbers: Indexes | list[int] = range(0)
         self.topic = topic
         self.times_ms: NDArray[np.int64]
         self._offsets: NDArray[np.int64] | None = None

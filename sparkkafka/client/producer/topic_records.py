@@ -389,7 +389,7 @@ def table_records(
         for part in _table_parts(batch, max_bytes):
             try:
                 rows = InputRows.of(part, columns)
-            except pa.ArrowInvalid as error:  # a partition beyond 32 bits
+            except pa.ArrowInvalid as error:  # only of a partition beyond 32 bits: types fit
                 raise EncodeError(
                     f"column partition, row {first_row} of the table or a later one: {error}"
                 ) from error

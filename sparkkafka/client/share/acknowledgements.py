@@ -2,8 +2,7 @@
 
 A member acquires ranges of offsets, for a time. Some offsets in them have no record (markers, what
 compaction removed): they are acknowledged as gaps. In implicit mode `ShareConsumer.poll` accepts
-the records of the last poll. (Java's ShareInFlightBatch and
-Acknowledgements.)
+the records of the last poll. (Java's ShareInFlightBatch and Acknowledgements.)
 """
 
 from __future__ import annotations

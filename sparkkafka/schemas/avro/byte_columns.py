@@ -188,7 +188,7 @@ class Slice(NamedTuple):
     """At most _MAX_WORDS words."""
     front: Words | None = None
 
-    def place(self, begin: int, count: int) -> tuple[NDArray[Any], Any, Any]:
+    def locate(self, begin: int, count: int) -> tuple[NDArray[Any], Any, Any]:
         """Return the bytes of all rows, and where each row's bytes start and end if those of all
         rows are at `begin`."""
         if isinstance(self.column, Blobs):
@@ -203,7 +203,7 @@ class Slice(NamedTuple):
             return data.view(np.uint8), starts, starts + words.sizes
         # Half of the words end, and the others begin, at the middle of a row of up to 32 bytes.
         half = len(self.column) // 2
-        before, behind = self.column[:half], self.column[half:]
+        before, after = self.column[:half], self.column[half:]
         data = np.empty((count, len(self.column)), np.uint64)
         last = before[-1].words << (_BITS - before[-1].bits)
         if half == 2:
@@ -211,15 +211,15 @@ class Slice(NamedTuple):
             data[:, 0] = first << (_BITS - before[1].bits)
             last |= first >> before[1].bits
         data[:, half - 1] = last
-        first = behind[0].words
-        if len(behind) == 2:
-            data[:, half + 1] = behind[1].words >> (_BITS - behind[0].bits)
-            first = first | (behind[1].words << behind[0].bits)
+        first = after[0].words
+        if len(after) == 2:
+            data[:, half + 1] = after[1].words >> (_BITS - after[0].bits)
+            first = first | (after[1].words << after[0].bits)
         data[:, half] = first
         middle = np.arange(begin, begin + data.nbytes, data.strides[0], dtype=np.int32)
         middle += np.int32(half * _MAX_WORD)
         starts = middle - sum(words.sizes for words in before)
-        return data.view(np.uint8).ravel(), starts, middle + sum(words.sizes for words in behind)
+        return data.view(np.uint8).ravel(), starts, middle + sum(words.sizes for words in after)
 
 
 def _slices_of(columns: Sequence[Words | Blobs], count: int) -> list[Slice] | None:
@@ -254,7 +254,7 @@ def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
     parts: list[NDArray[Any]] = [np.zeros(_MAX_WORD, np.uint8)]
     begin = _MAX_WORD
     for index, piece in enumerate(slices):
-        data, starts, ends = piece.place(begin, count)
+        data, starts, ends = piece.locate(begin, count)
         bounds[:, index, 0] = starts - piece.front.sizes if piece.front else starts
         bounds[:, index, 1] = ends
         begin += len(data)

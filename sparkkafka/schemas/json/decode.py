@@ -707,9 +707,8 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
 
 class ReadError(Exception):
     """pyarrow's reader could not read all texts. `message`: its own; `row`: the one at which it
-    stopped, if known; `is_unknown_field`: it
-    stopped at a field that the type lacks; `is_syntax`: at what is not JSON; `field`: the outermost
-    one that could not be converted to its type, if known."""
+    stopped, if known; `is_unknown_field`: it stopped at a field that the type lacks; `is_syntax`:
+    at what is not JSON; `field`: the outermost one that could not be converted, if known."""
 
     def __init__(self, message: str = "", field: str | None = None) -> None:
         super().__init__("not all texts could be read")

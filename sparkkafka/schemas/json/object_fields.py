@@ -114,9 +114,9 @@ def other_fields(
     found = []
     for low, high, piece in _pieces(data, offsets):
         flags = {name: is_misfit[low:high] for name, is_misfit in misfits.items()}
-        texts, *places, is_struct, is_unclear = piece.others(known, structs, flags)
-        places = [column + offsets[low] for column in places]
-        found.append((texts + low, *places, is_struct, is_unclear))
+        texts, *columns, is_struct, is_unclear = piece.others(known, structs, flags)
+        columns = [column + offsets[low] for column in columns]
+        found.append((texts + low, *columns, is_struct, is_unclear))
     return OtherFields(*map(np.concatenate, zip(*found, strict=True)))
 
 

@@ -106,10 +106,11 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
             value = _typed_field(formats.value, options, formats, registry, topics)
             key = _key_field(options, formats, registry, topics)
             schema = changes_schema(value, key, PINS_KEY, list(_added_columns(formats)))
-            inferred = ["valueSchema"] * formats.value.infer
-            if key is not None and formats.key.infer:
-                inferred.append("keySchema")
-            if inferred:
+            infers = {
+                "valueSchema": formats.value.infer,
+                "keySchema": key is not None and formats.key.infer,
+            }
+            if inferred := [name for name, is_inferred in infers.items() if is_inferred]:
                 log.warning(
                     "%s=infer: by a sample of the records, the columns are %s. Fields that the "
                     "sample lacks are not read: name these columns, or better types, in "

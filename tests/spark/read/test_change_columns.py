@@ -152,6 +152,18 @@ def test_records_without_a_schema_need_the_columns(
     assert re.search(r"the columns are .*id bigint, .*change struct<op:string,.*offset:", warning)
 
 
+def test_inferred_keys_are_warned_of_too(topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    topics.put(TOPIC, [json.dumps(payload("c", None, ROWS[0])).encode()], keys=[b'{"id": 1}'])
+    row = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    sides = {"before": row, "after": row, "op": {"type": "string"}}
+    schema = json.dumps({"type": "object", "properties": sides})
+    options = topics.json_changes(TOPIC, valueSchema=schema, keyFormat="json", keySchema="infer")
+    KafkaDataSource(options).schema()
+    [warning] = [text for text in caplog.messages if "infer" in text]
+    assert warning.startswith("keySchema=infer: ")
+    assert "key:struct<id:bigint>" in warning
+
+
 def test_a_column_is_added_in_the_middle(topics: Topics) -> None:
     wider = [*COLUMNS, connect_field("zip", "string")]
     topics.put(
