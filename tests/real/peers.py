@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import confluent_kafka
 import kafka
 
+from sparkkafka.client import Admin
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import UnsupportedVersionError
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.messages import FetchPartition, FetchRequest, FetchTopic
 from sparkkafka.protocol.records.batches import split_batches
 from tests.support.options import parse_client_options, parse_fetch_options
+from tests.support.waiting import wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAIT_S = 30.0
@@ -111,7 +115,10 @@ def confluent_transaction(
 def confluent_read(
     bootstrap: str, topic: str, partitions: int = 1, isolation: str = "read_uncommitted"
 ) -> list[Row]:
-    """Everything in the topic up to the end offsets of now, ordered by partition and offset."""
+    """Everything in the topic up to the end offsets of now, ordered by partition and offset; with
+    read_committed all transactions that are committed now."""
+    if isolation == "read_committed":
+        wait_for_markers(bootstrap)
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -148,6 +155,16 @@ def confluent_read(
     finally:
         consumer.close()
     return sorted(rows, key=lambda row: row[:2])
+
+
+def wait_for_markers(bootstrap: str) -> None:
+    """Wait until each decided transaction has its markers: brokers answer EndTxn before they write
+    them, and until then a reader's last stable offset is where the transaction begins."""
+    with Admin({"bootstrap.servers": bootstrap}) as admin, suppress(UnsupportedVersionError):
+        wait_until(
+            lambda: not admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]),
+            "markers are written",
+        )
 
 
 def _confluent_row(message: Any) -> Row:
