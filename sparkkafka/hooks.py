@@ -72,5 +72,7 @@ def _call(hook: Callable[..., object] | None, name: str, broker: str, *more: obj
         return
     try:
         hook(broker, *more)
-    except (Exception, SystemExit):  # SystemExit would end a thread of the client
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # SystemExit or asyncio's CancelledError would end a client's thread
         log.warning("%s: the hook %s failed; the client continues", broker, name, exc_info=True)

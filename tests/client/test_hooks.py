@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 import socket
@@ -89,7 +90,7 @@ def test_a_hook_that_fails_harms_nobody(
     fake_cluster: FakeCluster, server: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*recorded: object) -> None:
-        raise ValueError("mine")
+        raise asyncio.CancelledError("mine")
 
     settings = {"bootstrap.servers": server, name: fail}
     caplog.set_level(logging.WARNING, "sparkkafka.hooks")

@@ -504,9 +504,11 @@ def _call_user_function(settings: OAuthSettings, deadline: Deadline, once: bool)
         name = getattr(callback, "__name__", type(callback).__name__)
     try:
         token, result_type = _parse_callback_result(callback())
-    except (Exception, SystemExit) as error:
-        # SystemExit would end a thread that connects without a message. The error's text is left
-        # out: it might contain a secret.
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # SystemExit or asyncio's CancelledError would end a client's thread. The error's text is
+        # left out: it might contain a secret.
         raise AuthenticationError(
             f"the callable {name}, which returns OAuth tokens, raised {type(error).__name__}"
         ) from error

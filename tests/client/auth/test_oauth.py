@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -680,11 +680,12 @@ def test_callables_that_do_not_do() -> None:
     assert "is not callable" in failure(callback(f"{__name__}:CRLF"), OptionError)
 
 
-def test_a_callable_that_ends_the_program_does_not() -> None:
+@pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError])
+def test_a_callable_that_ends_the_program_does_not(kind: type[BaseException]) -> None:
     def leaves() -> str:
-        sys.exit("hush")
+        raise kind("hush")
 
-    assert "raised SystemExit" in failure(callback(leaves), AuthenticationError, frames=False)
+    assert f"raised {kind.__name__}" in failure(callback(leaves), AuthenticationError, frames=False)
 
 
 def test_a_module_that_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
