@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -457,9 +458,9 @@ class RecordPartitioner:
                     f"{topic}: it must be a whole number from 0 to {count - 1}"
                 )
             except BaseException as failure:  # SystemExit and the like end nothing in this thread
+                text = traceback.format_exception_only(failure)[0].strip()  # str() may fail, too
                 error = OptionError(
-                    f"the callable partitioner.class failed for a record of topic {topic}: "
-                    f"{type(failure).__name__}: {failure}"
+                    f"the callable partitioner.class failed for a record of topic {topic}: {text}"
                 )
                 error.__cause__ = failure
             partitions[index] = _FAILED_PARTITION
