@@ -88,9 +88,11 @@ def full_type(node: ConnectType) -> pa.DataType:
     after = node.children.get("after", node.children.get("before"))
     if after is None or "op" not in node.children:
         names = ", ".join(node.children) or "no fields"
+        is_flat = any(name.startswith("__") for name in node.children)
+        hint = ". If the connector uses ExtractNewRecordState, set envelope=debezium-flat"
         raise SchemaError(
             f"the schema is not one of Debezium's envelopes, which have op and after: "
-            f"it has {names}"
+            f"it has {names}{hint if is_flat else ''}"
         )
     _check_row(after)
     source = node.children.get("source")
@@ -135,9 +137,8 @@ def node_of_target(target: pa.DataType, row: ConnectType) -> ConnectType:
     if change.get_field_index("source") >= 0:
         source = change.field("source").type
     known = {field.name: field for field in source}
-    for name in _POSITION_FIELDS:
-        is_number = name in ("lsn", "pos", "row", "event_serial_no", "ord", "ts_ms")
-        known.setdefault(name, pa.field(name, pa.int64() if is_number else pa.string()))
+    for name in _POSITION_FIELDS:  # numbers can be read as text, not all texts as numbers
+        known.setdefault(name, pa.field(name, pa.int64() if name == "ts_ms" else pa.string()))
     others = type_of_arrow(
         pa.struct(
             [
@@ -436,14 +437,9 @@ def position(source: pa.Array | None, count: int) -> pa.Array:
         file = pc.utf8_lpad(number, 20, "0")
         row = pc.coalesce(padded("row", 10), scalar("0" * 10))
         candidates.append(joined(file, padded("pos", 20), row))
-    if "change_lsn" in fields or "commit_lsn" in fields:  # SQL Server, Db2
-        lsn = pc.coalesce(
-            *(
-                fields[name].cast(pa.string())
-                for name in ("change_lsn", "commit_lsn")
-                if name in fields
-            )
-        )
+    if "change_lsn" in fields or "commit_lsn" in fields:  # SQL Server, Db2; Informix's are numbers
+        names = ("change_lsn", "commit_lsn")
+        lsn = pc.coalesce(*(padded(name, 20) for name in names if name in fields))
         serial = pc.coalesce(padded("event_serial_no", 10), scalar("0" * 10))
         candidates.append(joined(lsn, serial))
     candidates.append(padded("scn", 20))  # Oracle

@@ -91,7 +91,7 @@ def sample_type(
         infer = format_module.infer
         found = other_envelopes.sample_type(form, samples, keys, infer, infers=infers)
         return pa.list_(pa.field("element", found)) if found and form.has_lists else found
-    node: connect_types.ConnectType | None = None
+    node = other = None  # `other`: what is no envelope
     payloads: list[bytes] = []
     prefix = b"\0"  # of the last sample
     for sample in samples:
@@ -101,14 +101,20 @@ def sample_type(
         if parts is None:
             payloads.append(sample)
             continue
+        if parts.schema == b"null":
+            payloads += [parts.payload] if parts.payload.startswith(b"{") else []
+            continue
         prefix = parts.prefix
-        with suppress(SchemaError):  # the record is bad, or a tombstone
+        with suppress(SchemaError):  # the record is bad
             found = connect_types.type_of_connect_schema(json.loads(parts.schema))
             is_flat = envelope.form == DEBEZIUM_FLAT
             if found.name.startswith("io.debezium."):  # a heartbeat's, or a transaction's
                 continue
+            other = found
             if not envelope.unwraps or is_flat or "op" in found.children:
                 node = found if node is None else _merge(node, found)
+    if node is None and other is not None:
+        return _type_of(envelope, other)  # raises SchemaError
     if node is None:
         if not infers or not payloads:
             return None
@@ -246,7 +252,7 @@ class _EnvelopeDecoder:
         reasons = dict(
             zip(decoded.bad_rows.tolist(), map(_with_hint, decoded.reasons), strict=True)
         )
-        bad_rows = semantic_types.BadRows(budget=budget)
+        bad_rows = semantic_types.BadRows(budget=budget, payloads=payloads)
         if self._envelope.unwraps:
             values = self._unwrap(decoded.values, payloads, bad_rows)
         else:
@@ -274,7 +280,7 @@ class _EnvelopeDecoder:
         node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:
             wanted = other_envelopes.flat_node(node)
-            values, node = other_envelopes.flat(values, wanted, texts), wanted
+            values, node = other_envelopes.flat(values, wanted, texts, bad_rows), wanted
         if form is None:
             placeholder = self._envelope.placeholder
             return debezium.unwrap(
@@ -521,6 +527,9 @@ def _split(text: bytes) -> _Parts | None:
     """Return the parts of a text as Connect's JsonConverter writes it; None for another text."""
     first = _FIRST.match(text)
     middle = None if first is None else _end_of_value(text, first.end())
+    if first and first[1] == b"payload" and text[middle:].strip(b" \t\r\n") == b"}":
+        payload = text[first.end() : middle]  # the schema was cut off; a value has fields
+        return _Parts(b"", b"null", payload, False) if payload.startswith(b"{") else None
     second = None if middle is None else _SECOND.match(text, middle)
     end = None if second is None else _end_of_value(text, second.end())
     if first is None or second is None or end is None or first[1] == second[1]:

@@ -311,7 +311,12 @@ def flat_wire(node: ConnectType) -> ConnectType:
     return ConnectType(children=children)
 
 
-def flat(values: pa.Array, wanted: ConnectType, payloads: pa.Array | None) -> pa.Array:
+_ENVELOPE: Final = r'(?s)^\s*\{\s*"(before|after|source|op)"\s*:.*"op"\s*:\s*"[crudtm]"'
+
+
+def flat(
+    values: pa.Array, wanted: ConnectType, payloads: pa.Array | None, bad_rows: BadRows
+) -> pa.Array:
     """Return flattened rows as Debezium's envelopes of the type `wanted`. `payloads`: the texts, if
     they are JSON of which some may be other records of Debezium: those have no op."""
     count, valid = len(values), is_valid(values)
@@ -336,9 +341,11 @@ def flat(values: pa.Array, wanted: ConnectType, payloads: pa.Array | None) -> pa
         for part in (child("__op"), *parts):
             if part is not None:
                 is_empty &= ~is_valid(part)
-        is_row = valid & ~np.logical_or.reduce(
-            [*debezium.other_records(payloads, is_empty).values()]
-        )
+        others = debezium.other_records(payloads, is_empty)
+        is_row = valid & ~np.logical_or.reduce([*others.values()])
+        is_envelope = is_empty & is_row & flags_of(pc.match_substring_regex(payloads, _ENVELOPE))
+        reason = "this is an envelope of Debezium, not a flattened row: set envelope=debezium"
+        bad_rows.add(np.arange(count), is_envelope, "op", reason)
     rows = struct_of(row.wire, count, valid, parts)
     children: dict[str, pa.Array] = {"op": _where(op, is_row), "before": rows, "after": rows}
     for name in ("ts_ms", "ts_us"):

@@ -12,6 +12,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -162,10 +163,12 @@ def _is_day_or_instant(kind: pa.DataType) -> bool:
 
 @dataclass
 class BadRows:
-    """Why rows are bad, by row. `budget`: for values that are much larger than their bytes."""
+    """Why rows are bad, by row. `budget`: for values that are much larger than their bytes;
+    `payloads`: the bytes of all rows."""
 
     reasons: dict[int, str] = field(default_factory=dict)
     budget: MemoryBudget | None = None
+    payloads: pa.Array | None = None
 
     def add(self, rows: Ints, flags: Flags, path: str, reason: str) -> None:
         """Add the rows of values for which `flags` is true. `rows`: the row of each value."""
@@ -196,6 +199,8 @@ def convert(
     lacks are null."""
     if _is_plain(node, target):
         return as_type(values, target)
+    if node.name == DECIMAL and node.is_base64 and pa.types.is_string(values.type):
+        return _json_decimal(values, node, target, context)
     if node.name in _CONVERSIONS or node.is_base64:
         values = _without_base64(values, node, context)
         if node.name in _CONVERSIONS:
@@ -364,6 +369,30 @@ def _without_base64(values: pa.Array, node: ConnectType, context: FieldContext) 
     context.fail(bad, "the text is not base64")
     lengths = np.where(valid, sizes // 4 * 3 - pads, -1)
     return gather(pa.py_buffer(out.reshape(-1)), offsets[:-1] // 4 * 3, lengths)
+
+
+def _json_decimal(
+    values: pa.Array, node: ConnectType, target: pa.DataType, context: FieldContext
+) -> pa.Array:
+    """Connect's Decimal in JSON: bytes in base64, or a number (decimal.format=NUMERIC)."""
+    is_number = _json_numbers(values, context)
+    texts = without(values, is_number) if is_number.any() else values
+    decoded = _cast(_decimal(_without_base64(texts, node, context), node, context), target, context)
+    if not is_number.any():
+        return decoded
+    numbers = _cast(without(values, ~is_number), target, context)
+    return pc.if_else(from_numpy(is_number), numbers, decoded)
+
+
+def _json_numbers(texts: pa.Array, context: FieldContext) -> Flags:
+    """Return which texts are numbers in the payload, without quotes. Base64 can be all digits."""
+    found = flags_of(pc.match_substring_regex(texts, r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$"))
+    payloads = context.bad_rows.payloads
+    if payloads is not None and found.any():
+        rows = payloads.take(from_numpy(context.rows[found]))
+        name = re.escape(json.dumps(context.path.rpartition(".")[2], ensure_ascii=False))
+        found[found] = flags_of(pc.match_substring_regex(rows, rf"{name}\s*:\s*-?\d"))
+    return found
 
 
 def _decimal(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:

@@ -139,10 +139,12 @@ def split_columns(
         columns.append(ReadColumn(field.name, arrow_type=arrow_type, metadata=metadata))
     if not row:
         raise OptionError(f"the schema has no column of the table: name one, or {_ENVELOPE_HINT}")
-    if [field.name for field in row] == ["value"] and pa.types.is_struct(row[0].type):
+    is_value = [field.name for field in row] == ["value"] and pa.types.is_struct(row[0].type)
+    if is_value and CHANGE not in schema.names:
         raise OptionError(
             "the schema has a struct 'value' instead of the columns of the table: name these, as "
-            f"'id int, city string', or {_ENVELOPE_HINT}"
+            f"'id int, city string', or {_ENVELOPE_HINT}. If it is the table's only column, also "
+            "name a field of change, as 'change struct<op string>'"
         )
     value = pa.struct(
         [("row", pa.struct(row)), ("change", pa.struct(own or [pa.field("kind", pa.string())]))]

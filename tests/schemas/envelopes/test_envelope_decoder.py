@@ -148,6 +148,8 @@ def test_a_time_of_golden_gate(text: str, ts_ms: int | None) -> None:
         ("debezium-flat", b'{"status": "BEGIN", "id": 1, "ts_ms": 5}', "row"),
         ("debezium-flat", b'{"op": "m", "source": {}, "message": {}}', "message"),
         ("debezium-flat", b'{"op": "m", "__op": "u"}', "row"),
+        ("debezium-flat", b'{"before": null, "after": {"id": 1}, "op": "c"}', None),
+        ("debezium-flat", b'{"source": "s", "op": "sell"}', "row"),
     ],
 )
 def test_a_row_is_no_other_record_of_debezium(form: str, text: bytes, kind: str | None) -> None:

@@ -351,6 +351,52 @@ def test_numbers_that_json_has_as_text() -> None:
     assert decoded.reasons == ("field d: 'x' is not of type double",)
 
 
+def test_decimals_that_json_has_as_numbers() -> None:
+    """JsonConverter with decimal.format=NUMERIC. A base64 text can be all digits."""
+    parameters = {"scale": "2", "connect.decimal.precision": "10"}
+    price = connect_field("price", "bytes", f"{CONNECT}Decimal", **parameters)
+    whole = connect_field("whole", "bytes", f"{CONNECT}Decimal", scale="0")
+    values = [(123.45, 1234), (-7, None), (None, "1234"), ("MDk=", 10**20), (1e9, 5)]
+    schema = connect_envelope([connect_field("id", "int64"), price, whole])
+    texts = [
+        with_schema(schema, payload("c", None, {"id": 1, "price": price, "whole": whole}))
+        for price, whole in values
+    ]
+    target = sample_type(json_format, ENVELOPE, texts, [], infers=False)
+    assert target is not None
+    decoded = decoder(json_format, ENVELOPE, Schema("json", ""), None, target).decode(
+        pa.array(texts, pa.binary())
+    )
+    rows = [
+        row and (row["row"]["price"], row["row"]["whole"]) for row in decoded.values.to_pylist()
+    ]
+    expected = [("123.45", "1234"), ("-7.00", None), (None, "-2658824"), ("123.45", "1" + "0" * 20)]
+    assert rows == [
+        *(tuple(text and Decimal(text) for text in pair) for pair in expected),
+        None,
+    ]
+    assert decoded.reasons == ("field price: '1000000000.0' is not of type decimal(10,2)",)
+
+
+def test_a_map_whose_keys_are_numbers_is_the_text_of_its_pairs() -> None:
+    """As in pgvector's SparseVector: Connect writes pairs."""
+    pairs = {"type": "map", "keys": {"type": "int16"}, "values": {"type": "double"}}
+    vector = connect_field("v", "struct", f"{DATA}SparseVector")
+    vector |= {"fields": [connect_field("dimensions", "int16"), {**pairs, "field": "vector"}]}
+    text = with_schema(
+        connect_envelope([vector]),
+        payload("c", None, {"v": {"dimensions": 9, "vector": [[1, 0.5], [7, 2.5]]}}),
+    )
+    target = sample_type(json_format, ENVELOPE, [text], [], infers=False)
+    assert target is not None
+    [row] = (
+        decoder(json_format, ENVELOPE, Schema("json", ""), None, target)
+        .decode(pa.array([text], pa.binary()))
+        .values.to_pylist()
+    )
+    assert row["row"]["v"] == {"dimensions": 9, "vector": "[[1,0.5],[7,2.5]]"}
+
+
 def test_avro_decimals_of_unknown_precision() -> None:
     """Confluent's converter writes a precision of 64 if Connect does not know it."""
     cash = ("bytes", f"{CONNECT}Decimal", {"scale": 2, "precision": 64, "logicalType": "decimal"})

@@ -128,6 +128,43 @@ def test_a_schema_names_some_columns_without_any_in_the_records(topics: Topics) 
     assert all(row["id"] is None for row in rows[1:])
 
 
+def test_the_position_of_each_connector(topics: Topics) -> None:
+    """Without a schema; Debezium's docs show SQL Server's serial number as text."""
+    lsn = "00000027:00000758:0003"
+    sources: list[tuple[dict[str, Any], str]] = [
+        ({"lsn": 24_023_128}, f"{24_023_128:020}"),
+        ({"file": "mysql-bin.000003", "pos": 154, "row": 1}, f"{3:020}:{154:020}:{1:010}"),
+        ({"change_lsn": None, "commit_lsn": lsn, "event_serial_no": None}, f"{lsn}:{0:010}"),
+        ({"change_lsn": lsn, "commit_lsn": "z", "event_serial_no": "2"}, f"{lsn}:{2:010}"),
+        ({"change_lsn": "99999", "commit_lsn": "1000000"}, f"{99_999:020}:{0:010}"),  # Informix
+        ({"scn": "2122185"}, f"{2_122_185:020}"),
+    ]
+    topics.put(
+        TOPIC,
+        [
+            json.dumps({"op": "c", "after": {"id": 1}, "source": source}).encode()
+            for source, _ in sources
+        ],
+    )
+    schema = struct(id=LongType(), change=struct(position=StringType()))
+    rows = topics.read(topics.json_changes(TOPIC), schema)
+    assert [row["change"]["position"] for row in rows] == [position for _, position in sources]
+
+
+def test_a_table_whose_only_column_is_named_value(topics: Topics) -> None:
+    topics.put(TOPIC, [json.dumps(payload("c", None, {"value": {"a": 1}})).encode()])
+    schema = struct(value=struct(a=LongType()), change=struct(op=StringType()))
+    rows = topics.read(topics.json_changes(TOPIC), schema)
+    assert rows == [{"value": {"a": 1}, "change": {"op": "c"}}]
+
+
+def test_a_flattened_row_is_no_envelope(topics: Topics) -> None:
+    schema = {"type": "struct", "fields": [COLUMNS[0], connect_field("__op", "string")]}
+    topics.put(TOPIC, [with_schema(schema, {"id": 1, "__op": "c"})])
+    with pytest.raises(SchemaError, match=r"it has id, __op.* set envelope=debezium-flat"):
+        KafkaDataSource(topics.json_changes(TOPIC)).schema()
+
+
 def test_a_comment_names_the_semantic_type_of_a_column(topics: Topics) -> None:
     row = {"id": 1, "at": 1_700_000_000_123_456, "price": "MDk="}
     topics.put(TOPIC, [json.dumps(payload("c", None, row)).encode()])
@@ -423,6 +460,7 @@ def test_envelope_columns_needs_an_envelope(topics: Topics) -> None:
         (StructType().add("id", LongType(), False), "cannot be NOT NULL"),
         (struct(change=struct(op=StringType())), "no column of the table"),
         (struct(value=struct(row=struct(id=LongType()))), "'value' instead of the columns"),
+        (struct(value=struct(a=LongType())), "also name a field of change"),
         (
             struct(id=LongType(), change=struct(what=LongType())),
             "change.what, which does not exist",
