@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 import pyarrow as pa
 
 from sparkkafka.client.aio.worker import AsyncClient, SyncClient, Worker, awaited
-from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer
+from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer, SingleThreadGuard
 from sparkkafka.client.consumer.record import Record, Records
 from sparkkafka.client.deadline import Deadline, seconds_of
 from sparkkafka.client.metrics import Metrics
@@ -36,6 +36,8 @@ UNLIMITED_S = 1e8
 
 
 class _PollingClient(SyncClient, Protocol):
+    _guard: SingleThreadGuard
+
     def wakeup(self) -> None: ...
 
     def metrics(self) -> Metrics: ...
@@ -50,6 +52,7 @@ class _AsyncPollingClient(AsyncClient[C]):
     def __init__(self, client: C, undo_poll: Callable[[], None]) -> None:
         """`undo_poll` lets the next poll return the records of the last one."""
         super().__init__(client)
+        client._guard.what = type(self).__name__
         self._undo_poll = undo_poll
         self._has_wakeup = False
 

@@ -771,7 +771,7 @@ class SingleThreadGuard:
 
     def __init__(self, what: str) -> None:
         """`what` is the name of the client's class."""
-        self._what = what
+        self.what = what
         # Ctrl-C may leave it locked, but by this thread, which may lock it again.
         self._lock = threading.RLock()
         self._process_id = os.getpid()
@@ -785,15 +785,15 @@ class SingleThreadGuard:
 
     def __enter__(self) -> None:
         if self.is_closed:
-            raise ConsumerStateError(f"this {self._what} is closed")
+            raise ConsumerStateError(f"this {self.what} is closed")
         if self.is_unusable:
             raise ConsumerStateError(
-                f"this {self._what} was made before a fork, and its connections are the parent "
-                f"process's: make a {self._what} in each process"
+                f"this {self.what} was made before a fork, and its connections are the parent "
+                f"process's: make a {self.what} in each process"
             )
         if not self._lock.acquire(blocking=False):
             raise ConsumerStateError(
-                f"this {self._what} is in use by another thread, and it is made for one at a time: "
+                f"this {self.what} is in use by another thread, and it is made for one at a time: "
                 "give each thread its own, or hold a lock around every call. Only wakeup() may "
                 "be called meanwhile"
             )

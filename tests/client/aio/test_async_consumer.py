@@ -553,7 +553,7 @@ def test_after_close_the_error_is_that_of_the_consumer(filled: FakeCluster) -> N
         await source.close()
         await source.close()
         for call in (source.poll(0), source.commit(), source.assignment()):
-            with pytest.raises(ConsumerStateError, match="this Consumer is closed"):
+            with pytest.raises(ConsumerStateError, match="this AsyncConsumer is closed"):
                 await call
         with pytest.raises(ConsumerStateError, match="nothing to read"):
             async with consumer(filled) as other:
