@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -38,9 +39,13 @@ class InputRows(NamedTuple):
     timestamps: pa.Array | None = None  # microseconds since 1970, int64
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, columns: InputColumns) -> InputRows:
+    def of(cls, batch: pa.RecordBatch, columns: InputColumns, first_row: int = 0) -> InputRows:
         """Cast an Arrow batch to the types that the protocol needs; `columns` says where in it each
-        column is."""
+        column is.
+
+        Raises EncodeError for a partition or timestamp that the type cannot hold, with the row's
+        number in the table: `first_row` is that of the batch's first one.
+        """
         return cls(
             length=batch.num_rows,
             keys=None if columns.key is None else _cast(batch.column(columns.key), pa.binary()),
@@ -57,11 +62,13 @@ class InputRows(NamedTuple):
             partitions=(
                 None
                 if columns.partition is None
-                else _cast(batch.column(columns.partition), pa.int32())
+                else _cast_numbers(
+                    batch.column(columns.partition), pa.int32(), "partition", first_row
+                )
             ),
             timestamps=None
             if columns.timestamp is None
-            else _cast_timestamps(batch.column(columns.timestamp)),
+            else _cast_timestamps(batch.column(columns.timestamp), first_row),
         )
 
     @property
@@ -126,12 +133,28 @@ def _cast_headers(column: pa.Array) -> pa.Array:
     return column if column.type == _HEADERS else column.cast(_HEADERS)
 
 
-def _cast_timestamps(column: pa.Array) -> pa.Array:
-    """Return timestamps as microseconds since 1970 UTC, int64."""
+def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
+    """Return timestamps as microseconds since 1970 UTC, int64. Raises as `_cast_numbers`."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = pa.timestamp("us", column.type.tz)
-    return column.cast(kind, safe=False).cast(pa.int64())  # the same moment, whatever the zone
+    if column.type.unit == "ns":  # which Arrow rounds only if it also lets longer units overflow
+        column = column.cast(kind, safe=False)
+    # The same moment, whatever the zone.
+    return _cast_numbers(column, kind, "timestamp", first_row).cast(pa.int64())
+
+
+def _cast_numbers(column: pa.Array, kind: pa.DataType, name: str, first_row: int) -> pa.Array:
+    """As `_cast`. Raises EncodeError for a number that the type cannot hold."""
+    try:
+        return _cast(column, kind)
+    except pa.ArrowInvalid as error:
+        row = first_row
+        with suppress(pa.ArrowInvalid):
+            for value in column:
+                value.cast(kind)
+                row += 1
+        raise EncodeError(f"column {name}, row {row} of the table: {error}") from error
 
 
 def row_times_ms(rows: InputRows, now_ms: int, first_row: int, table: str) -> NDArray[np.int64]:

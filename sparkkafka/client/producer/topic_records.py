@@ -387,12 +387,7 @@ def table_records(
     first_row = 0
     for batch in source.to_batches():
         for part in _table_parts(batch, max_bytes):
-            try:
-                rows = InputRows.of(part, columns)
-            except pa.ArrowInvalid as error:  # only of a partition beyond 32 bits: types fit
-                raise EncodeError(
-                    f"column partition, row {first_row} of the table or a later one: {error}"
-                ) from error
+            rows = InputRows.of(part, columns, first_row)
             records = rows.checked_columns(now_ms, first_row, "the table")
             partitions = _checked_partitions(rows, first_row)
             topics, topic_of_row = _checked_topics(rows, first_row)

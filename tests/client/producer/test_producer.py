@@ -973,6 +973,9 @@ def test_a_large_table_goes_in_pieces(fake_cluster: FakeCluster) -> None:
     assert sorted(map(int, all_values(fake_cluster, "t", 3))) == list(range(count))
 
 
+SECONDS = pa.timestamp("s")
+
+
 @pytest.mark.parametrize(
     ("columns", "error", "words"),
     [
@@ -986,7 +989,16 @@ def test_a_large_table_goes_in_pieces(fake_cluster: FakeCluster) -> None:
             r"no topic: the column is null \(row 1 of the table\)",
         ),
         ({"value": [b""], "topic": ["t"], "partition": [-1]}, EncodeError, "counted from 0"),
-        ({"value": [b""], "topic": ["t"], "partition": [1 << 40]}, EncodeError, "row 0 of the"),
+        (
+            {"value": [b""] * 3, "topic": ["t"] * 3, "partition": [0, 1, 1 << 40]},
+            EncodeError,
+            "column partition, row 2 of the table: .*1099511627776",
+        ),
+        (
+            {"value": [b""] * 2, "topic": ["t"] * 2, "timestamp": pa.array([1, 10**15], SECONDS)},
+            EncodeError,
+            "column timestamp, row 1 of the table: .*1000000000000000",
+        ),
         ({"value": [bytes(3_000)], "topic": ["t"]}, ProduceError, "row 0 of the table"),
     ],
 )
