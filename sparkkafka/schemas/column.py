@@ -537,7 +537,8 @@ class ColumnEncoder:
     def encode_values(
         self, values: pa.Array, headers: pa.Array | None
     ) -> tuple[pa.Array, pa.Array | None]:
-        """As `encode`, but raises ValueRowError."""
+        """Encode values: (payloads, headers). Raises ValueRowError for a value that the schema does
+        not allow."""
         plan = self.plan
         if self._encoder is None or self._encoder[0] != values.type:
             made = format_module(plan.format).encoder(

@@ -212,8 +212,8 @@ def _make_plan(
 def _check_latest_rules(
     registry: RegistryClient, formats: FormatOptions, column: ColumnFormat, subject: str
 ) -> None:
-    """As `_check_rules` for the subject's latest version: rows of an older version, or of a new one
-    without rules, would be in plain text beside its encrypted rows."""
+    """Raises SchemaError if rules of the subject's latest version encrypt values: rows of a version
+    without rules would be in plain text beside the encrypted ones."""
     try:
         contract = registry.contract(subject)
     except RegistryError as error:
@@ -391,7 +391,8 @@ def record_name(schema: Schema) -> str:
 
 
 def _avro_name(parsed: Any) -> str:
-    """As `record_name`, for the JSON of an Avro schema."""
+    """Return the full name of an Avro schema's JSON, the type's for a primitive; "" if it has
+    none."""
     if isinstance(parsed, str):
         return parsed
     if not isinstance(parsed, dict):

@@ -144,7 +144,7 @@ def unframe_column(
 
 
 def _unframe(payloads: pa.Array, headers: pa.Array | None, column: str, framing: str) -> Unframed:
-    """As `unframe_column`; payloads stay compressed."""
+    """Group the payloads of a column by the schema that wrote them; payloads stay compressed."""
     unframer = Unframer(payloads, column, with_indexes=False)
     left = is_valid(payloads).copy()
     parts = []
@@ -298,7 +298,8 @@ def _frames_of(heads: pa.Array, bodies: Ints, parse: Parse) -> Frames:
 
 
 def _parse_or_advise(parse: Parse, framing: str, column: str, head: bytes) -> WriterId | str:
-    """As `parse`; the reason names the option."""
+    """Return the schema id in a frame, or why it has none, with the option that chose the
+    framing."""
     found = parse(head)
     return found if isinstance(found, WriterId) else f"{found} ({column}Framing={framing})"
 

@@ -471,7 +471,8 @@ class Consumer(arguments.ClientBase):
             return self._loop.poll_records(seconds_of(timeout_s))
 
     def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
-        """As `poll`, but as an Arrow table (`record.RECORD_SCHEMA`): many times faster.
+        """Return the next records as an Arrow table (`record.RECORD_SCHEMA`), many times faster
+        than `poll`, which says what both raise.
 
         Returns all records that have arrived, at most `max_records`; max.poll.records is ignored.
         """

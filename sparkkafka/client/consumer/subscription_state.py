@@ -264,8 +264,8 @@ class PartitionState:
     def take_columns(
         self, count: int | None, deadline: Deadline
     ) -> tuple[DecodedRecords, int] | None:
-        """As `take_rows`, but as columns, with the offset after them. `count` None: all records
-        that were decoded together."""
+        """Return up to `count` records as columns, and the offset after them; None if none are
+        decoded before the deadline. `count` None: all records that were decoded together."""
         records = self._current_records(deadline)
         if records is None:
             return None
@@ -357,7 +357,7 @@ class SubscriptionState:
         return self._states.get(tp)
 
     def state(self, tp: TopicPartition) -> PartitionState:
-        """As `get`, but raises ConsumerStateError for a partition that is not assigned."""
+        """Return the state of a partition. Raises ConsumerStateError if it is not assigned."""
         found = self._states.get(tp)
         if found is None:
             raise ConsumerStateError(

@@ -940,7 +940,8 @@ class TopicWatch:
 
 
 def _read_subscription_of(member: JoinGroupResponseMember) -> MemberSubscription:
-    """As `read_subscription`, with the member's id in the error."""
+    """Decode the subscription in a member's metadata. Raises DecodeError, which names the
+    member."""
     try:
         return read_subscription(member.metadata, member.group_instance_id)
     except DecodeError as error:

@@ -129,7 +129,7 @@ class FetchOffsets(OffsetsHandler):
 
 
 class _FetchIfAny(FetchOffsets):
-    """As `FetchOffsets`, with None also for a group that does not exist."""
+    """Fetches the offset of each partition, None if the group has none or does not exist."""
 
     empty_codes = NO_GROUP
 
@@ -165,8 +165,8 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
 
 
 class _FetchAllOrFail(FetchAllOffsets):
-    """As `FetchAllOffsets`, but fails if one offset has an error: the response may lack others of
-    the same transaction."""
+    """Fetches all offsets of each group. An error of one offset fails the group, since the response
+    may lack other offsets of the same transaction."""
 
     empty_codes = NO_GROUP
 
@@ -458,7 +458,8 @@ def fetch_committed_with_metadata(
     *,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """As `fetch_committed`, with the metadata and leader epoch of each offset."""
+    """Fetch a group's committed offsets with their metadata and leader epochs; partitions without a
+    committed offset are left out. Waits and raises as `fetch_committed`."""
     what = f"looking up the offsets of group {group_id!r}"
     handler, lookup = _FetchIfAny(group_id), coordinator_of(cluster, group_id)
     found = call_all(cluster, partitions, handler, lookup, deadline, what)

@@ -210,8 +210,8 @@ class MemberThread(ABC):
             self._close_signal.cut_sockets()
 
     def stop_in_background(self) -> None:
-        """As `stop`, for a member that was dropped without `close`. Waits for nothing and takes no
-        lock, as the garbage collector calls it."""
+        """End the thread of a member that was dropped without `close`, and leave the group. The
+        garbage collector calls this, so it neither waits nor takes a lock."""
         if self._stopping is None:
             self._stopping = Deadline(MIN_LEAVE_MS), True
             self._waker.wake()
@@ -311,7 +311,7 @@ class MemberThread(ABC):
         return self.backoff.next_ms() / 1000
 
     def retry_heartbeat_later(self, error: KafkaError) -> float:
-        """As `retry_later`, for a heartbeat."""
+        """Log a heartbeat's error and schedule its retry; return the seconds until then."""
         wait_s = self.retry_later(error, "a heartbeat")
         self.next_heartbeat_s = time.monotonic() + wait_s
         return wait_s

@@ -159,7 +159,8 @@ class OutcomeNotifier:
     def wait_for_callbacks(
         self, done: Callable[[], bool], deadline: Deadline | None, what: str
     ) -> bool:
-        """As `wait`, then until the callbacks of all records that are done have run."""
+        """Wait until `done` returns True and the callbacks of all completed records have run;
+        return False after the deadline. Raises as `wait`."""
         if not self.wait(done, deadline, what):
             return False
         queued = self._queued_count
@@ -646,7 +647,8 @@ class TableDelivery:
         return ranges
 
     def add_callback(self, callback: Callable[[TableDelivery], object]) -> None:
-        """As `Delivery.add_callback`, once all records are done."""
+        """Call `callback(delivery)` once all records are done: in the producer's I/O thread, so it
+        must be quick and must not wait; immediately if they are done already."""
         check_callback(callback)
         pending_parts = [len(self._parts)]
 

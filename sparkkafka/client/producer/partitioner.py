@@ -152,9 +152,9 @@ class Partitioner:
         partitions: NDArray[np.int64] | None,
         count: int,
     ) -> PartitionedRecords:
-        """As `partition_rows`, for records of one topic that were checked, which has `count`
-        partitions. `partitions` has the partition that each record names, or NO_PARTITION; None if
-        no record names one."""
+        """Sort checked records of one topic, which has `count` partitions, by partition.
+        `partitions` has the partition that each record names, or NO_PARTITION; None if no record
+        names one."""
         self._counts[topic] = count
         return self._partition([topic], None, partitions, columns)
 
@@ -371,7 +371,7 @@ class RecordPartitioner:
         return self._partition_columns(records)
 
     def _partition_columns(self, records: TopicRecords) -> Iterator[AppendedRun]:
-        """As `partition`, as columns."""
+        """Choose the partitions of all records together, with a few operations on columns."""
         count = self._count(records.topic)
         columns, partitions = records.take_columns()
         indexes: Indexes = range(len(columns.timestamps_ms))
@@ -406,7 +406,7 @@ class RecordPartitioner:
         return not partitions or max(partitions) < self._count(records.topic)
 
     def _partition_fields(self, records: AppendedRecords) -> Iterator[AppendedRun]:
-        """As `partition`, one by one."""
+        """Choose the partitions one record at a time."""
         topic, count = records.topic, self._count(records.topic)
         named, records.partitions = records.partitions, {}
         fields = records.take_fields()

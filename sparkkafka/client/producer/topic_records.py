@@ -307,7 +307,8 @@ def _value_records(
     options: ProducerOptions,
     max_bytes: int,
 ) -> list[AppendedRecords]:
-    """As `series_records`, for values of one topic and partition: in a few steps for all."""
+    """Check values for one topic and partition, all together, and return them in parts of about
+    `max_bytes`. Raises ProduceError for a record that is too large."""
     sizes = np.array([0 if value is None else len(value) for value in values], np.int64)
     sizes += MAX_RECORD_OVERHEAD
     is_too_large = sizes > max_record_bytes(options)

@@ -260,7 +260,8 @@ class ShareConsumer(arguments.ClientBase):
         offset: int,
         kind: acknowledgements.AcknowledgeType = acknowledgements.AcknowledgeType.ACCEPT,
     ) -> None:
-        """As `acknowledge`, for the record at this offset."""
+        """Acknowledge the record of the last poll at this offset, for example one that could not be
+        decoded. For share.acknowledgement.mode=explicit."""
         with self._guard:
             if self._options.acknowledgement_mode != "explicit":
                 raise errors.ConsumerStateError(

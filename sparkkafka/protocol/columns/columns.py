@@ -210,7 +210,8 @@ class Grid(NamedTuple):
     parts: list[GridRows]
 
     def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
-        """As `Spans.take`, but for all rows twice as fast."""
+        """Copy the rows to `keep` (None: all, which takes half as long as with `Spans`) out of
+        `data` into an Arrow binary array."""
         if keep is not None:
             return self._to_spans().take(data, keep)
         if self.length < 0:

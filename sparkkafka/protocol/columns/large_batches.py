@@ -165,7 +165,8 @@ class _LargeRecord:
             raise self._damaged("its fields do not fit into it") from None
 
     def _decode(self) -> Iterator[DecodedRecords]:
-        """As `decode`, but raises DamageError and BadVarintError for some damage."""
+        """Yield empty chunks, then the record if it is selected. Raises CorruptRecordError, and
+        DamageError or BadVarintError, which `decode` turns into one."""
         batch, progress = self._batch, self._progress
         start_offset, end_offset, columns, times_ms = self._selection
         length, prefix_bytes = self._payload.read_varint()

@@ -213,7 +213,8 @@ class Reader:
         return self._count(self._length(self.int32(), 4), element_size)
 
     def nullable_array_length(self, element_size: int = 1) -> int | None:
-        """As `array_length`; None for null."""
+        """Read the number of elements of an array, None for null; each takes `element_size` bytes
+        or more."""
         count = self._nullable_length(self.int32(), 4)
         return None if count is None else self._count(count, element_size)
 

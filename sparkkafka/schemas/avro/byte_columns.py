@@ -246,8 +246,9 @@ def _slices_of(columns: Sequence[Words | Blobs], count: int) -> list[Slice] | No
 
 
 def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
-    """As `join`. All columns are laid side by side, and Arrow copies slices of them in the order of
-    rows. A slice begins as many bytes early as its word has, which is written there afterwards."""
+    """Return the bytes of `count` rows as a binary array: all columns are laid side by side, and
+    Arrow copies slices of them in the order of rows. A slice that has a word before it begins that
+    many bytes early; the word is written there afterwards."""
     per_row = len(slices)
     offsets = np.empty(2 * count * per_row + 2, np.int32)
     bounds = offsets[1:-1].reshape(count, per_row, 2)

@@ -203,7 +203,7 @@ class Cursor:
         self._deactivate(entries)
 
     def fail_one(self, entry: int, error: BadValueError) -> None:
-        """As `fail`, for one entry."""
+        """Mark the row of one entry as bad, and the entry as inactive."""
         mask: Flags = np.zeros(len(self), np.bool_)
         mask[entry] = True
         self.fail(mask, error.path, error.reason)

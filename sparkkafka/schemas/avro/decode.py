@@ -146,8 +146,8 @@ class ValueDecoder:
         raise NotImplementedError
 
     def read_where(self, cursor: Cursor, mask: Flags) -> pa.Array:
-        """As `read`, of only the entries in the mask. The others do not move; their values mean
-        nothing."""
+        """Read one value of each entry in the mask. The other entries do not move, and their values
+        are undefined."""
         failures = cursor.chunk.failures
         inner = cursor.where(mask)
         values = self.read(inner)

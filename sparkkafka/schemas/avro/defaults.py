@@ -67,7 +67,7 @@ def _encode(node: Node, value: Any, path: str) -> bytes:
 
 
 def _encode_record(node: Node, value: dict[str, Any], path: str) -> bytes:
-    """As `_encode`, for a record: a field that the value lacks has its own default."""
+    """Encode a record; fields that `value` lacks get their own defaults. Raises _MismatchError."""
     encoded = []
     for field in node.fields:
         own = value.get(field.name, field.default)

@@ -57,7 +57,7 @@ class AvroEncoder:
         self._source = source
 
     def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
-        """As `Encoder.encode`; large_binary if there are more than 2 GiB."""
+        """Return the payload of each value, after `prefix`: binary, or large_binary above 2 GiB."""
         if values.type != self._source:
             raise OptionError(
                 f"the column is {type_name(values.type)}, but it was {type_name(self._source)} "
@@ -131,7 +131,7 @@ class ValueEncoder:
         return [blobs_of(_spread(join(columns, len(rows)), valid))]
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
-        """As `encode`, for values that are not null."""
+        """Return the bytes of values that are not null."""
         raise NotImplementedError
 
     def refuse(self, bad: Flags, row_of: RowOf, reason: str | Callable[[int], str]) -> None:

@@ -80,7 +80,8 @@ class Skipper:
         raise NotImplementedError
 
     def walk(self, data: bytes, at: int, end: int) -> Walk:
-        """As `skip_one`, for a recursive type: the caller skips recursive parts (see `Walk`)."""
+        """Skip one value of a recursive type without NumPy; the caller skips recursive parts (see
+        `Walk`)."""
         raise NotImplementedError
 
 
@@ -429,7 +430,8 @@ class ItemsSkipper(Skipper):
 
     @staticmethod
     def _move_entries(cursor: Cursor, entries: Ints, inner: Cursor) -> None:
-        """As `cursor.update`, without a copy if these are all of its entries."""
+        """Move these entries of the cursor to the positions of `inner`, without a copy if they are
+        all."""
         if len(entries) < len(cursor):
             cursor.update(entries, inner)
         else:

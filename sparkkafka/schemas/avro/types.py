@@ -190,7 +190,8 @@ def check_target(node: Node, target: pa.DataType, path: str = "") -> None:
 
 
 def _check_field(node: Node, field: pa.Field, may_be_null: bool, path: str) -> None:
-    """As `check_target`, for a field of the requested type, which may be NOT NULL."""
+    """Raises OptionError unless the schema's values fit a requested field, which may be NOT
+    NULL."""
     if may_be_null and not field.nullable:
         raise OptionError(
             f"{label(path)} of the requested schema cannot be NOT NULL: it may be null in the Avro "
@@ -302,7 +303,7 @@ def _avro_type(source: pa.DataType, name: str, namespace: str, path: str) -> Any
 
 
 def _field_type(field: pa.Field, name: str, namespace: str, path: str) -> Any:
-    """As `_avro_type`; a union with null if the field may be null."""
+    """Return the JSON of a field's type: a union with null if the field may be null."""
     avro_type = _avro_type(field.type, name, namespace, path)
     return [avro_type, avro.NULL] if field.nullable and avro_type != avro.NULL else avro_type
 

@@ -271,7 +271,8 @@ def _full_name(name: str, namespace: str) -> str:
 def _of_avro(
     node: Any, arrow_type: pa.DataType, namespace: str, named: Mapping[str, Any]
 ) -> ConnectType:
-    """As `type_of_schema`, for a part of an Avro schema."""
+    """Return the Connect type of a part of an Avro schema, whose values are of `arrow_type`.
+    `named` has the schema's named types."""
     if isinstance(node, list):
         branches = [branch for branch in node if branch != "null"]
         if len(branches) != 1:
@@ -311,7 +312,7 @@ def _of_avro(
 
 
 def _of_json_schema(node: Any, arrow_type: pa.DataType) -> ConnectType:
-    """As `type_of_schema`, for a part of a JSON Schema as Confluent's JsonSchemaConverter writes
+    """Return the Connect type of a part of a JSON Schema, as Confluent's JsonSchemaConverter writes
     it: without references."""
     made = type_of_arrow(arrow_type)
     if not isinstance(node, dict):

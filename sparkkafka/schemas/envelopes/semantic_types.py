@@ -630,7 +630,7 @@ PLACEHOLDER: Final = Placeholder()
 
 
 def is_unavailable(value: Any) -> bool:
-    """As `find_placeholders`, of one value, whatever its type."""
+    """Whether a value is Debezium's placeholder for an unavailable one, in any of its forms."""
     if isinstance(value, list):
         return value == list(PLACEHOLDER.bytes) or (len(value) == 1 and is_unavailable(value[0]))
     if isinstance(value, Mapping):

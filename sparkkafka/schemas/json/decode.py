@@ -294,7 +294,9 @@ class _Batch:
         return columns
 
     def _read_separate_field(self, name: str, values: Spans, doubtful: Flags) -> pa.Array:
-        """As `_read_separate_fields`, for one field. `values`: its values."""
+        """Return the column of one separate field, null for doubtful rows. `values` are the
+        positions of its values. Rows with a value that cannot be read without its row become
+        doubtful."""
         field = self._decoder.separate_fields[name]
         texts = gather(pa.py_buffer(self.data), values.starts, values.ends - values.starts)
         column = pa.nulls(0, field.node.type)

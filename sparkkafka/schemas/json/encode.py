@@ -164,7 +164,8 @@ def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) 
 def _form_with_item(
     kind: Kind, source: pa.DataType, shape: Shape | None, path: str, null: Null
 ) -> Form:
-    """As `_make_form`, for a list or map (`kind`)."""
+    """Return how a list or map (`kind`) is written by a schema of this shape; None: by the type
+    only."""
     is_map = kind == Kind.MAP
     item_type = source.item_type if is_map else source.value_type
     item_path = f"{path}{{}}" if is_map else f"{path}[]"

@@ -137,8 +137,8 @@ class Normalizer:
                     raise
 
     def _rest_of_fitting(self, node: Node, value: Any, misfits: Collection[str] = ()) -> Any:
-        """As `_rest_of`, for a value that fits its node: only fields that its type lacks are
-        left, and `misfits`."""
+        """Return what no field takes of a value that fits its node: the fields that its type lacks,
+        and `misfits`."""
         if value is None:
             return NOTHING
         if node.kind is _LIST:
@@ -241,7 +241,7 @@ def item_bytes(root: Node) -> int:
 
 
 def _largest_item(node: Node) -> int:
-    """As `item_bytes`, whatever the proportion."""
+    """Return the maximum of the bytes that an item of any array or map takes in columns."""
     size = max(map(_largest_item, node.children.values()), default=0)
     if node.kind in (_LIST, _MAP):
         size = max(size, bytes_per_value(node.item.type))

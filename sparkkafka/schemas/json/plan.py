@@ -99,7 +99,7 @@ def _node(target: pa.DataType, shape: schema.Shape | None, path: str) -> Node:
 
 
 def _struct_node(target: pa.DataType, shape: schema.Shape | None, path: str) -> Node:
-    """As `_node`, for a struct."""
+    """Return the node that reads a struct from a schema of this shape; None: from any value."""
     if shape is not None and shape.kind not in (schema.Kind.STRUCT, schema.Kind.MAP):
         raise _type_error(target, shape, path)
     check_distinct(target, path)
@@ -115,7 +115,7 @@ def _struct_node(target: pa.DataType, shape: schema.Shape | None, path: str) -> 
 
 
 def _map_node(target: pa.DataType, shape: schema.Shape | None, path: str) -> Node:
-    """As `_node`, for a map."""
+    """Return the node that reads a map from a schema of this shape; None: from any value."""
     if not pa.types.is_string(target.key_type):
         raise OptionError(
             f"{label(path)}: a JSON object has strings as keys, not {type_name(target.key_type)}"

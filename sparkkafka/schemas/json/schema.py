@@ -424,7 +424,7 @@ def type_of(subschema: Subschema) -> pa.DataType:
 
 
 def _full_type(shape: Shape) -> pa.DataType:
-    """As `type_of`, for a shape."""
+    """Return the type that all fields of a shape become. It is only compared with others."""
     if shape.kind == Kind.STRUCT:
         return pa.struct([(name, type_of(below)) for name, below in shape.children.items()])
     if shape.kind == Kind.LIST:
@@ -731,7 +731,7 @@ def _schema_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
 
 
 def _schema_of_field(column: pa.Field, path: str) -> dict[str, Any]:
-    """As `_schema_of_type`, with null if the field may be null."""
+    """Return the JSON Schema of a field, which allows null if the field does."""
     node = _schema_of_type(column.type, path)
     if not column.nullable or node == _SCHEMAS[Kind.NULL]:
         return node

@@ -174,7 +174,7 @@ def library() -> Any:
 
 
 def _compile(schema: Schema) -> bytes:
-    """As `descriptor_set`, without the cache."""
+    """Return a serialized FileDescriptorSet of the schema and its imports. Raises SchemaError."""
     if schema.text.startswith(_SET_PREFIX):
         return _from_base64(schema.text.removeprefix(_SET_PREFIX))
     files = {name: text for name, text in _referenced(schema)}

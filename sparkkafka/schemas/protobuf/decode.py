@@ -504,8 +504,8 @@ class _MessageColumns:
     def _merge_messages(
         self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
     ) -> pa.Array:
-        """As `_decode_single_message`, if a message has the field several times: each is a part of
-        the field's message, which the runtime merges in the same way."""
+        """Return a field that a message may have several times: the runtime merges these parts into
+        one message, and so does this."""
         messages: Any = tokens.messages
         having = np.arange(self.count) if present is None else np.flatnonzero(present)
         order = np.argsort(messages, kind="stable")

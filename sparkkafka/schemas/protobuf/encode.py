@@ -394,7 +394,7 @@ def _misfit_error(field: Field, row: Any, value: Any) -> ValueRowError:
 
 
 def _raw_floats(field: Field, array: pa.Array) -> Any:
-    """As `_raw_numbers`, for float and double."""
+    """Return float or double as it is written: uint32 or uint64, 0 for null."""
     dtype = np.float64 if pa.types.is_float64(array.type) else np.float32
     values = np.zeros(0, dtype)
     if len(array):

@@ -139,8 +139,8 @@ def explain(payload: bytes, descriptor: Any) -> str | None:
 def _explain(
     data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
 ) -> str | None:
-    """As `explain`, for the message from `at` to `end`, which is `depth` levels deep in the field
-    `path` ("" for the outermost)."""
+    """Return what is wrong first in the message from `at` to `end`, None if nothing is found. It is
+    nested `depth` levels deep, in the field `path` ("" for the outermost)."""
     while at < end:
         start = at
         try:

@@ -39,7 +39,8 @@ class Client(ForeignClient):
         return self._by("globalIds", schema_id, f"the schema with global id {schema_id}", format)
 
     def by_content_id(self, content_id: int, format: str | None = None) -> Schema:
-        """As `by_id`, for a content id."""
+        """Return the schema with this content id, cached. Raises RegistryError, with status 404 if
+        there is none."""
         return self._by(
             "contentIds", content_id, f"the schema with content id {content_id}", format
         )
@@ -55,7 +56,7 @@ class Client(ForeignClient):
         return self._version_at(subject, path, format)
 
     def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
-        """As `latest`, for this version."""
+        """Return this version of the artifact. Raises RegistryError with code 40401 without one."""
         path = f"/versions/{version}" + ("" if self._is_v3 else "/meta")
         return self._version_at(subject, path, format)
 

@@ -46,7 +46,7 @@ class Client(ForeignClient):
         return self.version(subject, versions[-1], format)
 
     def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
-        """As `latest`, for this version."""
+        """Return this version of the schema. Raises RegistryError with code 40401 without one."""
         what = f"schema {subject!r} version {version}"
         path = f"{self._path(subject)}/versions/{version}{_QUERY}"
         limit = self._deadline()

@@ -333,7 +333,8 @@ class RegistryClient:
         return RegisteredSchema(subject, schema_id, found.version, found.guid, schema)
 
     def _request_version(self, subject: str, version: str, format: str | None) -> RegisteredSchema:
-        """As `version`; `version` may be "latest"."""
+        """Request a version of a subject; `version` may be "latest". Raises RegistryError, which
+        names the versions that exist."""
         deadline = self._deadline()
         what = f"subject {subject!r}" + ("" if version == "latest" else f" version {version}")
         try:
@@ -550,7 +551,9 @@ class _ReferenceResolver:
     def _follow(
         self, reference: Reference, schema_format: str, path: tuple[tuple[str, int], ...]
     ) -> tuple[Schema, int]:
-        """As `_walk`, for the schema of a reference, which must have the same format."""
+        """Return the schema of a reference, which must have the same format, and the number of
+        schemas in its tree. `path`: the subjects and versions that lead to it. Raises
+        SchemaError."""
         key = reference.subject, reference.version
         name = f"subject {self._redactor.redact(reference.subject)!r} version {reference.version}"
         if key in path:

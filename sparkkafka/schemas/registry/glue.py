@@ -79,7 +79,7 @@ class Client(ForeignClient):
         return self._version(subject, {"LatestVersion": True}, format)
 
     def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
-        """As `latest`, for this version."""
+        """Return this version of the schema. Raises RegistryError with code 40401 without one."""
         return self._version(subject, {"VersionNumber": version}, format)
 
     def versions(self, subject: str) -> tuple[int, ...]:
@@ -210,7 +210,8 @@ class Client(ForeignClient):
     def _call_subject(
         self, subject: str, method: str, deadline: Deadline, **arguments: Any
     ) -> dict[str, Any]:
-        """As `_call`, about a schema."""
+        """Return Glue's response about a schema; a failure that may pass is retried. A schema that
+        does not exist is a RegistryError with code 40401."""
         try:
             return self._call(f"schema {subject!r}", method, deadline, **arguments)
         except errors.RegistryError as error:

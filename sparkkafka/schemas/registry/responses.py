@@ -81,7 +81,7 @@ def _encodings(secrets: list[Secret]) -> tuple[Secret, ...]:
 
 
 def _encodings_of_one(secret: Secret) -> list[Secret]:
-    """As `_encodings`, for one secret, in any order."""
+    """Return all forms in which a response may repeat this secret."""
 
     def in_base64(alphabet: bytes) -> Secret:
         text = secret.reveal().encode("utf-8", "replace")

@@ -495,7 +495,8 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
 def _change_columns(
     schema: StructType, options: ReadOptions, formats: FormatOptions
 ) -> tuple[ReadColumn, ...]:
-    """As `typed_columns`, for envelope.columns=row."""
+    """Return the columns of changes (envelope.columns=row) that a schema names. Raises OptionError,
+    SchemaError, RegistryError."""
     if options.filter_pushdown:
         raise OptionError(
             "option filterPushdown has no effect with envelope.columns=row, whose columns are not "
