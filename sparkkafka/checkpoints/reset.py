@@ -508,11 +508,11 @@ def _checked_offsets(
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yield the offsets with earliest and latest replaced. Raises OptionError for an offset that
     the partition does not have."""
-    for tp, given in sorted(explicit.items()):
+    for tp, requested in sorted(explicit.items()):
         if tp not in ends.latest:
             raise errors.OptionError(f"there is no partition {tp}")
         first, end = ends.earliest[tp], ends.latest[tp]
-        offset = {EARLIEST_OFFSET: first, LATEST_OFFSET: end}.get(given, given)
+        offset = {EARLIEST_OFFSET: first, LATEST_OFFSET: end}.get(requested, requested)
         if not first <= offset <= end:
             raise errors.OptionError(
                 f"partition {tp} has no offset {offset}: it has {first} to {end}"

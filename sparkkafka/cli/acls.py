@@ -165,11 +165,11 @@ def list_acls(
     """List all ACLs, or those that match these options."""
     filters = matching.filters(about.resources())
     with commands.session_of(context).admin() as admin:
-        found = _matching_acls(admin, filters)
+        bindings = _matching_acls(admin, filters)
     if as_json:
-        print_json([asdict(binding) for binding in found])
+        print_json([asdict(binding) for binding in bindings])
     else:
-        _print_acls(found, empty="no ACLs")
+        _print_acls(bindings, empty="no ACLs")
 
 
 @app.command()
@@ -281,17 +281,17 @@ def delete(
     if all_acls != matches_all:
         raise OptionError("say which: --topic, --principal, …, or else --all")
     with commands.session_of(context).admin() as admin:
-        found = _matching_acls(admin, filters)
+        bindings = _matching_acls(admin, filters)
         if dry_run:
-            _print_changed(found, "deleted", executed=False, as_json=as_json)
+            _print_changed(bindings, "deleted", executed=False, as_json=as_json)
             return
-        if not found:
+        if not bindings:
             raise KafkaError(f"there is nothing to delete: {some(filters)} match nothing")
-        question = f"Delete {counted(len(found), 'ACL')} ({some(found)})?"
+        question = f"Delete {counted(len(bindings), 'ACL')} ({some(bindings)})?"
         commands.confirm(question, yes, admin)
         # Exactly those that were shown, even if others have been created meanwhile.
-        results = admin.delete_acls([binding.to_filter() for binding in found])
-    deleted = [binding for binding in found if binding.to_filter() not in results.errors]
+        results = admin.delete_acls([binding.to_filter() for binding in bindings])
+    deleted = [binding for binding in bindings if binding.to_filter() not in results.errors]
     _print_changed(deleted, "deleted", executed=True, as_json=as_json)
     commands.fail_each(results.errors.values())
 

@@ -81,13 +81,13 @@ class BoundedAdmin(Admin):
         from sparkkafka.checkpoints.against_kafka import holds_decisions  # few verbs need it
 
         with self._call(timeout_s) as (cluster, deadline):
-            found = fetch_offsets_of_groups(cluster, groups, deadline)
+            offsets_by_group = fetch_offsets_of_groups(cluster, groups, deadline)
         offsets: dict[str, dict[TopicPartition, int] | KafkaError] = {
             group: {tp: row.offset for tp, row in rows.items()}
-            for group, rows in found.values_by_item.items()
+            for group, rows in offsets_by_group.values_by_item.items()
             if not holds_decisions(group, (row.metadata for row in rows.values()))
         }
-        return Results({**offsets, **found.errors})
+        return Results({**offsets, **offsets_by_group.errors})
 
     def with_nearest_topics(self, errors: Mapping[str, KafkaError]) -> dict[str, KafkaError]:
         """Return the errors by topic, as `describe_topic` raises them."""

@@ -53,8 +53,8 @@ class Change:
     @property
     def source(self) -> Mapping[str, Any]:
         """What the envelope says of the source; empty if it says nothing."""
-        found = (self.value or {}).get("source")
-        return found if isinstance(found, Mapping) else {}
+        source = (self.value or {}).get("source")
+        return source if isinstance(source, Mapping) else {}
 
     @property
     def unavailable(self) -> list[str]:

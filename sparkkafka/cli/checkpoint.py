@@ -308,8 +308,8 @@ def diff_batches(
         before = earlier[-1]
     for batch in (before, after):
         if batch not in checkpoint.planned:
-            kept = f"{checkpoint.planned[0]} to {checkpoint.planned[-1]}"
-            raise OptionError(f"{checkpoint.location} has no batch {batch}; it has {kept}")
+            existing = f"{checkpoint.planned[0]} to {checkpoint.planned[-1]}"
+            raise OptionError(f"{checkpoint.location} has no batch {batch}; it has {existing}")
     old, new = checkpoint.plan(before), checkpoint.plan(after)
     sources: list[dict[str, Any]] = [
         {

@@ -295,11 +295,11 @@ def fail_each(errors: Iterable[KafkaError]) -> None:
 def chosen_option(values: Mapping[str, Any]) -> str:
     """Return the name of the one option that is given (neither None nor False). Raises OptionError
     if it is none or several."""
-    given = [name for name, value in values.items() if value is not None and value is not False]
-    if len(given) != 1:
-        excess = f", not {' and '.join(given)}" if given else ""
+    chosen = [name for name, value in values.items() if value is not None and value is not False]
+    if len(chosen) != 1:
+        excess = f", not {' and '.join(chosen)}" if chosen else ""
         raise OptionError(f"give one of {', '.join(values)}{excess}")
-    return given[0]
+    return chosen[0]
 
 
 def parse_headers(texts: Iterable[str]) -> tuple[tuple[str, bytes | None], ...]:

@@ -48,17 +48,17 @@ def list_groups(
 ) -> None:
     """List all consumer groups and share groups that you may see."""
     with commands.session_of(context).admin() as admin:
-        found = admin.list_groups(states=state or None)
+        listing = admin.list_groups(states=state or None)
     rows = [
         {"group": row.group_id, "state": row.state, "type": row.type, "simple": row.is_simple}
-        for row in found
+        for row in listing
         if row.protocol_type in ("", "consumer", "share")  # "": it only has offsets
     ]
     if as_json:
         print_json(rows)
     else:
-        print_table(("group", "state", "type"), rows, empty=None if found.errors else "no groups")
-    commands.fail_each(found.errors.values())
+        print_table(("group", "state", "type"), rows, empty=None if listing.errors else "no groups")
+    commands.fail_each(listing.errors.values())
 
 
 # --- describe ---------------------------------------------------------------------------------

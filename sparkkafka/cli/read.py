@@ -620,12 +620,12 @@ class TopicReader:
         self, ranges: Mapping[TopicPartition, OffsetRange], time_ms: int, deadline: Deadline
     ) -> dict[TopicPartition, int]:
         """Look up the first offset at or after a time, at most the current end."""
-        found = self._consumer.offsets_for_times(
+        offsets_at_time = self._consumer.offsets_for_times(
             dict.fromkeys(ranges, time_ms), deadline.remaining_s()
         )
         offsets = {}
         for tp, row in ranges.items():
-            at_time = found[tp]
+            at_time = offsets_at_time[tp]
             offsets[tp] = row.latest if at_time is None else min(at_time.offset, row.latest)
         return offsets
 

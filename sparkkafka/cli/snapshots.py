@@ -332,10 +332,14 @@ class Collector:
             _note(problems, "groups", {None: error})
             return [], {}
         _note(problems, "groups", listed.errors)
-        found = self._admin.offsets_of_groups([row.group_id for row in listed], timeout_s=STEP_S)
-        _note(problems, "offsets of groups", found.errors)
-        groups = [row for row in listed if row.group_id in found]
-        return groups, {name: offsets for name, offsets in found.values_by_item.items() if offsets}
+        group_offsets = self._admin.offsets_of_groups(
+            [row.group_id for row in listed], timeout_s=STEP_S
+        )
+        _note(problems, "offsets of groups", group_offsets.errors)
+        groups = [row for row in listed if row.group_id in group_offsets]
+        return groups, {
+            name: offsets for name, offsets in group_offsets.values_by_item.items() if offsets
+        }
 
     def _members(self, groups: Iterable[GroupListing], problems: list[str]) -> dict[str, int]:
         """Return the number of members of each group. One that is Empty has none."""

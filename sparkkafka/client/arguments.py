@@ -163,12 +163,13 @@ def checked_partition(value: TopicPartition, what: str) -> TopicPartition:
     else."""
     match value:
         case (str(topic), number):
-            found = checked_int(number, f"{what}: the partition of topic {topic}")
-            if not 0 <= found <= INT32_MAX:
+            partition = checked_int(number, f"{what}: the partition of topic {topic}")
+            if not 0 <= partition <= INT32_MAX:
                 raise OptionError(
-                    f"{what}: the partition of topic {topic} is from 0 to {INT32_MAX}, got {found}"
+                    f"{what}: the partition of topic {topic} is from 0 to {INT32_MAX}, "
+                    f"got {partition}"
                 )
-            return TopicPartition(topic, found)
+            return TopicPartition(topic, partition)
     raise OptionError(f'{what}: a partition is TopicPartition("orders", 0), got {value!r}')
 
 
@@ -315,8 +316,8 @@ def find_columns(
         positions.setdefault(name, position)
 
     def find(name: str) -> int | None:
-        found = positions.get(name)
-        return found if found is not None and fits(name, found) else None
+        index = positions.get(name)
+        return index if index is not None and fits(name, index) else None
 
     required: dict[str, int] = {}
     for name, message in missing.items():

@@ -348,41 +348,41 @@ class FetchMetrics:
         assigned = list(partitions)
         now_s = time.monotonic()
         with self._lock:
-            found = {
+            figures = {
                 "consumer-metrics": {**self.network.figures(now_s), **self._poll_metrics(now_s)},
                 "consumer-coordinator-metrics": self._coordinator_metrics(len(assigned), now_s),
                 FETCH: self._fetch_metrics(now_s),
             }
-            totals = found[FETCH]
+            totals = figures[FETCH]
             for topic, metrics in self._topic_metrics(totals, now_s).items():
-                found[f"{FETCH},topic={topic}"] = metrics
+                figures[f"{FETCH},topic={topic}"] = metrics
             largest_lags = []
             for tp, lag, lags in assigned:
                 if lag is None:
                     continue
                 window = (lags or Sampled()).window(now_s)
                 largest_lags.append(max(float(lag), window.largest))  # NaN is never larger
-                found[f"{FETCH},topic={tp.topic},partition={tp.partition}"] = {
+                figures[f"{FETCH},topic={tp.topic},partition={tp.partition}"] = {
                     "records-lag": float(lag),
                     "records-lag-avg": window.mean,
                     "records-lag-max": window.largest,
                 }
             totals["records-lag-max"] = max(largest_lags, default=NO_VALUE)
-        return found
+        return figures
 
     def _topic_metrics(self, totals: dict[str, float], now_s: float) -> dict[str, dict[str, float]]:
         """Return the metrics of each topic by name; set their sums in `totals`."""
         for name in ("records-consumed", "bytes-consumed"):
             totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
-        found = {}
+        figures = {}
         for topic, counts in self._topics.items():
-            found[topic] = {
+            figures[topic] = {
                 **sum_rate_and_total("records-consumed", counts.records, now_s),
                 **sum_rate_and_total("bytes-consumed", counts.bytes, now_s),
             }
-            for name, value in found[topic].items():
+            for name, value in figures[topic].items():
                 totals[name] += value
-        return found
+        return figures
 
     def _poll_metrics(self, now_s: float) -> dict[str, float]:
         return {
@@ -470,7 +470,7 @@ class ShareMetrics(FetchMetrics):
                 **sum_rate_and_total("acknowledgements-send", self._acknowledged, now_s),
                 **sum_rate_and_total("acknowledgements-error", self._refused, now_s),
             }
-            found = {
+            figures = {
                 "consumer-share-metrics": {
                     **self.network.figures(now_s),
                     **self._poll_metrics(now_s),
@@ -479,8 +479,8 @@ class ShareMetrics(FetchMetrics):
                 SHARE_FETCH: totals,
             }
             for topic, metrics in self._topic_metrics(totals, now_s).items():
-                found[f"{SHARE_FETCH},topic={topic}"] = metrics
-        return found
+                figures[f"{SHARE_FETCH},topic={topic}"] = metrics
+        return figures
 
 
 class SentBatch(NamedTuple):
@@ -585,7 +585,7 @@ class SendMetrics:
             }
             for name in ("record-send", "byte", "record-retry", "record-error"):
                 totals[f"{name}-rate"] = totals[f"{name}-total"] = 0.0
-            found = {"producer-metrics": totals}
+            figures = {"producer-metrics": totals}
             for topic, counts in self._topics.items():
                 metrics = {
                     **sum_rate_and_total("record-send", counts.records, now_s),
@@ -596,5 +596,5 @@ class SendMetrics:
                 for name, value in metrics.items():
                     totals[name] += value
                 metrics["compression-rate"] = counts.compression.window(now_s).mean
-                found[f"producer-topic-metrics,topic={topic}"] = metrics
-        return found
+                figures[f"producer-topic-metrics,topic={topic}"] = metrics
+        return figures

@@ -148,10 +148,10 @@ class Results(Mapping[K, V]):
         self._outcome = dict(outcome)
 
     def __getitem__(self, item: K) -> V:
-        found = self._outcome[item]
-        if isinstance(found, KafkaError):
-            raise found
-        return found
+        outcome = self._outcome[item]
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._outcome)
@@ -177,16 +177,18 @@ class Results(Mapping[K, V]):
     def errors(self) -> dict[K, KafkaError]:
         """The error of each item that failed."""
         return {
-            item: found for item, found in self._outcome.items() if isinstance(found, KafkaError)
+            item: outcome
+            for item, outcome in self._outcome.items()
+            if isinstance(outcome, KafkaError)
         }
 
     @cached_property
     def values_by_item(self) -> dict[K, V]:
         """The value of each item that did not fail."""
         return {
-            item: found
-            for item, found in self._outcome.items()
-            if not isinstance(found, KafkaError)
+            item: outcome
+            for item, outcome in self._outcome.items()
+            if not isinstance(outcome, KafkaError)
         }
 
     def all(self) -> dict[K, V]:
@@ -204,8 +206,8 @@ class Listing(Sequence[T], Generic[T]):
     A broker that failed is also logged as a warning, since the list is incomplete.
     """
 
-    def __init__(self, found: Sequence[T], errors: Mapping[int, KafkaError]) -> None:
-        self._found = tuple(found)
+    def __init__(self, items: Sequence[T], errors: Mapping[int, KafkaError]) -> None:
+        self._found = tuple(items)
         self.errors: dict[int, KafkaError] = dict(errors)
 
     @overload

@@ -215,12 +215,12 @@ class ParsedOptions:
                 if key.startswith(references.PROVIDERS_OPTION)
             }
         )
-        seen: set[str] = set()
+        names_seen: set[str] = set()
         for name, value in options.items():
             key = name.lower()
-            if key in seen:
+            if key in names_seen:
                 raise OptionError(f"option {name} is given twice, in different case")
-            seen.add(key)
+            names_seen.add(key)
             if value is None:
                 continue
             if (

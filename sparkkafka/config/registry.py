@@ -285,19 +285,19 @@ _APIS: Final = (
 def _locate(urls: tuple[kinds.HttpUrl, ...]) -> RegistrySettings:
     """Return the URLs of the API's root, the API and the group. Raises ValueError for URLs of
     several APIs or groups."""
-    found = set()
+    paths = set()
     for url in urls:
         for api, pattern, default_group in _APIS:
             if match := pattern.fullmatch(url.path):
-                found.add((api, match[2] or default_group, match[1]))
+                paths.add((api, match[2] or default_group, match[1]))
                 break
         else:
             if "/$schemagroups" in url.path.lower():
                 raise ValueError("Azure's registry is written https://host/$schemaGroups/GROUP")
-            found.add((kinds.CONFLUENT, "", ""))
-    if len(found) > 1:
+            paths.add((kinds.CONFLUENT, "", ""))
+    if len(paths) > 1:
         raise ValueError("the URLs are of several registries")
-    ((api, group, path),) = found
+    ((api, group, path),) = paths
     if api != kinds.CONFLUENT:
         urls = tuple(url._replace(path=path) for url in urls)
     return RegistrySettings(urls=urls, api=api, group=group)

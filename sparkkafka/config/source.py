@@ -293,12 +293,12 @@ def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
 def topic_ids(text: str) -> dict[str, bytes]:
     """Parse the option topicIds: {topic: id}."""
     error = partial(_json_error, "topicIds", '{"topicA":"7wCdKXxUTUGWEtq1EzBqVA"}', text)
-    found = {}
+    ids = {}
     for topic, value in _parse_topics(text, error):
         if not isinstance(value, str) or not re.fullmatch("[A-Za-z0-9_-]{21}[AQgw]", value):
             raise error(f"{_shown(value)} is not an id of topic {topic!r}")
-        found[topic] = base64.urlsafe_b64decode(f"{value}==")
-    return found
+        ids[topic] = base64.urlsafe_b64decode(f"{value}==")
+    return ids
 
 
 def encode_topic_id(topic_id: bytes) -> str:

@@ -335,10 +335,10 @@ def _topics(option: Callable[[str], Any], schema: Any) -> list[Topic]:
 def _matching(option: Callable[[str], Any], leaf: Any, progress: Any) -> list[Topic]:
     """Return the topics of a micro-batch that match subscribePattern."""
     pattern = str(option("subscribepattern") or "")
-    found = {tp.topic for tp in end_offsets(progress)} if hasattr(progress, "sources") else set()
+    topics = {tp.topic for tp in end_offsets(progress)} if hasattr(progress, "sources") else set()
     fields = _fields(json.loads(leaf.schema().json()))
     return [
-        (_namespace(option), name, fields) for name in sorted(found) if re.search(pattern, name)
+        (_namespace(option), name, fields) for name in sorted(topics) if re.search(pattern, name)
     ]
 
 

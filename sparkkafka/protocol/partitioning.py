@@ -158,8 +158,8 @@ def murmur2_of(key: bytes) -> int:
     whole_bytes = len(key) & ~3
     for (word,) in struct.iter_unpack("<I", key[:whole_bytes]):
         state = _add_murmur2_word(state, word)
-    if rest := key[whole_bytes:]:
-        state = (state ^ int.from_bytes(rest, "little")) * _MURMUR2_MULTIPLIER & _MASK
+    if tail := key[whole_bytes:]:
+        state = (state ^ int.from_bytes(tail, "little")) * _MURMUR2_MULTIPLIER & _MASK
     state = (state ^ state >> 13) * _MURMUR2_MULTIPLIER & _MASK
     return state ^ state >> 15
 
@@ -350,10 +350,10 @@ class KeyRule:
 
     def partition(self, key: bytes | None, partition_count: int) -> int:
         """Return the partition of one key; NO_PARTITION if the caller may choose any."""
-        if key is None or (self.empty_is_null and not key):
-            if not (key is None and self.null_is_empty):
-                return NO_PARTITION
+        if key is None and self.null_is_empty:
             key = b""
+        elif not key and (key is None or self.empty_is_null):
+            return NO_PARTITION
         hashed = self.hash_one(key)
         return (hashed & 0x7FFFFFFF if self.drop_sign_bit else hashed) % partition_count
 

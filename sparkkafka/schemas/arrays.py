@@ -119,10 +119,10 @@ def is_utf8(texts: pa.Array) -> Flags:
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[begin : int(offsets[-1])]
     offsets = offsets - begin
     others = np.flatnonzero(data >= 0x80)
-    found = np.searchsorted(others, offsets)
-    rows = np.flatnonzero(np.diff(found))
+    indexes = np.searchsorted(others, offsets)
+    rows = np.flatnonzero(np.diff(indexes))
     # The first byte that is not ASCII begins a character, and another byte of it follows.
-    first = others[found[rows]]
+    first = others[indexes[rows]]
     second = data.take(first + 1, mode="clip")
     flags[rows] = (data[first] >= 0xC2) & (second >= 0x80) & (second < 0xC0)
     rows = rows[flags[rows]]

@@ -105,10 +105,10 @@ def _protobuf_errors() -> tuple[type[Exception], ...]:
 
 def count_steps(steps: int = 1) -> None:
     """Count steps of work. Raises SchemaError once they are more than `schema_errors` allows."""
-    left = _STEPS_LEFT.get()
-    if left is not None:
-        left[0] -= steps
-        if left[0] < 0:
+    remaining = _STEPS_LEFT.get()
+    if remaining is not None:
+        remaining[0] -= steps
+        if remaining[0] < 0:
             raise SchemaError("the schema takes too many steps to be read: it is too large")
 
 
@@ -120,14 +120,14 @@ def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
     is_little = longest <= MAX_REASON and longest * len(reasons) <= MAX_REASONS
     if is_little and all(map(str.isascii, different)):
         return tuple(reasons)
-    left = MAX_REASONS
+    remaining = MAX_REASONS
     kept: list[str] = []
     last = ""
     for reason in reasons:
-        if left > 0 and (not kept or reason is not last):
+        if remaining > 0 and (not kept or reason is not last):
             last = reason
             kept.append(cut(reason))
-            left -= len(kept[-1])
+            remaining -= len(kept[-1])
         else:
             kept.append(kept[-1] if reason is last else OTHER_REASON)
     return tuple(kept)

@@ -482,10 +482,10 @@ def decoder_of(
     the next task. Raises SchemaError, OptionError."""
     if envelope is not None and target is not None:
         return envelopes.decoder(format_module(format), envelope, writer, reader, target, message)
-    made: Decoder = format_module(format).decoder(
+    decoder: Decoder = format_module(format).decoder(
         writer, reader, target, message=message, rest=rest
     )
-    return made
+    return decoder
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -541,10 +541,10 @@ class ColumnEncoder:
         not allow."""
         plan = self.plan
         if self._encoder is None or self._encoder[0] != values.type:
-            made = format_module(plan.format).encoder(
+            encoder = format_module(plan.format).encoder(
                 plan.schema, values.type, message=plan.writer.message
             )
-            self._encoder = values.type, made
+            self._encoder = values.type, encoder
         in_header = plan.framing in vendor_framings.IN_HEADERS
         is_bare = in_header or plan.framing == kinds.GLUE_ZLIB
         prefix = self._prefix if is_bare else self._frame + self._prefix

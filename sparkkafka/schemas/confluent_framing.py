@@ -183,25 +183,25 @@ def unframe(
     rows = np.flatnonzero(has_payload)
     if not len(rows):
         return Unframed([], _NO_ROWS, [])
-    found = None if headers is None else last_headers(headers, header_name(column))
+    framed = None if headers is None else last_headers(headers, header_name(column))
     if only_headers:
-        found = found or (_NO_ROWS, pa.nulls(0, pa.binary()))
-    if found is None:
+        framed = framed or (_NO_ROWS, pa.nulls(0, pa.binary()))
+    if framed is None:
         return unframer.group(rows, unframer.read_frames(rows), with_nulls=True)
 
-    header_rows, values = found
+    header_rows, values = framed
     keep = has_payload[header_rows]
     header_rows, values = header_rows[keep], values.filter(arrow.from_numpy(keep))
     parts = []
     if len(header_rows):
         parts.append(unframer.group(header_rows, unframer.read_header_frames(header_rows, values)))
     has_payload[header_rows] = False
-    rest = np.flatnonzero(has_payload)
-    if len(rest) and only_headers:
+    without_header = np.flatnonzero(has_payload)
+    if len(without_header) and only_headers:
         reason = f"the record has no header {header_name(column)}"
-        parts.append(Unframed([], rest, [reason] * len(rest)))
-    elif len(rest):
-        parts.append(unframer.group(rest, unframer.read_frames(rest)))
+        parts.append(Unframed([], without_header, [reason] * len(without_header)))
+    elif len(without_header):
+        parts.append(unframer.group(without_header, unframer.read_frames(without_header)))
     return join_parts(parts)
 
 
@@ -395,22 +395,24 @@ def _read_indexes(data: Bytes, at: Ints, ends: Ints, keys: Ints, rows: Ints) -> 
     first = np.ones(len(at), np.uint8)
     first[valid] = data[at[valid]]
     after[valid & (first == 0)] += 1  # the short form
-    left = np.flatnonzero(valid & (first != 0))  # those that are read on, one number in each round
-    at = at[left]
-    counts = np.zeros(len(left), np.int64)
+    open_rows = np.flatnonzero(
+        valid & (first != 0)
+    )  # those that are read on, one number in each round
+    at = at[open_rows]
+    counts = np.zeros(len(open_rows), np.int64)
     for column in range(3, 4 + MAX_INDEXES):  # the count, and then each index
-        values, at, good = _read_varints(data, at, ends[left])
+        values, at, good = _read_varints(data, at, ends[open_rows])
         good &= values >= 0
         if column == 3:
             good &= values <= MAX_INDEXES
             counts = values
-        valid[left[~good]] = False
-        left, at, values, counts = left[good], at[good], values[good], counts[good]
-        keys[rows[left], column] = values
-        after[left] = at
+        valid[open_rows[~good]] = False
+        open_rows, at, values, counts = open_rows[good], at[good], values[good], counts[good]
+        keys[rows[open_rows], column] = values
+        after[open_rows] = at
         unfinished = counts > column - 3
-        left, at, counts = left[unfinished], at[unfinished], counts[unfinished]
-        if not len(left):
+        open_rows, at, counts = open_rows[unfinished], at[unfinished], counts[unfinished]
+        if not len(open_rows):
             break
     # [0] may also be written in the long form; it is the same message.
     is_first = (keys[rows, 3] == 1) & (keys[rows, 4] == 0)

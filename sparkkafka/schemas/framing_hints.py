@@ -61,21 +61,25 @@ def name_framings(
     named = {}
     recognized: dict[str, _Framing] = {}
     for index, (row, reason) in enumerate(reasons.items()):
-        found = by_headers.get(index)
-        if found is None and framed:
-            found = _recognize_apicurio(heads[index] or b"")
-        if found is None:
-            found = _recognize_bytes(heads[index] or b"", tails[index] or b"", is_json)
-        if found is None or framing in found.framings or (framing == kinds.AUTO and found.framings):
+        foreign = by_headers.get(index)
+        if foreign is None and framed:
+            foreign = _recognize_apicurio(heads[index] or b"")
+        if foreign is None:
+            foreign = _recognize_bytes(heads[index] or b"", tails[index] or b"", is_json)
+        if (
+            foreign is None
+            or framing in foreign.framings
+            or (framing == kinds.AUTO and foreign.framings)
+        ):
             named[row] = reason
             continue
-        detail = f" ({found.detail})" if found.detail else ""
-        named[row] = f"{reason}; it looks like {found.name}{detail}"
-        recognized[found.name] = found
-    for found in recognized.values():
+        detail = f" ({foreign.detail})" if foreign.detail else ""
+        named[row] = f"{reason}; it looks like {foreign.name}{detail}"
+        recognized[foreign.name] = foreign
+    for foreign in recognized.values():
         warn(
-            f"{column} framed as {found.name}",
-            f"column {column}: records look like {found.name}. {found.hint.format(column)}",
+            f"{column} framed as {foreign.name}",
+            f"column {column}: records look like {foreign.name}. {foreign.hint.format(column)}",
         )
     return named
 
@@ -139,7 +143,7 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
     id_names = ("globalId", "contentId", "contentHash", "artifactId")
     ids = {f"apicurio.{column}.{name}": name for name in id_names}
     at = pc.indices_nonzero(pc.is_in(names, pa.array([*ids, "content-type"], names.type)))
-    found = {}
+    framings = {}
     for index, name, value in zip(
         pc.list_parent_indices(row_headers).take(at).to_pylist(),
         names.take(at).to_pylist(),
@@ -147,7 +151,7 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
         strict=True,
     ):
         if name in ids:
-            found[index] = _Framing(
+            framings[index] = _Framing(
                 "Apicurio's framing in headers",
                 f"{ids[name]} {_id_text(value or b'')}",
                 f"{{0}}Framing={kinds.APICURIO_HEADERS} reads them, with schema.registry.url="
@@ -155,14 +159,14 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
                 (kinds.APICURIO, kinds.APICURIO_CONTENT, kinds.APICURIO_HEADERS),
             )
         elif value is not None and value.startswith(AZURE_TYPE):
-            found[index] = _Framing(
+            framings[index] = _Framing(
                 "the framing of Azure's Schema Registry in headers",
                 f"schema id {_printable(value[len(AZURE_TYPE) :])}",
                 f"{{0}}Framing={kinds.AZURE} reads them, with schema.registry.url=https://NAMESPACE."
                 "servicebus.windows.net/$schemaGroups/GROUP",
                 (kinds.AZURE,),
             )
-    return found
+    return framings
 
 
 def _id_text(value: bytes) -> str:

@@ -88,13 +88,15 @@ def column_schema(
         schema = registry.by_id(pinned, subject, column.format)
         return ChosenSchema(schema, _message_indexes(column, schema), subject, pinned)
     if column.schema_version is not None:
-        found = registry.version(subject, column.schema_version, column.format)
+        registered = registry.version(subject, column.schema_version, column.format)
     else:
-        found = registry.latest(subject, column.format)
+        registered = registry.latest(subject, column.format)
     # Where each schema has one id, its GUID is not needed.
-    guid = found.guid if found.id is None else None
-    indexes = _message_indexes(column, found.schema)
-    return ChosenSchema(found.schema, indexes, subject, found.id, guid, found.version)
+    guid = registered.guid if registered.id is None else None
+    indexes = _message_indexes(column, registered.schema)
+    return ChosenSchema(
+        registered.schema, indexes, subject, registered.id, guid, registered.version
+    )
 
 
 def _message_indexes(column: ColumnFormat, schema: Schema) -> tuple[int, ...]:
@@ -134,11 +136,11 @@ def encode_plan(
         subject = _subject_of_write(column, topic, None)
         if column.schema_version is not None:
             _check_latest_rules(registry, formats, column, subject)
-            found = registry.version(subject, column.schema_version, column.format)
+            registered = registry.version(subject, column.schema_version, column.format)
         else:
-            found = registry.latest(subject, column.format)
-        _check_rules(formats, column, subject, found.schema)
-        return _make_plan(column, source, found)
+            registered = registry.latest(subject, column.format)
+        _check_rules(formats, column, subject, registered.schema)
+        return _make_plan(column, source, registered)
     elif source is None:
         raise OptionError(f"column {name} needs a schema, or a type from which one is made")
     else:
@@ -162,7 +164,7 @@ def encode_plan(
     subject = _subject_of_write(column, topic, schema)
     _check_latest_rules(registry, formats, column, subject)  # before anything is registered
     try:
-        found = _register_or_look_up(registry, formats, column, subject, schema)
+        registered = _register_or_look_up(registry, formats, column, subject, schema)
     except RegistryError as error:
         if error.status == 409 and column.schema is None:
             text = (
@@ -173,19 +175,19 @@ def encode_plan(
             )
             raise RegistryError(text, status=error.status, code=error.code) from None
         raise
-    _check_rules(formats, column, subject, found.schema)
-    return _make_plan(column, source, found, schema)
+    _check_rules(formats, column, subject, registered.schema)
+    return _make_plan(column, source, registered, schema)
 
 
 def _make_plan(
     column: ColumnFormat,
     source: pa.DataType | None,
-    found: RegisteredSchema,
+    registered: RegisteredSchema,
     schema: Schema | None = None,
 ) -> EncodePlan:
     """Plan a write with a registered schema. `schema`: the text of the options or of the type, if
     it does not come from the registry; message indexes are those in this text."""
-    schema = schema or found.schema
+    schema = schema or registered.schema
     message = _message_indexes(column, schema)
     _check_type(column, schema, source, message)
     if column.framing == kinds.SINGLE_OBJECT:
@@ -198,11 +200,13 @@ def _make_plan(
     if column.framing in (kinds.CONFLUENT, kinds.HEADERS):
         # A frame before the payload has the id, which all readers know. A header has the GUID, if
         # the registry has GUIDs, as with Confluent's serializers.
-        guid = found.guid if column.framing == kinds.HEADERS else None
-        number = None if guid else found.id
+        guid = registered.guid if column.framing == kinds.HEADERS else None
+        number = None if guid else registered.id
     else:
-        guid = found.guid
-        number = found.content_id if column.framing == kinds.APICURIO_CONTENT else found.id
+        guid = registered.guid
+        number = (
+            registered.content_id if column.framing == kinds.APICURIO_CONTENT else registered.id
+        )
     writer = WriterId(number, guid, message)
     return EncodePlan(
         column.column, column.format, column.framing, compile_for_tasks(schema) or schema, writer
@@ -265,15 +269,15 @@ def _register_or_look_up(
     try:
         if formats.auto_register_schemas:
             return registry.register(subject, schema, normalize=normalize)
-        found = registry.lookup(subject, schema, normalize=normalize)
+        registered = registry.lookup(subject, schema, normalize=normalize)
     except RegistryError as error:
         if error.status is not None:  # of another format some say only "unknown type"
             _check_format(registry, column, subject)
         raise
-    if found is None:
+    if registered is None:
         _check_format(registry, column, subject)
         raise OptionError(_not_registered_message(registry, column, subject, schema))
-    return found
+    return registered
 
 
 def _check_format(registry: RegistryClient, column: ColumnFormat, subject: str) -> None:

@@ -146,20 +146,20 @@ def unframe_column(
 def _unframe(payloads: pa.Array, headers: pa.Array | None, column: str, framing: str) -> Unframed:
     """Group the payloads of a column by the schema that wrote them; payloads stay compressed."""
     unframer = Unframer(payloads, column, with_indexes=False)
-    left = is_valid(payloads).copy()
+    has_no_frame = is_valid(payloads).copy()
     parts = []
-    for rows, frames in _header_frames(unframer, headers, left, column, framing):
+    for rows, frames in _header_frames(unframer, headers, has_no_frame, column, framing):
         parts.append(unframer.group(rows, frames))
-        left[rows] = False
-    rest = np.flatnonzero(left)
-    if len(rest) and framing in IN_HEADERS:
+        has_no_frame[rows] = False
+    remaining = np.flatnonzero(has_no_frame)
+    if len(remaining) and framing in IN_HEADERS:
         reason = f"the record has no header {_header_names(framing, column)}"
-        parts.append(Unframed([], rest, [reason] * len(rest)))
-    elif len(rest):
-        frames = _read_frames(unframer, rest, framing=framing, column=column)
-        parts.append(unframer.group(rest, frames, with_nulls=not parts))
+        parts.append(Unframed([], remaining, [reason] * len(remaining)))
+    elif len(remaining):
+        frames = _read_frames(unframer, remaining, framing=framing, column=column)
+        parts.append(unframer.group(remaining, frames, with_nulls=not parts))
     if not parts:
-        return Unframed([], rest, [])
+        return Unframed([], remaining, [])
     return parts[0] if len(parts) == 1 else join_parts(parts)
 
 
@@ -186,17 +186,17 @@ def _split_by_message(unframed: Unframed) -> Unframed:
             bodies,
             [reason] * int(len(rows) - is_good.sum()),
         )
-        found = unframer.group(rows, frames, with_nulls=True)
+        with_indexes = unframer.group(rows, frames, with_nulls=True)
         if group.rows is not None:
-            found = Unframed(
+            with_indexes = Unframed(
                 [
                     part._replace(rows=group.rows if part.rows is None else group.rows[part.rows])
-                    for part in found.groups
+                    for part in with_indexes.groups
                 ],
-                group.rows[found.bad_rows],
-                found.reasons,
+                group.rows[with_indexes.bad_rows],
+                with_indexes.reasons,
             )
-        parts.append(found)
+        parts.append(with_indexes)
     return join_parts(parts)
 
 
@@ -271,8 +271,8 @@ def _read_heads(unframer: Unframer, rows: Ints, size: int, parse: Parse) -> Fram
     if int(lengths.min()) >= size:  # the usual case: all rows have the same frame
         words = windows(unframer.data, ">u8")
         for at in {*range(0, size - 7, 8), size - 8}:
-            found = words[starts + at]
-            if not (found == found[0]).all():
+            heads = words[starts + at]
+            if not (heads == heads[0]).all():
                 break
         else:
             writer = parse(unframer.data[starts[0] : starts[0] + size].tobytes())
@@ -300,8 +300,8 @@ def _frames_of(heads: pa.Array, bodies: Ints, parse: Parse) -> Frames:
 def _parse_or_advise(parse: Parse, framing: str, column: str, head: bytes) -> WriterId | str:
     """Return the schema id in a frame, or why it has none, with the option that chose the
     framing."""
-    found = parse(head)
-    return found if isinstance(found, WriterId) else f"{found} ({column}Framing={framing})"
+    parsed = parse(head)
+    return parsed if isinstance(parsed, WriterId) else f"{parsed} ({column}Framing={framing})"
 
 
 def _parse_glue(head: bytes) -> WriterId | str:
@@ -377,10 +377,10 @@ def _read_auto(unframer: Unframer, rows: Ints, column: str) -> Frames:
             reasons = {**dict.fromkeys(some.tolist(), reason), **reasons}
             continue
         frames = _read_frames(unframer, rows[some], framing=list(_AUTO)[number], column=column)
-        found = frames.writer_indexes
-        found = np.zeros(len(some), np.int64) if found is None else found
-        reasons.update(zip(some[found < 0].tolist(), frames.reasons, strict=True))
-        indexes[some] = np.where(found < 0, -1, found + len(writers))
+        writer_indexes = frames.writer_indexes
+        writer_indexes = np.zeros(len(some), np.int64) if writer_indexes is None else writer_indexes
+        reasons.update(zip(some[writer_indexes < 0].tolist(), frames.reasons, strict=True))
+        indexes[some] = np.where(writer_indexes < 0, -1, writer_indexes + len(writers))
         bodies[some] = frames.bodies
         writers += frames.writers
     if len(writers) == 1 and not reasons:
@@ -424,30 +424,30 @@ def _header_frames(
     column: str,
     framing: str,
 ) -> Iterator[tuple[Ints, Frames]]:
-    """Yield rows and their frames for each header that has frames. `has_payload` is updated by the
-    caller: a row is yielded once."""
+    """Yield rows and their frames for each header that has frames. The caller clears `has_payload`
+    of these rows, so that a row is yielded once."""
     if headers is None:
         return
     if framing == AUTO:
-        name = header_name(column)
-        found = last_headers(headers, name)
-        if found is not None:
-            rows, values = _keep(found, has_payload[found[0]])
+        with_header = last_headers(headers, header_name(column))
+        if with_header is not None:
+            rows, values = _filter(*with_header, has_payload[with_header[0]])
             if len(rows):
                 yield rows, unframer.read_header_frames(rows, values)
     for name, parse, framings in _header_parsers(column):
-        found = last_headers(headers, name) if framing in framings else None
-        if found is None:
+        with_header = last_headers(headers, name) if framing in framings else None
+        if with_header is None:
             continue
-        keep = has_payload[found[0]]
+        rows, values = with_header
+        keep = has_payload[rows]
         if framing == AUTO and parse is _azure_id:
-            is_azure = pc.starts_with(found[1].fill_null(b""), pattern=AZURE_TYPE)
+            is_azure = pc.starts_with(values.fill_null(b""), pattern=AZURE_TYPE)
             keep = keep & bits(is_azure.buffers()[1], is_azure.offset, len(is_azure)).view(np.bool_)
-        rows, values = _keep(found, keep)
+        rows, values = _filter(rows, values, keep)
         if len(rows):
             yield rows, _frames_of(values, unframer.starts[rows], parse)
 
 
-def _keep(found: tuple[Ints, pa.Array], keep: Flags) -> tuple[Ints, pa.Array]:
+def _filter(rows: Ints, values: pa.Array, keep: Flags) -> tuple[Ints, pa.Array]:
     """Return the rows and values for which `keep` is true."""
-    return found[0][keep], found[1].filter(from_numpy(keep))
+    return rows[keep], values.filter(from_numpy(keep))

@@ -106,11 +106,11 @@ def with_token(options: Mapping[str, Any]) -> Mapping[str, Any]:
             f"{token['failure'] or 'it has expired'}. Give the query kafka.security.protocol and "
             "kafka.sasl.* of its own, or correct these settings"
         )
-    kept = {name: options[name] for key, name in name_by_lower.items() if key != _SASL}
+    other_options = {name: options[name] for key, name in name_by_lower.items() if key != _SASL}
     if _PROTOCOL not in name_by_lower:
-        kept[_PROTOCOL] = token["protocol"]
+        other_options[_PROTOCOL] = token["protocol"]
     return {
-        **kept,
+        **other_options,
         _SASL: token["mechanism"],
         "kafka.sasl.jaas.config": (
             "org.apache.kafka.common.security.scram.ScramLoginModule required "

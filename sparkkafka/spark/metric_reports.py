@@ -110,9 +110,9 @@ class Report:
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove all counts but those of these names."""
-        kept = frozenset(names)
+        names_to_keep = frozenset(names)
         for row in (*self.counts.values(), self.totals):
-            for name in row.keys() - kept:
+            for name in row.keys() - names_to_keep:
                 del row[name]
 
     def __bool__(self) -> bool:

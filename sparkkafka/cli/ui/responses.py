@@ -394,9 +394,9 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
         like dead letters and have headers with a reason."""
         snapshot = self._watcher.snapshot
         named = named_like_dead_letters(row.topic for row in snapshot.topics)
-        found = [name for name in named if name not in self._topics][:MAX_NAMED]
+        existing = [name for name in named if name not in self._topics][:MAX_NAMED]
         documents = []
-        for name in [*self._topics, *found]:
+        for name in [*self._topics, *existing]:
             ends = {tp: end for tp, end in snapshot.ends.items() if tp.topic == name}
             document: dict[str, Any] = {
                 "topic": name,

@@ -590,12 +590,12 @@ class GroupAdmin(AdminCalls):
         arguments.checked_name(group_id, "group_id")
         arguments.checked_flag(require_stable, "require_stable")
         with self._call(timeout_s) as (cluster, deadline):
-            found: dict[TopicPartition, OffsetAndMetadata | errors.KafkaError | None] = {}
+            offsets: dict[TopicPartition, OffsetAndMetadata | errors.KafkaError | None] = {}
             if partitions is None:
                 handler, lookup = FetchAllOffsets(require_stable), ToCoordinator(cluster, FOR_GROUP)
                 what = f"looking up the offsets of group {group_id!r}"
                 outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
-                found = {
+                offsets = {
                     tp: outcome.value
                     for tp, outcome in outcomes.items()
                     if not outcome.code and outcome.value
@@ -611,7 +611,7 @@ class GroupAdmin(AdminCalls):
                 deadline,
                 "looking up the offsets",
             )
-            return Results(found | results.errors | results.values_by_item)
+            return Results(offsets | results.errors | results.values_by_item)
 
     def alter_consumer_group_offsets(
         self,

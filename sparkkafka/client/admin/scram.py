@@ -102,18 +102,18 @@ class _Describe(ApiHandler[str | None, Any]):
             return [
                 (None, Outcome(0, {row.user: _infos_or_error(row) for row in response.results}))
             ]
-        return [(row.user, Outcome.of(row, _infos(row))) for row in response.results]
+        return [(row.user, Outcome.of(row, _credential_infos(row))) for row in response.results]
 
     def name(self, item: str | None) -> str:
         return "all users" if item is None else f"user {item}"
 
 
-def _infos(row: Any) -> tuple[ScramCredentialInfo, ...]:
+def _credential_infos(description: Any) -> tuple[ScramCredentialInfo, ...]:
     """Read the mechanisms and iterations of a user."""
     names_of = {number: name for name, number in MECHANISMS.items()}
     return tuple(
         ScramCredentialInfo(names_of.get(info.mechanism, str(info.mechanism)), info.iterations)
-        for info in row.credential_infos
+        for info in description.credential_infos
     )
 
 
@@ -122,7 +122,7 @@ def _infos_or_error(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
     error."""
     if row.error_code:
         return BrokerError(row.error_code, f"user {row.user}", row.error_message)
-    return _infos(row)
+    return _credential_infos(row)
 
 
 # --- changing ---------------------------------------------------------------------------------

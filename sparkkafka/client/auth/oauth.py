@@ -539,9 +539,9 @@ def _import_function(name: str) -> Callable[[], Any]:
     """Import the callable that is named as module:function. Raises OptionError."""
     module, _, function = name.partition(":")
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
         for part in function.split("."):
-            found = getattr(found, part)
+            imported = getattr(imported, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise OptionError(
             f"the OAuth token's callable {name} cannot be imported as module:function ({error}); "
@@ -552,9 +552,9 @@ def _import_function(name: str) -> Callable[[], Any]:
             f"the module of the OAuth token's callable {name} raises {type(error).__name__} when "
             "it is imported"
         ) from error
-    if not callable(found):
+    if not callable(imported):
         raise OptionError(f"{name}, which is to return OAuth tokens, is not callable")
-    return found
+    return imported
 
 
 def _make_unsecured(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:

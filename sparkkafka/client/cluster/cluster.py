@@ -274,9 +274,9 @@ class Cluster:
         creates = self.options.allow_auto_create_topics
         while True:
             try:
-                found, failed = self._refresh(requested, deadline)
+                topics, failed = self._refresh(requested, deadline)
                 if not failed:
-                    return {name: found[name] for name in requested}
+                    return {name: topics[name] for name in requested}
                 code = next(iter(failed.values()))
                 with_code = [name for name, other in failed.items() if other == code]
                 missing = with_code if code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else []
@@ -389,7 +389,7 @@ class Cluster:
         deadline = deadline or self.deadline()
         retry = self.retry(deadline, "metadata of all topics")
         while True:
-            found, failed = self._refresh(None, deadline)
+            topics, failed = self._refresh(None, deadline)
             failed = {
                 name: code
                 for name, code in failed.items()
@@ -402,7 +402,7 @@ class Cluster:
             ]
             if not retriable:
                 self.topic_errors = failed
-                return found
+                return topics
             retry.after(retriable[0])
 
     @property

@@ -140,13 +140,13 @@ class _ListResources(ApiHandler[str, list[ConfigResource]]):
         return messages.ListConfigResourcesRequest(resource_types=numbers)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        found = sorted(
+        resources = sorted(
             ConfigResource(
                 _TYPE_NAMES.get(row.resource_type, str(row.resource_type)), row.resource_name
             )
             for row in response.config_resources
         )
-        return [(item, Outcome(response.error_code, found)) for item in items]
+        return [(item, Outcome(response.error_code, resources)) for item in items]
 
 
 def list_config_resources(

@@ -210,7 +210,7 @@ class PollLoop:
 
     def _collect_records(self, max_records: int, deadline: Deadline) -> Records | None:
         """Take buffered records, at most `max_records`; return None if there are none."""
-        taken: list[TakenRows] = []
+        collected: list[TakenRows] = []
 
         def take(state: PartitionState, max_rows: int | None) -> int:
             try:
@@ -219,16 +219,16 @@ class PollLoop:
                 damage = state.skip_damage(error) if self._options.damaged == "yield" else None
                 if damage is None:
                     raise
-                taken.append(damage)
+                collected.append(damage)
                 return 1
             if rows is None:
                 return 0
-            taken.append(rows)
+            collected.append(rows)
             state.advance(rows.stop - rows.start)
             return rows.stop - rows.start
 
         self._take_in_turn(take, max_records, deadline)
-        return Records(taken) if taken else None
+        return Records(collected) if collected else None
 
     def _collect_batches(self, max_records: int | None, deadline: Deadline) -> list[pa.RecordBatch]:
         """Take buffered records, at most `max_records` (None: all), as Arrow batches."""
@@ -627,8 +627,8 @@ class Consumer(arguments.ClientBase):
         """The offset of the first record of each partition, assigned or not."""
         with self._guard:
             lookups = dict.fromkeys(_partitions(partitions), EARLIEST)
-            found = self._list_offsets(lookups, self._deadline(timeout_s))
-            return {tp: found[tp].offset for tp in lookups}
+            offsets = self._list_offsets(lookups, self._deadline(timeout_s))
+            return {tp: offsets[tp].offset for tp in lookups}
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
@@ -654,8 +654,8 @@ class Consumer(arguments.ClientBase):
         Raises UnknownTopicError."""
         with self._guard:
             deadline = self._deadline(timeout_s)
-            found = self._cluster.topics([checked_topic(topic)], deadline)[topic]
-            chosen = [TopicPartition(topic, number) for number in sorted(found.partitions)]
+            metadata = self._cluster.topics([checked_topic(topic)], deadline)[topic]
+            chosen = [TopicPartition(topic, number) for number in sorted(metadata.partitions)]
             isolation = self._options.fetch.isolation_level
             first, end = earliest_and_latest(
                 self._cluster, chosen, isolation_level=isolation, deadline=deadline
@@ -677,8 +677,8 @@ class Consumer(arguments.ClientBase):
                 lookups[tp] = arguments.checked_int(arguments.whole_float_as_int(time_ms), what)
                 if not 0 <= lookups[tp] < 1 << 63:
                     raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
-            found = self._list_offsets(lookups, self._deadline(timeout_s))
-            return {tp: None if found[tp].offset == NO_OFFSET else found[tp] for tp in lookups}
+            offsets = self._list_offsets(lookups, self._deadline(timeout_s))
+            return {tp: None if offsets[tp].offset == NO_OFFSET else offsets[tp] for tp in lookups}
 
     def _list_offsets(
         self, lookups: Mapping[TopicPartition, int], deadline: Deadline
@@ -690,14 +690,14 @@ class Consumer(arguments.ClientBase):
     def partitions_for(self, topic: str, timeout_s: float | None = None) -> list[PartitionInfo]:
         """A topic's partitions and their leaders. Raises UnknownTopicError."""
         with self._guard:
-            found = self._cluster.topics([checked_topic(topic)], self._deadline(timeout_s))
-            return self._partition_infos(found[topic])
+            topics = self._cluster.topics([checked_topic(topic)], self._deadline(timeout_s))
+            return self._partition_infos(topics[topic])
 
     def list_topics(self, timeout_s: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that this user may see, by name."""
         with self._guard:
-            found = self._cluster.all_topics(self._deadline(timeout_s))
-            return {name: self._partition_infos(topic) for name, topic in sorted(found.items())}
+            topics = self._cluster.all_topics(self._deadline(timeout_s))
+            return {name: self._partition_infos(topic) for name, topic in sorted(topics.items())}
 
     def _partition_infos(self, topic: TopicMetadata) -> list[PartitionInfo]:
         brokers = self._cluster.brokers
@@ -761,9 +761,9 @@ def _partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
 
 def _partition(value: TopicPartition, what: str) -> TopicPartition:
     """Return a partition whose topic a request can hold. Raises OptionError."""
-    found = arguments.checked_partition(value, what)
-    checked_topic(found.topic)
-    return found
+    partition = arguments.checked_partition(value, what)
+    checked_topic(partition.topic)
+    return partition
 
 
 class SingleThreadGuard:

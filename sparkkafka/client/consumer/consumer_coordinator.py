@@ -110,9 +110,9 @@ class ConsumerCoordinator:
         group_id = self.need_group("group_metadata")
         topic_ids = self._subscription.topic_ids(self._subscription.partitions)
         if self._member is not None:
-            found = self._member.metadata
-            is_outside = found.generation_id == NO_GENERATION
-            return found._replace(is_outside=is_outside, topic_ids=topic_ids)
+            metadata = self._member.metadata
+            is_outside = metadata.generation_id == NO_GENERATION
+            return metadata._replace(is_outside=is_outside, topic_ids=topic_ids)
         return GroupMetadata(
             group_id,
             group_instance_id=self._options.group_instance_id,
@@ -189,7 +189,7 @@ class ConsumerCoordinator:
         if pattern is None or not is_due:
             return
         try:
-            found = self._cluster.all_topics(deadline)
+            topics = self._cluster.all_topics(deadline)
         except errors.KafkaError as error:
             if not error.retriable:
                 raise
@@ -198,7 +198,7 @@ class ConsumerCoordinator:
         self._last_match_s = time.monotonic()
         names = frozenset(
             name
-            for name, topic in found.items()
+            for name, topic in topics.items()
             if pattern.fullmatch(name)
             and not (topic.is_internal and self._options.exclude_internal_topics)
         )
@@ -398,10 +398,10 @@ class ConsumerCoordinator:
         """Return the committed offset of each partition, None if there is none. Raises OptionError
         without a group.id."""
         group_id = self.need_group("committed")
-        found = fetch_committed_with_metadata(
+        committed = fetch_committed_with_metadata(
             self._cluster, group_id, partitions, deadline=deadline
         )
-        return {tp: found.get(tp) for tp in partitions}
+        return {tp: committed.get(tp) for tp in partitions}
 
     def _schedule_auto_commit(self) -> None:
         interval_s = self._options.auto_commit_interval_ms / 1000

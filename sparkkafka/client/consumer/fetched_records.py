@@ -306,9 +306,9 @@ def with_offsets(
 ) -> CorruptRecordError:
     """Return the error with its partition, the reader's position, and the offset after the
     damage."""
-    found = error.at(tp.topic, tp.partition, position)
-    found.next_offset = next_offset
-    return found
+    located = error.at(tp.topic, tp.partition, position)
+    located.next_offset = next_offset
+    return located
 
 
 def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:

@@ -193,12 +193,12 @@ class RangeReader:
     def _next_records(self, state: PartitionState) -> DecodedRecords | None:
         """Take the next decoded records of a partition, None if there are none."""
         try:
-            taken = state.take_columns(None, Deadline(math.inf))
+            columns = state.take_columns(None, Deadline(math.inf))
         except errors.CorruptRecordError as error:
             raise with_setting(error, self._cluster.options.prefix).at(*state.tp) from error
-        if taken is None:
+        if columns is None:
             return None
-        records, _ = taken
+        records, _ = columns
         state.advance(len(records))
         return records
 

@@ -76,8 +76,8 @@ class DamagedRecord(Record):
     @property
     def error(self) -> CorruptRecordError:
         """Why the batch cannot be read."""
-        found: CorruptRecordError = self.__dict__["error"]
-        return found
+        error: CorruptRecordError = self.__dict__["error"]
+        return error
 
 
 class RecordBlock:
@@ -195,8 +195,8 @@ def _numbers(values: NDArray[Any]) -> _Column:
     first = values[0]
     if first == values[-1] and (values == first).all():
         return _Constant(int(first))
-    found: list[int] = values.tolist()
-    return found
+    numbers: list[int] = values.tolist()
+    return numbers
 
 
 def _bytes_of(column: pa.Array | None) -> _Column:
@@ -293,10 +293,10 @@ class Records(Sequence[Record]):
     @property
     def by_partition(self) -> dict[TopicPartition, list[Record]]:
         """The same records, by partition."""
-        found: dict[TopicPartition, list[Record]] = {}
+        records: dict[TopicPartition, list[Record]] = {}
         for block, start, stop in self._parts:
-            found.setdefault(block.tp, []).extend(block.records(start, stop))
-        return found
+            records.setdefault(block.tp, []).extend(block.records(start, stop))
+        return records
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:

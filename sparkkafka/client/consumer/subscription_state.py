@@ -358,13 +358,13 @@ class SubscriptionState:
 
     def state(self, tp: TopicPartition) -> PartitionState:
         """Return the state of a partition. Raises ConsumerStateError if it is not assigned."""
-        found = self._states.get(tp)
-        if found is None:
+        state = self._states.get(tp)
+        if state is None:
             raise ConsumerStateError(
                 f"partition {tp} is not assigned to this consumer; assigned are "
                 f"{', '.join(map(str, sorted(self._states)[:10])) or 'none'}"
             )
-        return found
+        return state
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replace the assignment. Partitions that stay keep position, pause and buffered data."""
@@ -381,13 +381,13 @@ class SubscriptionState:
         """The partitions that need a starting position."""
         if not self.may_lack_positions:
             return []
-        found = [
+        partitions = [
             state
             for state in self._states.values()
             if state.position is None and state.lookup is None and state.error is None
         ]
-        self.may_lack_positions = bool(found)
-        return found
+        self.may_lack_positions = bool(partitions)
+        return partitions
 
     def positions(self) -> dict[TopicPartition, int]:
         """The positions of the partitions that have one."""
@@ -397,7 +397,7 @@ class SubscriptionState:
 
     def positions_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """`positions` with leader epochs, as a group commits them."""
-        found = {
+        positions = {
             tp: OffsetAndMetadata(
                 state.position,
                 leader_epoch=state.position_epoch if state.position_epoch >= 0 else None,
@@ -405,9 +405,9 @@ class SubscriptionState:
             for tp, state in self._states.items()
             if state.position is not None
         }
-        for tp in found.keys() & self.unread.keys():
-            found[tp] = OffsetAndMetadata(self.unread[tp])
-        return found
+        for tp in positions.keys() & self.unread.keys():
+            positions[tp] = OffsetAndMetadata(self.unread[tp])
+        return positions
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
         """The ids of the topics in which the positions of these partitions are, where known."""

@@ -110,15 +110,15 @@ def partition_racks(cluster: Cluster, topics: Iterable[str]) -> PartitionRacks:
         brokers = (cluster.brokers.get(node_id) for node_id in replicas)
         return frozenset(broker.rack for broker in brokers if broker and broker.rack)
 
-    found: dict[str, Sequence[frozenset[str]]] = {}
+    racks: dict[str, Sequence[frozenset[str]]] = {}
     for name in topics:
         topic = cluster.known_topic(name)
         rows = topic.partitions if topic is not None else {}
-        found[name] = [
+        racks[name] = [
             racks_of(rows[number].replicas) if number in rows else frozenset()
             for number in range(len(rows))
         ]
-    return found
+    return racks
 
 
 class _RangeTopic:
@@ -335,14 +335,14 @@ def _assign_equally(
 
     # One each in turn to members below the quota; then one more each to members at the quota, first
     # to those that were there before. This is Java's order, so a Java leader would not differ.
-    rest = iter(unassigned)
+    remaining = iter(unassigned)
     while below_quota:
         still_below: list[str] = []
         for member in below_quota:
-            assigned[member].append(next(rest))
+            assigned[member].append(next(remaining))
             (still_below if len(assigned[member]) < quota else at_quota).append(member)
         below_quota = still_below
-    for member, tp in zip(at_quota, rest, strict=False):
+    for member, tp in zip(at_quota, remaining, strict=False):
         assigned[member].append(tp)
     return assigned
 
@@ -359,7 +359,7 @@ def _assign_by_rack(
     """Give members partitions with replicas in their racks, as far as the quota allows; return the
     other partitions. Members that reach the quota move from `below_quota` to `at_quota`; members
     that get one more than that leave `at_quota`."""
-    rest: list[TopicPartition] = []
+    remaining: list[TopicPartition] = []
     turn = 0  # members below the quota take turns: the index of the first candidate
     for tp in sorted(unassigned, key=racks.count_matching_members):  # fewest choices first
         turns = [*range(turn, len(below_quota)), *range(turn)]
@@ -380,8 +380,8 @@ def _assign_by_rack(
             assigned[at_quota.pop(index)].append(tp)
             extra_count -= 1
         else:
-            rest.append(tp)
-    return rest
+            remaining.append(tp)
+    return remaining
 
 
 class _Balancer:

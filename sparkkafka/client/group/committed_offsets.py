@@ -158,8 +158,8 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         return {"require_stable": REQUIRE_STABLE_VERSION} if self._require_stable else {}
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        found = {row.group_id: row for row in response.groups} or {items[0]: response}
-        for group_id, row in found.items():
+        groups = {row.group_id: row for row in response.groups} or {items[0]: response}
+        for group_id, row in groups.items():
             code, outcomes = _read_group(row)
             yield group_id, Outcome(code, outcomes, _HINTS.get(code))
 
@@ -447,8 +447,8 @@ def fetch_committed(
     Waits for open transactions that commit offsets of these partitions (Kafka 2.5+). Raises
     BrokerError naming group and partitions, KafkaTimeoutError (with the last failure).
     """
-    found = fetch_committed_with_metadata(cluster, group_id, partitions, deadline=deadline)
-    return {tp: committed.offset for tp, committed in found.items()}
+    offsets = fetch_committed_with_metadata(cluster, group_id, partitions, deadline=deadline)
+    return {tp: committed.offset for tp, committed in offsets.items()}
 
 
 def fetch_committed_with_metadata(
@@ -462,8 +462,8 @@ def fetch_committed_with_metadata(
     committed offset are left out. Waits and raises as `fetch_committed`."""
     what = f"looking up the offsets of group {group_id!r}"
     handler, lookup = _FetchIfAny(group_id), coordinator_of(cluster, group_id)
-    found = call_all(cluster, partitions, handler, lookup, deadline, what)
-    return {tp: committed for tp, committed in found.items() if committed is not None}
+    offsets = call_all(cluster, partitions, handler, lookup, deadline, what)
+    return {tp: committed for tp, committed in offsets.items() if committed is not None}
 
 
 def commit_group_offsets(

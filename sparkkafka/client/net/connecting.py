@@ -241,17 +241,17 @@ class BootstrapServers:
         to it raises the error, and the next call tries to resolve it again."""
         if not self._needs_canonical_names:
             return list(self._entries)
-        found: list[Address] = []
+        addresses: list[Address] = []
         has_resolved_all = True
         for host, port in self._entries:
             names = [(_canonical_name(address), port) for address in addresses_of(host)]
             has_resolved_all = has_resolved_all and bool(names)
             log.info("%s:%d has the names %s", host, port, names or "of no address")
-            found += names or [(host, port)]
-        found = list(dict.fromkeys(found))
+            addresses += names or [(host, port)]
+        addresses = list(dict.fromkeys(addresses))
         if has_resolved_all:
-            self._entries, self._needs_canonical_names = found, False
-        return list(found)
+            self._entries, self._needs_canonical_names = addresses, False
+        return list(addresses)
 
 
 def connect_to_first(

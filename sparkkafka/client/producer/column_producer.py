@@ -135,11 +135,11 @@ class ColumnProducer:
 
     def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
         """What is known about the records of each partition."""
-        found = self._sender.outcomes()
+        outcomes = self._sender.outcomes()
         for tp, rows in self._accumulator.record_counts():
-            known = found.get(tp, PartitionOutcome(0, 0, 0))
-            found[tp] = known._replace(not_written_records=known.not_written_records + rows)
-        return {(tp.topic, tp.partition): outcome for tp, outcome in found.items()}
+            known = outcomes.get(tp, PartitionOutcome(0, 0, 0))
+            outcomes[tp] = known._replace(not_written_records=known.not_written_records + rows)
+        return {(tp.topic, tp.partition): outcome for tp, outcome in outcomes.items()}
 
     def _guard(self, action: Callable[[], None]) -> None:
         """Run `action`. If it fails, each later call raises its error instead."""

@@ -199,12 +199,12 @@ class OutcomeNotifier:
 
     def take_failures(self) -> list[Failure]:
         """Take the failures that the user has not seen."""
-        taken = []
+        failures = []
         while self._failures:
             failure = self._failures.popleft()
             if failure.is_unseen:
-                taken.append(failure)
-        return taken
+                failures.append(failure)
+        return failures
 
     def raise_failures(self) -> None:
         """Raise the first error that the user has not seen, if there is one."""
@@ -626,8 +626,8 @@ class TableDelivery:
         """Wait until all are done; the records that failed, in their order. [] if all are
         written. Raises KafkaTimeoutError after `timeout_s`."""
         await_outcome(self._notifier, self.done, timeout_s, "the records are not all acknowledged")
-        found = [failure for part in self._parts for failure in part.failed_records()]
-        return sorted(found, key=lambda failure: failure.index)
+        failures = [failure for part in self._parts for failure in part.failed_records()]
+        return sorted(failures, key=lambda failure: failure.index)
 
     def written(self) -> dict[TopicPartition, WrittenRange]:
         """What is written by now. Offsets are -1 if the broker did not return them."""

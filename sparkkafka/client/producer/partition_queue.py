@@ -388,6 +388,6 @@ class PartitionQueue:
         self.on_response(batch)
         if self.state is QueueState.SENDING:
             self.state = QueueState.DRAINING
-        rest = list(self.batches)
-        rest[position : position + 1] = replacements
-        self.batches = deque(rest)
+        remaining = list(self.batches)
+        remaining[position : position + 1] = replacements
+        self.batches = deque(remaining)

@@ -236,7 +236,9 @@ def _settings_text(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...])
 
     try:
         # The job has failed: its error must not wait long.
-        found = topic_configs(cluster, tp.topic, names, deadline=Deadline(3_000))
+        settings = topic_configs(cluster, tp.topic, names, deadline=Deadline(3_000))
     except KafkaError as error:
         return f"the topic's {' and '.join(names[:2])} (not known here: {error})"
-    return "the topic's " + ", ".join(f"{name}={found[name]}" for name in names if name in found)
+    return "the topic's " + ", ".join(
+        f"{name}={settings[name]}" for name in names if name in settings
+    )

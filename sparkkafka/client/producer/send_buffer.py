@@ -188,14 +188,14 @@ class SendBuffer:
             return []
         with self.lock:
             self.close_open()
-            taken = list(dict.fromkeys(self.ready))
+            batches = list(dict.fromkeys(self.ready))
             self.ready.clear()
-            self.unfinished.update(taken)
-            self.io_bytes += sum(records.size_bytes for records in taken)
+            self.unfinished.update(batches)
+            self.io_bytes += sum(records.size_bytes for records in batches)
             self.used_bytes = 0
-        for records in taken:
+        for records in batches:
             records.close()
-        return taken
+        return batches
 
     def begin_sleep(self, has_commands: Callable[[], bool]) -> float:
         """Return since when the oldest records wait (monotonic seconds): infinite if none do,

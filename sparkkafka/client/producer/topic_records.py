@@ -229,8 +229,8 @@ def _parsed(
     if (own_topic := record.get("topic")) is not None and own_topic != topic:
         topic = checked_topic(own_topic)
     headers: Headers = ()
-    if given := record.get("headers"):
-        headers, headers_size = checked_headers(given)
+    if record_headers := record.get("headers"):
+        headers, headers_size = checked_headers(record_headers)
         size += headers_size
     if (partition := record.get("partition")) is not None:
         partition = checked_number("partition", partition, INT32_MAX)
@@ -420,14 +420,14 @@ def _table_parts(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBat
 def _checked_topics(rows: InputRows, first_row: int) -> tuple[list[str], NDArray[np.int64] | None]:
     """Return the topics, and each row's index into them (None: there is one topic). Raises
     EncodeError for a null or wrong topic."""
-    found = rows.topic_codes(first_row, "the table", "a row has no topic: the column is null")
+    codes = rows.topic_codes(first_row, "the table", "a row has no topic: the column is null")
     if rows.topics is not None:
-        for name in found[0]:
+        for name in codes[0]:
             try:
                 checked_topic(name)
             except OptionError as error:
                 raise EncodeError(f"a row of the table: {error}") from error
-    return found
+    return codes
 
 
 def _checked_partitions(rows: InputRows, first_row: int) -> NDArray[np.int64] | None:

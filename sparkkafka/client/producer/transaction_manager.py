@@ -178,12 +178,12 @@ class TransactionManager(SenderTransaction):
 
     def commit_transaction(self, timeout_s: float | None) -> None:
         name = "commit_transaction"
-        delivered_by = deadline_of(timeout_s)
+        delivery_deadline = deadline_of(timeout_s)
         with self._buffer.lock:
             self._require_state({State.IN_TRANSACTION, State.COMMITTING_TRANSACTION}, name)
         self._transition(State.COMMITTING_TRANSACTION)
         try:
-            self._thread.wait_for_all(delivered_by)
+            self._thread.wait_for_all(delivery_deadline)
         except BaseException:
             with self._buffer.lock:
                 # Nothing was sent to the coordinator.
@@ -514,21 +514,21 @@ def _fatal_if_final(error: KafkaError) -> State | None:
 
 def _group_metadata(group: GroupMetadata | str) -> GroupMetadata:
     """Check the argument `group`; a group's name stands for no member of it. Raises OptionError."""
-    found = GroupMetadata(group) if isinstance(group, str) else group
-    if not isinstance(found, GroupMetadata) or not found.group_id:
+    metadata = GroupMetadata(group) if isinstance(group, str) else group
+    if not isinstance(metadata, GroupMetadata) or not metadata.group_id:
         raise OptionError(
             f"group must be a group's name, or a consumer's group metadata, got {group!r}"
         )
-    return found
+    return metadata
 
 
 def _offsets_to_commit(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata], what: str
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Check the argument `offsets`, and return what is committed for each. Raises OptionError."""
-    found = {}
+    checked = {}
     for key, value in checked_mapping(offsets, what, 'TopicPartition("orders", 0): 5').items():
         tp = checked_partition(key, what)
         checked_topic(tp.topic)
-        found[tp] = offset_to_commit(tp, value, what)
-    return found
+        checked[tp] = offset_to_commit(tp, value, what)
+    return checked

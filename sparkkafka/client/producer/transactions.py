@@ -371,12 +371,12 @@ class SenderTransaction(ABC):
     ) -> Transaction:
         """Take over the transactional id, as `init_transactions`; raise its error."""
         tid = self.transactional_id
-        found = init_transactions(
+        identity = init_transactions(
             self._cluster, [tid], timeout_ms, deadline, owner=owner, hints=self._hints
         )[tid]
-        if isinstance(found, KafkaError):
-            raise found
-        return found
+        if isinstance(identity, KafkaError):
+            raise identity
+        return identity
 
 
 class SingleTransaction(SenderTransaction):

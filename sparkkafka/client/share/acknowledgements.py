@@ -266,15 +266,15 @@ class DamagedError(Exception):
 
 def sorted_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
     """Return the acquired ranges of a response in order; None if they are invalid or overlap."""
-    found = sorted(
+    ranges = sorted(
         AcquiredRange(row.first_offset, row.last_offset, row.delivery_count) for row in rows
     )
     previous_offset = -1
-    for acquired in found:
+    for acquired in ranges:
         if acquired.first_offset <= previous_offset or acquired.last_offset < acquired.first_offset:
             return None
         previous_offset = acquired.last_offset
-    return found
+    return ranges
 
 
 def sorted_by_offset(batches: Iterable[AcknowledgementBatch]) -> list[AcknowledgementBatch]:
@@ -289,15 +289,15 @@ def is_renewal(batch: AcknowledgementBatch) -> bool:
 
 def renewed_offsets(batches: Iterable[AcknowledgementBatch]) -> list[int]:
     """Return the offsets that these acknowledgements renew."""
-    found: list[int] = []
+    offsets: list[int] = []
     for batch in filter(is_renewal, batches):  # a gap may have any number of offsets
         kinds = batch.acknowledge_types
         if len(kinds) == 1:
-            found += range(batch.first_offset, batch.last_offset + 1)
+            offsets += range(batch.first_offset, batch.last_offset + 1)
         else:
-            of_each = enumerate(kinds, batch.first_offset)
-            found += [offset for offset, kind in of_each if kind == AcknowledgeType.RENEW]
-    return found
+            types_by_offset = enumerate(kinds, batch.first_offset)
+            offsets += [offset for offset, kind in types_by_offset if kind == AcknowledgeType.RENEW]
+    return offsets
 
 
 def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:

@@ -139,9 +139,9 @@ class ShareConsumer(arguments.ClientBase):
                 is_polling = True
                 self._report_results()
                 self._metrics.poll_begins()
-                found = self._poll(deadline)
+                records = self._poll(deadline)
                 self._metrics.poll_ends()
-                return found
+                return records
         except BaseException:  # also Ctrl-C at the end: the user does not get these records
             if is_polling and not self._guard.is_closed:
                 self._release_polled()
@@ -173,10 +173,10 @@ class ShareConsumer(arguments.ClientBase):
             self._fetcher.assign(self._member.partitions, self._member.member_id)
             # As in Java, a poll that renews records fetches no new ones: renewed ones come first.
             is_renewing = bool(self._renewing)
-            found = [] if is_renewing else self._take_renewed() or self._collect(deadline)
-            if found:
+            records = [] if is_renewing else self._take_renewed() or self._collect(deadline)
+            if records:
                 self._fetcher.send_acknowledgements()
-                return found
+                return records
             if has_received and deadline.expired:
                 return []
             if is_renewing:
@@ -191,16 +191,16 @@ class ShareConsumer(arguments.ClientBase):
     def _collect(self, deadline: Deadline) -> list[acknowledgements.ShareRecord]:
         """Decode acquired records, at most max.poll.records. Gaps, offsets without a record, are
         acknowledged as such; a damaged batch ends the poll."""
-        found: list[acknowledgements.ShareRecord] = []
+        collected: list[acknowledgements.ShareRecord] = []
         acquired = self._fetcher.acquired
-        while acquired and len(found) < self._options.max_poll_records:
+        while acquired and len(collected) < self._options.max_poll_records:
             source = acquired[0]
             try:
                 records, size_bytes, gaps = source.next(deadline)
             except acknowledgements.DamagedError as damage:
                 acquired.popleft()
                 self._fetcher.add_acknowledgements(source, damage.batches)
-                if not found:
+                if not collected:
                     raise damage.error from None
                 self._error_of_next_poll = damage.error
                 break
@@ -210,13 +210,13 @@ class ShareConsumer(arguments.ClientBase):
             self._fetcher.add_acknowledgements(source, gaps)
             if records:
                 self._polled.append(acknowledgements.PolledRecords(source.tp, source, records))
-                found += records
+                collected += records
                 self._metrics.handed_out(source.tp.topic, len(records), size_bytes)
             if source.is_exhausted:
                 acquired.popleft()
             elif deadline.expired:
                 break
-        return found
+        return collected
 
     def _take_renewed(self) -> list[acknowledgements.ShareRecord]:
         """Return the records whose locks the brokers have renewed, to be acknowledged again."""

@@ -303,13 +303,13 @@ def _librdkafka_unsecured_token(text: str, option: str) -> UnsecuredToken:
     extension_name=…`. Raises OptionError."""
     pair = re.compile(r'\s*([A-Za-z_]+)=(?:"([^"]*)"|(\S+))')
     values: dict[str, str] = {}
-    rest = text.strip()
-    while rest:
-        match = pair.match(rest)
+    remaining = text.strip()
+    while remaining:
+        match = pair.match(remaining)
         if match is None:
             raise OptionError(f"{option} is name=value name=value …")
         values[match[1]] = match[3] if match[2] is None else match[2]
-        rest = rest[match.end() :]
+        remaining = remaining[match.end() :]
     extensions = tuple(
         (name.removeprefix("extension_"), values.pop(name))
         for name in [name for name in values if name.startswith("extension_")]

@@ -149,17 +149,17 @@ def resolve_references(text: Secret, option: str) -> Secret:
     """
 
     def content_of(match: re.Match[str]) -> str:
-        provider, rest = match["provider"], match["rest"]
+        provider, reference = match["provider"], match["rest"]
         if provider not in _PROVIDERS:
             return match[0]
         try:
             if provider == "env":
-                if (name := rest.removeprefix(":")) not in os.environ:
+                if (name := reference.removeprefix(":")) not in os.environ:
                     raise ValueError("there is no such environment variable")
                 return os.environ[name]
             if provider == "file":
-                return _property(rest)
-            return _whole_file(rest)
+                return _property(reference)
+            return _whole_file(reference)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OptionError(
@@ -172,10 +172,10 @@ def resolve_references(text: Secret, option: str) -> Secret:
     return Secret(_REFERENCE.sub(content_of, text.reveal()))
 
 
-def _property(rest: str) -> str:
-    """Return the value that ${file:path:key} refers to; `rest` is path:key. Raises OSError,
+def _property(reference: str) -> str:
+    """Return the value that ${file:path:key} refers to; `reference` is path:key. Raises OSError,
     ValueError."""
-    path, colon, key = rest.partition(":")
+    path, colon, key = reference.partition(":")
     if not colon or not path or not key:
         raise ValueError("it is written ${file:/path/of.properties:key}")
     properties = parse_properties(read_text(Path(path)))
@@ -184,10 +184,10 @@ def _property(rest: str) -> str:
     return properties[key]
 
 
-def _whole_file(rest: str) -> str:
-    """Return the content that ${directory:folder:name} refers to; `rest` is folder:name. Raises
+def _whole_file(path: str) -> str:
+    """Return the content that ${directory:folder:name} refers to; `path` is folder:name. Raises
     OSError, ValueError."""
-    folder, colon, name = rest.partition(":")
+    folder, colon, name = path.partition(":")
     if not colon or not folder or not name:
         raise ValueError("it is written ${directory:/path:name-of-a-file}")
     if name in (".", "..") or "/" in name:

@@ -267,18 +267,20 @@ def struct(cls: type[_T]) -> type[_T]:
     wire type."""
     # Dataclasses would compile __repr__ and __eq__ for each class, which takes most of the time of
     # importing the messages: here all classes share them.
-    made: Any = dataclasses.dataclass(slots=True, repr=False, eq=False, match_args=False)(cls)
-    made.__repr__ = _repr
-    made.__eq__ = _eq
-    made.__hash__ = None  # mutable, as a dataclass with __eq__ is
+    message_class: Any = dataclasses.dataclass(slots=True, repr=False, eq=False, match_args=False)(
+        cls
+    )
+    message_class.__repr__ = _repr
+    message_class.__eq__ = _eq
+    message_class.__hash__ = None  # mutable, as a dataclass with __eq__ is
     declared: list[Field] = []
-    for attribute in dataclasses.fields(made):
+    for attribute in dataclasses.fields(message_class):
         field = attribute.metadata.get(_METADATA_KEY)
         if field is None:
             raise TypeError(f"{cls.__name__}.{attribute.name} has no wire type")
         declared.append(field._replace(name=attribute.name))
-    _FIELDS[made] = tuple(declared)
-    return cast("type[_T]", made)
+    _FIELDS[message_class] = tuple(declared)
+    return cast("type[_T]", message_class)
 
 
 def _repr(self: Any) -> str:

@@ -299,14 +299,15 @@ class Cursor:
             bad = lengths < 0
             self.fail(bad, path, lambda entry: f"a length of {lengths.item(entry):,} bytes")
             lengths = np.where(bad, 0, lengths)
-        left = self.end - self.at
-        over = lengths > left
+        remaining = self.end - self.at
+        over = lengths > remaining
         if over.any():
             self.fail(
                 over,
                 path,
                 lambda entry: (
-                    f"{lengths.item(entry):,} bytes, but the payload has {left.item(entry):,} more"
+                    f"{lengths.item(entry):,} bytes, but the payload has "
+                    f"{remaining.item(entry):,} more"
                 ),
             )
             lengths = np.where(over, 0, lengths)
@@ -327,29 +328,31 @@ class Cursor:
         return odd_values(offsets, pa.py_buffer(self.chunk.data))
 
 
-Found = list[NDArray[Any]]
+StepValues = list[NDArray[Any]]
 """Columns that were read: varints; or the lengths of bytes, then where they start."""
 
 
 class ItemsCursor(Cursor):
-    """A cursor of `count` items whose values were read while they were located: `found` has the
+    """A cursor of `count` items whose values were read while they were located: `columns` has the
     columns that the reads ask for, in their order. `make` makes a cursor of these items: rows are
     only asked for if an item is bad. Positions mean nothing."""
 
-    __slots__ = ("_count", "_found", "_make")
+    __slots__ = ("_columns", "_count", "_make")
 
-    def __init__(self, chunk: Chunk, count: int, found: Found, make: Callable[[], Cursor]) -> None:
+    def __init__(
+        self, chunk: Chunk, count: int, columns: StepValues, make: Callable[[], Cursor]
+    ) -> None:
         self.chunk = chunk
         self._count = count
-        self._found = iter(found)
+        self._columns = iter(columns)
         self._make = make
 
     def __len__(self) -> int:
         return self._count
 
     def select(self, entries: Ints) -> Cursor:
-        found = [column[entries] for column in self._found]
-        return ItemsCursor(self.chunk, len(entries), found, lambda: Cursor.select(self, entries))
+        selected = [column[entries] for column in self._columns]
+        return ItemsCursor(self.chunk, len(entries), selected, lambda: Cursor.select(self, entries))
 
     def __getattr__(self, name: str) -> Any:  # called for a slot that has no value yet
         items = self._make()
@@ -359,11 +362,11 @@ class ItemsCursor(Cursor):
     def read_varints(
         self, path: str, bits: int = 64, mask: Flags | None = None, *, are_long: bool = False
     ) -> tuple[NDArray[Any], Flags | None]:
-        return next(self._found), None
+        return next(self._columns), None
 
     def read_blobs(self, path: str, mask: Flags | None = None) -> tuple[Ints, Ints]:
-        lengths = next(self._found).astype(np.int64)
-        return next(self._found), lengths
+        lengths = next(self._columns).astype(np.int64)
+        return next(self._columns), lengths
 
 
 def read_long(data: bytes, at: int, end: int, path: str) -> tuple[int, int]:

@@ -78,11 +78,15 @@ class AvroDecoder:
             limit = int(offsets[low]) + CHUNK_BYTES
             high = int(np.searchsorted(offsets, limit, side="right")) - 1
             high = min(max(high, low + 1), low + CHUNK_ROWS, len(payloads))
-            values, found = self._decode_chunk(
+            values, chunk_reasons = self._decode_chunk(
                 data, offsets[low : high + 1], valid[low:high], budget
             )
             arrays.append(values)
-            reasons |= {low + row: reason for row, reason in found.items()} if low else found
+            reasons |= (
+                {low + row: reason for row, reason in chunk_reasons.items()}
+                if low
+                else chunk_reasons
+            )
             low = high
         if not arrays:
             values = pa.nulls(0, self.type)
@@ -103,10 +107,10 @@ class AvroDecoder:
         if not valid.all():
             cursor = cursor.where(valid)
         values = self._decoder.read(cursor)
-        left = cursor.end - cursor.at
-        over = (left != 0) & cursor.is_active()
+        remaining = cursor.end - cursor.at
+        over = (remaining != 0) & cursor.is_active()
         if over.any():
-            cursor.fail(over, "", lambda row: f"{counted(int(left[row]), 'byte')} left over")
+            cursor.fail(over, "", lambda row: f"{counted(int(remaining[row]), 'byte')} left over")
         good = valid & ~cursor.chunk.is_bad
         if not good.all():
             values = null_outside(values, good)
@@ -122,8 +126,8 @@ def cursor_of(data: Bytes, offsets: Ints, budget: MemoryBudget) -> Cursor:
 class ValueDecoder:
     """Decodes one value of each entry to an array of the Arrow type `type`. `skipper` skips the
     same values. `default_bytes`: how many bytes of defaults a value may have, which were not
-    written. `reads_found`: it also reads an ItemsCursor. `reads_zero`: the byte 0 is a value, and
-    no bad one."""
+    written. `reads_kept_values`: it also reads an ItemsCursor. `reads_zero`: the byte 0 is a valid
+    value."""
 
     default_bytes = 0
     reads_zero = False
@@ -137,7 +141,7 @@ class ValueDecoder:
         return self.skipper.path
 
     @property
-    def reads_found(self) -> bool:
+    def reads_kept_values(self) -> bool:
         return False
 
     def read(self, cursor: Cursor) -> pa.Array:
@@ -159,8 +163,8 @@ class LeafDecoder(ValueDecoder):
     """Reads only the entries of a mask faster than a cursor that has only these active."""
 
     @property
-    def reads_found(self) -> bool:
-        return self.skipper.is_found
+    def reads_kept_values(self) -> bool:
+        return self.skipper.keeps_values
 
     def read(self, cursor: Cursor) -> pa.Array:
         return self.read_where(cursor, None)
@@ -283,7 +287,7 @@ class BytesDecoder(LeafDecoder):
     def __init__(self, column_type: pa.DataType, skipper: BlobSkipper) -> None:
         super().__init__(column_type, skipper)
         self._blobs = skipper
-        self.reads_zero = skipper.is_found
+        self.reads_zero = skipper.keeps_values
 
     def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
         return cursor.gather(*self._blobs.locate(cursor, mask))
@@ -439,9 +443,9 @@ class RecordDecoder(ValueDecoder):
             )
 
     @property
-    def reads_found(self) -> bool:
+    def reads_kept_values(self) -> bool:
         return all(
-            step.is_found if isinstance(step, Skipper) else step[0].reads_found
+            step.keeps_values if isinstance(step, Skipper) else step[0].reads_kept_values
             for step in self._steps
         )
 
@@ -470,7 +474,7 @@ class ArrayDecoder(ValueDecoder):
 
     def read(self, cursor: Cursor) -> pa.Array:
         failures = cursor.chunk.failures
-        located = self._items.locate(cursor, keep_found=self._item.reads_found)
+        located = self._items.locate(cursor, keep_values=self._item.reads_kept_values)
         counts, items = self._drop_too_many(cursor, *located)
         values = self._item.read(items)
         cursor.deactivate_bad(failures)

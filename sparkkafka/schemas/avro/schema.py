@@ -492,7 +492,7 @@ def _brief(value: Any) -> str:
 def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
     """Return the tags in Confluent's property `confluent:tags`, by the fields' full names
     (`namespace.Record.field`), of the schema's text and of those of its references."""
-    found: dict[str, frozenset[str]] = {}
+    tags_by_path: dict[str, frozenset[str]] = {}
     schemas = [schema]
     seen: set[int] = set()
     while schemas:
@@ -524,9 +524,9 @@ def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
                         nodes.append((field.get("type"), name.rpartition(".")[0]))
                         tags = field.get("confluent:tags")
                         if isinstance(tags, list) and any(isinstance(tag, str) for tag in tags):
-                            found[f"{name}.{field.get('name')}"] = frozenset(
+                            tags_by_path[f"{name}.{field.get('name')}"] = frozenset(
                                 tag for tag in tags if isinstance(tag, str)
                             )
             elif isinstance(kind, dict | list):
                 nodes.append((kind, namespace))
-    return found
+    return tags_by_path

@@ -24,8 +24,8 @@ from sparkkafka.schemas.avro.cursor import (
     LONG_VARINT,
     BadValueError,
     Cursor,
-    Found,
     ItemsCursor,
+    StepValues,
     read_long,
 )
 from sparkkafka.schemas.avro.schema import Node
@@ -48,17 +48,17 @@ Walk = Generator[tuple["Skipper", int], int, int]
 returns the position after the whole value. So recursion needs no Python stack."""
 
 
-Round = tuple[Ints, Ints, Found]
+Round = tuple[Ints, Ints, StepValues]
 """Items that were skipped in one step: their indexes, where they start, and their columns."""
 
 
 class Skipper:
     """Skips the values of one type. `min_size`: the fewest bytes of a value. `size`: the bytes of
     every value, if all have the same. `is_recursive`: the type has a recursive record in it.
-    `is_found`: `step` can keep the values that it reads."""
+    `keeps_values`: `step` can keep the values that it reads."""
 
     is_recursive = False
-    is_found = False
+    keeps_values = False
 
     def __init__(self, path: str, min_size: int, size: int | None = None) -> None:
         self.path = path
@@ -69,10 +69,10 @@ class Skipper:
         """Skip one value of each entry."""
         raise NotImplementedError
 
-    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+    def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         """Return the position after the value at each position, in few steps: nothing is compared
         with the end of payloads, which the caller does. None if a value may be bad, or the type
-        needs `skip`. Append what is read to `found`, if that is not None (and `is_found`)."""
+        needs `skip`. Append what is read to `values`, if that is not None (and `keeps_values`)."""
         return None
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
@@ -112,7 +112,7 @@ class FixedSkipper(BlobSkipper):
         read = cursor.is_active() if mask is None else cursor.is_active() & mask
         return starts, np.where(read, self._size, 0)
 
-    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+    def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         return at + self._size
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
@@ -125,7 +125,7 @@ class FixedSkipper(BlobSkipper):
 class VarintSkipper(Skipper):
     """int, long and enum, of so many `bits`."""
 
-    is_found = True
+    keeps_values = True
 
     def __init__(self, path: str, bits: int) -> None:
         super().__init__(path, 1)
@@ -134,10 +134,10 @@ class VarintSkipper(Skipper):
     def skip(self, cursor: Cursor) -> None:
         cursor.read_varints(self.path)
 
-    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
-        if found is not None:
+    def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
+        if values is not None:
             raw, after, wrong = read_unsigned(data, at, self._bits)
-            found.append(raw)
+            values.append(raw)
             return after if wrong is None else None
         byte = data.take(at, mode="clip")
         after = at + 1
@@ -159,7 +159,7 @@ class VarintSkipper(Skipper):
 class BytesSkipper(BlobSkipper):
     """string and bytes."""
 
-    is_found = True
+    keeps_values = True
 
     def __init__(self, path: str) -> None:
         super().__init__(path, 1)
@@ -170,13 +170,13 @@ class BytesSkipper(BlobSkipper):
     def locate(self, cursor: Cursor, mask: Flags | None = None) -> tuple[Ints, Ints]:
         return cursor.read_blobs(self.path, mask)
 
-    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+    def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         raw, after, _ = read_unsigned(data, at)
         if raw.itemsize == 8 or (raw & 1).any():  # very long, or negative
             return None
         raw >>= 1
-        if found is not None:
-            found += raw, after
+        if values is not None:
+            values += raw, after
         return after + raw.astype(np.int64)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
@@ -201,18 +201,18 @@ class RecordSkipper(Skipper):
             sum(sizes) if len(sizes) == len(fields) else None,
         )
         self.is_recursive = any(field.is_recursive for field in fields)
-        self.is_found = all(field.is_found for field in fields)
+        self.keeps_values = all(field.keeps_values for field in fields)
         self._fields = fields
 
     def skip(self, cursor: Cursor) -> None:
         for field in self._fields:
             field.skip(cursor)
 
-    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+    def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         after: Ints | None = at
         for field in self._fields:
             if after is not None:
-                after = field.step(data, after, found)
+                after = field.step(data, after, values)
         return after
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
@@ -298,7 +298,7 @@ class UnionSkipper(Skipper):
             branch.skip(inner)
             cursor.advance(mask, inner, failures)
 
-    def step(self, data: Bytes, at: Ints, found: Found | None = None) -> Ints | None:
+    def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         raw, at, _ = read_unsigned(data, at, 32)
         if raw.max(initial=0) >= 2 * len(self.branches) or (raw & 1).any():
             return None
@@ -343,14 +343,14 @@ class ItemsSkipper(Skipper):
     def skip(self, cursor: Cursor) -> None:
         self._skip(cursor, None)
 
-    def locate(self, cursor: Cursor, *, keep_found: bool) -> tuple[Ints, Cursor]:
+    def locate(self, cursor: Cursor, *, keep_values: bool) -> tuple[Ints, Cursor]:
         """Skip one array of each entry; return how many items each has, and a cursor of the items
-        of all arrays, in order. `keep_found`: it may be an ItemsCursor."""
+        of all arrays, in order. `keep_values`: it may be an ItemsCursor."""
         located: list[tuple[Ints, Ints, Ints]] = []
-        found: list[Round] | None = [] if keep_found and self.item.is_found else None
-        counts = self._skip(cursor, located, found)
-        if found and len(located) > 1:
-            _put_starts(found, located[0][2])
+        rounds: list[Round] | None = [] if keep_values and self.item.keeps_values else None
+        counts = self._skip(cursor, located, rounds)
+        if rounds and len(located) > 1:
+            _put_starts(rounds, located[0][2])
         if not located:
             starts = np.zeros(0, np.int64)
         elif len(located) == 1:
@@ -367,8 +367,8 @@ class ItemsSkipper(Skipper):
             at = np.where(end == INACTIVE, cursor.chunk.zeros_at, starts)
             return Cursor(cursor.chunk, at, end, entries if rows is None else rows[entries])
 
-        if found and len(located) == 1:
-            columns = _in_order(found, len(starts))
+        if rounds and len(located) == 1:
+            columns = _in_order(rounds, len(starts))
             return counts, ItemsCursor(cursor.chunk, len(starts), columns, items)
         return counts, items()
 
@@ -376,7 +376,7 @@ class ItemsSkipper(Skipper):
         self,
         cursor: Cursor,
         located: list[tuple[Ints, Ints, Ints]] | None,
-        found: list[Round] | None = None,
+        rounds: list[Round] | None = None,
     ) -> Ints:
         """Skip one array of each entry; return how many items each has. Unless `located` is None,
         append to it, for each block of the arrays: (entries, how many items each has in the block,
@@ -405,7 +405,7 @@ class ItemsSkipper(Skipper):
                 self._skip_items(inner, block_counts, None)
             else:
                 starts = np.full(int(block_counts.sum()), cursor.chunk.zeros_at, np.int64)
-                self._skip_items(inner, block_counts, starts, None if located else found)
+                self._skip_items(inner, block_counts, starts, None if located else rounds)
                 located.append((entries, block_counts, starts))
             if ends is not None:
                 inner.fail((ends >= 0) & (inner.at != ends), self.path, _OTHER_SIZE)
@@ -459,8 +459,10 @@ class ItemsSkipper(Skipper):
             cursor.update(sized, inner)
         bad = counts < 0  # of -2**63, which is its own opposite
         if self.item.min_size:
-            left = cursor.end - cursor.at
-            bad |= counts > (left // self.item.min_size if self.item.min_size > 1 else left)
+            remaining = cursor.end - cursor.at
+            bad |= counts > (
+                remaining // self.item.min_size if self.item.min_size > 1 else remaining
+            )
         elif is_decoded:
             rows = cursor.rows_of(np.arange(len(cursor)))
             bad |= cursor.chunk.take_free_items(rows, np.maximum(counts, 0))
@@ -474,10 +476,10 @@ class ItemsSkipper(Skipper):
         cursor: Cursor,
         counts: Ints,
         starts: Ints | None,
-        found: list[Round] | None = None,
+        rounds: list[Round] | None = None,
     ) -> None:
         """Skip `counts` items of each entry, and write where each item starts into `starts`, if it
-        is not None. If what all items consist of is found, `found` gets it instead.
+        is not None. If `step` can keep the values of all items, `rounds` gets them instead.
 
         Items of one size need no look at the data. Otherwise each round skips one item of every
         entry that has items left, as long as enough entries are left for NumPy to be faster than a
@@ -498,7 +500,7 @@ class ItemsSkipper(Skipper):
         entries = entries[: np.count_nonzero(counts)]
         counts, next_items = counts[entries], next_items[entries]
         inner = cursor.select(entries)
-        skipped = self._step_items(inner, -counts, next_items, starts, found)
+        skipped = self._step_items(inner, -counts, next_items, starts, rounds)
         next_items += skipped
         unfinished = int(np.searchsorted(-counts, -skipped))
         while unfinished >= _MIN_VECTOR:
@@ -514,19 +516,19 @@ class ItemsSkipper(Skipper):
             if inner.end[index] == INACTIVE:
                 continue
             item_starts = array("q")
-            at, end, left = (
+            at, end, remaining = (
                 int(inner.at[index]),
                 int(inner.end[index]),
                 int(counts[index]) - skipped,
             )
             try:
-                inner.at[index] = self._locate_items(inner, at, end, left, item_starts)
+                inner.at[index] = self._locate_items(inner, at, end, remaining, item_starts)
             except BadValueError as error:
                 inner.fail_one(index, error)
                 continue
             if starts is not None:
                 next_item = int(next_items[index])
-                starts[next_item : next_item + left] = item_starts
+                starts[next_item : next_item + remaining] = item_starts
         cursor.update(entries, inner)
 
     def _step_items(
@@ -535,7 +537,7 @@ class ItemsSkipper(Skipper):
         negative_counts: Ints,
         next_items: Ints,
         starts: Ints | None,
-        found: list[Round] | None,
+        kept_rounds: list[Round] | None,
     ) -> int:
         """Skip as many items as possible by `Skipper.step`; return how many of each entry, or all
         that it has. It is none if any is bad. The counts descend."""
@@ -543,13 +545,15 @@ class ItemsSkipper(Skipper):
         rounds: list[Round] = []
         while 4 * unfinished >= _MIN_VECTOR:  # a step takes a quarter of a skip
             before = at[:unfinished].copy()
-            columns: Found = []
-            after = self.item.step(cursor.chunk.data, before, None if found is None else columns)
+            columns: StepValues = []
+            after = self.item.step(
+                cursor.chunk.data, before, None if kept_rounds is None else columns
+            )
             if after is None:
                 break
             if starts is not None:
                 rounds.append((next_items[:unfinished] + done, before, columns))
-                if found is None:
+                if kept_rounds is None:
                     _put_starts([rounds.pop()], starts)
             at[:unfinished] = after
             done += 1
@@ -557,8 +561,8 @@ class ItemsSkipper(Skipper):
         if (at > cursor.end).any():
             return 0
         cursor.at = at
-        if found is not None and not unfinished:
-            found += rounds
+        if kept_rounds is not None and not unfinished:
+            kept_rounds += rounds
         elif starts is not None:
             _put_starts(rounds, starts)
         return done
@@ -673,10 +677,10 @@ def _put_starts(rounds: Sequence[Round], starts: Ints) -> None:
         starts[index] = before
 
 
-def _in_order(rounds: Sequence[Round], count: int) -> Found:
+def _in_order(rounds: Sequence[Round], count: int) -> StepValues:
     """Return the columns of `count` items, of which each round has read some."""
     indexes = [index for index, *_ in rounds]
-    ordered: Found = []
+    ordered: StepValues = []
     for pieces in zip(*(columns for *_, columns in rounds), strict=True):
         values = np.empty(count, np.result_type(*pieces))
         for index, piece in zip(indexes, pieces, strict=True):

@@ -112,8 +112,8 @@ class ConnectType:
         """Return the type with only the fields that `target` has."""
         if self.is_struct and pa.types.is_struct(target):
             names = [name for name in self.children if target.get_field_index(name) >= 0]
-            kept = {name: self.children[name].pruned(target.field(name).type) for name in names}
-            return replace(self, children=kept)
+            children = {name: self.children[name].pruned(target.field(name).type) for name in names}
+            return replace(self, children=children)
         if self.is_list and pa.types.is_list(target):
             return replace(self, children={"": self.item.pruned(target.value_type)})
         if self.is_map and pa.types.is_map(target):
@@ -240,20 +240,20 @@ def _with_children(node: ConnectType, children: Mapping[str, ConnectType]) -> Co
     return replace(node, children={**node.children, **children})
 
 
-def _named_types(node: Any, namespace: str, found: dict[str, Any]) -> dict[str, Any]:
+def _named_types(node: Any, namespace: str, types: dict[str, Any]) -> dict[str, Any]:
     """Return the named types of an Avro schema by full name."""
     if isinstance(node, list):
         for branch in node:
-            _named_types(branch, namespace, found)
+            _named_types(branch, namespace, types)
     elif isinstance(node, dict):
         if isinstance(name := node.get("name"), str):
             namespace = _namespace(node, namespace)
-            found[_full_name(name, namespace)] = node
+            types[_full_name(name, namespace)] = node
         for below in (node.get("type"), node.get("items"), node.get("values")):
-            _named_types(below, namespace, found)
+            _named_types(below, namespace, types)
         for child in node.get("fields") or ():
-            _named_types(child.get("type"), namespace, found)
-    return found
+            _named_types(child.get("type"), namespace, types)
+    return types
 
 
 def _namespace(node: Mapping[str, Any], around: str) -> str:
@@ -289,14 +289,14 @@ def _of_avro(
     if isinstance(node.get("name"), str):
         namespace = _namespace(node, namespace)
     parameters = node.get("connect.parameters")
-    made = replace(
+    connect_type = replace(
         type_of_arrow(arrow_type),
         name=str(node.get("connect.name") or ""),
         parameters=parameters if isinstance(parameters, dict) else {},
     )
-    if made.is_struct and node.get("type") == "record":
+    if connect_type.is_struct and node.get("type") == "record":
         return _with_children(
-            made,
+            connect_type,
             {
                 child["name"]: _of_avro(
                     child["type"], arrow_type.field(child["name"]).type, namespace, named
@@ -304,41 +304,41 @@ def _of_avro(
                 for child in node["fields"]
             },
         )
-    if made.is_list or made.is_map:
-        below = node.get("items" if made.is_list else "values")
-        item_type = arrow_type.value_type if made.is_list else arrow_type.item_type
-        return _with_children(made, {"": _of_avro(below, item_type, namespace, named)})
-    return made
+    if connect_type.is_list or connect_type.is_map:
+        below = node.get("items" if connect_type.is_list else "values")
+        item_type = arrow_type.value_type if connect_type.is_list else arrow_type.item_type
+        return _with_children(connect_type, {"": _of_avro(below, item_type, namespace, named)})
+    return connect_type
 
 
 def _of_json_schema(node: Any, arrow_type: pa.DataType) -> ConnectType:
     """Return the Connect type of a part of a JSON Schema, as Confluent's JsonSchemaConverter writes
     it: without references."""
-    made = type_of_arrow(arrow_type)
+    connect_type = type_of_arrow(arrow_type)
     if not isinstance(node, dict):
-        return made
+        return connect_type
     if isinstance(branches := node.get("oneOf"), list):
         others = [branch for branch in branches if branch != {"type": "null"}]
-        return _of_json_schema(others[0], arrow_type) if len(others) == 1 else made
+        return _of_json_schema(others[0], arrow_type) if len(others) == 1 else connect_type
     parameters = node.get("connect.parameters")
-    made = replace(
-        made,
+    connect_type = replace(
+        connect_type,
         name=str(node.get("title") or ""),
         parameters=parameters if isinstance(parameters, dict) else {},
     )
     properties = node.get("properties")
-    if made.is_struct and isinstance(properties, dict):
+    if connect_type.is_struct and isinstance(properties, dict):
         return _with_children(
-            made,
+            connect_type,
             {
                 child.name: _of_json_schema(properties.get(child.name), child.type)
                 for child in arrow_type
             },
         )
-    if made.is_list:
+    if connect_type.is_list:
         item = _of_json_schema(node.get("items"), arrow_type.value_type)
-        return _with_children(made, {"": item})
-    if made.is_map:
+        return _with_children(connect_type, {"": item})
+    if connect_type.is_map:
         item = _of_json_schema(node.get("additionalProperties"), arrow_type.item_type)
-        return _with_children(made, {"": item})
-    return made
+        return _with_children(connect_type, {"": item})
+    return connect_type

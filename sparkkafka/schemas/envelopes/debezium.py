@@ -162,17 +162,17 @@ def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectTy
     if "op" in children and children["op"].leaf != pa.string():
         raise SchemaError("field op is not a string, so this is not an envelope of Debezium")
     wanted = {field.name for field in change}
-    kept: dict[str, ConnectType] = {}
+    pruned: dict[str, ConnectType] = {}
     for name in ("before", "after"):
         if name in children:
             _check_row(children[name])
             check_target(children[name], row, "", lenient=lenient)
-            kept[name] = children[name].pruned(row)
+            pruned[name] = children[name].pruned(row)
     for name in ("op", "ts_ms", "ts_us"):
         if name in children and children[name].leaf is not None:
-            kept[name] = children[name]
+            pruned[name] = children[name]
     if "transaction" in children and "transaction" in wanted:
-        kept["transaction"] = children["transaction"].pruned(TRANSACTION_TYPE)
+        pruned["transaction"] = children["transaction"].pruned(TRANSACTION_TYPE)
     if "source" in children and children["source"].is_struct:
         fields: dict[str, ConnectType] = {}
         source = children["source"]
@@ -184,10 +184,10 @@ def prune(node: ConnectType, target: pa.DataType, *, lenient: bool) -> ConnectTy
             names = [name for name in _POSITION_FIELDS if name in source.children]
             fields.update({name: source.children[name] for name in names})
         if fields:
-            kept["source"] = ConnectType(children=fields, name=source.name)
-    if not kept:
-        kept = dict(list(children.items())[:1])
-    return ConnectType(children=kept, name=node.name)
+            pruned["source"] = ConnectType(children=fields, name=source.name)
+    if not pruned:
+        pruned = dict(list(children.items())[:1])
+    return ConnectType(children=pruned, name=node.name)
 
 
 def unwrap(
@@ -244,7 +244,7 @@ def unwrap(
             missing_names[column.name] = flags
             wire = without(wire, flags)
         columns.append(convert(wire, below, column.type, context.below(column.name)))
-    made = {"row": struct_of(row_type, count, is_row, columns)}
+    columns_by_name = {"row": struct_of(row_type, count, is_row, columns)}
     parts = []
     for part in change:
         if part.name in ("key", "old_key") and (old := field("old")) is not None:
@@ -253,8 +253,8 @@ def unwrap(
             parts.append(keys if part.name == "old_key" else without(keys, ~is_row))
         else:
             parts.append(_change_part(part, values, node, op, kinds, context, missing_names))
-    made["change"] = struct_of(change, count, None, parts)
-    return struct_of(target, count, present, [made[part.name] for part in target])
+    columns_by_name["change"] = struct_of(change, count, None, parts)
+    return struct_of(target, count, present, [columns_by_name[part.name] for part in target])
 
 
 def _keys(
@@ -310,10 +310,10 @@ def _kinds(
             context.bad_rows.reasons.setdefault(int(context.rows[index]), text)
     others = present & ~is_valid(op)
     if others.any():
-        found = {} if payloads is None else other_records(payloads, others)
+        kinds = {} if payloads is None else other_records(payloads, others)
         if (index := values.type.get_field_index("ddl")) >= 0:  # of another form
-            found[SCHEMA_CHANGE] = others & is_valid(pc.struct_field(values, [index]))
-        for name, is_other in found.items():
+            kinds[SCHEMA_CHANGE] = others & is_valid(pc.struct_field(values, [index]))
+        for name, is_other in kinds.items():
             by_kind[name] = by_kind.get(name, none) | is_other
             others &= ~is_other
         context.bad_rows.add(
@@ -327,10 +327,10 @@ def other_records(payloads: pa.Array, candidates: Flags) -> dict[str, Flags]:
     kind."""
     index = np.flatnonzero(candidates)
     texts = payloads.take(from_numpy(index))
-    found = {kind: np.zeros(len(candidates), np.bool_) for kind in _OTHER_RECORDS}
+    flags = {kind: np.zeros(len(candidates), np.bool_) for kind in _OTHER_RECORDS}
     for kind, pattern in _OTHER_RECORDS.items() if len(index) else ():
-        found[kind][index] = flags_of(pc.match_substring_regex(texts, pattern))
-    return found
+        flags[kind][index] = flags_of(pc.match_substring_regex(texts, pattern))
+    return flags
 
 
 def _texts(flags_by_text: dict[str, Flags], count: int) -> pa.Array:

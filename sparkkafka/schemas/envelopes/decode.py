@@ -163,12 +163,14 @@ def decoder(
         is_row = not envelope.unwraps or envelope.form != DEBEZIUM or "op" in written.children
         if written.means_same(read) and is_row:
             try:
-                made = _make(format_module, envelope, writer, reader, read, target, message)
+                envelope_decoder = _make(
+                    format_module, envelope, writer, reader, read, target, message
+                )
                 if writer != reader:  # a null of a column that is NOT NULL now
-                    made.second = _make(
+                    envelope_decoder.second = _make(
                         format_module, envelope, writer, None, written, target, message
                     )
-                return made
+                return envelope_decoder
             except SchemaError:  # the values of another version may fit one by one
                 pass
     lenient = reader is not None
@@ -180,8 +182,8 @@ def _plan(
 ) -> connect_types.ConnectType:
     """Return the fields that are decoded. Raises OptionError unless they can become `target`."""
     if envelope.unwraps and envelope.form == DEBEZIUM_FLAT:
-        wanted = debezium.prune(other_envelopes.flat_node(node), target, lenient=lenient)
-        return other_envelopes.prune_flat(node, wanted)
+        pruned = debezium.prune(other_envelopes.flat_node(node), target, lenient=lenient)
+        return other_envelopes.prune_flat(node, pruned)
     if envelope.unwraps and envelope.form in other_envelopes.FORMS:
         return node
     if envelope.unwraps:
@@ -380,12 +382,12 @@ class _JsonDecoder:
         part_rows: list[Ints] = []
         reasons: dict[int, str] = {}
         again: list[int] = []
-        for rows, own_texts, made in groups:
-            if isinstance(made, str):
+        for rows, own_texts, decoder in groups:
+            if isinstance(decoder, str):
                 nulls = pa.nulls(len(rows), self.type)
-                decoded = Decoded.of(nulls, dict.fromkeys(range(len(rows)), made))
+                decoded = Decoded.of(nulls, dict.fromkeys(range(len(rows)), decoder))
             else:
-                decoded = made.decode(own_texts, budget)
+                decoded = decoder.decode(own_texts, budget)
             parts.append(as_type(decoded.values, self.type))
             part_rows.append(rows)
             for row, reason in zip(rows[decoded.bad_rows].tolist(), decoded.reasons, strict=True):
@@ -412,41 +414,41 @@ class _JsonDecoder:
         """Return the rows of each schema, their payloads and decoder, and the rows without a
         schema. If a row is bad, its text may have another form than schema and payload."""
         groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]] = []
-        left = np.flatnonzero(is_valid(texts))
-        without: list[Ints] = [np.flatnonzero(~is_valid(texts))]
-        for prefix, made in list(self._by_prefix.items()):
-            if not len(left):
+        remaining = np.flatnonzero(is_valid(texts))
+        without_schema: list[Ints] = [np.flatnonzero(~is_valid(texts))]
+        for prefix, decoder in list(self._by_prefix.items()):
+            if not len(remaining):
                 break
-            left = self._take_group(texts, left, prefix, made, groups)
-        is_candidate = may_have_schema(texts.take(from_numpy(left)))
-        without.append(left[~is_candidate])
-        left = left[is_candidate]
-        one_by_one: dict[bytes, list[tuple[int, bytes]]] = {}
+            remaining = self._take_group(texts, remaining, prefix, decoder, groups)
+        is_candidate = may_have_schema(texts.take(from_numpy(remaining)))
+        without_schema.append(remaining[~is_candidate])
+        remaining = remaining[is_candidate]
+        by_schema: dict[bytes, list[tuple[int, bytes]]] = {}
         prefix_count = 0
-        while len(left):
-            row = int(left[0])
+        while len(remaining):
+            row = int(remaining[0])
             parts = _split(texts[row].as_py())
             if parts is None:
-                without.append(left[:1])
+                without_schema.append(remaining[:1])
             elif not parts.is_last or prefix_count >= _MAX_SCHEMAS:
                 # The payload comes first, or nearly each text has a schema of its own.
-                one_by_one.setdefault(parts.schema, []).append((row, parts.payload))
+                by_schema.setdefault(parts.schema, []).append((row, parts.payload))
             else:
-                made = self._decoder_of(parts.schema)
+                decoder = self._decoder_of(parts.schema)
                 if len(self._by_prefix) >= _MAX_SCHEMAS:
                     self._by_prefix.clear()
-                self._by_prefix[parts.prefix] = made
+                self._by_prefix[parts.prefix] = decoder
                 prefix_count += 1
-                left = self._take_group(texts, left, parts.prefix, made, groups)
+                remaining = self._take_group(texts, remaining, parts.prefix, decoder, groups)
                 continue
-            left = left[1:]
+            remaining = remaining[1:]
         too_many = f"more than {_MAX_CALL_SCHEMAS:,} records in a row have a schema of their own"
-        for number, (schema, items) in enumerate(one_by_one.items()):
-            rows, found = zip(*items, strict=True)
-            payloads = pa.array(found, pa.binary())
-            made = self._decoder_of(schema) if number < _MAX_CALL_SCHEMAS else too_many
-            groups.append((np.array(rows, np.int64), payloads, made))
-        return groups, np.concatenate(without)
+        for number, (schema, items) in enumerate(by_schema.items()):
+            rows, values = zip(*items, strict=True)
+            payloads = pa.array(values, pa.binary())
+            decoder = self._decoder_of(schema) if number < _MAX_CALL_SCHEMAS else too_many
+            groups.append((np.array(rows, np.int64), payloads, decoder))
+        return groups, np.concatenate(without_schema)
 
     def _decoder_of(self, text: bytes) -> _EnvelopeDecoder | str:
         """Return the decoder of payloads with this schema, or why they are bad."""
@@ -461,23 +463,23 @@ class _JsonDecoder:
     def _take_group(
         self,
         texts: pa.Array,
-        left: Ints,
+        remaining: Ints,
         prefix: bytes,
-        made: _EnvelopeDecoder | str,
+        decoder: _EnvelopeDecoder | str,
         groups: list[tuple[Ints, pa.Array, _EnvelopeDecoder | str]],
     ) -> Ints:
         """Add the rows that begin with a prefix and end with } to `groups`, and return the
         others."""
-        candidates = texts if len(left) == len(texts) else texts.take(from_numpy(left))
-        found = flags_of(pc.starts_with(candidates, prefix))
-        found &= flags_of(pc.ends_with(candidates, b"}"))
-        rows = left[found]
+        candidates = texts if len(remaining) == len(texts) else texts.take(from_numpy(remaining))
+        has_prefix = flags_of(pc.starts_with(candidates, prefix))
+        has_prefix &= flags_of(pc.ends_with(candidates, b"}"))
+        rows = remaining[has_prefix]
         if len(rows):
             offsets = blob_offsets(texts).astype(np.int64)
             starts = offsets[rows] + len(prefix)
             lengths = np.maximum(offsets[rows + 1] - 1 - starts, 0)
-            groups.append((rows, gather(texts.buffers()[2], starts, lengths), made))
-        return left[~found]
+            groups.append((rows, gather(texts.buffers()[2], starts, lengths), decoder))
+        return remaining[~has_prefix]
 
 
 def _as_json(node: connect_types.ConnectType) -> connect_types.ConnectType:

@@ -268,11 +268,11 @@ def _with_placeholders(row: pa.Array, unavailable: pa.Array | None) -> pa.Array:
     parents = pc.list_parent_indices(unavailable)
     children = fields_of(row)
     for number, field in enumerate(row.type):
-        found = parents.filter(pc.equal(names, scalar(field.name)))
-        if not len(found):
+        placed = parents.filter(pc.equal(names, scalar(field.name)))
+        if not len(placed):
             continue
         flags = np.zeros(len(row), np.bool_)
-        flags[found.to_pylist()] = True
+        flags[placed.to_pylist()] = True
         is_text, is_bytes = pa.types.is_string(field.type), pa.types.is_binary(field.type)
         if not is_text and not is_bytes:
             raise ValueRowError(

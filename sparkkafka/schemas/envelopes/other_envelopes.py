@@ -89,9 +89,9 @@ def _ops(types: pa.Array, ops: Mapping[str, str]) -> pa.Array:
     bad."""
     result = types
     for name, op in ops.items():
-        found = flags_of(pc.equal(types, scalar(name)))
-        if found.any():
-            result = pc.if_else(from_numpy(found), scalar(op), result)
+        matches = flags_of(pc.equal(types, scalar(name)))
+        if matches.any():
+            result = pc.if_else(from_numpy(matches), scalar(op), result)
     return result
 
 
@@ -295,8 +295,8 @@ def prune_flat(node: ConnectType, wanted: ConnectType) -> ConnectType:
             name.removeprefix("__").removeprefix("source_") in source.children
         )
 
-    kept = {name: row.children.get(name, child) for name, child in node.children.items()}
-    return ConnectType(children={name: kept[name] for name in kept if is_needed(name)})
+    children = {name: row.children.get(name, child) for name, child in node.children.items()}
+    return ConnectType(children={name: children[name] for name in children if is_needed(name)})
 
 
 def flat_wire(node: ConnectType) -> ConnectType:

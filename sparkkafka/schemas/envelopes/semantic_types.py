@@ -350,10 +350,10 @@ def _without_base64(values: pa.Array, node: ConnectType, context: FieldContext) 
     codes = _BASE64[data]
     pads = np.zeros(len(texts), np.int64)
     if len(ends):
-        one = data[ends - 1] == ord("=")
-        two = one & (data[ends - 2] == ord("="))
-        pads[sizes > 0] = one.astype(np.int64) + two
-        codes[ends[one] - 1] = 0
+        is_one = data[ends - 1] == ord("=")
+        two = is_one & (data[ends - 2] == ord("="))
+        pads[sizes > 0] = is_one.astype(np.int64) + two
+        codes[ends[is_one] - 1] = 0
         codes[ends[two] - 2] = 0
     invalid = np.flatnonzero(codes == 255)
     if len(invalid):
@@ -472,8 +472,8 @@ def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) 
     for scale in pc.unique(scales.drop_null()).to_pylist():
         is_scale = flags_of(pc.equal(scales, scalar(scale).cast(scales.type)))
         if 0 <= scale <= MAX_DIGITS:
-            found = _decimal_array(words, valid & ~bad, MAX_DIGITS, scale).cast(pa.string())
-            texts = pc.if_else(from_numpy(is_scale), found, texts)
+            decimals = _decimal_array(words, valid & ~bad, MAX_DIGITS, scale).cast(pa.string())
+            texts = pc.if_else(from_numpy(is_scale), decimals, texts)
         else:
             bad |= is_scale & valid
     bad |= flags_of(pc.match_substring(texts, "E"))  # Arrow writes small numbers with exponents

@@ -282,14 +282,14 @@ class _Batch:
         doubtful, null for the others. Rows with a value that cannot be read without its row become
         doubtful."""
         fields = self._decoder.separate_fields
-        found = object_fields(self.data, self._offsets, [name.encode() for name in fields], [])
-        doubtful |= found.is_unclear
+        spans = object_fields(self.data, self._offsets, [name.encode() for name in fields], [])
+        doubtful |= spans.is_unclear
         columns = {}
-        for name, values in zip(fields, found.values, strict=True):
+        for name, values in zip(fields, spans.values, strict=True):
             is_repeated = values.texts[1:] == values.texts[:-1]
             doubtful[values.texts[1:][is_repeated]] = True
-            kept = ~doubtful[values.texts]
-            values = Spans(*(column[kept] for column in values))
+            is_good = ~doubtful[values.texts]
+            values = Spans(*(column[is_good] for column in values))
             columns[name] = self._read_separate_field(name, values, doubtful)
         return columns
 
@@ -301,17 +301,17 @@ class _Batch:
         texts = gather(pa.py_buffer(self.data), values.starts, values.ends - values.starts)
         column = pa.nulls(0, field.node.type)
         rows = np.zeros(0, np.int64)
-        parsed = np.arange(len(texts))
+        to_parse = np.arange(len(texts))
         if field.node.kind in (Kind.JSON_TEXT, Kind.LENIENT):
             texts_of_json, must_parse = compact(texts)
             column = _json_column(texts_of_json, field.node)
-            rows, parsed = values.texts, np.flatnonzero(must_parse)
-            if len(parsed):
+            rows, to_parse = values.texts, np.flatnonzero(must_parse)
+            if len(to_parse):
                 copied = np.flatnonzero(~must_parse)
                 rows, column = rows[copied], column.take(arrow.from_numpy(copied))
         misfits = self._misfits[name] = np.zeros(len(doubtful), np.bool_)
         normalized, normalized_rows = [], []
-        for row, value in self._parsed_values(texts, parsed, values.texts, doubtful):
+        for row, value in self._parsed_values(texts, to_parse, values.texts, doubtful):
             try:
                 text = field.write(value)
             except UnfitError as error:
@@ -346,15 +346,15 @@ class _Batch:
             piece_rows = rows[piece].tolist()
             try:
                 values = syntax.parse(b"[%s]" % b",".join(contents))
-                found = list(zip(piece_rows, values, strict=True))
+                read = list(zip(piece_rows, values, strict=True))
             except ValueError:
-                found = []
+                read = []
                 for row, content in zip(piece_rows, contents, strict=True):
                     try:
-                        found.append((row, syntax.parse(content)))
+                        read.append((row, syntax.parse(content)))
                     except JsonSyntaxError:
                         doubtful[row] = True
-            yield from ((row, value) for row, value in found if value is not None)
+            yield from ((row, value) for row, value in read if value is not None)
 
     def _rewrite_maps(self, texts: pa.Array, doubtful: Flags) -> pa.Array:
         """Return the texts with lists of items instead of maps, for pyarrow's reader; keep the
@@ -369,8 +369,8 @@ class _Batch:
         for name, spans, has_map in zip(
             self._decoder.maps, found.names, found.has_map, strict=True
         ):
-            kept = ~doubtful[spans.texts]
-            rows, starts, ends = (column[kept] for column in spans)
+            is_good = ~doubtful[spans.texts]
+            rows, starts, ends = (column[is_good] for column in spans)
             keys = gather(buffer, starts, ends - starts)
             doubtful[rows[_is_invalid_or_repeated(keys, rows)]] = True
             self._map_names[name], self._has_map[name] = (keys, rows), has_map
@@ -421,21 +421,21 @@ class _Batch:
         data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
         offsets -= offsets[0]
         misfits = {name.encode(): flags[rows] for name, flags in self._misfits.items()}
-        found = other_fields(data, offsets, *self._decoder.normalizer.field_names, misfits)
+        others = other_fields(data, offsets, *self._decoder.normalizer.field_names, misfits)
         buffer = pa.py_buffer(data)
-        names = gather(buffer, found.starts, found.name_ends - found.starts)
-        fields, must_parse = compact(gather(buffer, found.starts, found.ends - found.starts))
-        is_parsed = found.is_unclear.copy()
-        is_parsed[found.texts[must_parse | found.is_struct]] = True
-        is_parsed[found.texts[_is_invalid_or_repeated(names, found.texts)]] = True
-        self._rests += self._parse_rests(rows, np.flatnonzero(is_parsed), data, offsets, found)
-        kept = np.flatnonzero(~is_parsed[found.texts])
+        names = gather(buffer, others.starts, others.name_ends - others.starts)
+        fields, must_parse = compact(gather(buffer, others.starts, others.ends - others.starts))
+        is_parsed = others.is_unclear.copy()
+        is_parsed[others.texts[must_parse | others.is_struct]] = True
+        is_parsed[others.texts[_is_invalid_or_repeated(names, others.texts)]] = True
+        self._rests += self._parse_rests(rows, np.flatnonzero(is_parsed), data, offsets, others)
+        kept = np.flatnonzero(~is_parsed[others.texts])
         if not len(kept):
             return
         fields = fields.take(arrow.from_numpy(kept))
         # Python's bytes would import pandas here.
         nothing, comma, begin, end = arrow.binary_array([b"", b",", b"{", b"}"])
-        counts = np.bincount(found.texts[kept])
+        counts = np.bincount(others.texts[kept])
         having = np.flatnonzero(counts)
         ends = arrow.from_numpy(arrays.offsets_of(counts[having], np.int32))
         joined = pc.binary_join(pa.ListArray.from_arrays(ends, fields), comma)
@@ -443,24 +443,24 @@ class _Batch:
         self._joined_rests.append((rows[having], rests.view(pa.string())))
 
     def _parse_rests(
-        self, rows: Ints, indexes: Ints, data: Bytes, offsets: Ints, found: OtherFields
+        self, rows: Ints, indexes: Ints, data: Bytes, offsets: Ints, others: OtherFields
     ) -> list[tuple[int, str]]:
         """Return (row, rest) of the rows at these indexes that have a rest. `data` has the texts of
-        all rows; `found`: their fields."""
+        all rows; `others`: their fields."""
         if not len(indexes):
             return []
         content = data.tobytes()
-        spans = list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
-        columns = [offsets[indexes], offsets[indexes + 1], found.is_unclear[indexes]]
-        columns += [np.searchsorted(found.texts, indexes + step) for step in (0, 1)]
+        spans = list(zip(others.starts.tolist(), others.ends.tolist(), strict=True))
+        columns = [offsets[indexes], offsets[indexes + 1], others.is_unclear[indexes]]
+        columns += [np.searchsorted(others.texts, indexes + step) for step in (0, 1)]
         texts = []
         for begin, end, is_unclear, first, last in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             text = content[begin:end]
             if not is_unclear:
-                left = [content[start:stop] for start, stop in spans[first:last]]
-                text = b"{%s}" % b",".join(left)
+                objects = [content[start:stop] for start, stop in spans[first:last]]
+                text = b"{%s}" % b",".join(objects)
             texts.append(text)
         rests = []
         unread = np.zeros(len(self._texts), np.bool_)
@@ -493,13 +493,15 @@ class _Batch:
         pattern, names = reader.misfit_pattern(error.message)
         if names:
             matches = pattern.finditer(self.data.data, *self._offsets[[rows[0], rows[-1] + 1]])
-            found = [(match.start(), match.lastindex or 0) for match in matches]
-            misfits = np.array([at for at, _ in found], np.int64)
+            candidates = [(match.start(), match.lastindex or 0) for match in matches]
+            misfits = np.array([at for at, _ in candidates], np.int64)
             is_suspect = np.isin(rows, np.searchsorted(self._offsets, misfits, "right") - 1)
             if stopped < len(rows):
                 is_suspect[stopped] = True
             if np.count_nonzero(is_suspect) > (stopped < len(rows)):
-                apart = {name for number in {n for _, n in found} for name in names[number - 1]}
+                apart = {
+                    name for number in {n for _, n in candidates} for name in names[number - 1]
+                }
                 if not self._can_be_apart(apart):
                     apart = set()
                 return rows[is_suspect], apart, [rows[~is_suspect]]
@@ -780,20 +782,20 @@ class BlockReader:
         outermost fields that have the group's field (no group if neither is known)."""
         match = _CHANGED_COLUMN.search(message)
         fitting: dict[str, list[bytes]] = {}
-        found: dict[str, set[str]] = {}
+        names: dict[str, set[str]] = {}
         for outer, root in self._root.children.items():
             below = _fields_below(root, f"/{outer}")
             for name, path, node in itertools.chain([(outer, f"/{outer}", root)], below):
                 fitting.setdefault(name, []).append(_fitting_pattern(node))
                 types = (str(_reader_type(node)), str(node.type))
                 if path == match[1] if match else any(kind in message for kind in types):
-                    found.setdefault(name, set()).add(outer)
+                    names.setdefault(name, set()).add(outer)
         parts = [
             rb'"%s"[ \t\r\n]*:(?![ \t\r\n]*(?:null|%s))()'
             % (re.escape(name.encode()), b"|".join(fitting[name]))
-            for name in found
+            for name in names
         ]
-        return re.compile(b"|".join(parts)), list(found.values())
+        return re.compile(b"|".join(parts)), list(names.values())
 
 
 _CHANGED_COLUMN = re.compile(r"Column\((/.*)\) changed from ")

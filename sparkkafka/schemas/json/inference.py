@@ -100,15 +100,15 @@ class _FieldTypes:
 def infer(samples: list[bytes]) -> pa.DataType:
     """Return the type of samples, without those that are null or not JSON. Raises SchemaError if no
     other samples are left."""
-    found = _FieldTypes()
+    types = _FieldTypes()
     hint = ""
     for sample in samples:
         try:
-            found.add(parse(sample), 0)
+            types.add(parse(sample), 0)
         except JsonSyntaxError as error:
             hint = f"; the last one {error}"
-    if not found.kinds:
+    if not types.kinds:
         raise SchemaError(
             f"no type can be inferred: of {len(samples)} samples none is JSON with a value{hint}"
         )
-    return found.type()
+    return types.type()

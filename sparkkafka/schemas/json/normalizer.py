@@ -536,10 +536,10 @@ def _write_local_timestamp(value: Any) -> str:
 def _parse_time(value: Any) -> tuple[str, bool]:
     """Return (the time as pyarrow parses it, whether it has an offset from UTC). Raises
     UnfitError."""
-    found = syntax.normalize_time(_checked_string(value))
-    if found is None:
+    text = syntax.normalize_time(_checked_string(value))
+    if text is None:
         raise UnfitError("is a string that is not a time like 2024-01-31T10:00:00Z")
-    return found
+    return text
 
 
 def _write_duration(value: Any) -> str:

@@ -72,11 +72,11 @@ def object_fields(
     names: list[list[Spans]] = [[] for _ in maps]
     for low, high, piece in _pieces(data, offsets):
         begin, end = int(offsets[low]), int(offsets[high])
-        found = [piece.values(name) for name in fields]
+        spans_of_names = [piece.values(name) for name in fields]
         if maps:
             flags = [has[low:high] for has in has_map]
-            found += piece.rewrite_maps(maps, rewritten[begin:end], flags)
-        for spans, parts in zip(found, values + names, strict=True):
+            spans_of_names += piece.rewrite_maps(maps, rewritten[begin:end], flags)
+        for spans, parts in zip(spans_of_names, values + names, strict=True):
             parts.append(Spans(spans.texts + low, spans.starts + begin, spans.ends + begin))
         is_unclear[low:high] = piece.is_unclear
     joined = [
@@ -111,13 +111,13 @@ def other_fields(
     """Find the outermost fields of JSON objects, one after the other in `data`, that are not
     `known`. One of `structs` is known too if its value has no fields but those given for it.
     `misfits`: in which texts a known field counts as one that is not."""
-    found = []
+    others = []
     for low, high, piece in _pieces(data, offsets):
         flags = {name: is_misfit[low:high] for name, is_misfit in misfits.items()}
         texts, *columns, is_struct, is_unclear = piece.others(known, structs, flags)
         columns = [column + offsets[low] for column in columns]
-        found.append((texts + low, *columns, is_struct, is_unclear))
-    return OtherFields(*map(np.concatenate, zip(*found, strict=True)))
+        others.append((texts + low, *columns, is_struct, is_unclear))
+    return OtherFields(*map(np.concatenate, zip(*others, strict=True)))
 
 
 def compact(texts: pa.Array) -> tuple[pa.Array, Flags]:
@@ -185,12 +185,12 @@ class _Names:
 
     def find(self, name: bytes) -> Ints:
         """Return the colons after this name."""
-        word = np.uint64(int.from_bytes(name[:8], "little"))
-        found = np.flatnonzero((self._words == word) & (self._lengths == len(name)))
+        first_word = np.uint64(int.from_bytes(name[:8], "little"))
+        indexes = np.flatnonzero((self._words == first_word) & (self._lengths == len(name)))
         for index in range(8, len(name)):
-            bytes_there = self._data.take(self._starts.take(found) + index, mode="clip")
-            found = found.take(np.flatnonzero(bytes_there == name[index]))
-        return self._colons.take(found)
+            bytes_there = self._data.take(self._starts.take(indexes) + index, mode="clip")
+            indexes = indexes.take(np.flatnonzero(bytes_there == name[index]))
+        return self._colons.take(indexes)
 
 
 class _Piece:
@@ -332,8 +332,8 @@ class _Piece:
         for the reader, which refuses it."""
         lengths = ends - starts
         is_blank: Flags = lengths == 0
-        one = lengths == 1
-        is_blank[one] = self._data[starts[one]] <= ord(" ")
+        is_single = lengths == 1
+        is_blank[is_single] = self._data[starts[is_single]] <= ord(" ")
         long = np.flatnonzero(lengths > 1)
         if len(long):
             bounds = np.stack((starts[long], ends[long]), 1).ravel()

@@ -137,7 +137,7 @@ class Document:
     @cached_property
     def identified(self) -> dict[str, Any]:
         """Subschemas by their $id, by its URI, and by their anchors (after #)."""
-        found: dict[str, Any] = {}
+        subschemas: dict[str, Any] = {}
         waiting = [self.root]
         while waiting:
             node = waiting.pop()
@@ -148,10 +148,10 @@ class Document:
                 for keyword, prefix in (("$id", ""), ("$anchor", "#"), ("$dynamicAnchor", "#")):
                     name = node.get(keyword)
                     if isinstance(name, str):
-                        found[f"{prefix}{name}"] = node
+                        subschemas[f"{prefix}{name}"] = node
                         if not prefix:
-                            found.setdefault(_join_uri(self.base, name), node)
-        return found
+                            subschemas.setdefault(_join_uri(self.base, name), node)
+        return subschemas
 
     @cached_property
     def _names_by_uri(self) -> dict[str, str]:
@@ -756,7 +756,7 @@ _SCHEMAS: Final[dict[Kind, dict[str, Any]]] = {
 def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
     """Return the values of Confluent's keyword `confluent:tags` by the properties' paths, as
     `$.customer.email`. A path in a definition, or in a referenced schema, begins with its name."""
-    found: dict[str, frozenset[str]] = {}
+    tags_by_path: dict[str, frozenset[str]] = {}
     schemas = [("$", schema)]
     seen: set[int] = set()
     while schemas:
@@ -777,7 +777,7 @@ def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
                 continue
             tags = node.get("confluent:tags")
             if isinstance(tags, list):
-                found[path] = frozenset(tag for tag in tags if isinstance(tag, str))
+                tags_by_path[path] = frozenset(tag for tag in tags if isinstance(tag, str))
             for keyword, part in node.items():
                 if keyword == "properties" and isinstance(part, dict):
                     waiting += [(below, f"{path}.{name}") for name, below in part.items()]
@@ -785,4 +785,4 @@ def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
                     waiting += [(below, name) for name, below in part.items()]
                 else:
                     waiting.append((part, path))
-    return found
+    return tags_by_path

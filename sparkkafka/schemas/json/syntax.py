@@ -90,8 +90,8 @@ def parse(payload: bytes) -> Any:
             raise
         except (ValueError, RecursionError):
             continue  # an integer of more digits than Python converts (sys.set_int_max_str_digits)
-        if rest := text[end:].lstrip(_BLANKS):
-            raise _syntax_error("Extra data", len(text) - len(rest))
+        if trailing := text[end:].lstrip(_BLANKS):
+            raise _syntax_error("Extra data", len(text) - len(trailing))
         return value
     raise JsonSyntaxError("is nested too deep")
 

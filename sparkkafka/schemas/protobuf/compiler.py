@@ -127,10 +127,10 @@ def descriptor_set(schema: Schema) -> bytes:
     """Return a serialized FileDescriptorSet of all files: imports before the files that import
     them, the schema's own last. Raises SchemaError for a text that cannot be compiled, OptionError
     without the extra."""
-    found = _set_or_reason(schema)
-    if isinstance(found, str):
-        raise SchemaError(found)
-    return found
+    result = _set_or_reason(schema)
+    if isinstance(result, str):
+        raise SchemaError(result)
+    return result
 
 
 @lru_cache(256)
@@ -247,11 +247,11 @@ def _as_descriptor(name: str, text: str) -> Any:
         return None
     protobuf = library()
     try:
-        found = protobuf.descriptor_pb2.FileDescriptorProto.FromString(data)
+        descriptor = protobuf.descriptor_pb2.FileDescriptorProto.FromString(data)
     except protobuf.message.DecodeError:
         return None
-    found.name = name
-    return found
+    descriptor.name = name
+    return descriptor
 
 
 def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, Any]) -> bytes:
@@ -271,8 +271,8 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
         entry = _unused_name("entry.proto", texts)
         text = "".join(f'import "{name}";\n' for name in uncompiled)
         data = _protoc({**proto_texts, entry: f'syntax = "proto3";\n{text}'}, entry, own)
-        made = protobuf.descriptor_pb2.FileDescriptorSet.FromString(data)
-        files = {**{file.name: file for file in made.file if file.name != entry}, **files}
+        descriptor_set = protobuf.descriptor_pb2.FileDescriptorSet.FromString(data)
+        files = {**{file.name: file for file in descriptor_set.file if file.name != entry}, **files}
     # Imports before the files that import them: depth first, with a stack instead of calls.
     done: set[str] = set()
     path: set[str] = set()  # files whose imports are being added
@@ -369,10 +369,10 @@ def _run(entry: str, folder: Path, own: str) -> str | None:
 def _with_position(line: str, own: str) -> str:
     """Return protoc's "schema.proto:3:7: error" as "line 3, column 7: error", with the file's name
     unless it is the schema's own."""
-    found = re.match(r"(.*\.proto):(\d+):(\d+): (.*)", line)
-    if found is None:
+    match = re.match(r"(.*\.proto):(\d+):(\d+): (.*)", line)
+    if match is None:
         return line
-    file, row, column, error = found.groups()
+    file, row, column, error = match.groups()
     position = f"line {row}, column {column}"
     return f"{position}: {error}" if file == own else f"{position} of {file}: {error}"
 
@@ -380,14 +380,14 @@ def _with_position(line: str, own: str) -> str:
 @cache
 def _well_known() -> dict[str, bytes]:
     """Return the files of google/protobuf, type, api and rpc, by name."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for folder in _include_folders():
         for package in ("protobuf", "type", "api", "rpc"):
             for file in sorted((folder / "google" / package).glob("**/*.proto")):
                 name = file.relative_to(folder).as_posix()
                 if name not in BUILTIN_PROTOS and all(map(_PART.fullmatch, name.split("/"))):
-                    found.setdefault(name, file.read_bytes())
-    return found
+                    files.setdefault(name, file.read_bytes())
+    return files
 
 
 def _include_folders() -> Iterator[Path]:

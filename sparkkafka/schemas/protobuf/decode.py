@@ -157,14 +157,14 @@ class DecodeState:
         rows, at = rows[first], at[first]
         at -= self.starts[rows]
         texts: dict[tuple[str, int, str], str] = {}  # most rows have the text of another one
-        found = {}
+        by_row = {}
         for index, row, position in zip(first.tolist(), rows.tolist(), at.tolist(), strict=True):
             key = labels[index], position, reasons[index]
             text = texts.get(key)
             if text is None:
                 text = texts[key] = f"{key[0]}: at byte {position}: {key[2]}"
-            found[row] = text
-        return found
+            by_row[row] = text
+        return by_row
 
 
 class MessageParts(NamedTuple):
@@ -299,11 +299,11 @@ def _decode_fields(
     """Return one array for each field of the messages that lie at `starts` to `ends`, or in
     `parts`."""
     if parts is None:
-        found, found_rows = tokenize(data, starts, ends, layout.tags, layout.slot_count), rows
+        all_tokens, found_rows = tokenize(data, starts, ends, layout.tags, layout.slot_count), rows
     else:
-        found = tokenize(data, parts.starts, parts.ends, layout.tags, layout.slot_count)
+        all_tokens = tokenize(data, parts.starts, parts.ends, layout.tags, layout.slot_count)
         found_rows = rows[parts.messages]
-    tokens, needs_runtime, damage = found
+    tokens, needs_runtime, damage = all_tokens
     if damage.messages:
         state.damage.append((layout, found_rows[damage.messages], damage))
     if needs_runtime.any():
@@ -331,11 +331,13 @@ def _flag_oneof_conflicts(members: list[list[Tokens]], rows: Ints, state: Decode
     """Flag rows for the runtime if a message has several fields of a oneof: the last one counts.
     `members`: the tokens of each field of the oneof."""
     count = len(rows)
-    found = [joined for parts in members if (joined := join_tokens(parts, count)) is not None]
-    if len(found) < 2:
+    joined_tokens = [
+        joined for parts in members if (joined := join_tokens(parts, count)) is not None
+    ]
+    if len(joined_tokens) < 2:
         return
     field_counts = np.zeros(count, np.int64)
-    for tokens in found:
+    for tokens in joined_tokens:
         if tokens.messages is not None:
             field_counts[tokens.messages] += 1  # once for each field, even if it occurs twice
         else:

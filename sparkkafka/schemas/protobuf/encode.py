@@ -454,12 +454,12 @@ def _special_fields(field: Field, array: pa.Array, rows: Ints) -> list[pa.Array]
         return _decimal_fields(array)
     micros = arrow.to_numpy(array.cast(pa.int64()))
     seconds = micros // 1_000_000
-    rest = micros - seconds * 1_000_000
+    nanos_us = micros - seconds * 1_000_000
     if field.special is Special.DURATION:  # seconds and nanos have one sign
-        towards_zero = (micros < 0) & (rest != 0)
+        towards_zero = (micros < 0) & (nanos_us != 0)
         seconds = seconds + towards_zero
-        rest = rest - 1_000_000 * towards_zero
-    return [arrow.from_numpy(seconds), arrow.from_numpy((rest * 1000).astype(np.int32))]
+        nanos_us = nanos_us - 1_000_000 * towards_zero
+    return [arrow.from_numpy(seconds), arrow.from_numpy((nanos_us * 1000).astype(np.int32))]
 
 
 def _date_fields(field: Field, days: Ints, rows: Ints) -> list[pa.Array]:
@@ -541,16 +541,16 @@ def _split_json_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     is_map = field.cardinality is Cardinality.MAP
     key = field.message.fields[0] if is_map and field.message else None
     kind = pa.list_(pa.string()) if key is None else pa.map_(key.type, pa.string())
-    found: list[Any] = []
+    texts: list[Any] = []
     for index, text in enumerate(array.to_pylist()):
         try:
             value = None if text is None else json.loads(text)
             if value is None:
-                found.append(None)
+                texts.append(None)
             elif key is None and isinstance(value, list):
-                found.append([json.dumps(item) for item in value])
+                texts.append([json.dumps(item) for item in value])
             elif key is not None and isinstance(value, dict):
-                found.append(
+                texts.append(
                     [(_parse_key(key, name), json.dumps(item)) for name, item in value.items()]
                 )
             else:
@@ -560,7 +560,7 @@ def _split_json_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
                 int(rows[index]),
                 f"field {field.path}: not the JSON of its messages: {str(error)[:200]}",
             ) from None
-    return pa.array(found, kind)
+    return pa.array(texts, kind)
 
 
 def _parse_key(key: Field, name: str) -> Any:

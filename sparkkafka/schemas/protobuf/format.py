@@ -89,7 +89,7 @@ def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
     `package.Message.field`: of the file's messages, and of all messages in these. Raises
     SchemaError for a schema that cannot be used."""
     file = file_of(schema)
-    found: dict[str, frozenset[str]] = {}
+    tags_by_path: dict[str, frozenset[str]] = {}
     seen: set[str] = set()
     waiting: list[Any] = [file.pool.FindMessageTypeByName(name) for name, _ in file.messages()]
     while waiting:
@@ -100,10 +100,10 @@ def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
         for field in message.fields:
             meta = field_meta(field)
             if meta is not None and meta.tags:
-                found[field.full_name] = frozenset(meta.tags)
+                tags_by_path[field.full_name] = frozenset(meta.tags)
             if field.message_type is not None:
                 waiting.append(field.message_type)
-    return found
+    return tags_by_path
 
 
 # --- messages of a schema -------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def message_name(schema: Schema, message: tuple[int, ...]) -> str:
 @schema_errors("Protobuf schema")
 def message_names(schema: Schema) -> tuple[str, ...]:
     """Return the full names of all messages of the schema's own file, in their order."""
-    found = sorted(file_of(schema).messages(), key=lambda pair: pair[1])
-    return tuple(name for name, _ in found)
+    messages = sorted(file_of(schema).messages(), key=lambda pair: pair[1])
+    return tuple(name for name, _ in messages)
 
 
 @schema_errors("Protobuf schema")
@@ -201,17 +201,17 @@ def message_indexes(schema: Schema, name: str) -> tuple[int, ...]:
     """Return the message indexes of a message by its full name. The package and outer messages can
     be left out if only one message fits. Raises OptionError with near names."""
     file = file_of(schema)
-    found = dict(file.messages())
+    indexes = dict(file.messages())
     target = name.removeprefix(".")
-    if target in found:
-        return found[target]
-    fits = [full for full in found if full.endswith(f".{target}")]
+    if target in indexes:
+        return indexes[target]
+    fits = [full for full in indexes if full.endswith(f".{target}")]
     if f"{file.proto.package}.{target}" in fits:
-        return found[f"{file.proto.package}.{target}"]
+        return indexes[f"{file.proto.package}.{target}"]
     if len(fits) == 1:
-        return found[fits[0]]
+        return indexes[fits[0]]
     if fits:
         raise OptionError(f"message {name!r} can be {' or '.join(fits)}: give the full name")
-    simple_names = dict.fromkeys(full.rpartition(".")[2] for full in found)
+    simple_names = dict.fromkeys(full.rpartition(".")[2] for full in indexes)
     hint = names_hint(target.rpartition(".")[2], simple_names)
     raise OptionError(f"the schema has no message {name!r}: {hint}")

@@ -308,13 +308,13 @@ def is_map(field: Any) -> bool:
 
 
 def is_repeated(field: Any) -> bool:
-    found = getattr(field, "is_repeated", None)
-    return field.label == 3 if found is None else bool(found)
+    value = getattr(field, "is_repeated", None)
+    return field.label == 3 if value is None else bool(value)
 
 
 def is_required(field: Any) -> bool:
-    found = getattr(field, "is_required", None)
-    return field.label == 2 if found is None else bool(found)
+    value = getattr(field, "is_required", None)
+    return field.label == 2 if value is None else bool(value)
 
 
 # --- recursive messages ---------------------------------------------------------------------------
@@ -323,14 +323,14 @@ def is_required(field: Any) -> bool:
 def reachable_messages(descriptor: Any) -> list[Any]:
     """Return a message and all that are in it at any level, each once, without those that are
     well-known."""
-    found = {descriptor.full_name: descriptor}
+    messages = {descriptor.full_name: descriptor}
     waiting = [descriptor]
     while waiting:
         for message in _nested_messages(waiting.pop()):
-            if message.full_name not in found:
-                found[message.full_name] = message
+            if message.full_name not in messages:
+                messages[message.full_name] = message
                 waiting.append(message)
-    return list(found.values())
+    return list(messages.values())
 
 
 def is_recursive(descriptor: Any) -> bool:

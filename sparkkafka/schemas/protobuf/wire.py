@@ -164,7 +164,7 @@ class Damage(NamedTuple):
         self.reasons.extend(reasons)
 
 
-class Found(NamedTuple):
+class TokenizedMessages(NamedTuple):
     """What `tokenize` finds. `tokens`: of each slot, to be joined by `join_tokens` or
     `sort_tokens`. `needs_runtime`: which messages the runtime must read. The tokens of those, and
     of damaged messages, mean nothing, but lie inside the message."""
@@ -176,7 +176,7 @@ class Found(NamedTuple):
 
 def tokenize(
     data: WireData, starts: Ints, ends: Ints, tags: tuple[KnownTag, ...], slot_count: int
-) -> Found:
+) -> TokenizedMessages:
     """Find the fields of all messages that lie at `starts` to `ends`."""
     tokenizer = _Tokenizer(data, len(starts), tags, slot_count)
     if len(starts) < MIN_WAVE_MESSAGES:
@@ -184,7 +184,7 @@ def tokenize(
     else:
         tokenizer.read_waves(starts, ends)
     tokenizer.add_single_tokens()
-    return tokenizer.found
+    return tokenizer.result
 
 
 class _Tokenizer:
@@ -196,7 +196,7 @@ class _Tokenizer:
         self.data = data
         self.tags = tags
         self.slot_of = {known.tag: known.slot for known in tags}
-        self.found = Found(
+        self.result = TokenizedMessages(
             [[] for _ in range(slot_count)], np.zeros(count, np.bool_), Damage([], [], [], [])
         )
         # Tokens of messages that are read one by one. By slot: the wire type; then for each token
@@ -218,11 +218,15 @@ class _Tokenizer:
             for known in self.tags:
                 while self._read_wave(known) and known.repeated:
                     pass
-            rest = np.flatnonzero(self.at < self.end)
-            if not len(rest):
+            remaining = np.flatnonzero(self.at < self.end)
+            if not len(remaining):
                 return
-            self.open_messages = self._indexes_of(rest)
-            self.at, self.end, self.next_byte = self.at[rest], self.end[rest], self.next_byte[rest]
+            self.open_messages = self._indexes_of(remaining)
+            self.at, self.end, self.next_byte = (
+                self.at[remaining],
+                self.end[remaining],
+                self.next_byte[remaining],
+            )
             self._skip_unknown()
 
     def _read_next_bytes(self, at: Ints, is_inside: Flags) -> NDArray[np.uint8]:
@@ -318,7 +322,7 @@ class _Tokenizer:
         if known.slot != SKIP:
             indexes = self.open_messages if some is None else self._indexes_of(some)
             tokens = Tokens(indexes, value, body, size, present=present)
-            self.found.tokens[known.slot].append(tokens.sparse(len(end)) if is_damaged else tokens)
+            self.result.tokens[known.slot].append(tokens.sparse(len(end)) if is_damaged else tokens)
         next_byte = self._read_next_bytes(after, is_inside)
         if some is None:
             self.at, self.next_byte = after, next_byte
@@ -356,7 +360,7 @@ class _Tokenizer:
             _reason(VARINT, stop - start) if cut else "there is no valid tag"
             for start, stop, cut in zip(at, end, is_cut[some].tolist(), strict=True)
         ]
-        self.found.damage.add(self._indexes_of(some).tolist(), at, 0, reasons)
+        self.result.damage.add(self._indexes_of(some).tolist(), at, 0, reasons)
         self.at[some], self.next_byte[some] = end, 0
 
     def _indexes_of(self, some: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -376,15 +380,15 @@ class _Tokenizer:
         if tag < 8:  # an unknown field
             is_cut[:] = True
         self.read_one_by_one(messages[is_cut], at[is_cut], end[is_cut])
-        wires, left = np.full(len(end), tag & 7), end - begin
-        lengths = left
+        wires, remaining = np.full(len(end), tag & 7), end - begin
+        lengths = remaining
         if length_places:
             body, lengths = length_places
             wires[body > end] = VARINT  # the length itself is cut off
-            left = np.where(body > end, left, end - body)
-        columns = [array[~is_cut].tolist() for array in (messages, at, wires, left, lengths)]
+            remaining = np.where(body > end, remaining, end - body)
+        columns = [array[~is_cut].tolist() for array in (messages, at, wires, remaining, lengths)]
         reasons = list(map(_reason, *columns[2:]))
-        self.found.damage.add(columns[0], columns[1], tag, reasons)
+        self.result.damage.add(columns[0], columns[1], tag, reasons)
 
     # --- one by one -------------------------------------------------------------------------------
 
@@ -401,27 +405,27 @@ class _Tokenizer:
             try:
                 tag, at = read_tag(raw, at, end)
                 if tag & 7 in (SGROUP, EGROUP):
-                    self.found.needs_runtime[message] = True
+                    self.result.needs_runtime[message] = True
                     return
                 value, begin, at = read_value(raw, tag & 7, at, end)
             except ValueError as error:
-                self.found.damage.add([message], [start], tag, [str(error)])
+                self.result.damage.add([message], [start], tag, [str(error)])
                 return
             slot = slot_of.get(tag, SKIP)
             if slot == SKIP:
                 continue
-            found = self.single_tokens.get(slot)
-            if found is None:
-                found = self.single_tokens[slot] = (tag & 7, [], [], [])
-            found[1].append(message)
-            found[2].append(begin)
-            found[3].append(value)
+            tokens = self.single_tokens.get(slot)
+            if tokens is None:
+                tokens = self.single_tokens[slot] = (tag & 7, [], [], [])
+            tokens[1].append(message)
+            tokens[2].append(begin)
+            tokens[3].append(value)
 
     def add_single_tokens(self) -> None:
         """Add the tokens of messages that were read one by one to the others."""
         for slot, (wire, messages, at, values) in self.single_tokens.items():
             numbers = np.array(values, np.uint32 if wire == I32 else np.uint64)
-            self.found.tokens[slot].append(
+            self.result.tokens[slot].append(
                 Tokens(
                     np.array(messages, np.int64),
                     numbers if wire != LEN else None,
@@ -485,12 +489,12 @@ def read_value(data: Any, wire: int, at: int, end: int) -> tuple[int, int, int]:
 
 
 @lru_cache(1 << 10)
-def _reason(wire: int, left: int, length: int = 0) -> str:
-    """Return why a value goes beyond the end of its message, of which `left` bytes are left, for
-    LEN behind the `length`."""
+def _reason(wire: int, remaining: int, length: int = 0) -> str:
+    """Return why a value goes beyond the end of its message, which has `remaining` bytes more (for
+    LEN after the `length`)."""
     if wire in FIXED_WIDTH:
-        return f"a value needs {FIXED_WIDTH[wire]} bytes, and only {left} are left"
+        return f"a value needs {FIXED_WIDTH[wire]} bytes, and only {remaining} are left"
     if wire == LEN:
-        return f"a length of {length} goes beyond the end, which is {left} bytes away"
+        return f"a length of {length} goes beyond the end, which is {remaining} bytes away"
     # As `read_varint` says it.
-    return "a varint is cut off" if left < 10 else "a varint is longer than 10 bytes"
+    return "a varint is cut off" if remaining < 10 else "a varint is longer than 10 bytes"

@@ -63,8 +63,8 @@ class Client(ForeignClient):
     def versions(self, subject: str) -> tuple[int, ...]:
         """Return the artifact's versions that are numbers, ascending, at most 500."""
         path = f"{self._artifact(subject)}/versions?limit=500"
-        found = self._request_subject(subject, "GET", path, self._deadline())
-        numbers = [_version_of(entry) for entry in _entries(found)]
+        response = self._request_subject(subject, "GET", path, self._deadline())
+        numbers = [_version_of(entry) for entry in _entries(response)]
         return tuple(sorted(number for number in numbers if number is not None))
 
     def lookup(
@@ -80,18 +80,18 @@ class Client(ForeignClient):
                     f"/search/versions?canonical=true&artifactType={_TYPES[schema.format]}"
                     f"&groupId={group}&artifactId={name}"
                 )
-                found = self._request_subject(subject, "POST", path, deadline, schema.text)
-                entries = _entries(found)
+                response = self._request_subject(subject, "POST", path, deadline, schema.text)
+                entries = _entries(response)
                 if not entries:
                     return None
                 return self._registered(subject, entries[-1], schema)
             path = f"{self._artifact(subject)}/meta?canonical=true"
-            found = self._request_subject(subject, "POST", path, deadline, schema.text)
+            response = self._request_subject(subject, "POST", path, deadline, schema.text)
         except RegistryError as error:
             if error.status == 404:
                 return None
             raise
-        return self._registered(subject, found, schema)
+        return self._registered(subject, response, schema)
 
     def register(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -109,12 +109,12 @@ class Client(ForeignClient):
                 "firstVersion": {"content": content},
             }
             path += "?ifExists=FIND_OR_CREATE_VERSION&canonical=true"
-            found = self._request_subject(subject, "POST", path, deadline, body)
-            return self._registered(subject, found.get("version"), schema)
+            response = self._request_subject(subject, "POST", path, deadline, body)
+            return self._registered(subject, response.get("version"), schema)
         headers = {"X-Registry-ArtifactId": subject, "X-Registry-ArtifactType": kind}
         path += "?ifExists=RETURN_OR_UPDATE&canonical=true"
-        found = self._request_subject(subject, "POST", path, deadline, schema.text, headers)
-        return self._registered(subject, found, schema)
+        response = self._request_subject(subject, "POST", path, deadline, schema.text, headers)
+        return self._registered(subject, response, schema)
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -142,24 +142,29 @@ class Client(ForeignClient):
             text, headers = self._rest.request(
                 what, "GET", path, deadline, headers=_TEXT, returns=""
             )
-            found = headers.get("X-Registry-ArtifactType")
-            return Schema(format or AVRO if found is None else _FORMATS.get(found, found), text)
+            artifact_type = headers.get("X-Registry-ArtifactType")
+            return Schema(
+                format or AVRO
+                if artifact_type is None
+                else _FORMATS.get(artifact_type, artifact_type),
+                text,
+            )
 
         schema = self._cached((kind, str(number), format or AVRO), what, fetch)
         return self._with_format(what, schema, format)
 
     def _version_at(self, subject: str, path: str, format: str | None) -> RegisteredSchema:
         """Return the version of an artifact whose metadata is at this path."""
-        found = self._request_subject(
+        response = self._request_subject(
             subject, "GET", self._artifact(subject) + path, self._deadline()
         )
-        kind = str(found.get("artifactType") or found.get("type"))[:100]
+        kind = str(response.get("artifactType") or response.get("type"))[:100]
         schema = Schema(_FORMATS.get(kind, kind), "")
         self._with_format(f"artifact {subject!r}", schema, format)
-        global_id = found.get("globalId")
+        global_id = response.get("globalId")
         if not isinstance(global_id, int):
             raise RegistryError(f"{self.address} answers without a global id for {subject!r}")
-        return self._registered(subject, found, self.by_id(global_id, None, schema.format))
+        return self._registered(subject, response, self.by_id(global_id, None, schema.format))
 
     def _request_subject(
         self,
@@ -173,29 +178,29 @@ class Client(ForeignClient):
         """Return the JSON object that answers a request about an artifact."""
         what = f"artifact {subject!r} of group {self._group!r}"
         try:
-            found = self._rest.request(
+            response = self._rest.request(
                 what, method, path, deadline, body, headers={**_JSON, **(headers or {})}
             )
         except RegistryError as error:
             raise (self._no_subject(subject, error) if error.status == 404 else error) from None
-        if not isinstance(found, dict):
+        if not isinstance(response, dict):
             raise RegistryError(
                 f"{self.address} answers with JSON that is not an object for {what}"
             )
-        return found
+        return response
 
-    def _registered(self, subject: str, found: Any, schema: Schema) -> RegisteredSchema:
+    def _registered(self, subject: str, response: Any, schema: Schema) -> RegisteredSchema:
         """Return the schema with the ids in a version's metadata."""
-        found = found if isinstance(found, dict) else {}
-        ids = found.get("globalId"), found.get("contentId")
+        response = response if isinstance(response, dict) else {}
+        ids = response.get("globalId"), response.get("contentId")
         if not all(isinstance(number, int) and 0 < number < 1 << 63 for number in ids):
             raise RegistryError(f"{self.address} answers without ids for {subject!r}")
-        return RegisteredSchema(subject, ids[0], _version_of(found), None, schema, ids[1])
+        return RegisteredSchema(subject, ids[0], _version_of(response), None, schema, ids[1])
 
 
-def _entries(found: dict[str, Any]) -> list[dict[str, Any]]:
+def _entries(response: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the versions in a list of them."""
-    entries = found.get("versions")
+    entries = response.get("versions")
     return (
         [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     )

@@ -51,12 +51,12 @@ class Client(ForeignClient):
         path = f"{self._path(subject)}/versions/{version}{_QUERY}"
         limit = self._deadline()
         try:
-            found = self._rest.request(
+            response = self._rest.request(
                 what, "GET", path, limit, headers=_HEADERS, returns="Schema-Id"
             )
         except RegistryError as error:
             raise (self._no_subject(subject, error) if error.status == 404 else error) from None
-        guid = self._guid(found, what)
+        guid = self._guid(response, what)
         return RegisteredSchema(subject, None, version, guid, self.by_guid(guid, format))
 
     def versions(self, subject: str) -> tuple[int, ...]:
@@ -66,10 +66,10 @@ class Client(ForeignClient):
         path, versions = first + _QUERY, set[int]()
         while True:
             try:
-                found = self._rest.request(what, "GET", path, deadline, headers=_HEADERS)
+                response = self._rest.request(what, "GET", path, deadline, headers=_HEADERS)
             except RegistryError as error:
                 raise (self._no_subject(subject, error) if error.status == 404 else error) from None
-            fields = found if isinstance(found, dict) else {}
+            fields = response if isinstance(response, dict) else {}
             values = fields.get("Value", fields.get("value"))
             # A bool is an int, too.
             if not isinstance(values, list) or not all(type(value) is int for value in values):
@@ -128,12 +128,12 @@ class Client(ForeignClient):
         if self._guid(headers.get("Schema-Id", ""), what) != guid:
             raise RegistryError(f"{self.address} answers the request for {what} with another one")
         kind = headers.get("Content-Type", "")
-        found = re.search("serialization=([a-z]+)", kind, re.IGNORECASE)
-        if found is None and kind and "json" not in kind.lower():
+        match = re.search("serialization=([a-z]+)", kind, re.IGNORECASE)
+        if match is None and kind and "json" not in kind.lower():
             raise RegistryError(
                 f"{self.address} answers the request for {what} with {kind[:64]!r}, not with JSON"
             )
-        return Schema(AVRO if found is None else found[1].lower(), text)
+        return Schema(AVRO if match is None else match[1].lower(), text)
 
     def _send(self, subject: str, schema: Schema, method: str, action: str) -> RegisteredSchema:
         """Send the schema, and return it with the id in the response."""
@@ -141,10 +141,10 @@ class Client(ForeignClient):
             raise SchemaError(f"Azure's Schema Registry is used for avro here, not {schema.format}")
         what = f"schema {subject!r}"
         path = f"{self._path(subject)}{action}{_QUERY}"
-        found = self._rest.request(
+        response = self._rest.request(
             what, method, path, self._deadline(), schema.text, headers=_HEADERS, returns="Schema-Id"
         )
-        return RegisteredSchema(subject, None, None, self._guid(found, what), schema)
+        return RegisteredSchema(subject, None, None, self._guid(response, what), schema)
 
     def _guid(self, text: str, what: str) -> bytes:
         """Return the id in the header Schema-Id."""

@@ -252,14 +252,16 @@ class RegistryClient:
             response = self._rest.request(what, "POST", path, deadline, _body(schema, subject))
         except RegistryError as error:
             raise self._registration_error(error, subject, schema) from None
-        found = self._registered_schema(response, what, subject, schema)
-        log.info("the Schema Registry has a schema of subject %r with id %d", subject, found.id)
-        if found.version is None or found.guid is None:
+        registered = self._registered_schema(response, what, subject, schema)
+        log.info(
+            "the Schema Registry has a schema of subject %r with id %d", subject, registered.id
+        )
+        if registered.version is None or registered.guid is None:
             # Registries before Confluent's 8.0 send only the id.
             known = self.lookup(subject, schema, normalize=normalize)
-            if known is not None and known.id == found.id:
+            if known is not None and known.id == registered.id:
                 return known
-        return found
+        return registered
 
     def incompatibilities(self, subject: str, schema: Schema) -> tuple[str, ...]:
         """Return why the registry would refuse this schema as a new version; () if it would not.
@@ -328,9 +330,9 @@ class RegistryClient:
         """Return the schema of a request, with the ids and the contract that the response gives
         it."""
         schema_id = parse_id(response, what)
-        found = parse_schema({"schema": schema.text, **response}, what, self._redactor)
-        schema = replace(schema, contract=found.contract)
-        return RegisteredSchema(subject, schema_id, found.version, found.guid, schema)
+        parsed = parse_schema({"schema": schema.text, **response}, what, self._redactor)
+        schema = replace(schema, contract=parsed.contract)
+        return RegisteredSchema(subject, schema_id, parsed.version, parsed.guid, schema)
 
     def _request_version(self, subject: str, version: str, format: str | None) -> RegisteredSchema:
         """Request a version of a subject; `version` may be "latest". Raises RegistryError, which
@@ -343,19 +345,19 @@ class RegistryClient:
             )
         except RegistryError as error:
             raise self._error_with_alternatives(error, subject, version) from None
-        found = parse_schema(response, what, self._redactor)
-        if format is not None and found.format != format:
+        parsed = parse_schema(response, what, self._redactor)
+        if format is not None and parsed.format != format:
             raise SchemaError(
-                f"{what} in the Schema Registry is {found.format}, not {format}: set "
-                f"valueFormat (or keyFormat) to {found.format}, or valueSubject (or keySubject) to "
-                "another subject"
+                f"{what} in the Schema Registry is {parsed.format}, not {format}: set "
+                f"valueFormat (or keyFormat) to {parsed.format}, or valueSubject (or keySubject) "
+                "to another subject"
             )
-        schema = self._resolve(found, what, deadline)
+        schema = self._resolve(parsed, what, deadline)
         return RegisteredSchema(
-            subject, parse_id(response, what), found.version, found.guid, schema
+            subject, parse_id(response, what), parsed.version, parsed.guid, schema
         )
 
-    def _resolve(self, found: SchemaResponse, what: str, deadline: Deadline) -> Schema:
+    def _resolve(self, response: SchemaResponse, what: str, deadline: Deadline) -> Schema:
         """Return the schema of a response with its references resolved, and with its own contract:
         the rules of schemas that it refers to are not run."""
         redactor = self._redactor
@@ -374,8 +376,8 @@ class RegistryClient:
                     f"version {reference.version}, which the Schema Registry does not have"
                 ) from error
 
-        schema = _ReferenceResolver(what, look_up, redactor).resolve(found)
-        return replace(schema, contract=found.contract)
+        schema = _ReferenceResolver(what, look_up, redactor).resolve(response)
+        return replace(schema, contract=response.contract)
 
     def _error_with_alternatives(
         self, error: RegistryError, subject: str, version: str = ""
@@ -526,27 +528,29 @@ class _ReferenceResolver:
         self._resolved: dict[tuple[str, int], tuple[Schema, int]] = {}
         self._text_size = 0
 
-    def resolve(self, found: SchemaResponse) -> Schema:
+    def resolve(self, response: SchemaResponse) -> Schema:
         """Return the schema with all that it refers to, directly or not."""
-        return self._walk(found, ())[0]
+        return self._walk(response, ())[0]
 
-    def _walk(self, found: SchemaResponse, path: tuple[tuple[str, int], ...]) -> tuple[Schema, int]:
+    def _walk(
+        self, response: SchemaResponse, path: tuple[tuple[str, int], ...]
+    ) -> tuple[Schema, int]:
         """Return the schema with its references, and the number of schemas in its tree. `path`: the
         subjects and versions that lead to it."""
-        self._text_size += len(found.text)
+        self._text_size += len(response.text)
         if self._text_size > self.MAX_TEXT:
             raise SchemaError(
                 f"{self._what} and what it refers to are larger than {self.MAX_TEXT} characters"
             )
         references = []
         tree_size = 1
-        for reference in found.references:
-            schema, size = self._follow(reference, found.format, path)
+        for reference in response.references:
+            schema, size = self._follow(reference, response.format, path)
             references.append((reference.name, schema))
             tree_size += size
         if tree_size > self.MAX_TREE:
             raise SchemaError(f"{self._what} refers to more than {self.MAX_TREE} schemas")
-        return Schema(found.format, found.text, tuple(references)), tree_size
+        return Schema(response.format, response.text, tuple(references)), tree_size
 
     def _follow(
         self, reference: Reference, schema_format: str, path: tuple[tuple[str, int], ...]
@@ -565,13 +569,13 @@ class _ReferenceResolver:
         if key not in self._resolved:
             if len(self._resolved) + len(path) >= self.MAX_LOOKUPS:
                 raise SchemaError(f"{self._what} refers to more than {self.MAX_LOOKUPS} schemas")
-            found = self._look_up(reference)
-            if found.format != schema_format:
+            response = self._look_up(reference)
+            if response.format != schema_format:
                 raise SchemaError(
                     f"{self._what} is {schema_format}, and refers to {name}, which is "
-                    f"{found.format}"
+                    f"{response.format}"
                 )
-            self._resolved[key] = self._walk(found, (*path, key))
+            self._resolved[key] = self._walk(response, (*path, key))
         return self._resolved[key]
 
 

@@ -64,8 +64,8 @@ class Client(ForeignClient):
         what = f"schema version {name}"
 
         def fetch(deadline: Deadline) -> Schema:
-            found = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
-            registered = self._registered("", found, what)
+            response = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
+            registered = self._registered("", response, what)
             if registered.guid != guid:
                 raise errors.RegistryError(
                     f"{self.address} answers the request for {what} with another one"
@@ -84,7 +84,7 @@ class Client(ForeignClient):
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """Return the schema's versions, ascending."""
-        deadline, found, token = self._deadline(), set(), ""
+        deadline, versions, token = self._deadline(), set(), ""
         while not deadline.expired:
             more = {"NextToken": token} if token else {}
             response = self._call_subject(
@@ -95,10 +95,10 @@ class Client(ForeignClient):
                 raise errors.RegistryError(
                     f"{self.address} lists versions of {subject!r} without numbers"
                 )
-            found |= numbers
+            versions |= numbers
             token = response.get("NextToken", "")
             if not token:
-                return tuple(sorted(found))
+                return tuple(sorted(versions))
         raise errors.KafkaTimeoutError(
             f"{self.address} lists versions of {subject!r} without an end, within {deadline.text}"
         )
@@ -119,13 +119,13 @@ class Client(ForeignClient):
         what = f"a new version of schema {subject!r}"
         definition = {"SchemaDefinition": schema.text}
         try:
-            found = self._call(
+            response = self._call(
                 what, "register_schema_version", deadline, SchemaId=self._id(subject), **definition
             )
         except errors.RegistryError as error:
             if error.status != 404:
                 raise
-            found = self._call(
+            response = self._call(
                 what,
                 "create_schema",
                 deadline,
@@ -135,14 +135,14 @@ class Client(ForeignClient):
                 Compatibility="BACKWARD",
                 **definition,
             )
-        name = found.get("SchemaVersionId", "")
+        name = response.get("SchemaVersionId", "")
         retry = Retry(deadline, Backoff(200, 1_000), f"the check of {what} by AWS Glue")
         while True:  # Glue checks the compatibility of a version after it has answered
-            found = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
-            if found.get("Status") == "AVAILABLE":
-                return self._registered(subject, found, what)
-            if found.get("Status") != "PENDING":
-                status = self._redactor.redact(str(found.get("Status")))
+            response = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
+            if response.get("Status") == "AVAILABLE":
+                return self._registered(subject, response, what)
+            if response.get("Status") != "PENDING":
+                status = self._redactor.redact(str(response.get("Status")))
                 raise errors.RegistryError(
                     f"{self.address} refuses {what} (status {status}): it is not "
                     "compatible with the versions before it. Compare it with the latest version, "
@@ -161,7 +161,7 @@ class Client(ForeignClient):
     def _version(
         self, subject: str, number: dict[str, Any], format: str | None
     ) -> RegisteredSchema:
-        found = self._call_subject(
+        response = self._call_subject(
             subject,
             "get_schema_version",
             self._deadline(),
@@ -169,7 +169,7 @@ class Client(ForeignClient):
             SchemaVersionNumber=number,
         )
         what = f"schema {subject!r}"
-        registered = self._registered(subject, found, what)
+        registered = self._registered(subject, response, what)
         self._with_format(what, registered.schema, format)
         return registered
 
@@ -177,7 +177,7 @@ class Client(ForeignClient):
         """Return the version with this text, None if there is none."""
         what = f"a version of schema {subject!r}"
         try:
-            found = self._call(
+            response = self._call(
                 what,
                 "get_schema_by_definition",
                 deadline,
@@ -188,21 +188,21 @@ class Client(ForeignClient):
             if error.status == 404:
                 return None
             raise
-        if found.get("Status") != "AVAILABLE":
+        if response.get("Status") != "AVAILABLE":
             return None
-        return self._registered(subject, {**found, "SchemaDefinition": schema.text}, what)
+        return self._registered(subject, {**response, "SchemaDefinition": schema.text}, what)
 
-    def _registered(self, subject: str, found: dict[str, Any], what: str) -> RegisteredSchema:
+    def _registered(self, subject: str, response: dict[str, Any], what: str) -> RegisteredSchema:
         """Return the schema in a response."""
         try:
-            guid = uuid.UUID(str(found["SchemaVersionId"])).bytes
-            schema = Schema(_FORMATS[found["DataFormat"]], str(found["SchemaDefinition"]))
+            guid = uuid.UUID(str(response["SchemaVersionId"])).bytes
+            schema = Schema(_FORMATS[response["DataFormat"]], str(response["SchemaDefinition"]))
         except (KeyError, ValueError, TypeError) as error:
             raise errors.RegistryError(
                 f"{self.address} answers the request for {what} without "
                 f"{self._redactor.redact(str(error))}"
             ) from None
-        version = found.get("VersionNumber")
+        version = response.get("VersionNumber")
         return RegisteredSchema(
             subject, None, version if isinstance(version, int) else None, guid, schema
         )

@@ -76,8 +76,8 @@ class Redactor:
 
 def _encodings(secrets: list[Secret]) -> tuple[Secret, ...]:
     """Return all forms in which a response may repeat these secrets, the longest first."""
-    found = {form for secret in secrets for form in _encodings_of_one(secret) if form}
-    return tuple(sorted(found, key=lambda form: -len(form.reveal())))
+    encodings = {form for secret in secrets for form in _encodings_of_one(secret) if form}
+    return tuple(sorted(encodings, key=lambda form: -len(form.reveal())))
 
 
 def _encodings_of_one(secret: Secret) -> list[Secret]:
@@ -194,12 +194,12 @@ def parse_incompatibilities(response: Any, redactor: Redactor) -> tuple[str, ...
     elements = response.get("messages")
     # Apicurio sends one text, `reason`, instead of a list.
     elements = elements if isinstance(elements, list) and elements else [response.get("reason")]
-    found = tuple(
+    incompatibilities = tuple(
         redactor.redact(element, 500)
         for element in elements[:10]
         if isinstance(element, str) and element.strip()
     )
-    return found or ("the registry gives no reason",)
+    return incompatibilities or ("the registry gives no reason",)
 
 
 # --- schemas ------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def _require_object(response: Any, what: str) -> Mapping[str, Any]:
 
 def _references(elements: Any, what: str) -> tuple[Reference, ...]:
     """Return the references in a response. Raises RegistryError for one that lacks a value."""
-    found = []
+    references = []
     for element in elements if isinstance(elements, list) else [elements] if elements else ():
         name, subject, version = (
             (element.get("name"), element.get("subject"), _number(element.get("version")))
@@ -294,8 +294,8 @@ def _references(elements: Any, what: str) -> tuple[Reference, ...]:
                 f"the Schema Registry answers the request for {what} with a reference that has no "
                 "name, subject and version"
             )
-        found.append(Reference(name, subject, version))
-    return tuple(found)
+        references.append(Reference(name, subject, version))
+    return tuple(references)
 
 
 def _number(value: Any) -> int | None:
@@ -340,7 +340,7 @@ def _rules(elements: list[Any], modes: frozenset[str], what: str, redactor: Reda
     """Return the rules with one of these modes that are not disabled. An unknown mode counts as all
     of them: to report a rule too many is better than to overlook one."""
     known = WRITE_MODES | READ_MODES | MIGRATION_MODES
-    found = []
+    rules = []
     for element in elements:
         if not isinstance(element, dict) or element.get("disabled") is True:
             continue
@@ -352,10 +352,10 @@ def _rules(elements: list[Any], modes: frozenset[str], what: str, redactor: Reda
         if mode not in known:
             mode = "WRITEREAD" if "WRITEREAD" in modes else "UPDOWN"
         if mode in modes:
-            found.append(
+            rules.append(
                 Rule(name, kind.upper(), mode, _redacted_texts(element.get("tags"), what, redactor))
             )
-    return found
+    return rules
 
 
 def _redacted_texts(value: Any, what: str, redactor: Redactor) -> tuple[str, ...]:

@@ -149,7 +149,7 @@ class RestService:
             response = None
             try:
                 response = self._request_server(url, call, time_share)
-                found = self._parse_response(url, call, response)
+                parsed = self._parse_response(url, call, response)
             except errors.KafkaError as error:
                 if error.retriable and not has_given_up(error):
                     wait_s = 0.0 if response is None else _retry_after_s(response.headers)
@@ -168,7 +168,7 @@ class RestService:
             else:
                 if len(urls) > 1:
                     _last_answered[urls] = urls.index(url)
-                return found
+                return parsed
         raise servers.failure()
 
     def _request_server(self, url: HttpUrl, call: _Call, deadline: Deadline) -> HttpResponse:
@@ -236,9 +236,9 @@ class RestService:
             return response.headers.get(call.returns, "")
         if 200 <= status < 300:
             try:
-                found = responses.parse_json(body)
+                parsed = responses.parse_json(body)
                 if call.returns is None:
-                    return found
+                    return parsed
                 return body.reveal().decode("utf-8-sig"), response.headers
             except ValueError:
                 raise errors.RegistryError(

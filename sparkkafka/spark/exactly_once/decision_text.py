@@ -68,14 +68,14 @@ class WriterNames(NamedTuple):
     def is_of_query(self, transactional_id: str) -> bool:
         """Return whether the id belongs to a task of any start of a query with this prefix; not of
         a job, and not of a query whose longer prefix begins with this one."""
-        rest = transactional_id.removeprefix(f"{self.prefix}-")
-        task = re.fullmatch(rf"[0-9a-f]{{{RUN_CHARS}}}-[0-9]+-[0-9]+", rest)
-        return rest != transactional_id and task is not None
+        suffix = transactional_id.removeprefix(f"{self.prefix}-")
+        task = re.fullmatch(rf"[0-9a-f]{{{RUN_CHARS}}}-[0-9]+-[0-9]+", suffix)
+        return suffix != transactional_id and task is not None
 
     def is_of_run(self, transactional_id: str) -> bool:
         """Return whether the id belongs to a task of this start of the query, or of this job."""
-        rest = transactional_id.removeprefix(f"{self.prefix}-{self.run}-")
-        return rest != transactional_id and re.fullmatch("[0-9]+-[0-9]+", rest) is not None
+        suffix = transactional_id.removeprefix(f"{self.prefix}-{self.run}-")
+        return suffix != transactional_id and re.fullmatch("[0-9]+-[0-9]+", suffix) is not None
 
     @property
     def decisions(self) -> str:

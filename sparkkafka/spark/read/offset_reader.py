@@ -241,9 +241,9 @@ class OffsetReader:
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes | None]:
         """Return the ids of these topics: those of the option topicIds, else the present ones."""
-        given = self._options.topic_ids
+        expected = self._options.topic_ids
         names = {tp.topic for tp in partitions}
-        return {name: given.get(name) or self._cluster.topic_id(name) for name in names}
+        return {name: expected.get(name) or self._cluster.topic_id(name) for name in names}
 
     def batch_offsets(self, deadline: Deadline) -> tuple[Offsets, Offsets, list[data_loss.Loss]]:
         """Return the start and the end of a batch read in each partition, and the losses. Where

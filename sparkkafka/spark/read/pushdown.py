@@ -152,13 +152,13 @@ def narrow_by_times(
     late a time, and the record that had this time may be deleted or compacted away. So a range is
     dropped only if `largest_ms`, the largest time of its partition, is before `start_ms` as well.
     """
-    kept = []
+    narrowed = []
     for whole in ranges:
         start, end = starts.get(whole.tp, -1), ends.get(whole.tp, -1)
         if start < 0 and start_ms is not None and largest_ms.get(whole.tp, INT64_MAX) < start_ms:
             continue
-        kept += _intersect(whole, start, end if end >= 0 else whole.end)
-    return kept
+        narrowed += _intersect(whole, start, end if end >= 0 else whole.end)
+    return narrowed
 
 
 def _intersect(whole: KafkaInputPartition, start: int, end: int) -> list[KafkaInputPartition]:
@@ -307,15 +307,15 @@ class FilterPushdownReader(KafkaBatchReader):
         self, cluster: Cluster, ranges: list[KafkaInputPartition]
     ) -> list[KafkaInputPartition]:
         """Return the parts of the ranges that can have rows which pass the pushed filters."""
-        kept = narrow_by_offsets(ranges, self.bounds)
+        narrowed = narrow_by_offsets(ranges, self.bounds)
         start_ms, end_ms = times_to_look_up(self.bounds, self.options.max_timestamp_disorder_ms)
-        partitions = [planned.tp for planned in kept]
+        partitions = [planned.tp for planned in narrowed]
         try:
             starts = _first_offsets_at(cluster, partitions, start_ms)
             ends = _first_offsets_at(cluster, partitions, end_ms)
             without_start = [tp for tp, offset in starts.items() if offset < 0]
             largest_ms = largest_timestamps(cluster, without_start)
-            kept = narrow_by_times(kept, start_ms, starts, ends, largest_ms)
+            narrowed = narrow_by_times(narrowed, start_ms, starts, ends, largest_ms)
         except UnknownTopicError as error:
             # A topic was deleted after its offsets were bound. Its tasks apply failOnDataLoss.
             log.warning("filterPushdown: filters on timestamp narrow no offsets: %s", error)
@@ -323,13 +323,13 @@ class FilterPushdownReader(KafkaBatchReader):
         log.warning(
             "filterPushdown: the filters of this query leave %d of %d offsets to read. Spark may "
             "keep these for later queries of the same DataFrame: call load() for each query",
-            sum(planned.count for planned in kept),
+            sum(planned.count for planned in narrowed),
             sum(planned.count for planned in ranges),
         )
         if self.bounds.times_ms == EVERYTHING:
-            return kept
+            return narrowed
         first_ms, last_ms = self.bounds.times_ms
-        return [replace(planned, times_ms=(first_ms, last_ms)) for planned in kept]
+        return [replace(planned, times_ms=(first_ms, last_ms)) for planned in narrowed]
 
 
 class LimitPushdownReader(KafkaBatchReader):
