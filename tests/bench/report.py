@@ -44,8 +44,8 @@ FIGURES_START, FIGURES_END = "<!-- figures -->", "<!-- /figures -->"
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row that README shows, in the words of a user. `rival` is how the rival's name starts where
-    a row has several."""
+    """A row that README or docs/client-others.md shows, in the words of a user. `rival` is how the
+    rival's name starts where a row has several."""
 
     group: str
     name: str
@@ -71,6 +71,53 @@ README_ROWS = (
     ),
 )
 FRONT_PAGE_ROWS = (README_ROWS[0], README_ROWS[2], README_ROWS[3])
+_SYNC_RIVALS, _AIO_RIVALS = ("confluent-kafka", "kafka-python"), ("aiokafka", "confluent-kafka")
+OTHERS_ROWS = tuple(
+    PublishedRow("client library", name, text, rival)
+    for name, text, rivals in (
+        (
+            "Consumer.poll of 256 B, 4 partitions, rival tuned, all cores",
+            "`Consumer.poll`, 256 B",
+            ("confluent-kafka",),
+        ),
+        (
+            "Consumer.poll of 100 B, 4 partitions, one core",
+            "`Consumer.poll`, 100 B, one core",
+            ("kafka-python",),
+        ),
+        (
+            "Consumer.poll_arrow of 256 B, 4 partitions, rival tuned, all cores",
+            "`Consumer.poll_arrow`, 256 B",
+            ("confluent-kafka",),
+        ),
+        (
+            "Producer.send of 100 B, 4 partitions, one core",
+            "`Producer.send`, 100 B, one core",
+            _SYNC_RIVALS,
+        ),
+        (
+            "send of 100 B, default batches, acks=1",
+            "`Producer.send`, 100 B, default batches, `acks=1`",
+            _SYNC_RIVALS,
+        ),
+        (
+            "send().result() of 100 B, one after the other, linger.ms=0",
+            "`send(…).result()`, one after the other",
+            _SYNC_RIVALS,
+        ),
+        *(
+            (f"{name} {size}", f"{text}, {size}", _AIO_RIVALS)
+            for name, text in (
+                ("AsyncProducer.send_nowait of", "`AsyncProducer.send_nowait`"),
+                ("AsyncProducer.send in 100 tasks of", "`await send` in 100 tasks"),
+                ("async for record in AsyncConsumer of", "`async for record in AsyncConsumer`"),
+            )
+            for size in ("100 B", "1 KB")
+        ),
+        ("await send of 100 B, p50", "`await send`, one after the other, median", _AIO_RIVALS),
+    )
+    for rival in rivals
+)
 
 _HEAD = ("what", "pykafka", "rival", "ratio: median (from to)", "target", "speed", "worker memory")
 _PACKAGES = (
@@ -168,7 +215,7 @@ def _target_words(row: Row) -> str:
 def _figure(figures: Sequence[float], unit: str) -> str:
     middle = statistics.median(figures)
     if unit == "ms":
-        return f"{middle:.0f} ms"
+        return f"{middle:.0f} ms" if middle >= 10 else f"{middle:.2f} ms"
     if unit != "rows/s":
         return f"{middle:.2f} {unit}" if middle >= 0.1 else f"{middle:.3g} {unit}"
     if middle >= 1e6:
@@ -305,8 +352,19 @@ def is_matrix(rows: Sequence[Row]) -> bool:
 
 def update_readme(text: str, bundles: Sequence[Bundle]) -> str:
     """The README's text with its table made current."""
-    lines = ["| | pykafka | the other | times as fast |", "|---|---|---|---|"]
-    for published, row in published_rows(bundles, README_ROWS):
+    return _with_table(text, bundles, README_ROWS, "pykafka")
+
+
+def update_others(text: str, bundles: Sequence[Bundle]) -> str:
+    """The text of docs/client-others.md with its table of figures made current."""
+    return _with_table(text, bundles, OTHERS_ROWS, "sparkkafka")
+
+
+def _with_table(
+    text: str, bundles: Sequence[Bundle], chosen: Sequence[PublishedRow], ours: str
+) -> str:
+    lines = [f"| | {ours} | the other | times as fast |", "|---|---|---|---|"]
+    for published, row in published_rows(bundles, chosen):
         figures = f"{_figure(row.ours, row.unit)} | {_figure(row.theirs, row.unit)}, {row.rival}"
         lines.append(f"| {published.text} | {figures} | **{row.ratio:.1f}** |")
     return _replaced(text, README_START, README_END, "\n".join(lines) + "\n")
@@ -493,6 +551,7 @@ def write_pages(root: Path) -> None:
     for path, update in (
         (root / "README.md", update_readme),
         (docs / "index.md", update_front_page),
+        (docs / "client-others.md", update_others),
     ):
         path.write_text(update(path.read_text("utf-8"), bundles), "utf-8")
 

@@ -1,8 +1,9 @@
 """Recomputes the figures of the docs from bundles: `python tests/bench/verify.py BUNDLE …`.
 
 It has its own arithmetic: it reads the seconds of the runs from the bundles' JSON, and the numbers
-from the text of docs/benchmarks.md, README.md and docs/index.md. It also compares the counts and
-sums of hashes that the programs of a row found. Returns 1 and says what is wrong.
+from the text of docs/benchmarks.md, README.md, docs/index.md and docs/client-others.md. It also
+compares the counts and sums of hashes that the programs of a row found. Returns 1 and says what is
+wrong.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.bench.report import (  # noqa: E402
     FIGURES_END,
     FIGURES_START,
     FRONT_PAGE_ROWS,
+    OTHERS_ROWS,
     README_END,
     README_ROWS,
     README_START,
@@ -55,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{read_back} have sums of {SECOND_PROGRAM}"
         )
     wrong += _wrong_page((options.root / "docs" / "benchmarks.md").read_text("utf-8"), rows)
-    readme = (options.root / "README.md").read_text("utf-8")
-    wrong += _wrong_readme(_between(readme, README_START, README_END), rows)
+    for name, chosen in (("README.md", README_ROWS), ("docs/client-others.md", OTHERS_ROWS)):
+        text = _between((options.root / name).read_text("utf-8"), README_START, README_END)
+        wrong += _wrong_table(name, text, chosen, rows)
     front_page = (options.root / "docs" / "index.md").read_text("utf-8")
     wrong += _wrong_front_page(_between(front_page, FIGURES_START, FIGURES_END), rows)
     for text in wrong:
@@ -182,21 +186,17 @@ def _spread(row: Row) -> list[float]:
     return [statistics.median(ratios), min(ratios), max(ratios)]
 
 
-def _wrong_readme(text: str, rows: list[Row]) -> Iterator[str]:
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    shown = {cells[0]: cells[1:] for cells in map(_cells, lines) if cells[0]}
-    for published in README_ROWS:
-        row = _published(published, rows)
-        cells = shown.pop(published.text, None)
-        if row is None or cells is None:
-            yield f"README.md or the bundles lack: {published.text}"
+def _wrong_table(name: str, text: str, chosen: Sequence[Any], rows: list[Row]) -> Iterator[str]:
+    lines = [_cells(line) for line in text.splitlines() if line.startswith("| ")][1:]
+    for published, cells in zip_longest(chosen, lines):
+        row = None if published is None else _published(published, rows)
+        if row is None or cells is None or cells[0] != published.text:
+            yield f"{name}: {cells and cells[0]} is not {published and published.text}"
             continue
         medians = [[statistics.median(_figures(row, side))] for side in (0, 1)]
-        for cell, values in zip(cells, [*medians, _spread(row)[:1]], strict=True):
+        for cell, values in zip(cells[1:], [*medians, _spread(row)[:1]], strict=True):
             if not _shows(cell, values):
-                yield f"README.md: {published.text}: {cell} is not {values}"
-    for text_of in shown:
-        yield f"README.md: no bundle has a figure for: {text_of}"
+                yield f"{name}: {published.text}: {cell} is not {values}"
 
 
 def _wrong_front_page(text: str, rows: list[Row]) -> Iterator[str]:

@@ -230,6 +230,8 @@ def test_the_published_pages_are_made_of_the_bundles(published):
     assert report.update_readme(readme, published) == readme
     front_page = (docs / "index.md").read_text("utf-8")
     assert report.update_front_page(front_page, published) == front_page
+    others = (docs / "client-others.md").read_text("utf-8")
+    assert report.update_others(others, published) == others
 
 
 def test_the_published_figures_can_be_recomputed_from_the_bundles(capsys):
@@ -241,7 +243,7 @@ def test_the_published_figures_can_be_recomputed_from_the_bundles(capsys):
 def checkout(tmp_path) -> Path:
     """The published pages and bundles, to be damaged."""
     (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/index.md", "docs/benchmarks.md"):
+    for name in ("README.md", "docs/index.md", "docs/benchmarks.md", "docs/client-others.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(report.BUNDLES, tmp_path / "docs" / "benchmarks")
     return tmp_path
@@ -257,6 +259,7 @@ def verified(root: Path) -> int:
     [
         ("README.md", r"\*\*(\d+\.\d)\*\* \|"),
         ("docs/index.md", r"\*\*(\d+\.\d) times"),
+        ("docs/client-others.md", r"\*\*(\d+\.\d)\*\* \|"),
         ("docs/benchmarks.md", r"rows/s JVM connector \| (\d+\.\d\d) \("),
         ("docs/benchmarks.md", r"\| (\d+) MB \|"),
     ],
