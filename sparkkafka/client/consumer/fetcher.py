@@ -374,6 +374,9 @@ class Fetcher:
             for topic in (response.responses if leader.is_fetch else response.topics)
             for row in topic.partitions
         }
+        if not code and any(not topic for topic, _ in rows):  # as Java, use nothing of the response
+            code = ErrorCode.INCONSISTENT_TOPIC_ID
+            log.warning("%s: a Fetch response has a topic id that was not requested", connection)
         has_news = False
         for state, offset in requested:
             tp = state.tp

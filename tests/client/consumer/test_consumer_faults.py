@@ -7,6 +7,7 @@ import logging
 import re
 import struct
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ from sparkkafka.errors import (
     NoOffsetError,
     UnknownTopicError,
 )
+from sparkkafka.protocol.messages import FetchResponse
 from sparkkafka.testing.fake.faults import (
     CutFrame,
     Delay,
@@ -408,6 +410,26 @@ def test_a_recreated_topic_is_an_error_without_auto_offset_reset(fake_cluster):
             take(source, 1)
         source.seek_to_beginning()
         assert len(take(source, 300)) == 300
+
+
+def test_a_response_with_another_topic_id_is_refused(filled, monkeypatch, caplog):
+    receive_ready = Connection.receive_ready
+    wrong = [3]
+
+    def receive(self, buffer):
+        response = receive_ready(self, buffer)
+        if response is not None and isinstance(response[1], FetchResponse) and wrong[0]:
+            wrong[0] -= 1
+            for topic in response[1].responses:
+                topic.topic_id = uuid.UUID(int=7)
+        return response
+
+    monkeypatch.setattr(Connection, "receive_ready", receive)
+    with reading(filled) as source:
+        assert len(take(source, 500)) == 500
+        assert source._fetcher.retries[TopicPartition("t", 0)] == 3
+        assert "INCONSISTENT_TOPIC_ID" in str(source._subscription.state(tps(1)[0]).last_failure)
+    assert caplog.text.count("has a topic id that was not requested") == 3
 
 
 def test_partitions_that_never_come_are_told(filled, monkeypatch):
