@@ -103,8 +103,8 @@ class Lineage(StreamingQueryListener):
         self._queries: dict[str, Any] = {}  # by run id: Spark's StreamExecution
         self._last_progress: dict[str, Any] = {}  # by run id
         self._waiting: queue.Queue[RunEvent | None] = queue.Queue(MAX_WAITING)
-        self._thread = threading.Thread(target=self._emit, name="sparkkafka-lineage", daemon=True)
-        self._thread.start()
+        self._has_ended = threading.Event()  # Thread.join fails after Ctrl-C (bpo-45274)
+        threading.Thread(target=self._emit, name="sparkkafka-lineage", daemon=True).start()
         jvm: Any = spark._jvm
         spark.streams.addListener(self)  # which also starts py4j's callback server
         # Spark removes a listener by its identity: the list returns the Java object that py4j made.
@@ -125,9 +125,9 @@ class Lineage(StreamingQueryListener):
         with suppress(Exception):  # the session may be gone, or its JVM
             self._spark._jsparkSession.listenerManager().unregister(self._executions)
             self._spark.streams.removeListener(self)
-        if self._thread.is_alive():
+        if not self._has_ended.is_set():
             self._put_waiting(None)
-            self._thread.join(10.0)
+            self._has_ended.wait(10.0)
 
     # --- called by Spark: these must neither raise nor wait for the transport --------------------
 
@@ -265,6 +265,7 @@ class Lineage(StreamingQueryListener):
         """Pass events to the transport, in a thread of its own, until there is a None."""
         while (event := self._waiting.get()) is not None:
             _attempt("emit an OpenLineage event", partial(self._client.emit, event))
+        self._has_ended.set()
 
 
 class _ExecutionListener:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.errors import PySparkException
@@ -18,6 +20,7 @@ from sparkkafka.client import Producer
 from sparkkafka.errors import OptionError
 from sparkkafka.monitoring.lineage import Lineage
 from sparkkafka.testing.fake.cluster import FakeCluster
+from tests.support.waiting import interrupt_main_thread
 
 pytest.importorskip("openlineage.client")
 
@@ -178,6 +181,26 @@ def test_a_transport_that_fails_is_logged_and_fails_no_job(
     lineage.close()
     lineage.close()
     assert "failed to emit an OpenLineage event" in caplog.text
+
+
+def test_close_after_ctrl_c_in_close_waits_again() -> None:
+    gate = threading.Event()
+
+    class Slow:
+        def emit(self, event: object) -> None:
+            interrupt_main_thread(lambda: not lineage._waiting.empty())
+            gate.wait(10)
+
+    spark: Any = MagicMock()
+    slow: Any = Slow()
+    lineage = Lineage(spark, slow, None, None)
+    event: Any = "an event"
+    lineage._put_waiting(event)
+    with pytest.raises(KeyboardInterrupt):
+        lineage.close()
+    threading.Timer(0.1, gate.set).start()
+    lineage.close()
+    assert gate.is_set()
 
 
 def test_the_parent_of_the_scheduler(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

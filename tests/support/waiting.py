@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +42,16 @@ def finish(call: Callable[[], _T], seconds: float = WAIT_S) -> _T:
 
     threading.Thread(target=run, daemon=True).start()
     return done.result(seconds)
+
+
+def interrupt_main_thread(is_due: Callable[[], bool]) -> None:
+    """Send Ctrl-C to the main thread once `is_due`, and it waits for a lock of `threading`."""
+    main_id = threading.main_thread().ident or 0
+    wait_until(
+        lambda: is_due() and sys._current_frames()[main_id].f_code.co_filename == threading.__file__
+    )
+    time.sleep(0.1)  # a signal just before the lock would be seen only after the wait
+    signal.pthread_kill(main_id, signal.SIGINT)
 
 
 class Hold:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import signal
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +33,7 @@ from sparkkafka.errors import (
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
 from tests.client.support import settings
-from tests.support.waiting import wait_until
+from tests.support.waiting import interrupt_main_thread, wait_until
 
 WAIT_S = 20
 
@@ -127,18 +125,11 @@ def test_the_reason_may_be_in_records_of_another_call() -> None:
 
 def test_close_after_ctrl_c_in_close_waits_again(fake_cluster: FakeCluster) -> None:
     fake_cluster.create_topic("t")
-    main_id = threading.main_thread().ident or 0
     gate = Gate()
     with opened(fake_cluster) as producer:
 
         def interrupt(delivery: Any) -> None:
-            wait_until(
-                lambda: (
-                    producer._io_thread.is_stopping
-                    and sys._current_frames()[main_id].f_code.co_filename == threading.__file__
-                )
-            )
-            signal.pthread_kill(main_id, signal.SIGINT)
+            interrupt_main_thread(lambda: producer._io_thread.is_stopping)
             gate(delivery)
 
         producer.send("t", b"0").add_callback(interrupt)
