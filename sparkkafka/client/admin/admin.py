@@ -7,9 +7,11 @@ requests other clients send, too, are here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from inspect import isfunction
 
 from sparkkafka.client.admin.acls import AclAdmin
 from sparkkafka.client.admin.brokers import ClusterAdmin
+from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.admin.partitions import PartitionAdmin
 from sparkkafka.client.admin.quotas import QuotaAdmin
 from sparkkafka.client.admin.scram import ScramAdmin
@@ -120,3 +122,10 @@ class Admin(
             return offsets.list_offsets_each(
                 cluster, specs, deadline, isolation_level=isolation_level
             )
+
+
+for _base in Admin.__mro__:
+    if issubclass(_base, AdminCalls):
+        for _name, _member in vars(_base).items():
+            if isfunction(_member):  # a TypeError about its arguments names it
+                _member.__qualname__ = f"Admin.{_name}"

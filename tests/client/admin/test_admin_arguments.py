@@ -154,3 +154,9 @@ def test_what_is_of_the_wrong_kind_is_told_in_words(fake_cluster: Any) -> None:
             with pytest.raises(OptionError, match=words):
                 act(admin)
         assert fake_cluster.requests == []
+
+
+def test_a_wrong_keyword_names_admin(fake_cluster: Any) -> None:
+    with Admin(settings(fake_cluster)) as admin:
+        with pytest.raises(TypeError, match=r"^Admin\.create_topic\(\) got an unexpected keyword"):
+            admin.create_topic("x", replicas=1)  # type: ignore[call-arg]
