@@ -136,8 +136,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
-    if name.startswith("Async"):  # an AttributeError would lose its message in an import
-        raise ImportError(f"{name}: the classes for asyncio are in {__name__}.aio")
+    if name.startswith("Async"):  # an import would not show the message of an AttributeError
+        return getattr(import_module(f"{__name__}.aio"), name)
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
