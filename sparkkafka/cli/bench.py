@@ -19,7 +19,7 @@ from sparkkafka.cli.completion import topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_json, print_table
-from sparkkafka.cli.write import Progress, producer_settings
+from sparkkafka.cli.write import ProgressBar, producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import OptionError
 
@@ -112,7 +112,7 @@ def _random_records(load: Load) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([values], names=["value"])
 
 
-def write_load(session: Session, topic: str, load: Load, progress: Progress) -> Measured:
+def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measured:
     """Write the load as fast as it is acknowledged."""
     from sparkkafka.client.producer.producer import Producer
 
@@ -150,7 +150,7 @@ def write_load(session: Session, topic: str, load: Load, progress: Progress) -> 
     return Measured(sent, seconds, sent * load.size_bytes, latencies_s)
 
 
-def read_load(session: Session, topic: str, load: Load, progress: Progress) -> Measured:
+def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measured:
     """Read the topic from its beginning, as many records as were written."""
     plan = ReadPlan(topic, until=Bound("latest"), count=load.records, seconds=load.seconds)
     latencies_s: list[float] = []
@@ -253,8 +253,8 @@ def bench(
     print_table(("measure", *results), rows)
 
 
-def _progress(title: str, load: Load) -> Progress:
+def _progress(title: str, load: Load) -> ProgressBar:
     """Return the bar of one direction, on a terminal."""
-    progress = Progress(title, sys.stderr.isatty())
+    progress = ProgressBar(title, sys.stderr.isatty())
     progress.total = load.records
     return progress

@@ -89,21 +89,21 @@ _FORMS: Final = {TEXT: "JSON", JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf"}
 
 
 @dataclass
-class Sample:
+class SampledRecords:
     """The records that were read. `form`: how their values are written; `is_whole`: the topic has
     no others; `decimals`: whether each decimal column of an Avro schema is one in Spark; `bad`: why
     records are not changes."""
 
     form: str = ""
     is_whole: bool = False
-    records: list[Record] = field(default_factory=list)
+    records: list[SampledRecord] = field(default_factory=list)
     decimals: dict[str, bool] = field(default_factory=dict)
     value_bytes: int = 0
     bad: list[str] = field(default_factory=list)
     others: list[Mapping[str, Any]] = field(default_factory=list)
     """Values that are objects, but no envelopes of Debezium."""
 
-    def rows(self, *ops: str) -> list[Record]:
+    def rows(self, *ops: str) -> list[SampledRecord]:
         """Return the changes of rows, with one of these operations if any are given."""
         rows = [record for record in self.records if record.change.kind == ROW]
         return [record for record in rows if record.change.op in ops] if ops else rows
@@ -114,7 +114,7 @@ class Sample:
         return unknown(about, where)
 
 
-class Record(NamedTuple):
+class SampledRecord(NamedTuple):
     """A record of the sample; `key` as it is in Kafka."""
 
     partition: int
@@ -122,10 +122,10 @@ class Record(NamedTuple):
     change: changes.Change
 
 
-def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) -> Sample:
+def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) -> SampledRecords:
     """Read the last `count` records of each partition. Raises KafkaError, OptionError."""
     plan = ReadPlan(topic, start=Bound("tail", count), until=Bound("latest"))
-    sample = Sample()
+    sample = SampledRecords()
     with ExitStack() as stack:
         reader = stack.enter_context(
             TopicReader(session.settings("consumer"), plan, session.timeout_s)
@@ -176,7 +176,9 @@ def _formats_of(batches: Iterable[pa.RecordBatch], flags: FormatFlags) -> Format
     )
 
 
-def _add_records(sample: Sample, batch: pa.RecordBatch, keys: Mapping[int, bytes | None]) -> None:
+def _add_records(
+    sample: SampledRecords, batch: pa.RecordBatch, keys: Mapping[int, bytes | None]
+) -> None:
     """Add the records of a decoded batch. `keys`: the bytes of each key by offset."""
     columns = (batch.column(name) for name in ("partition", "offset", "key", "value"))
     for partition, offset, key, value in zip(*map(changes.python_values, columns), strict=True):
@@ -189,13 +191,13 @@ def _add_records(sample: Sample, batch: pa.RecordBatch, keys: Mapping[int, bytes
             if isinstance(value, Mapping):
                 sample.others.append(value.get("payload", value))
         else:
-            sample.records.append(Record(partition, keys[offset], change))
+            sample.records.append(SampledRecord(partition, keys[offset], change))
 
 
 # --- findings ------------------------------------------------------------------------------------
 
 
-def sample_findings(sample: Sample) -> Iterator[Finding]:
+def sample_findings(sample: SampledRecords) -> Iterator[Finding]:
     """Check the records themselves: without changes in them, only what they are."""
     if not sample.records and not sample.bad:
         yield unknown("records", "the topic has none: check it again once the connector has run")
@@ -219,7 +221,7 @@ def sample_findings(sample: Sample) -> Iterator[Finding]:
     yield from _types(sample)
 
 
-def _other_envelope(sample: Sample) -> Finding:
+def _other_envelope(sample: SampledRecords) -> Finding:
     about = "envelope"
     form = form_of(sample.others[0].keys()) if sample.others else None
     if form == DEBEZIUM_FLAT:
@@ -240,7 +242,7 @@ def _other_envelope(sample: Sample) -> Finding:
     )
 
 
-def _envelope(sample: Sample) -> Finding:
+def _envelope(sample: SampledRecords) -> Finding:
     source = sample.rows()[0].change.source
     tables = sorted({changes.table_of_source(record.change.source) for record in sample.rows()})
     made_by = " ".join(str(source[name]) for name in ("connector", "version") if source.get(name))
@@ -255,7 +257,7 @@ def _envelope(sample: Sample) -> Finding:
     return ok("envelope", text)
 
 
-def _keys(sample: Sample) -> Iterator[Finding]:
+def _keys(sample: SampledRecords) -> Iterator[Finding]:
     rows = sample.rows()
     without = [record for record in rows if record.key is None]
     if without:
@@ -281,7 +283,7 @@ def _keys(sample: Sample) -> Iterator[Finding]:
     yield ok("keys", f"{some(fields)}; all changes of a key are in one partition")
 
 
-def _tombstones(sample: Sample) -> Finding:
+def _tombstones(sample: SampledRecords) -> Finding:
     """Check that a tombstone follows the deletes that were read."""
     without_tombstone: set[tuple[int, bytes | None]] = set()
     with_tombstone = 0
@@ -304,7 +306,7 @@ def _tombstones(sample: Sample) -> Finding:
     return ok("tombstones", f"after {with_tombstone:,} of {counted(len(deletes), 'delete')}")
 
 
-def _before(sample: Sample) -> Iterator[Finding]:
+def _before(sample: SampledRecords) -> Iterator[Finding]:
     """Check what updates say of the row before, and of large values that they do not change."""
     updates = sample.rows("u")
     if not updates:
@@ -326,7 +328,7 @@ def _before(sample: Sample) -> Iterator[Finding]:
     yield ok("updates", text)
 
 
-def _types(sample: Sample) -> Iterator[Finding]:
+def _types(sample: SampledRecords) -> Iterator[Finding]:
     """Check what the values of columns mean, above all decimals."""
     first = sample.rows()[0].change
     decimals = dict(sample.decimals)
@@ -374,7 +376,7 @@ def _decimals(envelope: connect_types.ConnectType) -> dict[str, bool]:
     }
 
 
-def topic_findings(admin: BoundedAdmin, topic: str, sample: Sample) -> Iterator[Finding]:
+def topic_findings(admin: BoundedAdmin, topic: str, sample: SampledRecords) -> Iterator[Finding]:
     """Check the topic's settings, and the connector's other topics."""
     rows = sample.rows()
     if not rows:
@@ -401,7 +403,7 @@ def topic_findings(admin: BoundedAdmin, topic: str, sample: Sample) -> Iterator[
         yield ok("transactions", f"{prefix}.transaction has where each begins and ends")
 
 
-def _retention(settings: Mapping[str, str], sample: Sample) -> Finding:
+def _retention(settings: Mapping[str, str], sample: SampledRecords) -> Finding:
     policy = settings.get("cleanup.policy", "")
     if "compact" in policy and "delete" not in policy:
         return ok("retention", f"cleanup.policy={policy}: the last change of each key stays")

@@ -19,7 +19,7 @@ from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound, parse_partitions
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note, records_text
-from sparkkafka.cli.write import Progress, TopicWriter
+from sparkkafka.cli.write import ProgressBar, TopicWriter
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic
 from sparkkafka.client.cluster.configs import ConfigResource
@@ -100,7 +100,9 @@ def copy_topic(
     timeout_s = session.timeout_s
     with ExitStack() as stack:
         reader = stack.enter_context(TopicReader(session.settings("consumer"), plan, timeout_s))
-        progress = stack.enter_context(Progress(f"copy {plan.topic} to {to_topic}", shows_progress))
+        progress = stack.enter_context(
+            ProgressBar(f"copy {plan.topic} to {to_topic}", shows_progress)
+        )
         reader.look_up_bounds()
         progress.total = sum(reader.ends[tp] - reader.positions[tp] for tp in reader.ends) or None
         with target.admin(session.new_deadline()) as admin:

@@ -134,7 +134,7 @@ def sum_of(values: Iterable[Any]) -> Any:
     return sum(known) if known else None
 
 
-class _Sample(NamedTuple):
+class _RateSample(NamedTuple):
     """What rates are computed from."""
 
     time_s: float
@@ -222,7 +222,7 @@ class Collector:
 
     def __init__(self, admin: BoundedAdmin) -> None:
         self._admin = admin
-        self._samples: deque[_Sample] = deque()
+        self._samples: deque[_RateSample] = deque()
         self.history = History()
 
     def __enter__(self) -> Self:
@@ -267,7 +267,7 @@ class Collector:
         members = self._members(groups, problems)
         lags = {name: lag_by_topic(offsets, ends) for name, offsets in committed.items()}
         totals = {name: sum(by_topic.values()) for name, by_topic in lags.items() if by_topic}
-        sample = _Sample(time.monotonic(), ends, sizes, totals)
+        sample = _RateSample(time.monotonic(), ends, sizes, totals)
         self._samples.append(sample)
         while len(self._samples) > 3 and sample.time_s - self._samples[1].time_s >= RATE_S:
             self._samples.popleft()
@@ -352,7 +352,7 @@ class Collector:
     # --- rates
 
     def _rates(
-        self, now: _Sample
+        self, now: _RateSample
     ) -> tuple[dict[TopicPartition, float], dict[TopicPartition, float]]:
         """Return the records and the bytes per second of each partition. A log that became shorter,
         by retention or because its topic was recreated, grew by 0 bytes."""

@@ -1,6 +1,6 @@
 """`write`: send lines, JSON lines or a file's rows to a topic.
 
-`TopicWriter` sends Arrow batches and reports what is not written, `Progress` shows a bar; `copy`
+`TopicWriter` sends Arrow batches and reports what is not written, `ProgressBar` shows a bar; `copy`
 uses both, too.
 """
 
@@ -223,7 +223,7 @@ class Input:
         """Return the name of a line or row, for errors."""
         return f"{self.path or 'stdin'} {'row' if self.kind == 'table' else 'line'} {number}"
 
-    def batches(self, progress: Progress) -> Iterator[NumberedRows]:
+    def batches(self, progress: ProgressBar) -> Iterator[NumberedRows]:
         """Yield columns for the Producer. Raises BadRowError, OptionError, OSError."""
         left = self.count
         for batch, numbers in self._read(progress):
@@ -241,7 +241,7 @@ class Input:
             if bad is not None:
                 raise bad
 
-    def _read(self, progress: Progress) -> Iterator[NumberedRows]:
+    def _read(self, progress: ProgressBar) -> Iterator[NumberedRows]:
         """Read the input. Raises BadRowError, OptionError, OSError."""
         if self.path is not None and self.kind == "table":
             for batch, numbers in read_table_file(self.path):
@@ -326,7 +326,7 @@ def write_topic(
             from sparkkafka.cli.typed_records import Encoding, write_formats
 
             encoding = stack.enter_context(Encoding(write_formats(topic, format_options), topic))
-        progress = stack.enter_context(Progress(f"write {topic}", shows_progress))
+        progress = stack.enter_context(ProgressBar(f"write {topic}", shows_progress))
         writer = stack.enter_context(TopicWriter(producer, topic, session.timeout_s))
         next_number = 1
         try:
@@ -514,7 +514,7 @@ class TopicWriter:
         return f", and of {unknown:,} it is not known" if unknown > 0 else ""
 
 
-class Progress:
+class ProgressBar:
     """Shows a bar on a terminal's stderr, if it is `shown`; use it under `with`.
 
     The bar shows `done` as a share of `total`, both in bytes or in records; if `total` is None, it

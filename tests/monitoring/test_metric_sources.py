@@ -12,7 +12,7 @@ from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import ErrorCode, KafkaError
 from sparkkafka.spark.exactly_once.commit import abort_batch, commit_batch
-from sparkkafka.spark.exactly_once.decision_text import Outcome
+from sparkkafka.spark.exactly_once.decision_text import CommitOutcome
 from sparkkafka.spark.metric_reports import Report, ends_key
 from sparkkafka.spark.read.input_partitions import KafkaInputPartition, SmallRanges
 from sparkkafka.spark.read.read_task import read_partition
@@ -173,13 +173,13 @@ def test_transactions_of_a_stream(fake: FakeCluster, sent: Sent) -> None:
     reports = [query.write_task(run, 0, task) for task in range(query.tasks)]
     assert sent == []  # a task's writes are in its commit message
     done = commit_batch(query.options, 0, reports)
-    assert done == Outcome(done.text, committed=query.tasks, visible=True)
+    assert done == CommitOutcome(done.text, committed=query.tasks, visible=True)
     # The driver died after that; another start of the query writes the batch again.
     again = [query.write_task(query.new_run(), 0, task) for task in range(query.tasks)]
     left_out = commit_batch(query.options, 0, again)
     assert (left_out.committed, left_out.aborted, left_out.visible) == (3, 3, False)
     some = [query.write_task(run, 1, task) for task in range(2)]
-    assert abort_batch(query.options, 1, some) == Outcome(
+    assert abort_batch(query.options, 1, some) == CommitOutcome(
         "batch 1 failed, or the query was stopped: 2 transactions aborted", aborted=2
     )
 
@@ -202,8 +202,8 @@ def test_the_end_of_a_write(sent: Sent) -> None:
         None,
         KafkaCommitMessage(4, 40, 1, 99, 0, {("t", 0): (4, 6, 9)}, query_id="q"),
     ]
-    report_write(ADDRESS, messages, Outcome("", committed=2, visible=True))
-    report_write(ADDRESS, messages, Outcome("", aborted=2))
+    report_write(ADDRESS, messages, CommitOutcome("", committed=2, visible=True))
+    report_write(ADDRESS, messages, CommitOutcome("", aborted=2))
     report_write(ADDRESS, [None])
     report_write(None, messages)
     committed, aborted = sent

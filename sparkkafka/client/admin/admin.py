@@ -47,9 +47,8 @@ class Admin(
 
     A call on several items returns `Results`: each item has its value, or an error of its own,
     which is raised only when the item is read: `.all()` returns all values or raises the first
-    error, `[item]` returns one value or raises its error, `.errors` has the errors. "By topic name"
-    in a method's description says what the items are. Lists of groups and transactions are a
-    `Listing`, with the errors of brokers that did not answer beside it.
+    error, `[item]` returns one value or raises its error, `.errors` has the errors. Lists of
+    groups and transactions are a `Listing`, with the errors of brokers that did not answer.
 
     Each call waits at most `timeout_s`, by default default.api.timeout.ms, and retries failures
     that may pass until then: a moved leader, controller or coordinator, a broken connection, a

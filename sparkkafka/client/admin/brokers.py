@@ -374,7 +374,7 @@ class ClusterAdmin(AdminCalls):
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
     ) -> Results[int, dict[str, LogDirDescription]]:
-        """Describe the log directories of all brokers, or these. By node id, then by path."""
+        """Describe the log directories of all brokers, or these, by node id and path."""
         with self._call(timeout_s) as (cluster, deadline):
             return describe_log_dirs(cluster, brokers, deadline)
 
@@ -392,8 +392,8 @@ class ClusterAdmin(AdminCalls):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, None]:
-        """Set the levels of features (Kafka 2.7). By feature; brokers from 4.0 on update all or
-        none. Errors of items: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED, … Raises
+        """Set the levels of features (Kafka 2.7). Results are by feature; brokers from 4.0 on
+        update all or none. Errors: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED, … Raises
         OptionError."""
         arguments.checked_flag(validate_only, "validate_only")
         example = '"metadata.version": FeatureUpdate(20)'

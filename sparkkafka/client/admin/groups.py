@@ -539,7 +539,7 @@ class GroupAdmin(AdminCalls):
     def delete_consumer_groups(
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete groups without members, with all their offsets. By group id. Errors of items:
+        """Delete groups without members, with all their offsets. Results are by group id. Errors:
         NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
         items = checked_names(group_ids, "group_ids")
         with self._call(timeout_s) as (cluster, deadline):

@@ -292,7 +292,7 @@ class PartitionAdmin(AdminCalls):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, None]:
-        """Give topics more partitions and wait until all have leaders. By topic name.
+        """Give topics more partitions and wait until all have leaders. Results are by topic name.
 
         `totals` has the new total of each topic. Keys may then go to other partitions than before.
         Errors of items: INVALID_PARTITIONS if there are as many already, UnknownTopicError, …

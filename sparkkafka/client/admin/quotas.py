@@ -183,8 +183,8 @@ class QuotaAdmin(AdminCalls):
         self, quota_filter: ClientQuotaFilter = ALL, *, timeout_s: float | None = None
     ) -> dict[ClientQuotaEntity, dict[str, float]]:
         """Describe the quotas of users, client ids and addresses (Kafka 2.6) that a filter matches,
-        or all. By entity, then by name: producer_byte_rate and consumer_byte_rate are bytes a
-        second, request_percentage per cent of a thread. Raises KafkaError."""
+        or all. The result is by entity, then by name: producer_byte_rate and consumer_byte_rate are
+        bytes a second, request_percentage per cent of a thread. Raises KafkaError."""
         if not isinstance(quota_filter, ClientQuotaFilter):
             raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
         checked_flag(quota_filter.strict, "strict")
@@ -215,7 +215,7 @@ class QuotaAdmin(AdminCalls):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[ClientQuotaEntity, None]:
-        """Set quotas, and remove those that are None (Kafka 2.6). By entity. Errors of items:
+        """Set quotas, and remove those that are None (Kafka 2.6). Results are by entity. Errors:
         INVALID_REQUEST for a name or value that brokers do not take, … Raises OptionError."""
         checked_flag(validate_only, "validate_only")
         example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'

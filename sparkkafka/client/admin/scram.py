@@ -250,7 +250,7 @@ class ScramAdmin(AdminCalls):
         self, alterations: Iterable[Alteration], *, timeout_s: float | None = None
     ) -> Results[str, None]:
         """Set passwords (UserScramCredentialUpsertion), salted here, and delete them
-        (UserScramCredentialDeletion). By user.
+        (UserScramCredentialDeletion). Results are by user.
 
         Errors of items: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, … of the first change that
         failed. Raises OptionError, also for a reference that is not there.

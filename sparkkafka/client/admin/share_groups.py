@@ -268,7 +268,7 @@ class ShareGroupAdmin(groups.GroupAdmin):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, ShareGroupDescription]:
-        """Describe share groups: state, and members with their partitions. By group id. A group
+        """Describe share groups: state, and members with their partitions, by group id. A group
         that does not exist, or is of another kind, is a BrokerError GROUP_ID_NOT_FOUND."""
         arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
         with self._call(timeout_s) as (cluster, deadline):
@@ -288,8 +288,8 @@ class ShareGroupAdmin(groups.GroupAdmin):
     def delete_share_groups(
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete groups without members, with all their offsets. By group id. Errors of
-        items: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
+        """Delete groups without members, with all their offsets. Results are by group id.
+        Errors: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
         return self.delete_consumer_groups(group_ids, timeout_s=timeout_s)
 
     def list_share_group_offsets(

@@ -398,7 +398,8 @@ class TopicAdmin(AdminCalls):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, None]:
-        """Create topics and wait until all their partitions have leaders. By topic name.
+        """Create topics and wait until all their partitions have leaders. Results are by
+        topic name.
 
         `validate_only` creates nothing, it only checks. Errors of items: TOPIC_ALREADY_EXISTS,
         INVALID_REPLICATION_FACTOR, INVALID_CONFIG, … OptionError for a name that is there twice.
@@ -423,8 +424,8 @@ class TopicAdmin(AdminCalls):
     def delete_topics(
         self, topic_names: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete topics and wait until brokers no longer show them. By topic name. Errors of items:
-        UnknownTopicError, TOPIC_DELETION_DISABLED, and so on."""
+        """Delete topics and wait until brokers no longer show them. Results are by topic name.
+        Errors: UnknownTopicError, TOPIC_DELETION_DISABLED, and so on."""
         with self._call(timeout_s) as (cluster, deadline):
             return delete_topics(cluster, topic_names, deadline)
 
@@ -441,7 +442,7 @@ class TopicAdmin(AdminCalls):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, TopicDescription]:
-        """Describe topics: partitions with leaders, replicas and in-sync replicas. By topic name. A
+        """Describe topics: partitions with leaders, replicas and in-sync replicas, by topic name. A
         topic that does not exist is an UnknownTopicError, without a wait."""
         arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
         handler = _Describe(include_authorized_operations)

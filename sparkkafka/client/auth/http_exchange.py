@@ -50,7 +50,7 @@ class Server(NamedTuple):
     prefix: str = ""
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request. Its path and query, `target`, are secret, since some endpoints have keys in
     them."""
 
@@ -81,7 +81,12 @@ class HttpResponse(NamedTuple):
 
 
 def exchange(
-    server: Server, request: Request, deadline: Deadline, *, connect_ms: float, response_ms: float
+    server: Server,
+    request: HttpRequest,
+    deadline: Deadline,
+    *,
+    connect_ms: float,
+    response_ms: float,
 ) -> HttpResponse:
     """Send a request and return its response. Connecting may take `connect_ms`, and the response
     after that `response_ms`.

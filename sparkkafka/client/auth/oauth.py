@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, urlencode, urlsplit
 
-from sparkkafka.client.auth.http_exchange import RETRIABLE_STATUSES, Request, Server, exchange
+from sparkkafka.client.auth.http_exchange import RETRIABLE_STATUSES, HttpRequest, Server, exchange
 from sparkkafka.client.auth.tls import read_store
 from sparkkafka.client.deadline import Backoff, Deadline, Retry
 from sparkkafka.config.kinds import JWT_BEARER_GRANT, HttpUrl, parse_http_url
@@ -251,7 +251,7 @@ def _request_token(settings: OAuthSettings, endpoint: HttpUrl, deadline: Deadlin
         settings.options.trust,
         settings.options.versions,
     )
-    request = Request(
+    request = HttpRequest(
         "POST",
         Secret(f"{endpoint.path}?{endpoint.query}" if endpoint.query else endpoint.path),
         _headers(settings),

@@ -427,7 +427,7 @@ class Caller(Protocol):
     def call(self, request: Any, deadline: Deadline, *, version: int | None = None) -> Any: ...
 
 
-class Session(NamedTuple):
+class SessionLifetime(NamedTuple):
     """When to re-authenticate (KIP-368), in monotonic seconds: if nothing is in flight, and in any
     case."""
 
@@ -477,7 +477,7 @@ class SaslSettings:
 
 def authenticate(
     connection: Caller, settings: SaslSettings, deadline: Deadline, prefix: str
-) -> Session | None:
+) -> SessionLifetime | None:
     """Authenticate this connection, on which nothing may be in flight.
 
     `prefix` is that of the user's settings, for messages. Returns the session if it has an end.
@@ -524,7 +524,7 @@ def authenticate(
     # The share of a session's lifetime after which an idle connection re-authenticates. Java does
     # it between 85 and 95 %.
     # The share after which a connection re-authenticates even if responses must be read first.
-    return Session(
+    return SessionLifetime(
         now_s + max(lifetime_s * 0.85, MIN_SESSION_S),
         now_s + max(lifetime_s * 0.92, MIN_SESSION_S),
     )

@@ -187,7 +187,7 @@ class FetchedRecords:
         if records is not None and not len(records):
             return records
         if records is not None and records.large is not None:
-            return records  # not two large records in memory
+            return records  # so that two large records are never in memory
         if records is not None and (
             self._damage is not None
             or self._last_base_offset < self._next_to_decode <= self._last_offset

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__, errors
 from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, checked_number
-from sparkkafka.client.auth.sasl import Session, authenticate, connection_security
+from sparkkafka.client.auth.sasl import SessionLifetime, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
 from sparkkafka.client.metrics import NO_METER, ConnectionMeter, NetworkMetrics
 from sparkkafka.client.net import connecting
@@ -93,7 +93,7 @@ class Connection:
         self._meter: ConnectionMeter = NO_METER
         self._stage = connecting.Stage.OPENING
         self._options: ClientOptions | None = None
-        self._session: Session | None = None
+        self._session: SessionLifetime | None = None
         self._is_reauthenticating = False
         self._early_responses: deque[tuple[int, Any]] = deque()  # read before `receive`
         self._max_idle_s = ClientOptions.connections_max_idle_ms / 1000

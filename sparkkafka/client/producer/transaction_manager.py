@@ -190,7 +190,7 @@ class TransactionManager(SenderTransaction):
                 if self.state is State.COMMITTING_TRANSACTION:
                     self._set_state(State.IN_TRANSACTION)
             raise
-        self._notifier.take_failures()  # they stand in the reason, if there were any
+        self._notifier.take_failures()  # the error of commit_transaction names them
         with self._buffer.lock:
             self._require_state({State.COMMITTING_TRANSACTION}, name)
         deadline = self._deadline(timeout_s)

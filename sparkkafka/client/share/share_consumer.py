@@ -109,7 +109,7 @@ class ShareConsumer(arguments.ClientBase):
             return frozenset(self._member.partitions)
 
     def unsubscribe(self) -> None:
-        """Stop reading, and leave the group. As `close`, but the consumer stays usable."""
+        """Stop reading, and leave the group. The consumer stays usable."""
         with self._guard:
             self._leave(self._cluster.deadline())
             self._topics = frozenset()

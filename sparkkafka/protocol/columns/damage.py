@@ -15,7 +15,7 @@ from sparkkafka.protocol.wire import varints
 MIN_HEADER_BYTES = 2  # key length and value length
 
 
-class Progress(NamedTuple):
+class ReadProgress(NamedTuple):
     """How much of a batch has been read and found valid."""
 
     records: int = 0
@@ -25,13 +25,13 @@ class Progress(NamedTuple):
 
 
 def check_batch(
-    batch: RecordBatch, raw: bytes, progress: Progress | None = None, *, is_end: bool = True
+    batch: RecordBatch, raw: bytes, progress: ReadProgress | None = None, *, is_end: bool = True
 ) -> None:
     """Raise CorruptRecordError for the first damaged record of one batch, if there is one.
 
     `raw` has the records after `progress`; unless it `is_end`, more records follow it.
     """
-    start = progress or Progress()
+    start = progress or ReadProgress()
     position, last_delta = 0, start.last_delta
     for index in range(start.records, batch.record_count):
         known_delta: list[int] = []  # gets the record's offset delta once that is valid

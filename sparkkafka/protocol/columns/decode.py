@@ -55,7 +55,7 @@ from sparkkafka.protocol.columns.columns import (
     read_fields,
     read_headers,
 )
-from sparkkafka.protocol.columns.damage import Progress, check_batch
+from sparkkafka.protocol.columns.damage import ReadProgress, check_batch
 from sparkkafka.protocol.columns.record_starts import RecordBounds
 from sparkkafka.protocol.constants import CODEC_MASK, LOG_APPEND_TIME_FLAG
 from sparkkafka.protocol.records.arrow import from_numpy
@@ -212,7 +212,7 @@ def decode_large(
     chunks too."""
 
     def decode_part(
-        data: memoryview, bounds: RecordBounds, progress: Progress
+        data: memoryview, bounds: RecordBounds, progress: ReadProgress
     ) -> Generator[DecodedRecords, None, int]:
         """See `large_batches.DecodePart`."""
         part = _BatchGroup([batch], [data], max_payload_bytes, bounds=bounds, progress=progress)
@@ -242,7 +242,7 @@ class _BatchGroup:
         max_payload_bytes: int,
         *,
         bounds: RecordBounds | None = None,
-        progress: Progress | None = None,
+        progress: ReadProgress | None = None,
     ) -> None:
         self.batches = batches
         self._max_bytes = max_payload_bytes

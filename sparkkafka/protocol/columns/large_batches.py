@@ -36,7 +36,7 @@ from sparkkafka.protocol.columns.columns import (
     make_header_lists,
     no_records,
 )
-from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, Progress, check_batch
+from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES, ReadProgress, check_batch
 from sparkkafka.protocol.columns.record_starts import RecordBounds
 from sparkkafka.protocol.records.batches import RecordBatch
 from sparkkafka.protocol.records.codecs import BytesLike
@@ -45,9 +45,11 @@ from sparkkafka.protocol.wire import varints
 
 _WRAP = 1 << 64
 
-DecodePart = Callable[[memoryview, RecordBounds, Progress], Generator[DecodedRecords, None, int]]
-"""Decodes complete records, which follow `Progress` and lie at `RecordBounds` in the bytes. Yields
-their columns and returns the last one's offset delta."""
+DecodePart = Callable[
+    [memoryview, RecordBounds, ReadProgress], Generator[DecodedRecords, None, int]
+]
+"""Decodes complete records, which follow `ReadProgress` and lie at `RecordBounds` in the bytes.
+Yields their columns and returns the last one's offset delta."""
 
 
 def decode(
@@ -61,7 +63,7 @@ def decode(
     `decode_chunks`; some chunks are empty."""
     empty_chunk = no_records(selection.columns)
     payload = _Payload(pieces)
-    progress = Progress()
+    progress = ReadProgress()
     while True:
         yield empty_chunk
         # Decode the complete records that are here.
@@ -72,7 +74,9 @@ def decode(
         if count:
             stop = int(bounds.ends[-1])
             last_delta = yield from decode_part(payload.data[:stop], bounds, progress)
-            progress = Progress(progress.records + count, progress.payload_bytes + stop, last_delta)
+            progress = ReadProgress(
+                progress.records + count, progress.payload_bytes + stop, last_delta
+            )
             payload.drop(stop)
             remaining -= count
         if remaining:
@@ -144,7 +148,7 @@ class _LargeRecord:
         self,
         batch: RecordBatch,
         payload: _Payload,
-        progress: Progress,
+        progress: ReadProgress,
         selection: Selection,
         max_payload_bytes: int,
     ) -> None:
@@ -217,7 +221,7 @@ class _LargeRecord:
                 headers = yield from self._decode_headers(raw, count)
         if self._remaining:
             raise DamageError
-        self.next_progress = Progress(
+        self.next_progress = ReadProgress(
             progress.records + 1, progress.payload_bytes + prefix_bytes + length, delta
         )
         if not keep:

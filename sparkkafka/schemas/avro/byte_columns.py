@@ -59,7 +59,7 @@ class Words(NamedTuple):
         return Words(words | self.words, self.sizes + other.sizes, max_size)
 
 
-class Varints(NamedTuple):
+class VarintColumn(NamedTuple):
     """A zigzag varint in each row."""
 
     values: NDArray[Any]
@@ -68,7 +68,7 @@ class Varints(NamedTuple):
     """Rows where it is false have no bytes."""
 
 
-class Blobs(NamedTuple):
+class BinaryColumn(NamedTuple):
     """Bytes of any length."""
 
     array: pa.Array
@@ -79,15 +79,15 @@ class Blobs(NamedTuple):
     """Rows where it is false have no bytes."""
 
 
-ByteColumn = Words | Varints | Blobs
+ByteColumn = Words | VarintColumn | BinaryColumn
 
 
 def only_valid(column: ByteColumn, valid: Flags) -> Any:
     """Return the same bytes, but none for rows that are not valid."""
-    if isinstance(column, Blobs):
+    if isinstance(column, BinaryColumn):
         return column._replace(lengths=column.lengths * valid, valid=valid)
-    if isinstance(column, Varints):
-        return Varints(column.values, valid)
+    if isinstance(column, VarintColumn):
+        return VarintColumn(column.values, valid)
     flags = valid.view(np.uint8)
     return Words(column.words * flags, column.sizes * flags, column.max_size)
 
@@ -103,12 +103,12 @@ def constant(data: bytes) -> list[ByteColumn]:
     size = len(data)
     if size > _MAX_WORD:
         offsets = np.array([0, size], np.int32)
-        return [Blobs(binary_of(offsets, pa.py_buffer(data)), offsets[1:])]
+        return [BinaryColumn(binary_of(offsets, pa.py_buffer(data)), offsets[1:])]
     dtype = np.uint32 if size <= 4 else np.uint64
     return [Words(dtype(int.from_bytes(data, "little")), size, size)] if size else []
 
 
-def blobs_of(array: pa.Array) -> Blobs:
+def blobs_of(array: pa.Array) -> BinaryColumn:
     """Return the values of a string or binary array; a null may have bytes."""
     offsets = blob_offsets(array)
     if offsets.dtype == np.int64:  # views refer to at most 2 GiB
@@ -117,14 +117,14 @@ def blobs_of(array: pa.Array) -> Blobs:
             raise TooLargeError
         offsets = (offsets - begin).astype(np.int32)
         array = binary_of(offsets, array.buffers()[2].slice(begin, end - begin))
-    return Blobs(array, offsets[1:] - offsets[:-1])
+    return BinaryColumn(array, offsets[1:] - offsets[:-1])
 
 
 def counts_of(counts: NDArray[Any]) -> ByteColumn:
     """Return the zigzag varints of numbers that are not negative."""
     if int(counts.max(initial=0)) < 64:
         return numbers_of((counts << 1).astype(np.uint8))
-    return Varints(counts)
+    return VarintColumn(counts)
 
 
 def binary_of(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
@@ -184,14 +184,14 @@ _MAX_SHORT: Final = 64
 class Slice(NamedTuple):
     """Bytes of each row that lie side by side, and the word that is written in front of them."""
 
-    column: list[Words] | Blobs
+    column: list[Words] | BinaryColumn
     """At most _MAX_WORDS words."""
     front: Words | None = None
 
     def locate(self, begin: int, count: int) -> tuple[NDArray[Any], Any, Any]:
         """Return the bytes of all rows, and where each row's bytes start and end if those of all
         rows are at `begin`."""
-        if isinstance(self.column, Blobs):
+        if isinstance(self.column, BinaryColumn):
             offsets = blob_offsets(self.column.array)
             data = np.frombuffer(self.column.array.buffers()[2] or b"", np.uint8)
             starts = offsets[:-1] + np.int32(begin - offsets[0])
@@ -222,7 +222,7 @@ class Slice(NamedTuple):
         return data.view(np.uint8).ravel(), starts, middle + sum(words.sizes for words in after)
 
 
-def _slices_of(columns: Sequence[Words | Blobs], count: int) -> list[Slice] | None:
+def _slices_of(columns: Sequence[Words | BinaryColumn], count: int) -> list[Slice] | None:
     """Return the slices of a row; None if its bytes are long."""
     slices: list[Slice] = []
     size = 0
@@ -274,7 +274,7 @@ def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
     return binary_of(ends[::per_row], content)
 
 
-def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | Blobs]:
+def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | BinaryColumn]:
     """Return the columns with words instead of varints."""
     encoded: dict[int, list[Words]] = {}
     step = max(1, _GROUP_VALUES // count)
@@ -282,14 +282,15 @@ def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | B
         varints = [
             (index, column)
             for index, column in enumerate(columns)
-            if isinstance(column, Varints) and (column.values.itemsize > 4) == (dtype == np.int64)
+            if isinstance(column, VarintColumn)
+            and (column.values.itemsize > 4) == (dtype == np.int64)
         ]
         for low in range(0, len(varints), step):
             indexes, group = zip(*varints[low : low + step], strict=True)
             encoded |= zip(indexes, _encode_group(group, count, dtype), strict=True)
-    result: list[Words | Blobs] = []
+    result: list[Words | BinaryColumn] = []
     for index, column in enumerate(columns):
-        result += encoded[index] if isinstance(column, Varints) else [column]
+        result += encoded[index] if isinstance(column, VarintColumn) else [column]
     return result
 
 
@@ -297,7 +298,7 @@ _GROUP_VALUES: Final = 1 << 16
 """The most values that are encoded together: they fit in the processor's cache."""
 
 
-def _encode_group(varints: Sequence[Varints], count: int, dtype: Any) -> list[list[Words]]:
+def _encode_group(varints: Sequence[VarintColumn], count: int, dtype: Any) -> list[list[Words]]:
     """Encode varints, those of the same width together: one column of words for each, or two, if
     it has more than eight bytes."""
     values = np.empty((len(varints), count), dtype)
@@ -348,9 +349,9 @@ def _encode_codes(codes: NDArray[np.uint64]) -> list[tuple[Any, Sizes]]:
     return [(words, np.where(is_long, 8, sizes)), (rest, rest_sizes * is_long)]
 
 
-def _merge_words(columns: Sequence[Words | Blobs]) -> list[Words | Blobs]:
+def _merge_words(columns: Sequence[Words | BinaryColumn]) -> list[Words | BinaryColumn]:
     """Return the columns with neighbouring words joined where they fit one."""
-    merged: list[Words | Blobs] = []
+    merged: list[Words | BinaryColumn] = []
     for column in columns:
         last = merged[-1] if merged else None
         if (

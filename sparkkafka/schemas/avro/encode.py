@@ -28,10 +28,10 @@ from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import offsets_of
 from sparkkafka.schemas.avro.byte_columns import (
     MAX_BYTES,
-    Blobs,
+    BinaryColumn,
     ByteColumn,
     TooLargeError,
-    Varints,
+    VarintColumn,
     binary_of,
     blobs_of,
     constant,
@@ -223,7 +223,7 @@ class LongEncoder(ValueEncoder):
             values, bad = rescale_times(values, "micros", self._unit)
             if bad is not None:
                 self.refuse(bad, row_of, "the time is out of the range of 64 bits of nanoseconds")
-        return [Varints(values)]
+        return [VarintColumn(values)]
 
 
 def _to_numbers(array: pa.Array, dtype: Any) -> NDArray[Any]:
@@ -246,12 +246,12 @@ class BytesEncoder(ValueEncoder):
         return _with_length(blobs_of(array))
 
 
-def _with_length(blobs: Blobs) -> list[ByteColumn]:
+def _with_length(blobs: BinaryColumn) -> list[ByteColumn]:
     """Return the bytes with their number in front."""
     return [counts_of(blobs.lengths), blobs]
 
 
-def _equally_long(data: Any, size: int) -> Blobs:
+def _equally_long(data: Any, size: int) -> BinaryColumn:
     """Return values of `size` bytes that lie one after the other."""
     count = len(data) // size if size else 0
     return blobs_of(binary_of(np.arange(count + 1, dtype=np.int32) * size, pa.py_buffer(data)))

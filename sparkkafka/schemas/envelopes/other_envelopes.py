@@ -1,8 +1,8 @@
 """The envelopes of Maxwell, Canal, GoldenGate (ogg) and of flattened Debezium.
 
-Each form is decoded as its own struct, and `Form.reshape` makes Debezium's envelope of it, whose
-fields are those of `debezium.unwrap`. Maxwell, Canal and GoldenGate name the key's columns in the
-value, or not at all, so their keys are taken from the rows.
+Each form is decoded as its own struct, and `EnvelopeForm.reshape` makes Debezium's envelope of it,
+whose fields are those of `debezium.unwrap`. Maxwell, Canal and GoldenGate name the key's columns in
+the value, or not at all, so their keys are taken from the rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LONG: Final = ConnectType(pa.int64())
 
 
 @dataclass(frozen=True)
-class Form:
+class EnvelopeForm:
     """An envelope that is not Debezium's.
 
     `row`, `old`: the fields that have the row, and its values before an update. `reshape` returns
@@ -172,14 +172,14 @@ def _canal(values: pa.Array) -> dict[str, pa.Array]:
     }
 
 
-def copied_bytes(values: pa.Array, form: Form) -> int:
+def copied_bytes(values: pa.Array, form: EnvelopeForm) -> int:
     """Return the bytes of text that `explode` takes for each of a record's rows again."""
     steps = np.maximum(_counts(_child(values, form.row)), 1)
     texts = [_child(values, field.name) for field in values.type if pa.types.is_string(field.type)]
     return sum(int(np.diff(blob_offsets(text)).astype(np.int64) @ steps) for text in texts)
 
 
-def explode(values: pa.Array, form: Form) -> tuple[pa.Array, Any]:
+def explode(values: pa.Array, form: EnvelopeForm) -> tuple[pa.Array, Any]:
     """Return one struct for each row of records with lists of rows, and the record of each. A
     record without rows has one struct."""
     steps = np.maximum(_counts(_child(values, form.row)), 1)
@@ -364,8 +364,8 @@ def flat(
 
 # --- all forms ------------------------------------------------------------------------------------
 
-FORMS: Final[Mapping[str, Form]] = {
-    CANAL: Form(
+FORMS: Final[Mapping[str, EnvelopeForm]] = {
+    CANAL: EnvelopeForm(
         "data",
         "old",
         {"type": _TEXT, "ts": _LONG, "isDdl": ConnectType(pa.bool_())},
@@ -374,7 +374,7 @@ FORMS: Final[Mapping[str, Form]] = {
         has_lists=True,
         numbers_are_text=True,
     ),
-    MAXWELL: Form(
+    MAXWELL: EnvelopeForm(
         "data",
         "old",
         {
@@ -388,7 +388,7 @@ FORMS: Final[Mapping[str, Form]] = {
         _maxwell,
         frozenset({"database", "table", "type", "data"}),
     ),
-    OGG: Form(
+    OGG: EnvelopeForm(
         "after",
         "before",
         {"op_type": _TEXT, "current_ts": _TEXT, "pos": _TEXT},
@@ -407,7 +407,7 @@ def form_of(names: Set[str]) -> str | None:
     return next((name for name, form in FORMS.items() if form.marks <= names), None)
 
 
-def omitted_columns(envelopes: pa.Array, form: Form, texts: pa.Array) -> dict[str, Flags]:
+def omitted_columns(envelopes: pa.Array, form: EnvelopeForm, texts: pa.Array) -> dict[str, Flags]:
     """Return for each column which updates omit it, where it is null in `envelopes`, which were
     made of the texts."""
     is_update = flags_of(pc.equal(_child(envelopes, "op"), scalar("u")))
@@ -438,7 +438,9 @@ def _find_fields(texts: pa.Array, names: Sequence[str]) -> ObjectFields:
     return object_fields(data, offsets, [name.encode() for name in names], [])
 
 
-def reshape_rows(values: pa.Array, form: Form, node: ConnectType) -> tuple[pa.Array, ConnectType]:
+def reshape_rows(
+    values: pa.Array, form: EnvelopeForm, node: ConnectType
+) -> tuple[pa.Array, ConnectType]:
     """Return decoded envelopes of a form (`node`) as Debezium's, and their type."""
     children = form.reshape(values)
     source = {
@@ -490,7 +492,7 @@ def _mysql_type(text: str) -> pa.DataType:
 
 
 def sample_type(
-    form: Form, samples: Sequence[bytes], keys: Sequence[bytes], infer: Any, *, infers: bool
+    form: EnvelopeForm, samples: Sequence[bytes], keys: Sequence[bytes], infer: Any, *, infers: bool
 ) -> pa.DataType | None:
     """Return struct<row, change> by samples; None if they do not say the types of columns and
     `infers` is false."""

@@ -37,7 +37,7 @@ from sparkkafka.schemas.json.normalizer import (
 )
 from sparkkafka.schemas.json.object_fields import (
     OtherFields,
-    Spans,
+    ValueSpans,
     compact,
     object_fields,
     other_fields,
@@ -289,11 +289,11 @@ class _Batch:
             is_repeated = values.texts[1:] == values.texts[:-1]
             doubtful[values.texts[1:][is_repeated]] = True
             is_good = ~doubtful[values.texts]
-            values = Spans(*(column[is_good] for column in values))
+            values = ValueSpans(*(column[is_good] for column in values))
             columns[name] = self._read_separate_field(name, values, doubtful)
         return columns
 
-    def _read_separate_field(self, name: str, values: Spans, doubtful: Flags) -> pa.Array:
+    def _read_separate_field(self, name: str, values: ValueSpans, doubtful: Flags) -> pa.Array:
         """Return the column of one separate field, null for doubtful rows. `values` are the
         positions of its values. Rows with a value that cannot be read without its row become
         doubtful."""

@@ -38,7 +38,7 @@ for _kind, _bytes in (
     _KINDS[list(_bytes)] = _kind
 
 
-class Spans(NamedTuple):
+class ValueSpans(NamedTuple):
     """The text that each span is in, ascending, and where it begins and ends."""
 
     texts: Ints
@@ -53,8 +53,8 @@ class ObjectFields(NamedTuple):
     has_map: which texts have an object for each map. data: the texts with lists instead of
     these objects. is_unclear: the texts for which all this means nothing."""
 
-    values: list[Spans]
-    names: list[Spans]
+    values: list[ValueSpans]
+    names: list[ValueSpans]
     has_map: list[Flags]
     data: Bytes
     is_unclear: Flags
@@ -68,8 +68,8 @@ def object_fields(
     count = len(offsets) - 1
     has_map = [np.zeros(count, np.bool_) for _ in maps]
     rewritten, is_unclear = data.copy(), np.zeros(count, np.bool_)
-    values: list[list[Spans]] = [[] for _ in fields]
-    names: list[list[Spans]] = [[] for _ in maps]
+    values: list[list[ValueSpans]] = [[] for _ in fields]
+    names: list[list[ValueSpans]] = [[] for _ in maps]
     for low, high, piece in _pieces(data, offsets):
         begin, end = int(offsets[low]), int(offsets[high])
         spans_of_names = [piece.values(name) for name in fields]
@@ -77,10 +77,10 @@ def object_fields(
             flags = [has[low:high] for has in has_map]
             spans_of_names += piece.rewrite_maps(maps, rewritten[begin:end], flags)
         for spans, parts in zip(spans_of_names, values + names, strict=True):
-            parts.append(Spans(spans.texts + low, spans.starts + begin, spans.ends + begin))
+            parts.append(ValueSpans(spans.texts + low, spans.starts + begin, spans.ends + begin))
         is_unclear[low:high] = piece.is_unclear
     joined = [
-        Spans(*map(np.concatenate, zip(*parts, strict=True))) if parts else _NO_SPANS
+        ValueSpans(*map(np.concatenate, zip(*parts, strict=True))) if parts else _NO_SPANS
         for parts in values + names
     ]
     return ObjectFields(
@@ -170,7 +170,7 @@ def _pieces(data: Bytes, offsets: Ints) -> Iterator[tuple[int, int, _Piece]]:
         low = high
 
 
-_NO_SPANS: Final = Spans(*(np.zeros(0, np.int64) for _ in range(3)))
+_NO_SPANS: Final = ValueSpans(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 class _Names:
@@ -243,10 +243,12 @@ class _Piece:
             has_backslash = np.searchsorted(self._backslashes, self._at[colons - 1]) > before
             self.is_unclear[self._texts[colons[has_backslash]]] = True
 
-    def values(self, name: bytes) -> Spans:
+    def values(self, name: bytes) -> ValueSpans:
         """Return the values of an outermost field."""
         colons = self._names.find(name)
-        return Spans(self._texts[colons], self._at[colons] + 1, self._at[self._ends_of(colons)])
+        return ValueSpans(
+            self._texts[colons], self._at[colons] + 1, self._at[self._ends_of(colons)]
+        )
 
     def _ends_of(self, colons: Ints) -> Ints:
         """Return the commas or brackets that end the values of outermost fields."""
@@ -290,7 +292,7 @@ class _Piece:
 
     def rewrite_maps(
         self, maps: Sequence[bytes], data: Bytes, has_map: Sequence[Flags]
-    ) -> list[Spans]:
+    ) -> list[ValueSpans]:
         """Rewrite the maps of outermost fields in `data`, a copy of the texts; return the names of
         the items of each, without quotes."""
         at, kind = self._at, self._kind
@@ -323,9 +325,9 @@ class _Piece:
         copy_pieces(blanks, np.zeros_like(lengths), lengths, data, starts)
         names = (texts, starts + 1, ends - 1)
         if len(maps) == 1:
-            return [Spans(*names)]
+            return [ValueSpans(*names)]
         by_map = [np.flatnonzero(numbers == number) for number in range(1, len(maps) + 1)]
-        return [Spans(*(column.take(index) for column in names)) for index in by_map]
+        return [ValueSpans(*(column.take(index) for column in names)) for index in by_map]
 
     def _is_blank(self, starts: Ints, ends: Ints) -> Flags:
         """Return for ascending spans whether each has only white space. A control character is none

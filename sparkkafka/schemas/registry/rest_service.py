@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 from sparkkafka import errors
 from sparkkafka.client.auth.http_exchange import (
     RETRIABLE_STATUSES,
+    HttpRequest,
     HttpResponse,
-    Request,
     Server,
     exchange,
 )
@@ -199,7 +199,7 @@ class RestService:
             text = call.body if isinstance(call.body, str) else json.dumps(call.body)
             content = SecretBytes(text.encode())
         headers.update(call.headers)
-        request = Request(call.method, Secret(url.path + call.path), headers, content)
+        request = HttpRequest(call.method, Secret(url.path + call.path), headers, content)
         limit = deadline.sooner(self._options.request_timeout_ms)
         limit_ms = limit.remaining_s() * 1000
         return exchange(server, request, limit, connect_ms=limit_ms, response_ms=limit_ms)

@@ -51,8 +51,8 @@ from sparkkafka.errors import (
 from sparkkafka.spark.exactly_once.decision_text import (
     MAX_TEXT_CHARS,
     STAGE_RETRY,
+    CommitOutcome,
     Decision,
-    Outcome,
     TaskReport,
     TaskTransaction,
     WriterNames,
@@ -101,14 +101,16 @@ class _StoredDecision(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]) -> Outcome:
+def commit_batch(
+    options: WriteOptions, batch_id: int, reports: Sequence[TaskReport]
+) -> CommitOutcome:
     """Make all tasks' rows of a micro-batch visible, or finish what an earlier driver decided.
 
     Raises TransactionError if the batch is not decided (nothing of this attempt becomes visible,
     and Spark plans the batch again); DataLossError if it is decided and Kafka has lost a part.
     """
     if not reports:
-        return Outcome("no tasks")
+        return CommitOutcome("no tasks")
     names, query_id = reports[0].names, reports[0].query_id
     reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
@@ -137,7 +139,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             _abort_other_attempts(
                 cluster, names, reports, all_runs=True, last_decision=last_decision
             )
-            return Outcome(
+            return CommitOutcome(
                 f"batch {batch_id} was decided by an earlier start of the query (run "
                 f"{last_decision.run}): {len(last_decision.transactions)} transactions of it "
                 "committed, rows written this time left out",
@@ -171,7 +173,7 @@ def commit_batch(options: WriteOptions, batch_id: int, reports: Sequence[TaskRep
             last_decision=last_decision,
         )
         text = f"batch {batch_id}: {len(reported)} transactions committed"
-        return Outcome(text, committed=len(reported), visible=True)
+        return CommitOutcome(text, committed=len(reported), visible=True)
 
 
 def abort_batch(
@@ -180,7 +182,7 @@ def abort_batch(
     reports: Sequence[TaskReport],
     *,
     stopped_tasks: bool = False,
-) -> Outcome:
+) -> CommitOutcome:
     """End a failed micro-batch: abort its transactions, unless the batch is decided.
 
     Spark also calls this after `commit_batch` failed. `stopped_tasks`: some tasks have no report,
@@ -188,7 +190,7 @@ def abort_batch(
     the query then aborts the open transactions.
     """
     if not reports:
-        return Outcome(
+        return CommitOutcome(
             f"batch {batch_id} failed, or the query was stopped; the next start aborts what its "
             "tasks wrote"
         )
@@ -207,7 +209,7 @@ def abort_batch(
             batch_id,
             names.run,
         ):
-            return Outcome(
+            return CommitOutcome(
                 f"batch {batch_id} is decided: its rows become visible at the latest when the "
                 "query is started again, and are not written a second time"
             )
@@ -217,7 +219,7 @@ def abort_batch(
     text = f"batch {batch_id} failed, or the query was stopped: {aborted} transactions aborted"
     if failed:
         text += f", {len(failed)} not ({next(iter(failed.values()))})"
-    return Outcome(text, aborted=aborted)
+    return CommitOutcome(text, aborted=aborted)
 
 
 def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
@@ -407,14 +409,14 @@ def _finish_other_query(
 # --- batch jobs ---------------------------------------------------------------------------------
 
 
-def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> Outcome:
+def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> CommitOutcome:
     """Commit the transactions of all tasks of a batch job.
 
     Raises TransactionError before anything is visible if one of them is not open any more;
     DataLossError if that turns out while they are committed.
     """
     if not reports:
-        return Outcome("no tasks")
+        return CommitOutcome("no tasks")
     names = reports[0].names
     reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
@@ -429,7 +431,9 @@ def commit_job(options: WriteOptions, reports: Sequence[TaskReport]) -> Outcome:
                 f"rows) are not: {next(iter(failed.values()))}"
             )
         _abort_other_attempts(cluster, names, reports)
-    return Outcome(f"{len(reported)} transactions committed", committed=len(reported), visible=True)
+    return CommitOutcome(
+        f"{len(reported)} transactions committed", committed=len(reported), visible=True
+    )
 
 
 def abort_job(
@@ -438,7 +442,7 @@ def abort_job(
     names: WriterNames | None = None,
     *,
     stopped_tasks: bool = False,
-) -> Outcome:
+) -> CommitOutcome:
     """Abort the transactions of a failed job's tasks; the outcome says which could not be aborted.
 
     `names` are the job's, needed if no task has reported. `stopped_tasks`: some tasks have no
@@ -446,7 +450,7 @@ def abort_job(
     """
     names = reports[0].names if reports else names
     if names is None:
-        return Outcome("nothing of it is visible to read_committed")
+        return CommitOutcome("nothing of it is visible to read_committed")
     reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
         failed = _abort_each(cluster, reported.values())
@@ -472,7 +476,7 @@ def abort_job(
             f"{some(report.task for report in unsure)}): the broker aborts them after "
             "kafka.transaction.timeout.ms"
         )
-    return Outcome(text, aborted=aborted)
+    return CommitOutcome(text, aborted=aborted)
 
 
 # --- transactions of tasks ----------------------------------------------------------------------

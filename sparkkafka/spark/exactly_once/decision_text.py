@@ -104,7 +104,7 @@ class TaskReport(NamedTuple):
         return self.names.transactional_id(self.task, self.attempt)
 
 
-class Outcome(NamedTuple):
+class CommitOutcome(NamedTuple):
     """How the driver has ended the transactions of a micro-batch or a job.
 
     `text` is a line for the log; `committed` and `aborted` count transactions. `visible`: the rows

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.errors import some
-from sparkkafka.spark.exactly_once.decision_text import Outcome, TaskReport
+from sparkkafka.spark.exactly_once.decision_text import CommitOutcome, TaskReport
 from sparkkafka.spark.metric_reports import Count, Report
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def log_abort(
 def report_write(
     address: MetricsAddress | None,
     messages: Iterable[WriterCommitMessage | None],
-    outcome: Outcome | None = None,
+    outcome: CommitOutcome | None = None,
 ) -> None:
     """Report a finished write to `sparkkafka.metrics`. `outcome` is that of an exactly-once write:
     its rows are counted only if they are visible."""

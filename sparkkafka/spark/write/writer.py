@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from sparkkafka.config.formats import FormatOptions
     from sparkkafka.schemas.column import EncodePlan
-    from sparkkafka.spark.exactly_once.decision_text import Outcome
+    from sparkkafka.spark.exactly_once.decision_text import CommitOutcome
     from sparkkafka.spark.exactly_once.task import TaskAttempt
     from sparkkafka.spark.write.change_records import ChangeRecords
 
@@ -121,7 +121,7 @@ class _KafkaWriter(PickledToTasks):
     def _report_commit(
         self,
         messages: list[WriterCommitMessage | None],
-        outcome: Outcome | None,
+        outcome: CommitOutcome | None,
         batch_name: str = "",
     ) -> None:
         """Log and report a committed write. `outcome` is that of an exactly-once write."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth.sasl import MAX_ROUNDS, SaslSettings, Session, authenticate
+from sparkkafka.client.auth.sasl import MAX_ROUNDS, SaslSettings, SessionLifetime, authenticate
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.errors import (
     AuthenticationError,
@@ -60,7 +60,7 @@ def refused(code: ErrorCode, words: str | None) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(error_code=code, error_message=words)
 
 
-def run(script: Script, settings: SaslSettings = PLAIN) -> Session | None:
+def run(script: Script, settings: SaslSettings = PLAIN) -> SessionLifetime | None:
     return authenticate(script, settings, Deadline(10_000), "")  # type: ignore[arg-type]
 
 

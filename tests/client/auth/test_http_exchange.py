@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.auth.http_exchange import HttpResponse, Request, Server, exchange
+from sparkkafka.client.auth.http_exchange import HttpRequest, HttpResponse, Server, exchange
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.security.settings import Store, TlsSettings
 from sparkkafka.errors import KafkaConnectionError, RegistryError
@@ -61,7 +61,7 @@ def test_a_server_that_reads_slowly_does_not_move_the_deadline(tmp_path: Path) -
 
         thread = threading.Thread(target=read_slowly)
         thread.start()
-        request = Request("POST", Secret("/"), {}, SecretBytes(bytes(body_bytes)))
+        request = HttpRequest("POST", Secret("/"), {}, SecretBytes(bytes(body_bytes)))
         try:
             with pytest.raises(KafkaConnectionError, match="no response in time"):
                 exchange(
@@ -90,7 +90,7 @@ def test_a_host_name_with_a_dot_at_its_end(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
         response = exchange(
             server("localhost.", registry.port),
-            Request("GET", Secret("/subjects"), {}),
+            HttpRequest("GET", Secret("/subjects"), {}),
             Deadline(20_000),
             connect_ms=20_000,
             response_ms=20_000,
