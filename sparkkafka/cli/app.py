@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import PROGRAM, print_error
@@ -129,6 +129,16 @@ def _dispatch(arguments: list[str], session: Session) -> int:
     return SUCCESS
 
 
+_KAFKAS_OPTIONS = {
+    "--from-beginning": "--from",
+    "--max-messages": "--count",
+    "--offset": "--from",
+    "--topic": "TOPIC",
+    "-n": "--count",
+}
+"""Options of kafka-console-consumer and the like, and what verbs have in their place."""
+
+
 def _fail_usage(error: Exception, session: Session) -> int:
     """Print Typer's error about the arguments as one line. Return the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -136,13 +146,16 @@ def _fail_usage(error: Exception, session: Session) -> int:
         return WRONG_USE
     if similar := getattr(error, "possibilities", None):
         error.possibilities = [name for name in similar if name != "--help"]  # type: ignore[attr-defined]
+    name, context = getattr(error, "option_name", ""), getattr(error, "ctx", None)
+    ours = _KAFKAS_OPTIONS.get(name, "")
+    if context is not None and any(ours.lower() in row.opts for row in context.command.params):
+        error.possibilities = [ours]  # type: ignore[attr-defined]
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     for expected, shorter in (
         ("integer, unable to parse string as an integer", "it is a whole number"),
         ("number, unable to parse string as a number", "it is a number"),
     ):
         message = message.replace(f"Input should be a valid {expected}", shorter)
-    context: Any = getattr(error, "ctx", None)
     if context is not None and message.startswith("Missing command"):
         message = f"Missing command: one of {', '.join(context.command.list_commands(context))}"
     hint = f" (see {context.command_path} --help)" if context is not None else ""
