@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
@@ -229,20 +229,32 @@ class Partitioner:
         all_null = keys is None or keys.null_count == len(keys)
         return self._rule is None or (all_null and not self._rule.null_is_empty)
 
-    def partition(self, topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
-        """Choose the partition of one record of a topic that has `count` partitions."""
-        if self._rule is not None and (key is not None or self._rule.null_is_empty):
-            partition = self._rule.partition(key, count)
-            if partition != NO_PARTITION:
-                return partition
-        first = self._first_partition(topic, count)
-        if self._is_round_robin:
-            turn = self._round_robin_counts.get(topic, 0)
-            self._round_robin_counts[topic] = turn + 1
-            return (first + turn) % count
+    def partition_fields(
+        self, topic: str, records: Iterable[RecordFields], named: Mapping[int, int], count: int
+    ) -> list[int]:
+        """Return the partition of each of a few records of a topic that has `count` partitions:
+        the one of `named` at its index, or the one that is chosen."""
+        rule, is_round_robin = self._rule, self._is_round_robin
+        takes_null = rule is not None and rule.null_is_empty
+        first, sticky_bytes = self._first_partition(topic, count), self._sticky_bytes
+        turn = self._round_robin_counts.get(topic, 0)
         used_bytes = self._sticky_used_bytes.get(topic, 0)
-        self._sticky_used_bytes[topic] = used_bytes + len(value or b"") + STICKY_RECORD_BYTES
-        return (first + used_bytes // self._sticky_bytes) % count
+        partitions = []
+        for index, (key, value, _, _) in enumerate(records):
+            partition = named.get(index, NO_PARTITION) if named else NO_PARTITION
+            if partition == NO_PARTITION and rule is not None and (key is not None or takes_null):
+                partition = rule.partition(key, count)
+            if partition == NO_PARTITION:
+                if is_round_robin:
+                    partition = (first + turn) % count
+                    turn += 1
+                else:
+                    partition = (first + used_bytes // sticky_bytes) % count
+                    used_bytes += len(value or b"") + STICKY_RECORD_BYTES
+            partitions.append(partition)
+        self._round_robin_counts[topic] = turn
+        self._sticky_used_bytes[topic] = used_bytes
+        return partitions
 
     def _choose_missing(
         self,
@@ -410,12 +422,7 @@ class RecordPartitioner:
         topic, count = records.topic, self._count(records.topic)
         named, records.partitions = records.partitions, {}
         fields = records.take_fields()
-        partitions = [
-            self._partitioner.partition(topic, record.key, record.value, count)
-            if (partition := named.get(index)) is None
-            else partition
-            for index, record in enumerate(fields)
-        ]
+        partitions = self._partitioner.partition_fields(topic, fields, named, count)
         first = 0
         for partition, run in groupby(partitions):
             end = first + len(list(run))
