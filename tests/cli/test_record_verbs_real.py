@@ -16,6 +16,7 @@ from sparkkafka.cli.app import main
 from sparkkafka.cli.tables import bytes_text
 from sparkkafka.client import Consumer, Producer, TopicPartition
 from tests.cli.kcat_cases import OPTIONS, RECORDS, TIME_MS, VECTORS, fill, kcat
+from tests.real.peers import wait_for_markers
 
 pytestmark = pytest.mark.real
 
@@ -193,6 +194,7 @@ def test_aborted_transactions_and_markers(command, new_topic, kafka_cluster):
                 producer.abort_transaction()
             else:
                 producer.commit_transaction()
+    wait_for_markers(kafka_cluster.bootstrap_servers)
     assert command("read", topic, "-e") == b"good\nbetter\n"
     out = command("read", topic, "-e", "--isolation", "read_uncommitted")
     assert out == b"good\nbad\nbetter\n"

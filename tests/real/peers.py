@@ -90,7 +90,8 @@ def confluent_write(
 def confluent_transaction(
     bootstrap: str, topic: str, transactional_id: str, batches: Iterable[tuple[bool, list[Record]]]
 ) -> None:
-    """Write each batch in a transaction of its own, committed (True) or aborted (False)."""
+    """Write each batch in a transaction of its own, committed (True) or aborted (False), and
+    wait for the markers."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 1}
     )
@@ -110,6 +111,7 @@ def confluent_transaction(
             producer.commit_transaction(WAIT_S)
         else:
             producer.abort_transaction(WAIT_S)
+    wait_for_markers(bootstrap)
 
 
 def confluent_read(

@@ -527,7 +527,7 @@ def a_refused_sequence_is_not_overtaken(at: Script) -> None:
 
 
 def a_transaction_times_out(at: Script) -> None:
-    one = at.init("first", timeout_ms=1)
+    one = at.init("first", timeout_ms=1_000)  # not before the next two requests
     at.add("first", one, 0)
     at.produce("first", one, 0)
     # The scan comes every ten seconds.

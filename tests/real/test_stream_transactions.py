@@ -15,7 +15,7 @@ import confluent_kafka
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.real.peers import Record, Row, confluent_read, confluent_write
+from tests.real.peers import Record, Row, confluent_read, confluent_write, wait_for_markers
 from tests.real.streams import Rows, ends, write_values
 from tests.support.waiting import wait_until
 
@@ -30,7 +30,7 @@ class Transactions:
     """A transactional producer of one partition."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._topic = topic
+        self._bootstrap, self._topic = bootstrap, topic
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -50,9 +50,11 @@ class Transactions:
 
     def commit(self) -> None:
         self._producer.commit_transaction(30)
+        wait_for_markers(self._bootstrap)
 
     def abort(self) -> None:
         self._producer.abort_transaction(30)
+        wait_for_markers(self._bootstrap)
 
 
 def options(topic: str, cap: int | None, isolation: str = "read_committed") -> dict[str, str]:

@@ -230,8 +230,12 @@ def test_read_committed_ends_where_an_open_transaction_starts(
     producer.abort_transaction(WAIT_S)
     # The marker takes an offset, and is written after the coordinator's response.
     tp = TopicPartition(topic, 0)
-    assert wait_until(lambda: list_offsets(cluster, {tp: LATEST})[tp].offset == 11)
-    assert wait_until(lambda: ends() == {"read_uncommitted": 11, "read_committed": 11})
+    assert wait_until(
+        lambda: (
+            list_offsets(cluster, {tp: LATEST}, isolation_level="read_committed")[tp].offset == 11
+        )
+    )
+    assert ends() == {"read_uncommitted": 11, "read_committed": 11}
 
 
 def test_errors_of_offsets_name_the_topic(kafka_cluster, new_topic):
