@@ -227,6 +227,13 @@ def without_long_decimals(schema: Schema) -> Schema:
     return replace(schema, text=json.dumps(rewrite(json.loads(schema.text))))
 
 
+def json_decimal(node: ConnectType, decimal: pa.DataType) -> ConnectType:
+    """Return Connect's Decimal as JSON has it: bytes in base64, or a number."""
+    digits = {"scale": decimal.scale, "connect.decimal.precision": decimal.precision}
+    parameters = {name: str(number) for name, number in digits.items()}
+    return replace(node, leaf=pa.string(), is_base64=True, parameters=parameters)
+
+
 def with_text_floats(node: ConnectType) -> ConnectType:
     """Return the type with text for floating-point numbers."""
     if node.leaf is not None:
@@ -326,6 +333,11 @@ def _of_json_schema(node: Any, arrow_type: pa.DataType) -> ConnectType:
         name=str(node.get("title") or ""),
         parameters=parameters if isinstance(parameters, dict) else {},
     )
+    leaf = connect_type.leaf
+    if connect_type.name == DECIMAL and leaf is not None and pa.types.is_decimal(leaf):
+        return json_decimal(connect_type, leaf)
+    if connect_type.name.startswith("org.apache.kafka.connect.data.") and leaf is not None:
+        return replace(connect_type, leaf=pa.int64())  # Date, Time and Timestamp are numbers
     properties = node.get("properties")
     if connect_type.is_struct and isinstance(properties, dict):
         return _with_children(

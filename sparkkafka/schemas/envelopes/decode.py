@@ -493,11 +493,7 @@ def _as_json(node: connect_types.ConnectType) -> connect_types.ConnectType:
     if not node.name:
         return node
     if pa.types.is_decimal(node.leaf):
-        parameters = {
-            "scale": str(node.leaf.scale),
-            "connect.decimal.precision": str(node.leaf.precision),
-        }
-        return replace(node, leaf=pa.string(), is_base64=True, parameters=parameters)
+        return connect_types.json_decimal(node, node.leaf)
     is_text = node.name.rpartition(".")[2] in ("ZonedTimestamp", "IsoDate", "IsoTimestamp")
     return replace(node, leaf=pa.string() if is_text else pa.int64())
 

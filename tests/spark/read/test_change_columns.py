@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+from datetime import UTC
 from decimal import Decimal
 from typing import Any
 
@@ -163,6 +164,38 @@ def test_a_flattened_row_is_no_envelope(topics: Topics) -> None:
     topics.put(TOPIC, [with_schema(schema, {"id": 1, "__op": "c"})])
     with pytest.raises(SchemaError, match=r"it has id, __op.* set envelope=debezium-flat"):
         KafkaDataSource(topics.json_changes(TOPIC)).schema()
+
+
+def test_json_with_a_json_schema(topics: Topics) -> None:
+    """As Confluent's JsonSchemaConverter writes it: the title is the semantic type, and decimals
+    are base64 or numbers, whatever the schema's type is."""
+    connect = "org.apache.kafka.connect.data"
+    scale = {"connect.parameters": {"scale": "2", "connect.decimal.precision": "10"}}
+    columns = {
+        "id": {"type": "integer", "connect.type": "int32"},
+        "price": {"type": "number", "title": f"{connect}.Decimal", **scale},
+        "day": {"type": "integer", "title": f"{connect}.Date", "connect.type": "int32"},
+        "at": {"type": "integer", "title": f"{connect}.Timestamp", "connect.type": "int64"},
+        "born": {"type": "integer", "title": "io.debezium.time.Date", "connect.type": "int32"},
+    }
+    row = {"oneOf": [{"type": "null"}, {"type": "object", "properties": columns}]}
+    fields = {"before": row, "after": row, "op": {"type": "string"}}
+    envelope = json.dumps({"type": "object", "properties": fields})
+    number = topics.registry.add(f"{TOPIC}-value", envelope, "JSON")
+    values = {"id": 1, "day": 7305, "at": 1_700_000_000_000, "born": 7305}
+    topics.put(
+        TOPIC,
+        [
+            b"\0"
+            + number.to_bytes(4, "big")
+            + json.dumps({"op": "c", "after": values | {"price": price}}).encode()
+            for price in ("MDk=", 1234)
+        ],
+    )
+    day, at = datetime.date(1990, 1, 1), datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    rows = topics.read(topics.options(TOPIC, valueFormat="json", envelope="debezium"))
+    assert [row["price"] for row in rows] == [Decimal("123.45"), Decimal("1234.00")]
+    assert [rows[0][name] for name in ("day", "at", "born")] == [day, at, day]
 
 
 def test_a_comment_names_the_semantic_type_of_a_column(topics: Topics) -> None:
