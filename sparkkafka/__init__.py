@@ -67,7 +67,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For completion: also the names that have not been used yet."""
+    """Return all public names for completion, also those that are not imported yet."""
     return sorted({*globals(), *__all__, *_PACKAGES})
 
 

@@ -144,5 +144,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For completion: also the names that have not been used yet."""
+    """Return all public names for completion, also those that are not imported yet."""
     return sorted({*globals(), *__all__})

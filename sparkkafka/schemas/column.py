@@ -327,10 +327,10 @@ class ColumnDecoder:
         plan, registry = self.plan, self._get_registry()
         try:
             if writer.kind == FINGERPRINT:
-                found = _find_fingerprint(registry, writer.schema_id, plan)
-                if found is None:
+                match = _find_fingerprint(registry, writer.schema_id, plan)
+                if match is None:
                     return f"no version of subject {plan.subject!r} has {writer}"
-                schema = found
+                schema = match
             elif writer.kind == CONTENT_ID:
                 schema = registry.by_content_id(writer.schema_id or 0, plan.format)
             elif writer.guid is None and writer.kind != registry.id_kind:

@@ -109,7 +109,8 @@ class _Describe(ApiHandler[str | None, Any]):
 
 
 def _credential_infos(description: Any) -> tuple[ScramCredentialInfo, ...]:
-    """Read the mechanisms and iterations of a user."""
+    """Return the mechanisms and iterations of a user, from a response to
+    DescribeUserScramCredentials."""
     names_of = {number: name for name, number in MECHANISMS.items()}
     return tuple(
         ScramCredentialInfo(names_of.get(info.mechanism, str(info.mechanism)), info.iterations)

@@ -564,8 +564,9 @@ class GroupMember(ABC, Generic[ThreadT]):
         return None
 
     def _take_over(self, owned: Mapping[TopicPartition, Any], error: Exception | None) -> None:
-        """Own these partitions at the end of a rebalance. Raises `error`, which an earlier hook
-        raised, else that of `after_assign`."""
+        """Set the partitions that this member owns after a rebalance, and call the hook
+        `after_assign`. Raises `error`, which an earlier hook raised, else that of
+        `after_assign`."""
         new = frozenset(owned.keys() - self._owned.keys())
         self._owned = owned
         self._metrics.rebalanced()

@@ -177,6 +177,7 @@ class TransactionManager(SenderTransaction):
         self._transition(State.IN_TRANSACTION)
 
     def commit_transaction(self, timeout_s: float | None) -> None:
+        """Wait until all records are written, then commit."""
         name = "commit_transaction"
         delivery_deadline = deadline_of(timeout_s)
         with self._buffer.lock:

@@ -112,7 +112,8 @@ class UniformBatches:
         self._max_rows = max_rows
 
     def ranges(self) -> Iterator[Range]:
-        """Yield all batches in order, in ranges of at most `max_rows` records if uniform."""
+        """Yield all batches in order: uniform ones in ranges of at most `max_rows` records, and the
+        others between two uniform ones as one range."""
         rows_before = np.cumsum(self._counts) - self._counts
         # `cuts` are the batches where uniform ones begin or end.
         cuts = (np.flatnonzero(self._uniform[1:] != self._uniform[:-1]) + 1).tolist()

@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """For completion: also the names that have not been used yet."""
+    """Return all public names for completion, also those that are not imported yet."""
     return sorted({*globals(), "REQUESTS"}.union(*(vars(_subject(name)) for name in _SUBJECTS)))
 
 

@@ -516,7 +516,8 @@ class MapDecoder(ArrayDecoder):
     value counts, as in Java and fastavro."""
 
     def _make_lists(self, counts: Ints, values: pa.Array) -> pa.Array:
-        """Keep the last of a map's entries with the same key."""
+        """Make a map of each entry's items. Of items with the same key only the last one is
+        kept."""
         repeated = repeated_keys(values.field(0), counts)
         if len(repeated):
             is_last = np.ones(len(values), np.bool_)

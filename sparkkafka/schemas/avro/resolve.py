@@ -435,7 +435,8 @@ class EncoderCompiler:
         return encoder
 
     def _compile_recursive(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
-        """Compile a recursive type, from JSON text or Avro's bytes."""
+        """Compile a recursive type, whose column has JSON text or Avro's bytes. JSON text is
+        encoded level by level (`json_text.Level`)."""
         if pa.types.is_binary(source):
             return json_text.AvroBytesEncoder(path, skipper_of(node, path))
         level = self._levels.get(node.identity)

@@ -172,7 +172,7 @@ class BytesSkipper(BlobSkipper):
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         raw, after, _ = read_unsigned(data, at)
-        if raw.itemsize == 8 or (raw & 1).any():  # very long, or negative
+        if raw.itemsize == 8 or (raw & 1).any():  # very long, or negative: left to `skip`
             return None
         raw >>= 1
         if values is not None:

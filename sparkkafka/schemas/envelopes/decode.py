@@ -277,7 +277,8 @@ class _EnvelopeDecoder:
     def _unwrap(
         self, values: pa.Array, payloads: pa.Array, bad_rows: semantic_types.BadRows
     ) -> pa.Array:
-        """Return decoded values as struct<row, change>, or as a list of these."""
+        """Return decoded values as struct<row, change>, or as lists of these if one record has
+        several rows (`has_lists`)."""
         texts = payloads if self.has_other_records else None
         node, target, form = self._node, self.type, other_envelopes.FORMS.get(self._envelope.form)
         if self._envelope.form == DEBEZIUM_FLAT:

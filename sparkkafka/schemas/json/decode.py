@@ -380,8 +380,8 @@ class _Batch:
     def _add_fields(
         self, block: pa.Array, rows: Ints, fields: dict[str, pa.Array]
     ) -> tuple[Flags, pa.Array]:
-        """Return the flags of the rows of a block that could be read, and their structs: with the
-        columns of separate fields, and with maps instead of lists of their items."""
+        """Return which rows of a block are valid, and their structs: the block's columns, those of
+        separate fields, and maps, which the reader has read as lists of their items."""
         lists = {name: block.field(name) for name in self._decoder.maps}
         names = {name: self._names_of(name, rows) for name in lists}
         is_read = np.ones(len(rows), np.bool_)
@@ -445,8 +445,8 @@ class _Batch:
     def _parse_rests(
         self, rows: Ints, indexes: Ints, data: Bytes, offsets: Ints, others: OtherFields
     ) -> list[tuple[int, str]]:
-        """Return (row, rest) of the rows at these indexes that have a rest. `data` has the texts of
-        all rows; `others`: their fields."""
+        """Return (row, rest) of the rows at these indexes that have a rest, the JSON of what no
+        column takes. `data` has the texts of all rows; `others`: their fields."""
         if not len(indexes):
             return []
         content = data.tobytes()
@@ -812,8 +812,8 @@ def _fields_below(node: Node, path: str) -> Iterator[tuple[str, str, Node]]:
 
 
 def _fitting_pattern(node: Node) -> bytes:
-    """Return a pattern for the beginnings of the values that the reader can read, nearly all of
-    them."""
+    """Return a pattern for how values of a node begin that pyarrow's reader can read. A few of
+    these values do not match."""
     kind = node.kind
     if kind in (Kind.INTEGER, Kind.EPOCH_DAYS, Kind.EPOCH_MILLIS):
         limit = 2 ** (_reader_type(node).bit_width - 1)

@@ -184,7 +184,7 @@ class _Names:
         self._words = first_words(data, self._starts, self._lengths)
 
     def find(self, name: bytes) -> Ints:
-        """Return the colons after this name."""
+        """Return the colons after this name, as indexes into the bytes of structure."""
         first_word = np.uint64(int.from_bytes(name[:8], "little"))
         indexes = np.flatnonzero((self._words == first_word) & (self._lengths == len(name)))
         for index in range(8, len(name)):
@@ -198,6 +198,8 @@ class _Piece:
     their texts. Brackets, colons and commas in strings are left out."""
 
     def __init__(self, data: Bytes, offsets: Ints) -> None:
+        """Find the bytes of structure outside strings. A text whose quotes or brackets do not match
+        becomes unclear, and the others are read again without it."""
         self._data = data
         self.is_unclear = np.zeros(len(offsets) - 1, np.bool_)
         lower = data | 0x20  # makes [ and {, ] and } the same

@@ -45,6 +45,7 @@ class ProtobufEncoder:
         self._message = message
 
     def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
+        """Return the message of each struct, after `prefix`; null for a null struct."""
         if values.type != self._message.type:
             values = values.cast(self._message.type)
         if not values.null_count:
