@@ -141,37 +141,37 @@ def _explain(
 ) -> str | None:
     """Return what is wrong first in the message from `at` to `end`, None if nothing is found. It is
     nested `depth` levels deep, in the field `path` ("" for the outermost)."""
+    fields = descriptor.fields_by_number
     while at < end:
-        start = at
+        start, number = at, 0
         try:
             tag, at = read_tag(data, at, end)
-        except ValueError as error:
-            return f"{field_label(descriptor, path, 0)}: at byte {start}: {error}"
-        label = field_label(descriptor, path, tag >> 3)
-        field = descriptor.fields_by_number.get(tag >> 3)
-        try:
+            number = tag >> 3
             begin, stop, at = _find_value(data, tag, at, end)
         except ValueError as error:
-            return f"{label}: at byte {start}: {error}"
-        wire = tag & 7
+            return f"{field_label(descriptor, path, number)}: at byte {start}: {error}"
+        field = fields.get(number)
         if field is None:
             continue
-        if field.message_type is not None and wire == types.FIELD_TYPES[field.type].wire:
-            if depth >= MAX_LEVELS:
-                return f"{label}: nested in more than {MAX_LEVELS} levels"
-            name = f"{path}.{field.name}" if path else field.name
-            reason = _explain(data, begin, stop, field.message_type, name, depth + 1)
-            if reason is not None:
-                return reason
-        elif wire == types.LEN and field.type == types.STRING:
+        wire, reason = tag & 7, None
+        if wire == types.LEN and field.type == types.STRING:
             try:
                 str(data[begin:stop], "utf-8")
             except UnicodeDecodeError:
-                return f"{label}: its text is not UTF-8"
+                reason = "its text is not UTF-8"
+        elif field.message_type is not None and wire == types.FIELD_TYPES[field.type].wire:
+            if depth < MAX_LEVELS:
+                name = f"{path}.{field.name}" if path else field.name
+                inner = _explain(data, begin, stop, field.message_type, name, depth + 1)
+                if inner is not None:
+                    return inner
+            else:
+                reason = f"nested in more than {MAX_LEVELS} levels"
         elif wire == types.LEN and types.is_repeated(field) and not types.is_map(field):
-            reason = _packed_error(data, begin, stop, field)
-            if reason:
-                return f"{label}: at byte {start}: {reason}"
+            wrong = _packed_error(data, begin, stop, field)
+            reason = wrong and f"at byte {start}: {wrong}"
+        if reason:
+            return f"{field_label(descriptor, path, number)}: {reason}"
     return None
 
 

@@ -451,6 +451,8 @@ def read_varints(
 def read_one_varint(data: Any, at: int, end: int) -> tuple[int, int]:
     """Read one varint between two positions: (value, position after it). Raises ValueError with
     what is wrong."""
+    if at < end and data[at] < 0x80:  # nearly all are of one byte
+        return data[at], at + 1
     try:
         value, at = read_varint(data, at, end, _VARINT_BITS)
     except IndexError as error:
