@@ -271,15 +271,15 @@ def test_a_lock_that_has_passed(admin: Admin, servers: dict[str, str]) -> None:
 
 def test_a_lock_that_is_renewed(admin: Admin, servers: dict[str, str]) -> None:
     topic = new_topic(admin)
-    group = new_group(admin, record_lock_duration_ms="2000")
+    group = new_group(admin, record_lock_duration_ms="4000")
     fill(servers, topic, 5)
     config = servers | {"group.id": group, "share.acknowledgement.mode": "explicit"}
     with ShareConsumer(config) as consumer, ShareConsumer(config) as other:
         consumer.subscribe([topic])
         rows = take(consumer, 5)
         other.subscribe([topic])
-        for _ in range(4):  # each 1.2 s of a lock of 2 s
-            assert other.poll(1.2) == []
+        for _ in range(3):  # each 1.5 s of a lock of 4 s
+            assert other.poll(1.5) == []
             for row in rows:
                 slow = row.offset in (1, 3)
                 consumer.acknowledge(row, AcknowledgeType.RENEW if slow else AcknowledgeType.ACCEPT)
