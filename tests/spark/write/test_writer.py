@@ -21,7 +21,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import PARTITIONERS
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches, sliced
+from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, encode_batches, sliced
 from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
@@ -322,10 +322,14 @@ def test_one_record_goes_where_a_column_of_one_goes(partitioner: str) -> None:
     keys = [None, b"", b"a", b"key-1", None, b"another key", None, None]
     values = [None, b"x" * 90, b"y", b"z" * 120, b"", b"1", b"2" * 70, b"3"]
     columns = router(sticky_bytes=100, partitioner=partitioner)
-    single = router(sticky_bytes=100, partitioner=partitioner)
-    for key, value in zip(keys, values, strict=True):
-        ((tp, _),) = route(columns, rows([value], keys=[key]), 99)
-        assert single.partition("a", key, value, COUNTS["a"]) == tp.partition
+    expected = [
+        next(route(columns, rows([value], keys=[key]), 99))[0].partition
+        for key, value in zip(keys, values, strict=True)
+    ]
+    some = router(sticky_bytes=100, partitioner=partitioner)
+    fields = [RecordFields(*pair, [], 99) for pair in zip(keys, values, strict=True)]
+    chosen = [some.partition_fields("a", fields[i : i + 3], {}, COUNTS["a"]) for i in (0, 3, 6)]
+    assert [*itertools.chain(*chosen)] == expected
 
 
 def test_round_robin_gives_each_row_the_next_partition_whatever_its_key() -> None:
