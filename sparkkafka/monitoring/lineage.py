@@ -263,9 +263,11 @@ class Lineage(StreamingQueryListener):
 
     def _emit(self) -> None:
         """Pass events to the transport, in a thread of its own, until there is a None."""
-        while (event := self._waiting.get()) is not None:
-            _attempt("emit an OpenLineage event", partial(self._client.emit, event))
-        self._has_ended.set()
+        try:
+            while (event := self._waiting.get()) is not None:
+                _attempt("emit an OpenLineage event", partial(self._client.emit, event))
+        finally:
+            self._has_ended.set()
 
 
 class _ExecutionListener:

@@ -790,7 +790,7 @@ class SingleThreadGuard:
         if self.is_unusable:
             raise ConsumerStateError(
                 f"this {self.what} was made before a fork, and its connections are the parent "
-                f"process's: make a {self.what} in each process"
+                "process's: make one in each process"
             )
         if not self._lock.acquire(blocking=False):
             raise ConsumerStateError(

@@ -465,7 +465,8 @@ class RecordPartitioner:
                     f"{topic}: it must be a whole number from 0 to {count - 1}"
                 )
             except BaseException as failure:  # SystemExit and the like end nothing in this thread
-                text = traceback.format_exception_only(failure)[0].strip()  # str() may fail, too
+                lines = traceback.format_exception_only(failure)  # str() may fail, too
+                text = "".join(lines).strip()
                 error = OptionError(
                     f"the callable partitioner.class failed for a record of topic {topic}: {text}"
                 )

@@ -336,7 +336,8 @@ def _of_json_schema(node: Any, arrow_type: pa.DataType) -> ConnectType:
     leaf = connect_type.leaf
     if connect_type.name == DECIMAL and leaf is not None and pa.types.is_decimal(leaf):
         return json_decimal(connect_type, leaf)
-    if connect_type.name.startswith("org.apache.kafka.connect.data.") and leaf is not None:
+    is_number = node.get("type") in ("integer", "number")
+    if connect_type.name.startswith("org.apache.kafka.connect.data.") and is_number and leaf:
         return replace(connect_type, leaf=pa.int64())  # Date, Time and Timestamp are numbers
     properties = node.get("properties")
     if connect_type.is_struct and isinstance(properties, dict):

@@ -385,13 +385,20 @@ def _json_decimal(
 
 
 def _json_numbers(texts: pa.Array, context: FieldContext) -> Flags:
-    """Return which texts are numbers in the payload, without quotes. Base64 can be all digits."""
+    """Return which texts are numbers. A number of four digits, or eight, may also be Base64: it is
+    a number if the payload has the field's name before a number and nowhere before a string."""
     found = flags_of(pc.match_substring_regex(texts, r"^-?\d+(\.\d+)?([eE][+-]?\d+)?$"))
+    unsure = found & flags_of(pc.match_substring_regex(texts, r"^([\deE+]{4})+$"))
     payloads = context.bad_rows.payloads
-    if payloads is not None and found.any():
-        rows = payloads.take(from_numpy(context.rows[found]))
-        name = re.escape(json.dumps(context.path.rpartition(".")[2], ensure_ascii=False))
-        found[found] = flags_of(pc.match_substring_regex(rows, rf"{name}\s*:\s*-?\d"))
+    if payloads is not None and unsure.any():
+        rows, inverse = np.unique(context.rows[unsure], return_inverse=True)
+        some = payloads.take(from_numpy(rows))
+        name = context.path.rpartition(".")[2]
+        forms = (re.escape(json.dumps(name, ensure_ascii=is_ascii)) for is_ascii in (False, True))
+        start = rf"(?:{'|'.join(forms)})\s*:\s*"
+        is_number = flags_of(pc.match_substring_regex(some, rf"{start}-?\d"))
+        is_number &= ~flags_of(pc.match_substring_regex(some, rf'{start}"'))
+        found[unsure] = is_number[inverse]
     return found
 
 

@@ -378,6 +378,25 @@ def test_decimals_that_json_has_as_numbers() -> None:
     assert decoded.reasons == ("field price: '1000000000.0' is not of type decimal(10,2)",)
 
 
+def test_a_decimal_of_digits_in_base64_beside_a_number_of_its_name() -> None:
+    """And a list of many: each item must not cost a copy of the payload."""
+    parameters = {"scale": "2", "connect.decimal.precision": "10"}
+    lsn = connect_field("lsn", "bytes", f"{CONNECT}Decimal", **parameters)
+    prices = {"type": "array", "items": lsn, "optional": True, "field": "prices"}
+    row = {"lsn": "1234", "prices": ["1234"] * 24_000}
+    event = payload("c", None, row)
+    event["source"]["lsn"] = 77
+    text = with_schema(connect_envelope([lsn, prices]), event)
+    target = sample_type(json_format, ENVELOPE, [text], [], infers=False)
+    assert target is not None
+    decoded = decoder(json_format, ENVELOPE, Schema("json", ""), None, target).decode(
+        pa.array([text], pa.binary())
+    )
+    found = decoded.values[0].as_py()["row"]
+    assert found["lsn"] == Decimal("-26588.24")
+    assert set(found["prices"]) == {Decimal("-26588.24")}
+
+
 def test_a_map_whose_keys_are_numbers_is_the_text_of_its_pairs() -> None:
     """As in pgvector's SparseVector: Connect writes pairs."""
     pairs = {"type": "map", "keys": {"type": "int16"}, "values": {"type": "double"}}
