@@ -82,7 +82,8 @@ def tree(**more: Any) -> bytes:
 def test_invalid_reports_are_refused() -> None:
     assert parse_report(tree(), KEY) == Report(QUERY)
     (good,) = datagrams(report(), KEY)
-    for datagram in (b"", good[:10], good[:-1], b"x" + good[1:], good[:-2] + b"x}", b"{}" * 20):
+    flipped = bytes([good[0] ^ 1]) + good[1:]
+    for datagram in (b"", good[:10], good[:-1], flipped, good[:-2] + b"x}", b"{}" * 20):
         with pytest.raises(BadReportError, match="signature"):
             parse_report(datagram, KEY)
     row = {"records": 1}
