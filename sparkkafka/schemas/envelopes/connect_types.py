@@ -179,9 +179,8 @@ def type_of_connect_schema(schema: Any, level: int = 0) -> ConnectType:
     if kind == "map":
         keys = schema.get("keys")
         if isinstance(keys, dict) and keys.get("type") != "string":
-            return ConnectType(
-                pa.string()
-            )  # in JSON a list of pairs, as in pgvector's SparseVector
+            # In JSON it is a list of pairs, as in pgvector's SparseVector.
+            return ConnectType(pa.string())
         item = type_of_connect_schema(schema.get("values"), level + 1)
         return ConnectType(children={"": item}, is_map=True, **common)
     if not isinstance(kind, str) or kind not in _LEAVES:

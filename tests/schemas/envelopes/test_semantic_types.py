@@ -392,9 +392,9 @@ def test_a_decimal_of_digits_in_base64_beside_a_number_of_its_name() -> None:
     decoded = decoder(json_format, ENVELOPE, Schema("json", ""), None, target).decode(
         pa.array([text], pa.binary())
     )
-    found = decoded.values[0].as_py()["row"]
-    assert found["lsn"] == Decimal("-26588.24")
-    assert set(found["prices"]) == {Decimal("-26588.24")}
+    decoded_row = decoded.values[0].as_py()["row"]
+    assert decoded_row["lsn"] == Decimal("-26588.24")
+    assert set(decoded_row["prices"]) == {Decimal("-26588.24")}
 
 
 def test_a_map_whose_keys_are_numbers_is_the_text_of_its_pairs() -> None:
