@@ -288,27 +288,17 @@ class _DeleteGroups(ApiHandler[str, None]):
     name_format = "group {!r}"
     acl = "DELETE on group {}"
     done_codes = frozenset({errors.ErrorCode.GROUP_ID_NOT_FOUND})
+    hints: ClassVar[Mapping[int, str]] = {
+        errors.ErrorCode.NON_EMPTY_GROUP: "the group has members: stop its consumers first, or "
+        "wait until the session timeout of those that died has passed",
+        errors.ErrorCode.GROUP_ID_NOT_FOUND: NO_SUCH_GROUP,
+    }
 
     def build(self, items: Sequence[str], version: int) -> messages.DeleteGroupsRequest:
         return messages.DeleteGroupsRequest(groups_names=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        return [
-            (
-                row.group_id,
-                Outcome(
-                    row.error_code, None, _DELETE_MESSAGES.get(row.error_code) or row.error_message
-                ),
-            )
-            for row in response.results
-        ]
-
-
-_DELETE_MESSAGES: Mapping[int, str] = {
-    errors.ErrorCode.NON_EMPTY_GROUP: "the group has members: stop its consumers first, or wait "
-    "until the session timeout of those that died has passed",
-    errors.ErrorCode.GROUP_ID_NOT_FOUND: NO_SUCH_GROUP,
-}
+        return [(row.group_id, Outcome.of(row)) for row in response.results]
 
 
 # --- removing members -------------------------------------------------------------------------
@@ -321,6 +311,9 @@ class _RemoveMembers(ApiHandler[str, None]):
     name_format = "member {!r} of group {handler.group_id!r}"
     acl = "READ on group {handler.group_id}"
     done_codes = frozenset({errors.ErrorCode.UNKNOWN_MEMBER_ID})
+    hints: ClassVar[Mapping[int, str]] = {
+        errors.ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member"
+    }
 
     def __init__(self, group_id: str, reason: str, by_member_id: bool) -> None:
         self.group_id = group_id
@@ -344,18 +337,13 @@ class _RemoveMembers(ApiHandler[str, None]):
         return [
             (
                 row.member_id if self._by_member_id else row.group_instance_id,
-                Outcome(row.error_code, None, _MEMBER_MESSAGES.get(row.error_code)),
+                Outcome(row.error_code),
             )
             for row in response.members
         ]
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
         return {"removing members": 3}
-
-
-_MEMBER_MESSAGES: Mapping[int, str] = {
-    errors.ErrorCode.UNKNOWN_MEMBER_ID: "the group has no such member",
-}
 
 
 # --- listing ------------------------------------------------------------------------------------

@@ -25,14 +25,13 @@ from sparkkafka.client.cluster.request_driver import (
 )
 from sparkkafka.client.group.committed_offsets import coordinator_of
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
+from sparkkafka.errors import BrokerError, ErrorCode, OptionError
 from sparkkafka.protocol import messages
 
 _K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
 
 
-_MESSAGES: Mapping[int, str] = {
+_HINTS: Mapping[int, str] = {
     ErrorCode.NON_EMPTY_GROUP: (
         "the group has members: stop its consumers first (those that died count until "
         "group.share.session.timeout.ms has passed)"
@@ -81,19 +80,11 @@ class ShareGroupOffset(NamedTuple):
     lag: int | None = None
 
 
-class _ShareHandler(ApiHandler[_K, _V]):
-    """Base of the requests about share groups: explains their errors."""
-
-    def explain(self, item: _K, error: BrokerError) -> KafkaError:
-        if error.code in _MESSAGES:
-            return BrokerError(error.code, error.where, _MESSAGES[error.code])
-        return super().explain(item, error)
-
-
-class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
+class _DescribeShareGroups(ApiHandler[str, ShareGroupDescription]):
     request_type = messages.ShareGroupDescribeRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
+    hints = _HINTS
 
     def __init__(self, cluster: Cluster, operations: bool) -> None:
         self._cluster = cluster
@@ -131,12 +122,13 @@ class _DescribeShareGroups(_ShareHandler[str, ShareGroupDescription]):
         )
 
 
-class _DescribeOffsets(_ShareHandler[str, dict[TopicPartition, Outcome]]):
+class _DescribeOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
     """The offsets of a group, each with its own error; the item is the group."""
 
     request_type = messages.DescribeShareGroupOffsetsRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}"
+    hints = _HINTS
 
     def __init__(self, partitions: Sequence[TopicPartition] | None) -> None:
         self._partitions = partitions
@@ -185,10 +177,11 @@ def _group_or_item_outcomes(
     return [(item, Outcome.of(part)) for item, part in parts]
 
 
-class _AlterOffsets(_ShareHandler[TopicPartition, None]):
+class _AlterOffsets(ApiHandler[TopicPartition, None]):
     request_type = messages.AlterShareGroupOffsetsRequest
     name_format = "{} of group {handler.group_id!r}"
     acl = "READ on group {handler.group_id} and on topic {0.topic}"
+    hints = _HINTS
 
     def __init__(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         self.group_id = group_id
@@ -221,12 +214,13 @@ class _AlterOffsets(_ShareHandler[TopicPartition, None]):
         return _group_or_item_outcomes(response, items, rows)
 
 
-class _DeleteOffsets(_ShareHandler[str, None]):
+class _DeleteOffsets(ApiHandler[str, None]):
     """Items are topics."""
 
     request_type = messages.DeleteShareGroupOffsetsRequest
     name_format = "topic {!r} of group {handler.group_id!r}"
     acl = "DELETE on group {handler.group_id} and READ on topic {}"
+    hints = _HINTS
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id

@@ -11,7 +11,7 @@ Brokers before 3.0 cannot describe and list transactions: UnsupportedVersionErro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
@@ -347,6 +347,15 @@ class _Abort(ApiHandler[TopicPartition, None]):
     request_type = messages.WriteTxnMarkersRequest
     name_format = "{}, producer id {handler.producer_id}"
     acl = "ALTER on the cluster (CLUSTER_ACTION before Kafka 3.8)"
+    hints: ClassVar[Mapping[int, str]] = {
+        ErrorCode.INVALID_PRODUCER_EPOCH: (
+            "the producer has another epoch by now: describe_producers says whether its "
+            "transaction is still open"
+        ),
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED: (
+            "the coordinator has another epoch by now: describe_producers has it"
+        ),
+    }
 
     def __init__(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
         self.producer_id = producer_id
@@ -371,18 +380,7 @@ class _Abort(ApiHandler[TopicPartition, None]):
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         for marker in response.markers:
             for tp, row in by_partition(marker.topics):
-                yield tp, Outcome(row.error_code, None, _ABORT_MESSAGES.get(row.error_code))
-
-
-_ABORT_MESSAGES: Mapping[int, str] = {
-    ErrorCode.INVALID_PRODUCER_EPOCH: (
-        "the producer has another epoch by now: describe_producers says whether its transaction "
-        "is still open"
-    ),
-    ErrorCode.TRANSACTION_COORDINATOR_FENCED: (
-        "the coordinator has another epoch by now: describe_producers has it"
-    ),
-}
+                yield tp, Outcome(row.error_code)
 
 
 class TransactionAdmin(AdminCalls):

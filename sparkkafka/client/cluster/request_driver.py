@@ -104,6 +104,9 @@ class ApiHandler(Generic[K, V]):
     empty_codes: ClassVar[frozenset[int]] = frozenset()
     """Codes that are no error: they mean that there is nothing about an item."""
 
+    hints: ClassVar[Mapping[int, str]] = {}
+    """By error code: what an error says in place of the broker's message."""
+
     backoff_ms: float | None = None
     """The first wait after a failure; None: retry.backoff.ms."""
 
@@ -132,6 +135,8 @@ class ApiHandler(Generic[K, V]):
 
     def explain(self, item: K, error: BrokerError) -> KafkaError:
         """Return a broker's error with a message that says what to do."""
+        if error.code in self.hints:
+            return BrokerError(error.code, error.where, self.hints[error.code])
         if error.code in _DENIED and (grant := self.needed_acl(item)):
             return BrokerError(error.code, error.where, f"not allowed: grant {grant}")
         return error

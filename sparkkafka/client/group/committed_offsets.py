@@ -90,17 +90,13 @@ class OffsetsHandler(ApiHandler[TopicPartition, Any]):
     """A request about a group's offsets; the items are partitions."""
 
     name_format = "{} of group {handler.group_id!r}"
+    hints = _HINTS
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
 
     def describe(self, items: Iterable[TopicPartition]) -> str:
         return f"group {self.group_id!r} for {some_partitions(items)}"
-
-    def explain(self, item: TopicPartition, error: errors.BrokerError) -> errors.KafkaError:
-        if error.code in _HINTS:
-            return errors.BrokerError(error.code, error.where, _HINTS[error.code])
-        return super().explain(item, error)
 
 
 class FetchOffsets(OffsetsHandler):
@@ -140,6 +136,7 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
     request_type = messages.OffsetFetchRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}"
+    hints = _HINTS
 
     def __init__(self, require_stable: bool | None = None) -> None:
         self._require_stable = require_stable
@@ -161,7 +158,7 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         groups = {row.group_id: row for row in response.groups} or {items[0]: response}
         for group_id, row in groups.items():
             code, outcomes = _read_group(row)
-            yield group_id, Outcome(code, outcomes, _HINTS.get(code))
+            yield group_id, Outcome(code, outcomes)
 
 
 class _FetchAllOrFail(FetchAllOffsets):
