@@ -6,19 +6,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sparkkafka import __version__
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
-from sparkkafka.client.admin.calls import AdminCalls
+from sparkkafka.client.admin.calls import AdminCalls, call_one
 from sparkkafka.client.admin.topics import broker_timeout_ms
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
     Outcome,
     Outcomes,
-    ToAny,
     ToBroker,
     ToController,
     ToLeader,
@@ -45,9 +44,6 @@ from sparkkafka.protocol import messages
 
 log = logging.getLogger(__name__)
 
-_CLUSTER = "the cluster"
-
-
 # --- the cluster ------------------------------------------------------------------------------
 
 
@@ -62,45 +58,11 @@ class ClusterDescription:
     authorized_operations: frozenset[str] | None = None
 
 
-class _DescribeCluster(ApiHandler[str, ClusterDescription]):
-    request_type: ClassVar[Any] = messages.DescribeClusterRequest
-    acl = "DESCRIBE on the cluster"
-
-    def __init__(self, include_authorized_operations: bool) -> None:
-        self._operations = include_authorized_operations
-
-    def build(self, items: Sequence[str], version: int) -> Any:
-        return messages.DescribeClusterRequest(
-            include_cluster_authorized_operations=self._operations
-        )
-
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        brokers = (Broker(row.broker_id, row.host, row.port, row.rack) for row in response.brokers)
-        return [(_CLUSTER, Outcome(0, _cluster_description(response, brokers)))]
-
-
-class _DescribeOldCluster(_DescribeCluster):
-    """Brokers before Kafka 2.8 answer the same by Metadata."""
-
-    request_type: ClassVar[Any] = messages.MetadataRequest
-
-    def build(self, items: Sequence[str], version: int) -> Any:
-        return messages.MetadataRequest(
-            topics=[],
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=self._operations,
-        )
-
-    def needed_versions(self, item: str) -> Mapping[str, int]:
-        return {"include_authorized_operations": OPERATIONS_VERSION} if self._operations else {}
-
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        brokers = (Broker(row.node_id, row.host, row.port, row.rack) for row in response.brokers)
-        return [(_CLUSTER, Outcome(0, _cluster_description(response, brokers)))]
-
-
-def _cluster_description(response: Any, brokers: Iterable[Broker]) -> ClusterDescription:
-    """Read the fields that both requests about the cluster have."""
+def _read_cluster(response: Any, id_field: str) -> ClusterDescription:
+    """Read a response about the cluster, whose brokers have their node ids in this field."""
+    brokers = (
+        Broker(getattr(row, id_field), row.host, row.port, row.rack) for row in response.brokers
+    )
     return ClusterDescription(
         cluster_id=response.cluster_id,
         controller_id=response.controller_id if response.controller_id >= 0 else None,
@@ -113,21 +75,30 @@ def describe_cluster(
     cluster: Cluster, deadline: Deadline, *, include_authorized_operations: bool = False
 ) -> ClusterDescription:
     """Describe the cluster: id, controller and live brokers. Raises KafkaError."""
-    arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
-    for handler in (_DescribeCluster, _DescribeOldCluster):
-        results = call_each(
-            cluster,
-            [_CLUSTER],
-            handler(include_authorized_operations),
-            ToAny(),
-            deadline,
-            "describing the cluster",
+    operations = arguments.checked_flag(
+        include_authorized_operations, "include_authorized_operations"
+    )
+    what, acl = "the cluster", "DESCRIBE on the cluster"
+    request: Any = messages.DescribeClusterRequest(include_cluster_authorized_operations=operations)
+    try:
+        return call_one(
+            cluster, what, request, lambda row: _read_cluster(row, "broker_id"), deadline, acl=acl
         )
-        if handler is _DescribeOldCluster or not isinstance(
-            results.errors.get(_CLUSTER), UnsupportedVersionError
-        ):
-            break
-    return results[_CLUSTER]
+    except UnsupportedVersionError:  # brokers before Kafka 2.8 answer the same by Metadata
+        request = messages.MetadataRequest(
+            topics=[],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=operations,
+        )
+        return call_one(
+            cluster,
+            what,
+            request,
+            lambda row: _read_cluster(row, "node_id"),
+            deadline,
+            acl=acl,
+            versions={"include_authorized_operations": OPERATIONS_VERSION} if operations else {},
+        )
 
 
 def lists_from_all_brokers(
@@ -202,20 +173,6 @@ def _read_log_dir(row: Any) -> LogDirDescription:
         error=BrokerError(row.error_code, f"directory {row.log_dir}") if row.error_code else None,
         total_bytes=row.total_bytes if row.total_bytes >= 0 else None,
         usable_bytes=row.usable_bytes if row.usable_bytes >= 0 else None,
-    )
-
-
-def describe_log_dirs(
-    cluster: Cluster, brokers: Iterable[int] | None, deadline: Deadline
-) -> Results[int, dict[str, LogDirDescription]]:
-    """Describe each broker's log directories by path; None means all live brokers."""
-    if brokers is None:
-        items = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
-    else:
-        items = arguments.checked_ints(brokers, "brokers")
-    lookup = ToBroker(cluster)
-    return call_each(
-        cluster, items, _DescribeLogDirs(), lookup, deadline, "reading log directories"
     )
 
 
@@ -298,26 +255,18 @@ class FeatureUpdate:
     upgrade_type: str = "UPGRADE"
 
 
-class _DescribeFeatures(ApiHandler[str, FeatureMetadata]):
-    request_type = messages.ApiVersionsRequest
-
-    def build(self, items: Sequence[str], version: int) -> messages.ApiVersionsRequest:
-        return messages.ApiVersionsRequest(
-            client_software_name="sparkkafka", client_software_version=__version__
-        )
-
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        epoch = response.finalized_features_epoch
-        finalized = {
-            row.name: FeatureRange(row.min_version_level, row.max_version_level)
-            for row in response.finalized_features
-        }
-        supported = {
-            row.name: FeatureRange(row.min_version, row.max_version)
-            for row in response.supported_features
-        }
-        features = FeatureMetadata(finalized, epoch if epoch >= 0 else None, supported)
-        return [(item, Outcome(0, features)) for item in items]
+def _read_features(response: Any) -> FeatureMetadata:
+    """Read the features of an ApiVersions response."""
+    epoch = response.finalized_features_epoch
+    finalized = {
+        row.name: FeatureRange(row.min_version_level, row.max_version_level)
+        for row in response.finalized_features
+    }
+    supported = {
+        row.name: FeatureRange(row.min_version, row.max_version)
+        for row in response.supported_features
+    }
+    return FeatureMetadata(finalized, epoch if epoch >= 0 else None, supported)
 
 
 class _UpdateFeatures(ApiHandler[str, None]):
@@ -376,14 +325,21 @@ class ClusterAdmin(AdminCalls):
     ) -> Results[int, dict[str, LogDirDescription]]:
         """Describe the log directories of all brokers, or these, by node id and path."""
         with self._call(timeout_s) as (cluster, deadline):
-            return describe_log_dirs(cluster, brokers, deadline)
+            if brokers is None:
+                items = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
+            else:
+                items = arguments.checked_ints(brokers, "brokers")
+            handler, lookup = _DescribeLogDirs(), ToBroker(cluster)
+            return call_each(cluster, items, handler, lookup, deadline, "reading log directories")
 
     def describe_features(self, *, timeout_s: float | None = None) -> FeatureMetadata:
         """Describe the levels of features, such as metadata.version: those that the cluster uses,
         and those that a broker could use. Empty before Kafka 2.7. Raises KafkaError."""
-        item = "features"
+        request = messages.ApiVersionsRequest(
+            client_software_name="sparkkafka", client_software_version=__version__
+        )
         with self._call(timeout_s) as (cluster, deadline):
-            return call_all(cluster, [item], _DescribeFeatures(), ToAny(), deadline, item)[item]
+            return call_one(cluster, "features", request, _read_features, deadline)
 
     def update_features(
         self,

@@ -4,17 +4,72 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sparkkafka.client.arguments import ClientBase
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.request_driver import (
+    ApiHandler,
+    Outcome,
+    Outcomes,
+    ToAny,
+    ToController,
+    call_all,
+)
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, NetworkMetrics
 from sparkkafka.client.net.connecting import address_text
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import KafkaError
+
+T = TypeVar("T")
+
+
+class _OneRequest(ApiHandler[str, T]):
+    """One request, whose response the function `read` reads. Its one item names what it is about in
+    errors."""
+
+    def __init__(
+        self, request: Any, read: Callable[[Any], T], acl: str, versions: Mapping[str, int]
+    ) -> None:
+        self.request_type = type(request)  # type: ignore[misc]  # of this handler only
+        self.acl = acl  # type: ignore[misc]
+        self._request = request
+        self._read = read
+        self._versions = versions
+
+    def needed_versions(self, item: str) -> Mapping[str, int]:
+        return self._versions
+
+    def build(self, items: Sequence[str], version: int) -> Any:
+        return self._request
+
+    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        return [(items[0], Outcome(0, self._read(response)))]
+
+
+def call_one(
+    cluster: Cluster,
+    what: str,
+    request: Any,
+    read: Callable[[Any], T],
+    deadline: Deadline,
+    *,
+    acl: str = "",
+    versions: Mapping[str, int] | None = None,
+    to_controller: bool = False,
+) -> T:
+    """Send one request to any broker or to the controller, and return what `read` makes of the
+    response. Raises as `call_all`.
+
+    `what` names the operation in errors, `acl` is the one to grant; `versions` as of
+    `ApiHandler.needed_versions`.
+    """
+    handler = _OneRequest(request, read, acl, versions or {})
+    lookup = ToController(cluster) if to_controller else ToAny()
+    return call_all(cluster, [what], handler, lookup, deadline, what)[what]
 
 
 class AdminCalls(ClientBase):

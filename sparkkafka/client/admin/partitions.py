@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sparkkafka.client import arguments
-from sparkkafka.client.admin.calls import AdminCalls
+from sparkkafka.client.admin.calls import AdminCalls, call_one
 from sparkkafka.client.admin.topics import (
     REFRESH_MS,
     broker_timeout_ms,
@@ -181,40 +181,6 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         """Return whether an earlier attempt, whose response was lost, has cancelled the
         reassignment."""
         return self._items[item] is None and code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-
-
-class _ListReassignments(ApiHandler[str, dict[TopicPartition, PartitionReassignment]]):
-    """Lists the reassignments of `partitions` (None: of all). Its one item only names the operation
-    in errors."""
-
-    request_type = messages.ListPartitionReassignmentsRequest
-    acl = "DESCRIBE on the cluster"
-
-    def __init__(self, partitions: Sequence[TopicPartition] | None, timeout_ms: int) -> None:
-        self._partitions = partitions
-        self._timeout_ms = timeout_ms
-
-    def build(
-        self, items: Sequence[str], version: int
-    ) -> messages.ListPartitionReassignmentsRequest:
-        topics = None
-        if self._partitions is not None:
-            topics = [
-                messages.ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
-                for name, numbers in by_topic(self._partitions).items()
-            ]
-        return messages.ListPartitionReassignmentsRequest(
-            timeout_ms=self._timeout_ms, topics=topics
-        )
-
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        reassignments = {
-            tp: PartitionReassignment(
-                tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
-            )
-            for tp, row in by_partition(response.topics)
-        }
-        return [(item, Outcome(0, reassignments)) for item in items]
 
 
 # --- elections --------------------------------------------------------------------------------
@@ -398,13 +364,30 @@ class PartitionAdmin(AdminCalls):
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, PartitionReassignment]:
         """List the partitions, of these or of all, whose replicas are moving. Raises KafkaError."""
-        chosen = (
-            None if partitions is None else arguments.checked_partitions(partitions, "partitions")
-        )
+        topics = None
+        if partitions is not None:
+            chosen = arguments.checked_partitions(partitions, "partitions")
+            topics = [
+                messages.ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
+                for name, numbers in by_topic(chosen).items()
+            ]
+
+        def read(response: Any) -> dict[TopicPartition, PartitionReassignment]:
+            return {
+                tp: PartitionReassignment(
+                    tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
+                )
+                for tp, row in by_partition(response.topics)
+            }
+
         with self._call(timeout_s) as (cluster, deadline):
-            handler = _ListReassignments(chosen, broker_timeout_ms(cluster, deadline))
-            item = "reassignments"
-            return call_all(cluster, [item], handler, ToController(cluster), deadline, item)[item]
+            request = messages.ListPartitionReassignmentsRequest(
+                timeout_ms=broker_timeout_ms(cluster, deadline), topics=topics
+            )
+            acl = "DESCRIBE on the cluster"
+            return call_one(
+                cluster, "reassignments", request, read, deadline, acl=acl, to_controller=True
+            )
 
     def elect_leaders(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
-from sparkkafka.client.admin.calls import AdminCalls
+from sparkkafka.client.admin.calls import AdminCalls, call_one
 from sparkkafka.client.arguments import (
     checked_choice,
     checked_flag,
@@ -16,7 +16,13 @@ from sparkkafka.client.arguments import (
     checked_mapping,
     checked_name,
 )
-from sparkkafka.client.cluster import request_driver
+from sparkkafka.client.cluster.request_driver import (
+    ApiHandler,
+    Outcome,
+    Outcomes,
+    ToController,
+    call_each,
+)
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.messages import (
@@ -117,29 +123,7 @@ def _read_entity(parts: Iterable[Any]) -> ClientQuotaEntity:
     return entity
 
 
-class _Describe(request_driver.ApiHandler[str, dict[ClientQuotaEntity, dict[str, float]]]):
-    request_type = DescribeClientQuotasRequest
-    acl = "DESCRIBE_CONFIGS on the cluster"
-
-    def __init__(self, quota_filter: ClientQuotaFilter) -> None:
-        self._filter = quota_filter
-
-    def build(self, items: Sequence[str], version: int) -> DescribeClientQuotasRequest:
-        components = [
-            QuotaComponent(entity_type=row.entity_type, match_type=row.match_type, match=row.match)
-            for row in self._filter.components
-        ]
-        return DescribeClientQuotasRequest(components=components, strict=self._filter.strict)
-
-    def read(self, response: Any, items: Sequence[str]) -> request_driver.Outcomes[str]:
-        quotas = {
-            _read_entity(entry.entity): {quota.key: quota.value for quota in entry.values}
-            for entry in response.entries or ()
-        }
-        return [(item, request_driver.Outcome(0, quotas)) for item in items]
-
-
-class _Alter(request_driver.ApiHandler[ClientQuotaEntity, None]):
+class _Alter(ApiHandler[ClientQuotaEntity, None]):
     request_type = AlterClientQuotasRequest
     name_format = "the quotas of {}"
     acl = "ALTER_CONFIGS on the cluster"
@@ -170,10 +154,8 @@ class _Alter(request_driver.ApiHandler[ClientQuotaEntity, None]):
 
     def read(
         self, response: Any, items: Sequence[ClientQuotaEntity]
-    ) -> request_driver.Outcomes[ClientQuotaEntity]:
-        return [
-            (_read_entity(row.entity), request_driver.Outcome.of(row)) for row in response.entries
-        ]
+    ) -> Outcomes[ClientQuotaEntity]:
+        return [(_read_entity(row.entity), Outcome.of(row)) for row in response.entries]
 
 
 class QuotaAdmin(AdminCalls):
@@ -202,11 +184,25 @@ class QuotaAdmin(AdminCalls):
             )
             if component.match_type == _EXACT:
                 checked_name(component.match, f"the {entity_type} of a filter")  # type: ignore[arg-type]
-        item = "client quotas"
+        request = DescribeClientQuotasRequest(
+            components=[
+                QuotaComponent(
+                    entity_type=row.entity_type, match_type=row.match_type, match=row.match
+                )
+                for row in quota_filter.components
+            ],
+            strict=quota_filter.strict,
+        )
+
+        def read(response: Any) -> dict[ClientQuotaEntity, dict[str, float]]:
+            return {
+                _read_entity(entry.entity): {quota.key: quota.value for quota in entry.values}
+                for entry in response.entries or ()
+            }
+
         with self._call(timeout_s) as (cluster, deadline):
-            return request_driver.call_all(
-                cluster, [item], _Describe(quota_filter), request_driver.ToAny(), deadline, item
-            )[item]
+            acl = "DESCRIBE_CONFIGS on the cluster"
+            return call_one(cluster, "client quotas", request, read, deadline, acl=acl)
 
     def alter_client_quotas(
         self,
@@ -237,7 +233,5 @@ class QuotaAdmin(AdminCalls):
                     raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")
             changes[entity] = ops
         with self._call(timeout_s) as (cluster, deadline):
-            handler, lookup = _Alter(changes, validate_only), request_driver.ToController(cluster)
-            return request_driver.call_each(
-                cluster, changes, handler, lookup, deadline, "altering client quotas"
-            )
+            handler, lookup = _Alter(changes, validate_only), ToController(cluster)
+            return call_each(cluster, changes, handler, lookup, deadline, "altering client quotas")

@@ -8,18 +8,15 @@ password of SCRAM with `tokenauth=true`. No variable holds an HMAC in the clear:
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from sparkkafka.client.admin.calls import AdminCalls
+from sparkkafka.client.admin.calls import AdminCalls, call_one
 from sparkkafka.client.arguments import checked_int, checked_names, checked_principal
-from sparkkafka.client.cluster.request_driver import ApiHandler, Outcome, Outcomes, ToAny, call_all
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol import messages
 from sparkkafka.secret import Secret, SecretBytes
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,27 +40,6 @@ class DelegationToken:
     def hmac_as_base64(self) -> Secret:
         """The password that belongs to the user name `token_id`."""
         return Secret(base64.b64encode(self.hmac.reveal()).decode())
-
-
-class _SingleRequest(ApiHandler[str, T]):
-    """Sends one request, and reads its response with the function `read`. Its one item is the text
-    that names the operation in errors."""
-
-    def __init__(self, request: Any, read: Callable[[Any], T]) -> None:
-        self.request_type = type(request)  # type: ignore[misc]  # of this handler only
-        self._request = request
-        self._read = read
-
-    def needed_versions(self, item: str) -> Mapping[str, int]:
-        has_owner = getattr(self._request, "owner_principal_name", None) is not None
-        return {"a token for another owner": 3} if has_owner else {}
-
-    def build(self, items: Sequence[str], version: int) -> Any:
-        return self._request
-
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        code = response.error_code
-        return [(item, Outcome(code, None if code else self._read(response))) for item in items]
 
 
 def _make_token(
@@ -137,7 +113,15 @@ class TokenAdmin(AdminCalls):
             )
             return _make_token(response, renewer_principals, times_ms)
 
-        return self._send("getting a delegation token", request, read, timeout_s)
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_one(
+                cluster,
+                "getting a delegation token",
+                request,
+                read,
+                deadline,
+                versions={} if owner is None else {"a token for another owner": 3},
+            )
 
     def renew_delegation_token(
         self,
@@ -194,7 +178,8 @@ class TokenAdmin(AdminCalls):
                 for token in response.tokens
             ]
 
-        return self._send("reading delegation tokens", request, read, timeout_s)
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_one(cluster, "reading delegation tokens", request, read, deadline)
 
     def _change_expiry(
         self,
@@ -215,15 +200,7 @@ class TokenAdmin(AdminCalls):
             )
         request = request_type(hmac=token.hmac.reveal(), **period)  # its repr hides the HMAC
         what = f"{doing} delegation token {token.token_id}"
-        return self._send(
-            what, request, lambda response: int(response.expiry_timestamp_ms), timeout_s
-        )
-
-    def _send(
-        self, what: str, request: Any, read: Callable[[Any], T], timeout_s: float | None
-    ) -> T:
-        """Send the request to any broker and return what `read` makes of the response. `what` names
-        the operation in errors. Raises KafkaError."""
-        handler = _SingleRequest(request, read)
         with self._call(timeout_s) as (cluster, deadline):
-            return call_all(cluster, [what], handler, ToAny(), deadline, what)[what]
+            return call_one(
+                cluster, what, request, lambda response: int(response.expiry_timestamp_ms), deadline
+            )
