@@ -116,6 +116,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "data_contract",
         "values",
         "arrays",
+        "byte_columns",
         "decimals",
         "json",
         "avro",

@@ -266,15 +266,6 @@ class Varints(NamedTuple):
     min_size: int
     are_values: bool = False
 
-    def take(self, rows: Ints) -> Varints:
-        """Return the varints of these rows."""
-        return Varints(
-            self.words[rows],
-            self.sizes if isinstance(self.sizes, int) else self.sizes[rows],
-            self.min_size,
-            self.are_values,
-        )
-
 
 def encode_when_written(codes: NDArray[np.uint64]) -> Varints:
     """Make varints of unsigned numbers of any size, which are encoded when they are written. That
@@ -340,32 +331,6 @@ def encode(codes: NDArray[np.uint64]) -> Varints:
     sizes = marks.view(np.int64)
     sizes += 1
     return Varints(words, sizes, min_size)
-
-
-_BYTE_FLAGS: Final = {
-    size: np.array(
-        [0x0101010101010101 & (1 << 8 * count) - 1 for count in range(size + 1)], f"<u{size}"
-    )
-    for size in (1, 2, 4, 8)
-}
-"""By the size of words: 1 for each byte that a value of 0, 1, 2, … bytes has, 0 for the others."""
-
-
-def join_varints(varints: Varints) -> Bytes:
-    """Return the bytes of all varints, one after the other."""
-    size = varints.words.itemsize
-    if size == 1:  # every varint takes one byte, which is the word
-        data: Bytes = varints.words
-        return data
-    if varints.are_values:
-        ends = np.cumsum(varints.sizes)
-        data = np.empty(int(varints.sizes.sum()), np.uint8)
-        _write_values(data, ends - varints.sizes, varints.words, varints.sizes)
-        return data
-    # Of the bytes of all words, those that belong to a varint.
-    flags = _BYTE_FLAGS[size].take(varints.sizes).view(np.bool_)
-    packed: Bytes = np.ascontiguousarray(varints.words).view(np.uint8)[flags]
-    return packed
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -20,33 +20,30 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import bits, blob_offsets, from_numpy, is_valid, to_numpy
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import offsets_of
-from sparkkafka.schemas.avro.byte_columns import (
-    MAX_BYTES,
+from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
+from sparkkafka.schemas.bounds import cut
+from sparkkafka.schemas.byte_columns import (
     BinaryColumn,
     ByteColumn,
-    TooLargeError,
     VarintColumn,
     binary_of,
     blobs_of,
     constant,
     counts_of,
+    encode_chunks,
     join,
     numbers_of,
     only_valid,
+    regroup,
+    spread_bytes,
 )
-from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
-from sparkkafka.schemas.bounds import cut
 from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import ValueRowError, type_name
-
-CHUNK_ROWS: Final = 1 << 15
-"""The most rows that are encoded together. More make the tables of views larger, not faster."""
 
 
 class AvroEncoder:
@@ -63,43 +60,10 @@ class AvroEncoder:
                 f"the column is {type_name(values.type)}, but it was {type_name(self._source)} "
                 "when its encoder was made"
             )
-        arrays: list[pa.Array] = []
-        step = -(-len(values) // max(1, -(-len(values) // CHUNK_ROWS)))  # 50,000 as 25,000 twice
-        for low in range(0, len(values), max(step, 1)):
-            arrays += self._encode_rows(values, low, min(low + step, len(values)), prefix)
-        if not arrays:
-            return pa.nulls(0, pa.binary())
-        if len(arrays) == 1:
-            return arrays[0]
-        if sum(array.nbytes for array in arrays) > MAX_BYTES:
-            arrays = [array.cast(pa.large_binary()) for array in arrays]
-        return pa.concat_arrays(arrays)
-
-    def _encode_rows(self, values: pa.Array, low: int, high: int, prefix: bytes) -> list[pa.Array]:
-        """Encode the rows from `low` to `high`: all at once, unless they take too much."""
-        try:
-            return [self._encode_chunk(values.slice(low, high - low), prefix)]
-        except ValueRowError as error:
-            raise ValueRowError(low + error.row, error.reason) from None
-        except TooLargeError:
-            if high - low == 1:
-                raise ValueRowError(low, "the value takes more than 2 GiB") from None
-            middle = (low + high) // 2
-            first = self._encode_rows(values, low, middle, prefix)
-            return first + self._encode_rows(values, middle, high, prefix)
-
-    def _encode_chunk(self, values: pa.Array, prefix: bytes) -> pa.Array:
-        """Encode the values; a null value has no payload."""
-        columns = constant(prefix)
-        if not values.null_count:
-            columns += self._encoder.encode(values, lambda index: index)
-            return join(columns, len(values))
-        valid = is_valid(values)
-        rows = np.flatnonzero(valid)
-        some = values.take(from_numpy(rows))
-        columns += self._encoder.encode(some, lambda index: int(rows[index]))
-        _, offsets, data = _spread(join(columns, len(rows)), valid).buffers()
-        return pa.Array.from_buffers(pa.binary(), len(values), [validity(valid), offsets, data])
+        encode = self._encoder.encode
+        return encode_chunks(
+            values, prefix, lambda some, rows: encode(some, lambda index: int(rows[index]))
+        )
 
 
 RowOf = Callable[[int], int]
@@ -128,7 +92,7 @@ class ValueEncoder:
         rows = np.flatnonzero(valid)
         values = array.take(from_numpy(rows))
         columns = self._encode(values, lambda index: row_of(int(rows[index])))
-        return [blobs_of(_spread(join(columns, len(rows)), valid))]
+        return [blobs_of(spread_bytes(join(columns, len(rows)), valid))]
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
         """Return the bytes of values that are not null."""
@@ -147,14 +111,6 @@ class ValueEncoder:
         """Raise ValueRowError for the first null, if there is one."""
         if array.null_count:
             self.refuse(~is_valid(array), row_of, "null, which the Avro schema does not allow here")
-
-
-def _spread(encoded: pa.Array, valid: Flags) -> pa.Array:
-    """Return a binary array of as many values as `valid` has: the encoded ones at those that are
-    valid, and no bytes at the others."""
-    ends = np.zeros(len(valid) + 1, np.int64)
-    np.cumsum(valid, out=ends[1:])
-    return binary_of(blob_offsets(encoded)[ends], encoded.buffers()[2])
 
 
 class ConstantEncoder(ValueEncoder):
@@ -400,8 +356,8 @@ class ArrayEncoder(ValueEncoder):
             lambda item: row_of(int(np.searchsorted(offsets, begin + item, "right")) - 1),
         )
         items = join(columns, end - begin)
-        content = binary_of(blob_offsets(items)[offsets - begin], items.buffers()[2])
-        return [only_valid(counts_of(counts), counts > 0), blobs_of(content), *constant(b"\0")]
+        content = blobs_of(regroup(items, offsets - begin))
+        return [only_valid(counts_of(counts), counts > 0), content, *constant(b"\0")]
 
     def _encode_items(self, array: pa.Array, items: slice, row_of: RowOf) -> list[ByteColumn]:
         """Encode some items of the lists in `array`."""

@@ -18,7 +18,6 @@ import pyarrow as pa
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
 from sparkkafka.schemas.arrays import null_outside
 from sparkkafka.schemas.avro import schema as avro
-from sparkkafka.schemas.avro.byte_columns import ByteColumn, blobs_of
 from sparkkafka.schemas.avro.cursor import INACTIVE, Cursor
 from sparkkafka.schemas.avro.decode import ValueDecoder, cursor_of
 from sparkkafka.schemas.avro.encode import RowOf, ValueEncoder, bytes_of
@@ -31,6 +30,7 @@ from sparkkafka.schemas.avro.types import (
     may_be_null,
 )
 from sparkkafka.schemas.bounds import type_levels
+from sparkkafka.schemas.byte_columns import ByteColumn, blobs_of
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import Form, JsonEncoder, Null, form_of
 from sparkkafka.schemas.json.plan import node_of_type

@@ -1,8 +1,8 @@
 """Encodes a struct column as messages, one call for each message type.
 
-The bytes of one field in all messages are one binary array, in which an absent field is empty.
-Arrow joins the arrays of all fields. The values of a list lie one after the other already, so the
-bytes of a list are those of its values with other offsets.
+A field's tag, and its number, or length and bytes, are columns of bytes, in which an absent field
+has none. `byte_columns.join` puts those of all fields together, row by row. The values of a list
+lie one after the other already, so the bytes of a list are those of its values with other offsets.
 """
 
 from __future__ import annotations
@@ -15,26 +15,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.columns.columns import gather, validity
+from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records import arrow
-from sparkkafka.protocol.records.varint_columns import (
-    Flags,
-    Ints,
-    Varints,
-    encode_when_written,
-    join_varints,
-    write_varints,
-    zigzag,
-)
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, zigzag
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import offsets_of
+from sparkkafka.schemas.byte_columns import (
+    BinaryColumn,
+    ByteColumn,
+    VarintColumn,
+    blobs_of,
+    constant,
+    encode_chunks,
+    join,
+    numbers_of,
+    only_valid,
+    regroup,
+    spread_bytes,
+)
 from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Cardinality, Field, Message
 from sparkkafka.schemas.protobuf.types import Special
-from sparkkafka.schemas.values import ValueRowError, with_prefix
+from sparkkafka.schemas.values import ValueRowError
 
 
 class ProtobufEncoder:
@@ -48,16 +53,11 @@ class ProtobufEncoder:
         """Return the message of each struct, after `prefix`; null for a null struct."""
         if values.type != self._message.type:
             values = values.cast(self._message.type)
-        if not values.null_count:
-            rows = np.arange(len(values))
-            return with_prefix(prefix, _encode_messages(self._message, _field_arrays(values), rows))
-        count, valid = len(values), arrow.is_valid(values)
-        rows = np.flatnonzero(valid)
-        spread = _spread(
-            _encode_messages(self._message, _field_arrays(values.drop_null()), rows), rows, count
+        return encode_chunks(
+            values,
+            prefix,
+            lambda some, rows: _encode_messages(self._message, _field_arrays(some), rows),
         )
-        buffers = [validity(valid), *spread.buffers()[1:]]
-        return with_prefix(prefix, pa.Array.from_buffers(pa.binary(), count, buffers))
 
 
 def _check_required(message: Message) -> None:
@@ -81,83 +81,16 @@ def _field_arrays(values: pa.Array) -> list[pa.Array]:
     return [values.field(index) for index in range(values.type.num_fields)]
 
 
-class _MessageBytes:
-    """Builds the bytes of `count` messages, field by field. A field has no bytes in messages where
-    it is not `present` (None: it is present in all)."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        # (tag, number behind it, present) that are not written yet
-        self._pending: list[tuple[bytes, Varints | None, Flags | None]] = []
-        self._parts: list[pa.Array] = []  # what is written: bytes of each message, to be joined
-
-    def add_numbers(self, tag: int, raw: Any, present: Flags | None) -> None:
-        """Add a tag and a number: uint64 that become varints, or numbers of fixed width."""
-        width = types.FIXED_WIDTH.get(tag & 7)
-        value = encode_when_written(raw) if width is None else Varints(raw, width, width)
-        self.add_tag(tag, value, present)
-
-    def add_content(self, tag: int, content: pa.Array, present: Flags | None) -> None:
-        """Add a tag, a length and bytes, which are empty where not present."""
-        self.add_tag(tag, encode_when_written(_sizes(content).astype(np.uint64)), present)
-        self.add_bytes(content)
-
-    def add_tag(self, tag: int, value: Varints | None, present: Flags | None) -> None:
-        """Add a tag, and a number after it unless it is None (the tags of a group)."""
-        self._pending.append((varint_bytes(tag), value, present))
-
-    def add_bytes(self, content: pa.Array) -> None:
-        """Add bytes that have their tags."""
-        self._write_pending()
-        self._parts.append(content)
-
-    def build(self) -> pa.Array:
-        """Return the bytes of all messages."""
-        self._write_pending()
-        if not self._parts:
-            return _binary(np.zeros(self.count + 1, np.int64), b"")
-        if len(self._parts) == 1:
-            return self._parts[0]
-        return pc.binary_join_element_wise(*self._parts, arrow.binary_array([b""])[0])
-
-    def _write_pending(self) -> None:
-        """Write the pending tags and numbers of all messages as one array of bytes."""
-        if not self._pending:
-            return
-        total = np.zeros(self.count, np.int64)
-        sizes = []
-        for tag, value, present in self._pending:
-            size: Any = len(tag) if value is None else value.sizes + len(tag)
-            if present is not None:
-                size = size * present
-            sizes.append(size)
-            total += size
-        offsets = offsets_of(total)
-        out = np.empty(int(offsets[-1]) + 8, np.uint8)
-        cursor = offsets[:-1].copy()
-        for (tag, value, present), size in zip(self._pending, sizes, strict=True):
-            some = None if present is None or present.all() else np.flatnonzero(present)
-            at = cursor.copy() if some is None else cursor[some]
-            for byte in tag:
-                out[at] = byte
-                at += 1
-            if value is not None:
-                write_varints(out, at, value if some is None else value.take(some), 0)
-            cursor += size
-        self._pending = []
-        self._parts.append(_binary(offsets, out))
-
-
 # --- messages and fields. `rows`: the row of each message or value in the column, for errors ------
 
 
-def _encode_messages(message: Message, arrays: list[pa.Array], rows: Ints) -> pa.Array:
+def _encode_messages(message: Message, arrays: list[pa.Array], rows: Ints) -> list[ByteColumn]:
     """Return the bytes of messages. `arrays`: the column of each field."""
-    out = _MessageBytes(len(rows))
+    columns: list[ByteColumn] = []
     _check_oneofs(message, arrays, rows)
     for index in sorted(range(len(arrays)), key=lambda index: message.fields[index].number):
-        _add_field(out, message.fields[index], arrays[index], rows)
-    return out.build()
+        columns += _encode_field(message.fields[index], arrays[index], rows)
+    return columns
 
 
 def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
@@ -179,16 +112,15 @@ def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
             )
 
 
-def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) -> None:
-    """Add a field of any cardinality to all messages. `array` is its column, `rows` are the numbers
-    of the messages' rows, for errors."""
+def _encode_field(field: Field, array: pa.Array, rows: Ints) -> list[ByteColumn]:
+    """Return the bytes of a field of any cardinality in all messages. `array` is its column, `rows`
+    are the numbers of the messages' rows, for errors."""
     if field.cardinality is Cardinality.ONE:
         valid = arrow.is_valid(array) if array.null_count else None
         if valid is not None and field.required:
             row = int(rows[np.flatnonzero(~valid)[0]])
             raise ValueRowError(row, f"field {field.path} is required, and null")
-        _add_value(out, field, array, rows, valid)
-        return
+        return _encode_values(field, array, rows, valid)
     if field.joined:  # one JSON text has the whole list or map
         array = _split_json_texts(field, array, rows)
     if field.cardinality is Cardinality.MAP:
@@ -198,8 +130,8 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
     element_rows = np.repeat(rows, lengths)
     offsets = offsets_of(lengths)
     if field.cardinality is Cardinality.MAP:
-        out.add_bytes(_regroup(_encode_entries(field, elements, element_rows), offsets))
-        return
+        columns = _encode_entries(field, elements, element_rows)
+        return [blobs_of(regroup(join(columns, len(elements)), offsets))]
     if elements.null_count:
         index = int(np.flatnonzero(~arrow.is_valid(elements))[0])
         position = index - int(offsets[np.searchsorted(offsets, index, "right") - 1])
@@ -208,37 +140,35 @@ def _add_field(out: _MessageBytes, field: Field, array: pa.Array, rows: Ints) ->
             f"field {field.path}: element {position} is null, which a repeated field cannot have",
         )
     if field.packed:
-        content = _regroup(_pack(field, _raw_numbers(field, elements, element_rows)), offsets)
-        out.add_content(field.number << 3 | types.LEN, content, lengths > 0)
-        return
-    values = _MessageBytes(len(elements))
-    _add_value(values, field, elements, element_rows, None)
-    out.add_bytes(_regroup(values.build(), offsets))
+        numbers = _number_column(field, _raw_numbers(field, elements, element_rows))
+        content = blobs_of(regroup(join([numbers], len(elements)), offsets))
+        return _with_length(field.number << 3 | types.LEN, content, lengths > 0)
+    columns = _encode_values(field, elements, element_rows, None)
+    return [blobs_of(regroup(join(columns, len(elements)), offsets))]
 
 
-def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> pa.Array:
+def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> list[ByteColumn]:
     """Return the bytes of entries of a map, each with its tag. `rows`: of each entry."""
     if field.message is None:
         raise ValueError(f"{field.path} is neither a message nor bytes")
-    arrays = _field_arrays(elements)
-    entries = _MessageBytes(len(rows))
-    for key_or_value, array in zip(field.message.fields, arrays, strict=True):
+    columns: list[ByteColumn] = []
+    for key_or_value, array in zip(field.message.fields, _field_arrays(elements), strict=True):
         if array.null_count:
             index = int(np.flatnonzero(~arrow.is_valid(array))[0])
             raise ValueRowError(
                 int(rows[index]),
                 f"field {field.path}: a {key_or_value.name} is null, which a map cannot have",
             )
-        _add_value(entries, key_or_value, array, rows, None)
-    with_tags = _MessageBytes(len(rows))
-    with_tags.add_content(field.number << 3 | types.LEN, entries.build(), None)
-    return with_tags.build()
+        columns += _encode_values(key_or_value, array, rows, None)
+    content = blobs_of(join(columns, len(rows)))
+    return _with_length(field.number << 3 | types.LEN, content, None)
 
 
-def _add_value(
-    out: _MessageBytes, field: Field, array: pa.Array, rows: Ints, valid: Flags | None
-) -> None:
-    """Add the field's value to each message where it is `valid` (None: in all), with its tag."""
+def _encode_values(
+    field: Field, array: pa.Array, rows: Ints, valid: Flags | None
+) -> list[ByteColumn]:
+    """Return the bytes of the field's values, each with its tag, where they are `valid` (None: in
+    all messages)."""
     skips_zero = field.cardinality is Cardinality.ONE and not field.presence and not field.required
     wire = types.FIELD_TYPES[field.kind].wire
     tag = field.number << 3 | wire
@@ -247,23 +177,41 @@ def _add_value(
         present = valid
         if skips_zero:
             present = raw != 0 if valid is None else valid & (raw != 0)
-        out.add_numbers(tag, raw, present)
-        return
+        return _with_tag(tag, [_number_column(field, raw)], present)
     if field.message is None and field.special is None:
-        content = _as_binary(array)
-        out.add_content(tag, content, _sizes(content) > 0 if skips_zero else valid)
-        return
+        content = blobs_of(array)
+        if valid is not None:
+            content = only_valid(content, valid)  # a null may have bytes
+        return _with_length(tag, content, content.lengths > 0 if skips_zero else valid)
     inner = array if valid is None else array.drop_null()
     inner_rows = rows if valid is None else rows[valid]
-    content = _encode_content(field, inner, inner_rows)
-    if valid is not None:
-        content = _spread(content, np.flatnonzero(valid), len(array))
-    if wire == types.SGROUP:
-        out.add_tag(tag, None, valid)
-        out.add_bytes(content)
-        out.add_tag(field.number << 3 | types.EGROUP, None, valid)
-        return
-    out.add_content(tag, content, valid)
+    encoded = _encode_content(field, inner, inner_rows)
+    content = blobs_of(encoded if valid is None else spread_bytes(encoded, valid))
+    if wire == types.LEN:
+        return _with_length(tag, content, valid)
+    end = constant(varint_bytes(field.number << 3 | types.EGROUP))
+    return _with_tag(tag, [content, *end], valid)
+
+
+def _with_length(tag: int, content: BinaryColumn, present: Flags | None) -> list[ByteColumn]:
+    """Return a tag, a length and bytes; no bytes where not `present` (None: all are)."""
+    lengths = VarintColumn(content.lengths, is_zigzag=False)
+    return _with_tag(tag, [lengths, content], present)
+
+
+def _with_tag(tag: int, columns: list[ByteColumn], present: Flags | None) -> list[ByteColumn]:
+    """Return a tag and what is behind it; no bytes where not `present` (None: all are)."""
+    columns = [*constant(varint_bytes(tag)), *columns]
+    if present is None or present.all():
+        return columns
+    return [only_valid(column, present) for column in columns]
+
+
+def _number_column(field: Field, raw: Any) -> ByteColumn:
+    """Return the bytes of raw numbers, without tags."""
+    if types.FIELD_TYPES[field.kind].wire in types.FIXED_WIDTH:
+        return numbers_of(raw)
+    return VarintColumn(raw, is_zigzag=False)
 
 
 def _encode_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
@@ -276,49 +224,12 @@ def _encode_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     if field.message is None:
         raise ValueError(f"{field.path} is neither a message nor bytes")
     if field.special is None:
-        return _encode_messages(field.message, _field_arrays(array), rows)
-    if field.special is Special.WRAPPER:
-        return _encode_messages(field.message, [array], rows)
-    return _encode_messages(field.message, _special_fields(field, array, rows), rows)
-
-
-# --- binary arrays --------------------------------------------------------------------------------
-
-
-def _binary(offsets: Ints, content: Any) -> pa.Array:
-    """Return a binary array without nulls. `content`: a buffer of all its bytes."""
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)]
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
-
-
-def _sizes(array: pa.Array) -> Ints:
-    """Return the bytes of each value; 0 for null."""
-    sizes = np.diff(arrow.blob_offsets(array))
-    if array.null_count:
-        sizes *= arrow.is_valid(array)
-    return sizes
-
-
-def _regroup(array: pa.Array, groups: Ints) -> pa.Array:
-    """Join neighbouring elements. `groups`: the offsets of each group among the elements."""
-    return _binary(arrow.blob_offsets(array)[groups], array.buffers()[2] or b"")
-
-
-def _spread(array: pa.Array, rows: Ints, count: int) -> pa.Array:
-    """Put the elements at their rows, with empty ones between."""
-    offsets = arrow.blob_offsets(array)
-    sizes = np.zeros(count, np.int64)
-    sizes[rows] = np.diff(offsets)
-    return _binary(offsets_of(sizes) + offsets[0], array.buffers()[2] or b"")
-
-
-def _pack(field: Field, raw: Any) -> pa.Array:
-    """Return the bytes of each raw number, without tags."""
-    width = types.FIXED_WIDTH.get(types.FIELD_TYPES[field.kind].wire)
-    if width is not None:
-        return _binary(np.arange(len(raw) + 1) * width, np.ascontiguousarray(raw))
-    varints = encode_when_written(raw)
-    return _binary(offsets_of(np.broadcast_to(varints.sizes, len(raw))), join_varints(varints))
+        arrays = _field_arrays(array)
+    elif field.special is Special.WRAPPER:
+        arrays = [array]
+    else:
+        arrays = _special_fields(field, array, rows)
+    return join(_encode_messages(field.message, arrays, rows), len(rows))
 
 
 def _as_list(array: pa.Array) -> pa.Array:
@@ -330,19 +241,6 @@ def _as_list(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(
         pa.list_(entry), len(array), buffers, offset=array.offset, children=[entries]
     )
-
-
-def _as_binary(array: pa.Array) -> pa.Array:
-    """Return strings or bytes as a binary array, where null is empty."""
-    binary = array.cast(pa.binary()) if pa.types.is_string(array.type) else array
-    if not binary.null_count:
-        return binary
-    if not int(
-        (np.diff(arrow.blob_offsets(binary)) * ~arrow.is_valid(binary)).sum()
-    ):  # nulls have no bytes
-        buffers = [None, *binary.buffers()[1:]]
-        return pa.Array.from_buffers(pa.binary(), len(binary), buffers, offset=binary.offset)
-    return binary.fill_null(b"")
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -534,7 +432,7 @@ def _checked_bytes(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
         if not is_whole:
             name = field.text_message_name
             raise ValueRowError(int(rows[index]), f"field {field.path}: not the bytes of a {name}")
-    return _as_binary(array)
+    return array
 
 
 def _split_json_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:

@@ -11,17 +11,22 @@ a thousand values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import blob_offsets, odd_values
-from sparkkafka.protocol.records.varint_columns import Flags, Sizes, encode, windows
+from sparkkafka.protocol.columns.columns import validity
+from sparkkafka.protocol.records.arrow import blob_offsets, is_valid, odd_values
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, Sizes, encode, windows
 from sparkkafka.protocol.wire.varints import varint_size
+from sparkkafka.schemas.arrays import offsets_of
+from sparkkafka.schemas.values import ValueRowError
 
+CHUNK_ROWS: Final = 1 << 15
+"""The most rows that are encoded together. More make the tables of views larger, not faster."""
 _MAX_WORD: Final = 8
 _MAX_WORDS: Final = 4  # of a slice
 _BITS: Final = np.uint64(64)
@@ -60,12 +65,14 @@ class Words(NamedTuple):
 
 
 class VarintColumn(NamedTuple):
-    """A zigzag varint in each row."""
+    """A varint in each row."""
 
     values: NDArray[Any]
     """The numbers, of any width; any number where they are not valid."""
     valid: Flags | None = None
     """Rows where it is false have no bytes."""
+    is_zigzag: bool = True
+    """Numbers are signed, and written as zigzag codes. Else they are unsigned."""
 
 
 class BinaryColumn(NamedTuple):
@@ -87,7 +94,7 @@ def only_valid(column: ByteColumn, valid: Flags) -> Any:
     if isinstance(column, BinaryColumn):
         return column._replace(lengths=column.lengths * valid, valid=valid)
     if isinstance(column, VarintColumn):
-        return VarintColumn(column.values, valid)
+        return column._replace(valid=valid)
     flags = valid.view(np.uint8)
     return Words(column.words * flags, column.sizes * flags, column.max_size)
 
@@ -133,8 +140,58 @@ def binary_of(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, buffer, data])
 
 
+def regroup(array: pa.Array, offsets: Ints) -> pa.Array:
+    """Return the bytes of neighbouring values as one value. `offsets`: of each group of values."""
+    return binary_of(blob_offsets(array)[offsets], array.buffers()[2])
+
+
+def spread_bytes(array: pa.Array, valid: Flags) -> pa.Array:
+    """Return a binary array of as many values as `valid` has: those of `array` where it is true,
+    and no bytes elsewhere."""
+    return regroup(array, offsets_of(valid))
+
+
 class TooLargeError(Exception):
     """The rows may take more than the 2 GiB of a binary array together."""
+
+
+def encode_chunks(
+    values: pa.Array, prefix: bytes, encode_rows: Callable[[pa.Array, Ints], Sequence[ByteColumn]]
+) -> pa.Array:
+    """Return the payload of each value, after `prefix`, null for a null: binary, or large_binary
+    above 2 GiB. `encode_rows` returns the bytes of values without nulls; it gets the index of each,
+    by which it raises ValueRowError."""
+
+    def encode_range(low: int, high: int) -> list[pa.Array]:
+        """Encode the rows from `low` to `high`: all at once, unless they take too much."""
+        chunk = values.slice(low, high - low)
+        some, rows, valid = chunk, np.arange(low, high), None
+        if chunk.null_count:
+            valid = is_valid(chunk)
+            some, rows = chunk.drop_null(), rows[valid]
+        try:
+            encoded = join([*constant(prefix), *encode_rows(some, rows)], len(rows))
+        except TooLargeError:
+            if high - low == 1:
+                raise ValueRowError(low, "the value takes more than 2 GiB") from None
+            middle = (low + high) // 2
+            return encode_range(low, middle) + encode_range(middle, high)
+        if valid is None:
+            return [encoded]
+        _, offsets, data = spread_bytes(encoded, valid).buffers()
+        return [pa.Array.from_buffers(pa.binary(), len(chunk), [validity(valid), offsets, data])]
+
+    arrays: list[pa.Array] = []
+    step = -(-len(values) // max(1, -(-len(values) // CHUNK_ROWS)))  # 50,000 as 25,000 twice
+    for low in range(0, len(values), max(step, 1)):
+        arrays += encode_range(low, min(low + step, len(values)))
+    if not arrays:
+        return pa.nulls(0, pa.binary())
+    if len(arrays) == 1:
+        return arrays[0]
+    if sum(array.nbytes for array in arrays) > MAX_BYTES:
+        arrays = [array.cast(pa.large_binary()) for array in arrays]
+    return pa.concat_arrays(arrays)
 
 
 def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
@@ -278,16 +335,16 @@ def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | B
     """Return the columns with words instead of varints."""
     encoded: dict[int, list[Words]] = {}
     step = max(1, _GROUP_VALUES // count)
-    for dtype in (np.int32, np.int64):
-        varints = [
-            (index, column)
-            for index, column in enumerate(columns)
-            if isinstance(column, VarintColumn)
-            and (column.values.itemsize > 4) == (dtype == np.int64)
-        ]
-        for low in range(0, len(varints), step):
-            indexes, group = zip(*varints[low : low + step], strict=True)
-            encoded |= zip(indexes, _encode_group(group, count, dtype), strict=True)
+    groups: dict[Any, list[int]] = {}
+    for index, column in enumerate(columns):
+        if isinstance(column, VarintColumn):
+            dtype = np.int64 if column.values.itemsize > 4 else np.int32
+            groups.setdefault((dtype, column.is_zigzag), []).append(index)
+    for (dtype, _), indexes in groups.items():
+        for low in range(0, len(indexes), step):
+            some = indexes[low : low + step]
+            group: Any = [columns[index] for index in some]
+            encoded |= zip(some, _encode_group(group, count, dtype), strict=True)
     result: list[Words | BinaryColumn] = []
     for index, column in enumerate(columns):
         result += encoded[index] if isinstance(column, VarintColumn) else [column]
@@ -299,17 +356,18 @@ _GROUP_VALUES: Final = 1 << 16
 
 
 def _encode_group(varints: Sequence[VarintColumn], count: int, dtype: Any) -> list[list[Words]]:
-    """Encode varints, those of the same width together: one column of words for each, or two, if
-    it has more than eight bytes."""
+    """Encode varints of one kind, those of the same width together: one column of words for each,
+    or two, if it has more than eight bytes."""
     values = np.empty((len(varints), count), dtype)
     for row, column in enumerate(varints):
         if column.valid is None:
             values[row] = column.values
         else:  # 0, whose word has no bits
             np.multiply(column.values, column.valid, out=values[row])
-    signs = values >> (8 * values.itemsize - 1)
-    values <<= 1
-    values ^= signs
+    if varints[0].is_zigzag:
+        signs = values >> (8 * values.itemsize - 1)
+        values <<= 1
+        values ^= signs
     codes = values.view(f"u{values.itemsize}")
     largest = codes.max(axis=1)
     widths = np.searchsorted(_WIDTH_LIMITS, largest, "right")
