@@ -57,7 +57,7 @@ AUTO_COMMIT_MS = 5_000
 MIN_COMMIT_MS = 100
 
 
-class ConsumerCoordinator:
+class ConsumerCoordinator(RebalanceHooks):
     """Subscription and offsets of one consumer; the RebalanceHooks of its member."""
 
     def __init__(

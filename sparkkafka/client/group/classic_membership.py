@@ -536,11 +536,6 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
             return True
         return self._begin_rebalance(thread, topics)
 
-    def commit(
-        self, offsets: membership.Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
-    ) -> None:
-        self.committer(topic_ids)(self._cluster, offsets, deadline)
-
     def committer(self, topic_ids: TopicIds | None = None) -> membership.Commit:
         """As the base class; the coordinator refuses a commit after the next rebalance."""
         thread = self._thread

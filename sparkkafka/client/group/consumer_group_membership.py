@@ -384,11 +384,6 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
             return False
         return True
 
-    def commit(
-        self, offsets: membership.Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
-    ) -> None:
-        self._commit(self._cluster, self._identity, offsets, topic_ids or {}, deadline)
-
     def committer(self, topic_ids: TopicIds | None = None) -> membership.Commit:
         old_identity, loss_count = self._identity(), self._loss_count
 
@@ -403,28 +398,17 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
                     raise commit_failed(errors.ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
                 return now
 
-            self._commit(cluster, identity, offsets, topic_ids or {}, deadline)
+            ids = topic_ids or {}
+            try:
+                commit_as_member(
+                    cluster, identity, offsets, ids, deadline, min_version=EPOCH_VERSION
+                )
+            except errors.CommitFailedError:
+                if self._thread is not None:  # a heartbeat's response says what has changed
+                    self._thread.heartbeat_now()
+                raise
 
         return commit
-
-    def _commit(
-        self,
-        cluster: Cluster,
-        identity: Callable[[], membership.GroupMetadata],
-        offsets: membership.Offsets,
-        topic_ids: TopicIds,
-        deadline: Deadline,
-    ) -> None:
-        """Commit; after a refusal send a heartbeat, whose response says what has changed."""
-        try:
-            commit_as_member(
-                cluster, identity, offsets, topic_ids, deadline, min_version=EPOCH_VERSION
-            )
-        except errors.CommitFailedError:
-            thread = self._thread
-            if thread is not None:
-                thread.heartbeat_now()
-            raise
 
     def _identity(self) -> membership.GroupMetadata:
         """Return `metadata` for a commit. Raises CommitFailedError if this is not a member."""

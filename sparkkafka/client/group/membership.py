@@ -19,7 +19,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
@@ -65,8 +65,9 @@ class GroupMetadata(NamedTuple):
         return self.generation_id != NO_GENERATION or self.member_id != NO_MEMBER_ID
 
 
-class RebalanceHooks(Protocol):
-    """What the consumer does in a rebalance. Called on the thread that called `poll`."""
+class RebalanceHooks:
+    """What the consumer does in a rebalance: here nothing. Called on the thread that called
+    `poll`."""
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
         """Commit the positions of partitions that will be revoked, and call the user. May raise."""
@@ -508,7 +509,6 @@ class GroupMember(ABC, Generic[ThreadT]):
         """Do the next thing that is due for a subscription to `topics`; return False if nothing
         was due."""
 
-    @abstractmethod
     def commit(
         self, offsets: Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
     ) -> None:
@@ -519,6 +519,7 @@ class GroupMember(ABC, Generic[ThreadT]):
         refusals, KafkaTimeoutError with the last failure. In the last three cases some of the
         offsets may be committed.
         """
+        self.committer(topic_ids)(self._cluster, offsets, deadline)
 
     @abstractmethod
     def committer(self, topic_ids: TopicIds | None = None) -> Commit:

@@ -28,6 +28,7 @@ from sparkkafka.client.consumer.consumer import (
     SingleThreadGuard,
 )
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
+from sparkkafka.client.group.membership import RebalanceHooks
 from sparkkafka.client.metrics import Metrics, ShareMetrics
 from sparkkafka.client.share import acknowledgements
 from sparkkafka.client.share.share_fetcher import AcknowledgementResult, ShareFetcher
@@ -57,7 +58,7 @@ class ShareConsumer(arguments.ClientBase):
         self._metrics = ShareMetrics()
         self._cluster = Cluster(options.client, metrics=self._metrics.network)
         self._fetcher = ShareFetcher(self._cluster, options, self._on_result, self._metrics)
-        self._member = ShareMember(options, self._cluster, self._fetcher.wake, self._metrics)
+        self._member = self._new_member()
         self._topics: frozenset[str] = frozenset()
         self._polled: list[acknowledgements.PolledRecords] = []
         """What the last poll has returned, without what was acknowledged and submitted."""
@@ -106,13 +107,19 @@ class ShareConsumer(arguments.ClientBase):
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that the group assigns to this member; others may read them, too."""
         with self._guard:
-            return frozenset(self._member.partitions)
+            return self._member.assignment
 
     def unsubscribe(self) -> None:
         """Stop reading, and leave the group. The consumer stays usable."""
         with self._guard:
             self._leave(self._cluster.deadline())
             self._topics = frozenset()
+            self._member = self._new_member()
+
+    def _new_member(self) -> ShareMember:
+        """Return a member that its first `poll` after `subscribe` lets join."""
+        wake = self._fetcher.wake
+        return ShareMember(self._options, RebalanceHooks(), self._cluster, wake, self._metrics)
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -170,7 +177,7 @@ class ShareConsumer(arguments.ClientBase):
             if self._fetcher.failures:
                 raise self._fetcher.failures.pop(0)
             self._member.poll()
-            self._fetcher.assign(self._member.partitions, self._member.member_id)
+            self._fetcher.assign(self._member.partitions, self._member.metadata.member_id)
             # As in Java, a poll that renews records fetches no new ones: renewed ones come first.
             is_renewing = bool(self._renewing)
             records = [] if is_renewing else self._take_renewed() or self._collect(deadline)

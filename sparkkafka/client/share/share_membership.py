@@ -7,27 +7,17 @@ ShareMembershipManager.)
 
 from __future__ import annotations
 
-import logging
 import time
-import weakref
-from collections.abc import Callable
 from typing import Any
 
-from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.consumer_group_membership import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
+    ConsumerGroupMember,
     ConsumerGroupMemberThread,
     Partitions,
 )
-from sparkkafka.client.metrics import FetchMetrics
-from sparkkafka.client.values import some_partitions
-from sparkkafka.config.client_settings import ShareConsumerOptions
 from sparkkafka.protocol.messages import ShareGroupHeartbeatRequest
-
-log = logging.getLogger(__name__)
-
 
 NEEDS_KAFKA = "share groups need brokers of Kafka 4.1 or later with the feature share.version=1"
 
@@ -79,68 +69,17 @@ class ShareMemberThread(ConsumerGroupMemberThread):
         )
 
 
-class ShareMember:
-    """The membership of a ShareConsumer. The first `poll` sends the first request."""
+class ShareMember(ConsumerGroupMember):
+    """The membership of a ShareConsumer."""
 
-    def __init__(
-        self,
-        options: ShareConsumerOptions,
-        cluster: Cluster,
-        wake: Callable[[], None],
-        metrics: FetchMetrics,
-    ) -> None:
-        """The membership shares the metadata of the consumer's `cluster`. `wake` is called from any
-        thread when `poll` has something to do."""
-        self._options = options
-        self._cluster = cluster
-        self._wake = wake
-        self._metrics = metrics
-        self._thread: ShareMemberThread | None = None
-        self._topics: frozenset[str] = frozenset()
-        self._joined_topics: frozenset[str] = frozenset()
-        self.partitions: Partitions = {}
-        """The assigned partitions, with the ids of their topics."""
+    thread_type = ShareMemberThread
 
     @property
-    def member_id(self) -> str:
-        return "" if self._thread is None else self._thread.member_id
+    def partitions(self) -> Partitions:
+        """The assigned partitions, with the ids of their topics."""
+        return self._owned
 
-    def subscribe(self, topics: frozenset[str]) -> None:
-        self._topics = topics
-
-    def poll(self) -> None:
-        """Join if due, and take over a new assignment. Waits for nothing; raises final errors."""
-        thread = self._thread
-        if thread is None:
-            thread = self._thread = ShareMemberThread(
-                self._options, self._cluster, self._wake, self._metrics
-            )
-            weakref.finalize(self, thread.stop_in_background).atexit = False
-            thread.start()
-        thread.max_poll_interval.restart()
-        with thread.lock:
-            is_lost, thread.is_lost = thread.is_lost, False
-            failure = None if is_lost else thread.take_failure()
-            is_in_group = thread.is_in_group
-        if is_lost:
-            self.partitions = {}
-        if failure is not None:
-            raise failure
-        if not is_in_group:
-            self._joined_topics = self._topics
-            thread.join(self._topics)
-        elif self._topics != self._joined_topics:
-            self._joined_topics = self._topics
-            thread.subscribe(self._topics)
-        target = thread.take_target()
-        if target is not None and target != self.partitions:
-            self.partitions = target
-            self._metrics.rebalanced()
-            log.info("group %s: reading %s", self._options.group_id, some_partitions(target))
-
-    def close(self, deadline: Deadline) -> None:
-        """Leave the group. Failures are logged."""
-        thread, self._thread = self._thread, None
-        self.partitions = {}
-        if thread is not None:
-            thread.stop(deadline, leave=True)
+    def _reconcile(self, target: Partitions, thread: ConsumerGroupMemberThread) -> None:
+        """Take over the new assignment, which heartbeats do not report."""
+        if target != self._owned:
+            self._take_over(target, None)

@@ -670,7 +670,7 @@ def test_ctrl_c_at_each_line_loses_no_record(fake: FakeCluster) -> None:
             while not fetcher.acquired:
                 assert time.monotonic() < end_s
                 consumer._member.poll()
-                fetcher.assign(consumer._member.partitions, consumer._member.member_id)
+                fetcher.assign(consumer._member.partitions, consumer._member.metadata.member_id)
                 fetcher.fetch(Deadline(100))
                 fetcher.receive(0.05)
             before = sys.gettrace()
