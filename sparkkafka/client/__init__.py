@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from sparkkafka.client.admin.admin import Admin
     from sparkkafka.client.admin.brokers import FeatureMetadata, FeatureUpdate
     from sparkkafka.client.admin.groups import ConsumerGroupDescription
-    from sparkkafka.client.admin.partitions import NewPartitions, PartitionReassignment
     from sparkkafka.client.admin.quotas import (
         ClientQuotaAlteration,
         ClientQuotaEntity,
@@ -28,7 +27,12 @@ if TYPE_CHECKING:
     )
     from sparkkafka.client.admin.share_groups import ShareGroupDescription, ShareGroupOffset
     from sparkkafka.client.admin.tokens import DelegationToken
-    from sparkkafka.client.admin.topics import NewTopic, TopicDescription
+    from sparkkafka.client.admin.topics import (
+        NewPartitions,
+        NewTopic,
+        PartitionReassignment,
+        TopicDescription,
+    )
     from sparkkafka.client.admin.transactions import TransactionDescription
     from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigEntry, ConfigResource
     from sparkkafka.client.cluster.metadata import PartitionInfo
@@ -109,13 +113,12 @@ _MODULES = {
     "admin.admin": "Admin",
     "admin.brokers": "FeatureMetadata FeatureUpdate",
     "admin.groups": "ConsumerGroupDescription",
-    "admin.partitions": "NewPartitions PartitionReassignment",
     "admin.quotas": "ClientQuotaAlteration ClientQuotaEntity ClientQuotaFilter "
     "ClientQuotaFilterComponent",
     "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
     "admin.share_groups": "ShareGroupDescription ShareGroupOffset",
     "admin.tokens": "DelegationToken",
-    "admin.topics": "NewTopic TopicDescription",
+    "admin.topics": "NewPartitions NewTopic PartitionReassignment TopicDescription",
     "admin.transactions": "TransactionDescription",
     "cluster.configs": "AlterConfigOp ConfigEntry ConfigResource",
     "cluster.offsets": "OffsetSpec",

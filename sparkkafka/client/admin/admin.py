@@ -12,7 +12,6 @@ from inspect import isfunction
 from sparkkafka.client.admin.acls import AclAdmin
 from sparkkafka.client.admin.brokers import ClusterAdmin
 from sparkkafka.client.admin.calls import AdminCalls
-from sparkkafka.client.admin.partitions import PartitionAdmin
 from sparkkafka.client.admin.quotas import QuotaAdmin
 from sparkkafka.client.admin.scram import ScramAdmin
 from sparkkafka.client.admin.share_groups import ShareGroupAdmin
@@ -27,7 +26,6 @@ from sparkkafka.client.values import Results, TopicPartition
 
 class Admin(
     TopicAdmin,
-    PartitionAdmin,
     ShareGroupAdmin,
     TransactionAdmin,
     AclAdmin,

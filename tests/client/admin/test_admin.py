@@ -9,8 +9,7 @@ import pytest
 
 from sparkkafka.client.admin import groups
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.partitions import NewPartitions
-from sparkkafka.client.admin.topics import NewTopic
+from sparkkafka.client.admin.topics import NewPartitions, NewTopic
 from sparkkafka.client.cluster.configs import AlterConfigOp, ConfigResource
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.cluster.request_driver import ApiHandler
