@@ -536,13 +536,16 @@ REFUSALS = [
 ]
 
 
-def overtake(fake: FakeCluster, code: ErrorCode, *, breaks: bool, recreated: bool) -> None:
-    """Batches 3 to 5 are on their way when the leader loses the producer's state: it refuses the
-    first and takes the others as a new producer's. The response to the second, or third, is
-    lost."""
+def overtake(
+    fake: FakeCluster, code: ErrorCode, *, breaks: bool, recreated: bool
+) -> threading.Event:
+    """Let the leader lose the producer's state once batches 3 to 5 are on their way, which the
+    event that is returned tells it: it refuses the first and takes the others as a new producer's.
+    The response to the second, or third, is lost."""
+    all_sent = threading.Event()
 
     def refuse(_: Any) -> Any:
-        time.sleep(0.3)
+        assert all_sent.wait(WAIT_S)
         if recreated:
             fake.recreate_topic("t")
         else:
@@ -552,6 +555,7 @@ def overtake(fake: FakeCluster, code: ErrorCode, *, breaks: bool, recreated: boo
     fake.fault(refuse, api="Produce", nth=1)
     if breaks:
         fake.fault(Drop.AFTER, api="Produce", nth=2)
+    return all_sent
 
 
 def send_three(producer: Producer) -> None:
@@ -559,11 +563,10 @@ def send_three(producer: Producer) -> None:
         producer.send("t", b"%d" % number, partition=0).result(WAIT_S)
 
 
-def send_three_more(producer: Producer) -> list[Any]:
-    handles = []
-    for number in range(3, 6):
-        handles.append(producer.send("t", b"%d" % number, partition=0))
-        time.sleep(0.03)
+def send_three_more(producer: Producer, all_sent: threading.Event) -> list[Any]:
+    handles = [producer.send("t", b"%d" % number, partition=0) for number in range(3, 6)]
+    wait_until(lambda: producer.metrics()["producer-metrics"]["requests-in-flight"] == 3)
+    all_sent.set()
     return handles
 
 
@@ -582,8 +585,10 @@ def test_refused_records_that_others_overtook_are_written(
     fake.create_topic("t")
     with Producer(settings(fake, linger_ms=0, batch_size=1)) as producer:
         send_three(producer)
-        overtake(fake, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, breaks=breaks, recreated=recreated)
-        handles = send_three_more(producer)
+        all_sent = overtake(
+            fake, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, breaks=breaks, recreated=recreated
+        )
+        handles = send_three_more(producer, all_sent)
         results = [handle.exception(WAIT_S) for handle in handles]
         producer.send("t", b"6", partition=0).result(WAIT_S)
     before = [] if recreated else numbers(3)
@@ -611,8 +616,8 @@ def test_records_without_a_sure_response_are_never_reported_as_written_by_mistak
     fake.create_topic("t")
     with Producer(settings(fake, linger_ms=0, batch_size=1)) as producer:
         send_three(producer)
-        overtake(fake, code, breaks=breaks, recreated=recreated)
-        handles = send_three_more(producer)
+        all_sent = overtake(fake, code, breaks=breaks, recreated=recreated)
+        handles = send_three_more(producer, all_sent)
         errors = [handle.exception(WAIT_S) for handle in handles]
         producer.send("t", b"6", partition=0).result(WAIT_S)
     written = log_values(fake, "t", 0)
@@ -636,7 +641,7 @@ def test_a_transaction_that_was_overtaken_fails(fake: FakeCluster, code: ErrorCo
         producer.init_transactions()
         producer.begin_transaction()
         send_three(producer)
-        overtake(fake, code, breaks=True, recreated=True)
-        send_three_more(producer)
+        all_sent = overtake(fake, code, breaks=True, recreated=True)
+        send_three_more(producer, all_sent)
         with pytest.raises(KafkaError):
             producer.commit_transaction()
