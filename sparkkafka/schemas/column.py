@@ -25,7 +25,7 @@ from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import vendor_framings
 from sparkkafka.schemas.arrays import as_type
-from sparkkafka.schemas.avro.fingerprint import fingerprint
+from sparkkafka.schemas.avro.schema import fingerprint
 from sparkkafka.schemas.confluent_framing import (
     CONTENT_ID,
     FINGERPRINT,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from sparkkafka.config import kinds
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
-from sparkkafka.schemas.avro.fingerprint import fingerprint
+from sparkkafka.schemas.avro.schema import fingerprint
 from sparkkafka.schemas.avro.schema import json_of as parse_avro_schema
 from sparkkafka.schemas.column import (
     EncodePlan,

@@ -17,7 +17,7 @@ from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas import vendor_framings
-from sparkkafka.schemas.avro.fingerprint import fingerprint
+from sparkkafka.schemas.avro.schema import fingerprint
 from sparkkafka.schemas.column import (
     ColumnDecoder,
     ColumnEncoder,

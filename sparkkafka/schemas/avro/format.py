@@ -5,11 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 
 from sparkkafka.config.kinds import AVRO
+from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro import types
 from sparkkafka.schemas.avro.decode import AvroDecoder
 from sparkkafka.schemas.avro.encode import AvroEncoder
 from sparkkafka.schemas.avro.resolve import DecoderCompiler, EncoderCompiler
-from sparkkafka.schemas.avro.schema import inline_tags, parse
+from sparkkafka.schemas.avro.schema import parse
 from sparkkafka.schemas.bounds import check_levels, schema_errors
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
 
@@ -60,3 +61,10 @@ def schema_of(source: pa.DataType, name: str) -> Schema:
     """Return the schema of a type, by the rules of Spark's SchemaConverters. `name`: the full name
     of the outermost record. Raises SchemaError for a type or name that Avro lacks."""
     return Schema(AVRO, types.schema_text(source, name))
+
+
+def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
+    """Return the tags in Confluent's property `confluent:tags`, by the fields' full names
+    (`namespace.Record.field`), also in records of the schema's references. Raises SchemaError."""
+    with schema_errors(_WHAT):
+        return avro.inline_tags(parse(schema))

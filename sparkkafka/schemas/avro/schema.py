@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import RECURSION_HINT, count_steps, cut
+from sparkkafka.schemas.bounds import RECURSION_HINT, count_steps, cut, schema_errors
 from sparkkafka.schemas.field_names import child_path, label
 from sparkkafka.schemas.values import Schema
 
@@ -77,6 +78,8 @@ class Field:
     node: Node
     default: Any = MISSING
     aliases: tuple[str, ...] = ()
+    tags: frozenset[str] = frozenset()
+    """In Confluent's property `confluent:tags`."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -85,9 +88,10 @@ class Node:
 
     `kind` is its name in the specification: "int", "record" …. `name` and `aliases` are the full
     names of a named type; `default_symbol` is an enum's default; `items` is the type of an array's
-    items, or of a map's values; `logical` the logical type, "" without one. `weight` counts the
-    node and all below it; `depth` is how many levels they have. `refusal` says why the type cannot
-    become a column. `recurs`: the node or one below it is a record that contains itself.
+    items, or of a map's values; `logical` the logical type, "" without one. `connect_name` and
+    `connect_parameters` are Kafka Connect's properties. `weight` counts the node and all below it;
+    `depth` is how many levels they have. `refusal` says why the type cannot become a column.
+    `recurs`: the node or one below it is a record that contains itself.
 
     A record inside itself is a node of its own, with a refusal and the same fields, so the tree
     below it has no end. All nodes of one such record share the list `skippers`, which keeps how the
@@ -109,6 +113,8 @@ class Node:
     depth: int = 1
     refusal: str = ""
     recurs: bool = False
+    connect_name: str = ""
+    connect_parameters: dict[str, Any] = field(default_factory=dict)
     skippers: list[Any] = field(default_factory=list)
 
     @property
@@ -310,17 +316,13 @@ class _Parser:
         if not isinstance(kind, str):
             raise _error(path, f"a type has no 'type': {_brief(value)}")
         if kind in PRIMITIVES:
-            return Node(kind, **_parse_logical(kind, value, 0, path))
-        if kind == ARRAY:
+            return Node(kind, **_parse_logical(kind, value, 0, path), **_connect(value))
+        if kind in (ARRAY, MAP):
+            key, step = ("items", "[]") if kind == ARRAY else ("values", "{}")
             items = self._parse_type(
-                _require(value, "items", path), namespace, f"{path}[]", depth + 1
+                _require(value, key, path), namespace, f"{path}{step}", depth + 1
             )
-            return Node(ARRAY, items=items, **_totals((items,)))
-        if kind == MAP:
-            items = self._parse_type(
-                _require(value, "values", path), namespace, f"{path}{{}}", depth + 1
-            )
-            return Node(MAP, items=items, **_totals((items,)))
+            return Node(kind, items=items, **_totals((items,)), **_connect(value))
         if kind not in (*NAMED, "error"):
             return self._find_named(kind, namespace, path)
         kind = RECORD if kind == "error" else kind
@@ -371,10 +373,12 @@ class _Parser:
             node = self._parse_type(_require(definition, "type", at), namespace, at, depth + 1)
             aliases_of_field = _require_strings(definition.get("aliases", []), "aliases", at)
             default = definition.get("default", MISSING)
-            fields.append(Field(field_name, node, default, aliases_of_field))
+            tags = definition.get("confluent:tags")
+            texts = filter(lambda tag: isinstance(tag, str), tags if isinstance(tags, list) else ())
+            fields.append(Field(field_name, node, default, aliases_of_field, frozenset(texts)))
         del self._open[name]
         totals = _totals(tuple(field.node for field in fields))
-        node = Node(RECORD, name, aliases, fields=tuple(fields), **totals)
+        node = Node(RECORD, name, aliases, fields=tuple(fields), **totals, **_connect(value))
         if recurring:
             count_steps(node.weight)  # it is compiled a second time, for the levels below the first
         for inner in recurring:  # frozen except here: these were made before the record's fields
@@ -391,14 +395,24 @@ def _parse_enum(name: str, aliases: tuple[str, ...], value: dict[str, Any], path
     default = value.get("default")
     if default is not None and default not in symbols:
         raise _error(path, f"enum {name}: its default {_brief(default)} is none of its symbols")
-    return Node(ENUM, name, aliases, symbols=symbols, default_symbol=default)
+    return Node(ENUM, name, aliases, symbols=symbols, default_symbol=default, **_connect(value))
 
 
 def _parse_fixed(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
     size = value.get("size")
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
         raise _error(path, f"fixed {name}: its size must be a number of bytes, not {_brief(size)}")
-    return Node(FIXED, name, aliases, size=size, **_parse_logical(FIXED, value, size, path))
+    logical = _parse_logical(FIXED, value, size, path)
+    return Node(FIXED, name, aliases, size=size, **logical, **_connect(value))
+
+
+def _connect(value: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of Node for Kafka Connect's properties."""
+    parameters = value.get("connect.parameters")
+    return {
+        "connect_name": str(value.get("connect.name") or ""),
+        "connect_parameters": parameters if isinstance(parameters, dict) else {},
+    }
 
 
 def _parse_logical(kind: str, value: dict[str, Any], size: int, path: str) -> dict[str, Any]:
@@ -486,47 +500,77 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# --- tags ---------------------------------------------------------------------------------------
+# --- tags and fingerprints ----------------------------------------------------------------------
 
 
-def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
-    """Return the tags in Confluent's property `confluent:tags`, by the fields' full names
-    (`namespace.Record.field`), of the schema's text and of those of its references."""
-    tags_by_path: dict[str, frozenset[str]] = {}
-    schemas = [schema]
-    seen: set[int] = set()
-    while schemas:
-        current = schemas.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        schemas += [reference for _, reference in current.references]
-        try:
-            nodes: list[tuple[Any, str]] = [(json_of(current.text), "")]
-        except (ValueError, RecursionError):  # `parse` reports what is wrong with it
-            continue
-        while nodes:
-            node, namespace = nodes.pop()
-            if isinstance(node, list):
-                nodes += [(branch, namespace) for branch in node]
-                continue
-            if not isinstance(node, dict):
-                continue
-            kind = node.get("type")
-            if kind in (ARRAY, MAP):
-                nodes.append((node.get("items", node.get("values")), namespace))
-            elif kind == RECORD:
-                own = node.get("namespace", namespace)
-                name = _qualified(str(node.get("name")), own if isinstance(own, str) else "")
-                fields = node.get("fields")
-                for field in fields if isinstance(fields, list) else ():
-                    if isinstance(field, dict):
-                        nodes.append((field.get("type"), name.rpartition(".")[0]))
-                        tags = field.get("confluent:tags")
-                        if isinstance(tags, list) and any(isinstance(tag, str) for tag in tags):
-                            tags_by_path[f"{name}.{field.get('name')}"] = frozenset(
-                                tag for tag in tags if isinstance(tag, str)
-                            )
-            elif isinstance(kind, dict | list):
-                nodes.append((kind, namespace))
-    return tags_by_path
+def inline_tags(root: Node) -> dict[str, frozenset[str]]:
+    """Return the tags of fields, by the fields' full names (`namespace.Record.field`)."""
+    tags: dict[str, frozenset[str]] = {}
+    nodes = [root]
+    seen: set[str] = set()
+    while nodes:
+        node = nodes.pop()
+        nodes += node.branches
+        if node.items is not None:
+            nodes.append(node.items)
+        if node.kind == RECORD and node.name not in seen:
+            seen.add(node.name)
+            nodes += [field.node for field in node.fields]
+            tags |= {f"{node.name}.{field.name}": field.tags for field in node.fields if field.tags}
+    return tags
+
+
+_EMPTY_CRC: Final = 0xC15D213AA4D7A795
+
+
+@lru_cache(256)
+def fingerprint(schema: Schema) -> int:
+    """Return the schema's 64-bit fingerprint: CRC-64-AVRO of its Parsing Canonical Form. Raises
+    SchemaError for a schema that is invalid, or whose types are in other schemas.
+
+    Source: Avro's specification, "Transforming into Parsing Canonical Form" and "Schema
+    Fingerprints"."""
+    with schema_errors("Avro schema"):
+        if schema.references:
+            raise SchemaError(
+                "the Avro schema refers to other schemas, and a fingerprint is of one whole schema"
+            )
+        form = _canonical(parse(schema), set())
+    value = _EMPTY_CRC
+    for byte in json.dumps(form, separators=(",", ":"), ensure_ascii=False).encode():
+        value = (value >> 8) ^ _crc_table()[(value ^ byte) & 0xFF]
+    return value
+
+
+def _canonical(node: Node, named: set[str]) -> Any:
+    """Return the canonical form of a type: full names, only the attributes that parsing needs, in
+    the order of the specification. `named`: the types that are written already."""
+    if node.kind == UNION:
+        return [_canonical(branch, named) for branch in node.branches]
+    if node.kind in (ARRAY, MAP):
+        key = "items" if node.kind == ARRAY else "values"
+        return {"type": node.kind, key: _canonical(node.item, named)}
+    if node.kind in PRIMITIVES or node.name in named:
+        return node.name or node.kind
+    named.add(node.name)
+    form: dict[str, Any] = {"name": node.name, "type": node.kind}
+    if node.kind == ENUM:
+        form["symbols"] = node.symbols
+    elif node.kind == FIXED:
+        form["size"] = node.size
+    else:
+        form["fields"] = [
+            {"name": field.name, "type": _canonical(field.node, named)} for field in node.fields
+        ]
+    return form
+
+
+@cache
+def _crc_table() -> tuple[int, ...]:
+    """Return the checksum's step for each byte."""
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (_EMPTY_CRC & -(value & 1))
+        table.append(value)
+    return tuple(table)

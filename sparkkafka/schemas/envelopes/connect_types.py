@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.errors import SchemaError
+from sparkkafka.schemas.avro.schema import RECORD, UNION, Node, parse
 from sparkkafka.schemas.field_names import label
 from sparkkafka.schemas.values import Schema
 
@@ -194,8 +195,7 @@ def type_of_connect_schema(schema: Any, level: int = 0) -> ConnectType:
 def type_of_schema(schema: Schema, arrow_type: pa.DataType) -> ConnectType:
     """Return the Connect type of a schema whose values are of `arrow_type`."""
     if schema.format == AVRO:
-        document = json.loads(schema.text)
-        return _of_avro(document, arrow_type, "", _named_types(document, "", {}))
+        return _of_avro(parse(schema), arrow_type)
     if schema.format == JSON:
         return _of_json_schema(json.loads(schema.text), arrow_type)
     return type_of_arrow(arrow_type)
@@ -246,74 +246,25 @@ def _with_children(node: ConnectType, children: Mapping[str, ConnectType]) -> Co
     return replace(node, children={**node.children, **children})
 
 
-def _named_types(node: Any, namespace: str, types: dict[str, Any]) -> dict[str, Any]:
-    """Return the named types of an Avro schema by full name."""
-    if isinstance(node, list):
-        for branch in node:
-            _named_types(branch, namespace, types)
-    elif isinstance(node, dict):
-        if isinstance(name := node.get("name"), str):
-            namespace = _namespace(node, namespace)
-            types[_full_name(name, namespace)] = node
-        for below in (node.get("type"), node.get("items"), node.get("values")):
-            _named_types(below, namespace, types)
-        for child in node.get("fields") or ():
-            _named_types(child.get("type"), namespace, types)
-    return types
-
-
-def _namespace(node: Mapping[str, Any], around: str) -> str:
-    """Return the namespace inside of a named type."""
-    name = node["name"]
-    if "." in name:
-        return str(name.rpartition(".")[0])
-    return str(node.get("namespace", around) or "")
-
-
-def _full_name(name: str, namespace: str) -> str:
-    return name if "." in name or not namespace else f"{namespace}.{name}"
-
-
-def _of_avro(
-    node: Any, arrow_type: pa.DataType, namespace: str, named: Mapping[str, Any]
-) -> ConnectType:
-    """Return the Connect type of a part of an Avro schema, whose values are of `arrow_type`.
-    `named` has the schema's named types."""
-    if isinstance(node, list):
-        branches = [branch for branch in node if branch != "null"]
+def _of_avro(node: Node, arrow_type: pa.DataType) -> ConnectType:
+    """Return the Connect type of a part of an Avro schema, whose values are of `arrow_type`."""
+    if node.kind == UNION:
+        branches = node.value_branches
         if len(branches) != 1:
             return type_of_arrow(arrow_type)
-        return _of_avro(branches[0], arrow_type, namespace, named)
-    if isinstance(node, str):
-        full_name = _full_name(node, namespace)
-        if full_name not in named:
-            return type_of_arrow(arrow_type)
-        node = named[full_name]
-        namespace = full_name.rpartition(".")[0]
-    if isinstance(node.get("type"), dict | list):
-        return _of_avro(node["type"], arrow_type, namespace, named)
-    if isinstance(node.get("name"), str):
-        namespace = _namespace(node, namespace)
-    parameters = node.get("connect.parameters")
+        return _of_avro(node.branches[branches[0]], arrow_type)
     connect_type = replace(
-        type_of_arrow(arrow_type),
-        name=str(node.get("connect.name") or ""),
-        parameters=parameters if isinstance(parameters, dict) else {},
+        type_of_arrow(arrow_type), name=node.connect_name, parameters=node.connect_parameters
     )
-    if connect_type.is_struct and node.get("type") == "record":
-        return _with_children(
-            connect_type,
-            {
-                child["name"]: _of_avro(
-                    child["type"], arrow_type.field(child["name"]).type, namespace, named
-                )
-                for child in node["fields"]
-            },
-        )
+    if connect_type.is_struct and node.kind == RECORD:
+        fields = {
+            field.name: _of_avro(field.node, arrow_type.field(field.name).type)
+            for field in node.fields
+        }
+        return _with_children(connect_type, fields)
     if connect_type.is_list or connect_type.is_map:
-        below = node.get("items" if connect_type.is_list else "values")
         item_type = arrow_type.value_type if connect_type.is_list else arrow_type.item_type
-        return _with_children(connect_type, {"": _of_avro(below, item_type, namespace, named)})
+        return _with_children(connect_type, {"": _of_avro(node.item, item_type)})
     return connect_type
 
 
