@@ -11,7 +11,7 @@ Brokers before 3.0 cannot describe and list transactions: UnsupportedVersionErro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeGuard
+from typing import Any, ClassVar, NamedTuple
 
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
@@ -28,14 +28,12 @@ from sparkkafka.client.cluster.request_driver import (
     call_all,
     call_each,
     call_once,
-    find_coordinator,
 )
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.transactions import (
     HINTS,
-    MAX_TIMEOUT_CONFIG,
     Transaction,
-    max_timeout_ms,
+    init_transactions,
     with_hint,
 )
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic
@@ -236,63 +234,34 @@ def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]
         retry.after(min(failures, key=lambda error: error.retriable))
 
 
-class _Fencing(ApiHandler[str, FencedProducer]):
-    """InitProducerId is about one id, so each goes in a request of its own."""
+def fence(
+    cluster: Cluster,
+    transactional_ids: Iterable[str],
+    timeout_ms: int,
+    deadline: Deadline,
+    hints: Mapping[int, str] = HINTS,
+) -> dict[str, Transaction | KafkaError]:
+    """Take transactional ids over by InitProducerId, which aborts their open transactions. Return
+    for each id its new transaction, which is still empty, or the error, with the hint for its code.
 
-    request_type = messages.InitProducerIdRequest
-    name_format = "transactional id {!r}"
-    acl = "WRITE on transactional id {}"
-
-    def __init__(self, timeout_ms: int) -> None:
-        self._timeout_ms = timeout_ms
-
-    def build(self, items: Sequence[str], version: int) -> messages.InitProducerIdRequest:
-        (transactional_id,) = items
-        return messages.InitProducerIdRequest(
-            transactional_id=transactional_id, transaction_timeout_ms=self._timeout_ms
-        )
-
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        value = FencedProducer(response.producer_id, response.producer_epoch)
-        return [(item, Outcome(0, value)) for item in items]
-
-
-def _fence(
-    cluster: Cluster, transactional_id: str, deadline: Deadline
-) -> Results[str, FencedProducer]:
-    """Fence the producer of one id. The request's transaction timeout also limits how long the
-    coordinator waits until replicas have stored the new epoch (KAFKA-16570), so it is that of
-    requests.
-
-    If the broker's maximum is below that, a second request has the maximum as the timeout.
+    The request's transaction timeout, `timeout_ms`, also limits how long the coordinator waits
+    until replicas have stored the new epoch (KAFKA-16570). If the brokers allow less, shorter ones
+    are tried, since not every user may see the brokers' limit.
     """
-    lookup = ToCoordinator(cluster, FOR_TRANSACTION)
-    what = "fencing producers"
-    timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
-    results = call_each(cluster, [transactional_id], _Fencing(timeout_ms), lookup, deadline, what)
-    if not _is_above_maximum(results.errors.get(transactional_id)):
-        return results
-    try:
-        node_id = find_coordinator(cluster, transactional_id, FOR_TRANSACTION, deadline)
-        allowed_ms = max_timeout_ms(cluster, node_id, deadline)
-    except KafkaError as error:
-        return Results({transactional_id: error})
-    if allowed_ms < timeout_ms:
-        results = call_each(
-            cluster, [transactional_id], _Fencing(allowed_ms), lookup, deadline, what
-        )
-    if not _is_above_maximum(refused := results.errors.get(transactional_id)):
-        return results
-    message = (
-        f"the broker's {MAX_TIMEOUT_CONFIG} is below {min(allowed_ms, timeout_ms)} ms, which "
-        "only users with DESCRIBE_CONFIGS on the cluster see: set a lower request.timeout.ms"
-    )
-    return Results({transactional_id: BrokerError(refused.code, refused.where, message)})
-
-
-def _is_above_maximum(error: KafkaError | None) -> TypeGuard[BrokerError]:
-    """Return whether a broker has refused the transaction timeout: it is above its maximum."""
-    return isinstance(error, BrokerError) and error.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    results: dict[str, Transaction | KafkaError] = {}
+    pending = list(transactional_ids)
+    while pending:
+        results |= init_transactions(cluster, pending, timeout_ms, deadline, hints=hints)
+        if timeout_ms <= 1_000:
+            break
+        pending = [
+            tid
+            for tid, result in results.items()
+            if isinstance(result, BrokerError)
+            and result.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        ]
+        timeout_ms //= 4
+    return results
 
 
 # --- partitions -------------------------------------------------------------------------------
@@ -487,11 +456,13 @@ class TransactionAdmin(AdminCalls):
     ) -> Results[str, FencedProducer]:
         """Fence the producers with these ids, and abort their open transactions. By
         transactional id."""
-        outcome: dict[str, Any] = {}
+        items = dict.fromkeys(arguments.checked_names(transactional_ids, "transactional_ids"))
         with self._call(timeout_s) as (cluster, deadline):
-            for transactional_id in dict.fromkeys(
-                arguments.checked_names(transactional_ids, "transactional_ids")
-            ):
-                results = _fence(cluster, transactional_id, deadline)
-                outcome |= results.errors | results.values_by_item
-            return Results(outcome)
+            timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)
+            fenced = fence(cluster, items, timeout_ms, deadline)
+            return Results(
+                {
+                    tid: FencedProducer(*result[1:]) if isinstance(result, Transaction) else result
+                    for tid, result in fenced.items()
+                }
+            )

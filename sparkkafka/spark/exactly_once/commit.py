@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from sparkkafka.client.admin.transactions import (
     describe_known_transactions,
+    fence,
     list_ongoing_transactions,
 )
 from sparkkafka.client.cluster.cluster import Cluster
@@ -33,7 +34,6 @@ from sparkkafka.client.producer.transactions import (
     Transaction,
     add_partitions_each,
     end_transactions,
-    init_transactions,
     with_hint,
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
@@ -225,7 +225,7 @@ def abort_batch(
 def _become_decider(cluster: Cluster, names: WriterNames) -> Transaction:
     """Take over the transactional id that decides for this prefix, which fences the driver that had
     it; return a transaction of it. Raises KafkaError."""
-    decider = fence(cluster, [names.decisions])[names.decisions]
+    decider = _fence(cluster, [names.decisions])[names.decisions]
     if isinstance(decider, KafkaError):
         raise decider
     return decider
@@ -482,32 +482,12 @@ def abort_job(
 # --- transactions of tasks ----------------------------------------------------------------------
 
 
-def fence(
+def _fence(
     cluster: Cluster, transactional_ids: Iterable[str]
 ) -> dict[str, Transaction | KafkaError]:
-    """Take transactional ids over by InitProducerId, which aborts their open transactions. Return
-    for each id its new transaction, which is still empty, or the error.
-
-    If the brokers allow less than a minute as transaction timeout, shorter ones are tried: no
-    option lowers this timeout, and not every user may see the brokers' limit.
-    """
-    timeout_ms = 60_000  # long enough: these transactions stay empty, or are ended immediately
-    results: dict[str, Transaction | KafkaError] = {}
-    pending = list(transactional_ids)
-    while pending:
-        results |= init_transactions(
-            cluster, pending, timeout_ms, cluster.deadline(), hints=TRANSACTION_HINTS
-        )
-        if timeout_ms <= 1_000:
-            break
-        pending = [
-            tid
-            for tid, result in results.items()
-            if isinstance(result, BrokerError)
-            and result.code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
-        ]
-        timeout_ms //= 4
-    return results
+    """Take transactional ids over, as `fence` does. The timeout is long enough, since the new
+    transactions stay empty or are ended immediately; no option lowers it."""
+    return fence(cluster, transactional_ids, 60_000, cluster.deadline(), TRANSACTION_HINTS)
 
 
 def _transaction(names: WriterNames, task: TaskTransaction) -> Transaction:
@@ -594,7 +574,7 @@ def _abort_other_attempts(
             log.info(
                 "aborting %d transactions that were left open: %s", len(open_ids), some(open_ids)
             )
-            fence(cluster, open_ids)
+            _fence(cluster, open_ids)
     except KafkaError as error:
         log.warning("transactions that were left open could not be aborted: %s", error)
 
@@ -644,7 +624,7 @@ def _abort_stopped_tasks(cluster: Cluster, names: WriterNames) -> int:
                 for tid in list_ongoing_transactions(cluster, cluster.deadline())
                 if names.is_of_run(tid)
             }
-            fence(cluster, open_ids)
+            _fence(cluster, open_ids)
             aborted |= open_ids
     except UnsupportedVersionError:
         log.info("brokers before Kafka 3.0 do not list open transactions")
@@ -694,7 +674,7 @@ def _abort_each(cluster: Cluster, transactions: Iterable[Transaction]) -> dict[s
     """
     failed = _errors_of(end_transactions(cluster, transactions, commit=False))
     fenced = [tid for tid, error in failed.items() if getattr(error, "code", None) in FENCED]
-    for tid, result in fence(cluster, fenced).items():
+    for tid, result in _fence(cluster, fenced).items():
         if isinstance(result, KafkaError):
             log.warning("the open transaction of %s could not be aborted: %s", tid, result)
     return failed
