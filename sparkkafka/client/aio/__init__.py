@@ -1,8 +1,9 @@
 """The client library for asyncio: `from sparkkafka.client.aio import AsyncConsumer, AsyncProducer`.
 
-Each class runs the class of the threads: the same methods, settings and errors, awaited. Begin with
-`worker.py`, the thread that runs blocking calls; `producer.py` needs it for few of its methods.
-docs/client-asyncio.md shows how to use them.
+Each class wraps the blocking class: it has the same methods, settings and errors, and its methods
+are coroutines. `worker.py` has the thread that runs the blocking calls. AsyncProducer sends records
+without it: there the Producer's own I/O thread does the work. docs/client-asyncio.md shows how to
+use the classes.
 """
 
 from sparkkafka.client.aio.admin import AsyncAdmin

@@ -11,24 +11,25 @@ from sparkkafka.client.metrics import Metrics
 
 
 class AsyncAdmin(AsyncClient[Admin]):
-    """`Admin` for asyncio: the same methods, awaited. Calls wait for each other.
+    """`Admin` for asyncio: the same methods, awaited. They run one after another.
 
         async with AsyncAdmin({"bootstrap.servers": "broker:9092"}) as admin:
             results = await admin.create_topics([NewTopic("orders", partitions=6)])
             results.all()
 
-    A cancelled call that has begun ends in the background: it may still change the cluster.
+    If a task is cancelled, a call that it has begun ends in the background and may still change
+    the cluster.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(Admin(config))
 
     def metrics(self) -> Metrics:
-        """As `Admin.metrics`."""
+        """Return metrics under Kafka's names, without a request (see `Admin.metrics`)."""
         return self._client.metrics()
 
     async def close(self) -> None:
-        """As `Admin.close`."""
+        """Close the connections, after the calls that tasks made before."""
         await self._end(self._client.close)
 
     create_topics = awaited(Admin.create_topics)

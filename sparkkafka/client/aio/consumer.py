@@ -1,4 +1,4 @@
-"""The consumers for asyncio: a thread polls, the loop gets the records."""
+"""The consumers for asyncio: a thread polls, and passes the records to the event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from sparkkafka.client.aio.worker import AsyncClient, SyncClient, Worker, awaited
+from sparkkafka.client.aio.worker import YIELD_AFTER_S, AsyncClient, SyncClient, Worker, awaited
 from sparkkafka.client.consumer.consumer import CLOSE_TIMEOUT_S, Consumer, SingleThreadGuard
 from sparkkafka.client.consumer.record import Record, Records
 from sparkkafka.client.deadline import Deadline, seconds_of
@@ -24,14 +24,12 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 FAST_RECORDS, FAST_S = 8192, 0.1
-"""If an iteration takes less time than this for the records of a poll, the next poll may return as
-many: a thread's turn costs as much as some hundred records. A slow one gets max.poll.records, so
-that it polls within max.poll.interval.ms."""
-SLICE_RECORDS, TURN_S = 64, 0.002
-"""An iteration looks at the time after as many records, and gives other tasks their turn after as
-much time."""
-SLICE_S = 1.0
-"""The longest poll of the thread: after it, it notices that its loop is closed."""
+"""If `async for` consumes the records of a poll in less than FAST_S, the next poll returns up to
+FAST_RECORDS, since a call in the thread costs as much as some hundred records. A slower loop gets
+max.poll.records, so that it polls again within max.poll.interval.ms."""
+SLICE_RECORDS = 64  # `async for` checks after as many whether it must yield to other tasks
+MAX_STEP_S = 1.0
+"""The thread polls for at most this time without a break, so that it can see a closed loop."""
 UNLIMITED_S = 1e8
 
 
@@ -47,10 +45,10 @@ C = TypeVar("C", bound=_PollingClient)
 
 
 class _AsyncPollingClient(AsyncClient[C]):
-    """What both consumers have."""
+    """Base of both consumers: polls that other calls can interrupt."""
 
     def __init__(self, client: C, undo_poll: Callable[[], None]) -> None:
-        """`undo_poll` lets the next poll return the records of the last one."""
+        """`undo_poll` makes the next poll return the records of the last one again."""
         super().__init__(client)
         client._guard.what = type(self).__name__
         self._undo_poll = undo_poll
@@ -62,7 +60,8 @@ class _AsyncPollingClient(AsyncClient[C]):
         timeout_s: float,
         prepare: Callable[[], object] | None = None,
     ) -> T:
-        """Return what `poll(timeout_s)` returns, in steps between which other calls run."""
+        """Call `poll` in steps until it returns records or `timeout_s` is over. Other tasks' calls
+        run between the steps. `prepare` is called on the loop before each step."""
         deadline = Deadline(seconds_of(timeout_s) * 1000)
         while True:
             found = await self._worker.run(
@@ -77,8 +76,8 @@ class _AsyncPollingClient(AsyncClient[C]):
     def _poll_step(self, poll: Callable[[float], T], deadline: Deadline) -> T | None:
         """Poll in the worker's thread; return None if another call interrupted it. Raises
         WakeupError after `wakeup`."""
-        # After an interrupt once without a wait: polls get on, however often they are interrupted.
-        for wait_s in (min(SLICE_S, deadline.remaining_s()), 0.0):
+        # After an interrupt, poll again without waiting: else frequent calls could starve the poll.
+        for wait_s in (min(MAX_STEP_S, deadline.remaining_s()), 0.0):
             try:
                 return poll(wait_s)
             except WakeupError:
@@ -88,33 +87,34 @@ class _AsyncPollingClient(AsyncClient[C]):
         return None
 
     def wakeup(self) -> None:
-        """Let the `poll` that waits now, else the next one, raise WakeupError."""
+        """Make the waiting `poll`, or else the next one, raise WakeupError."""
         self._has_wakeup = True
         self._client.wakeup()
 
     def metrics(self) -> Metrics:
-        """As `Consumer.metrics`."""
+        """Return metrics under Kafka's names, without a request (see `Consumer.metrics`)."""
         return self._client.metrics()
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """As `Consumer.close`, also if the task is cancelled meanwhile."""
+        """Leave the group and close the connections, within `timeout_s` (see `Consumer.close` and
+        `ShareConsumer.close`). If the task is cancelled, closing continues in the background."""
         await self._end(partial(self._client.close, timeout_s), seconds_of(timeout_s))  # type: ignore[attr-defined]
 
 
 def _discarding_fetched(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """As `awaited`, of a method that changes what is read next: first the records that an iteration
-    has not returned go back, to be fetched again."""
+    """Make the coroutine method as `awaited` does, for a method that changes which records are read
+    next: it first rewinds to the first record that `async for` has not returned."""
     call = awaited(method)
 
     @wraps(method)
-    async def after_return(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        await self._return_rest()
+    async def rewind_and_call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._rewind_unread()
         return await call(self, *args, **kwargs)
 
-    after_return.__qualname__ = call.__qualname__
-    return after_return
+    rewind_and_call.__qualname__ = call.__qualname__
+    return rewind_and_call
 
 
 class AsyncConsumer(_AsyncPollingClient[Consumer]):
@@ -127,85 +127,88 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                 await consumer.commit()
 
     Tasks of one loop may share it. Callbacks may be functions or coroutine functions, and run on
-    the loop. While `async for record in consumer` goes on, a record counts as read once the loop
-    has got it: `commit()` and automatic commits exclude fetched records that it has not.
+    the loop. In `async for record in consumer`, `commit()` and automatic commits include the
+    records that the loop has returned, and exclude those that were fetched with them.
 
-    Leaving `async with` with an exception (also a cancelled task) commits nothing, as `Consumer`.
+    If an exception leaves `async with` (CancelledError is one), nothing is committed, as with
+    `Consumer`.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        """`config` has the settings of `Consumer`, by Kafka's names. Raises OptionError."""
         client = Consumer(config)
         super().__init__(client, client._loop.restore_positions)
-        self._records = Records()  # of the iteration; those up to `_last` are returned
+        self._records = Records()  # of the last poll by `async for`, which returned up to `_last`
         self._iterator: Iterator[Record] = iter(())
-        self._slice: Iterator[Record] = iter(())  # the next ones of them
-        self._turn_s = 0.0
+        self._slice: Iterator[Record] = iter(())  # the next SLICE_RECORDS of the iterator
+        self._yielded_s = 0.0
         self._last: Record | None = None
         self._polled_s = 0.0
-        self._next_poll = asyncio.Lock()
+        self._poll_lock = asyncio.Lock()
 
     # --- reading ----------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
-        """Iterate over all records, without end. Another iteration continues after a `break`."""
+        """Iterate over the records, without end. After a `break` the next `async for` continues."""
         return self
 
     async def __anext__(self) -> Record:
-        # An async generator costs about the same, a class with `__await__` twice as much.
+        """Return the next record, and poll if none is left."""
+        # An async generator would be about as fast, a class with `__await__` half as fast.
         for record in self._slice:
             self._last = record
             return record
         return await self._next_slice()
 
     async def _next_slice(self) -> Record:
-        """Return the next record after those of a slice: let other tasks run, and poll if it was
-        the last slice."""
+        """Return the next record after the end of a slice. Yields to other tasks if it is time, and
+        polls if there is no other slice."""
         while True:
-            if time.monotonic() - self._turn_s >= TURN_S:
+            if time.monotonic() - self._yielded_s >= YIELD_AFTER_S:
                 await asyncio.sleep(0)
-                self._turn_s = time.monotonic()
+                self._yielded_s = time.monotonic()
             self._slice = islice(self._iterator, SLICE_RECORDS)
             for record in self._slice:
                 self._last = record
                 return record
-            async with self._next_poll:
-                if not self._rest:  # else another task has polled
+            async with self._poll_lock:
+                if not self._unread:  # otherwise another task has polled
                     is_fast = time.monotonic() - self._polled_s < FAST_S
-                    self._take_rest()
+                    self._take_unread()
                     poll = partial(self._poll_many, FAST_RECORDS if is_fast else 0)
                     self._records = await self._poll(poll, UNLIMITED_S)
                     self._iterator = iter(self._records)
-                    self._polled_s = self._turn_s = time.monotonic()
+                    self._polled_s = self._yielded_s = time.monotonic()
 
     def _poll_many(self, max_records: int, timeout_s: float) -> Records:
-        """As `Consumer.poll`, with up to `max_records` if that is more."""
+        """Poll for max.poll.records, or for `max_records` if that is more, in the thread."""
         with self._client._guard:
             return self._client._loop.poll_records(timeout_s, max_records)
 
     @property
-    def _rest(self) -> Records:
-        """The records that the iteration has not returned yet."""
+    def _unread(self) -> Records:
+        """The polled records that `async for` has not returned yet."""
         return self._records.after(self._last) if self._records else self._records
 
-    def _take_rest(self) -> Records:
-        """Take the rest; the iteration polls next."""
-        rest = self._rest
+    def _take_unread(self) -> Records:
+        """Take the unread records from the iteration, which polls next."""
+        unread = self._unread
         self._records, self._last = Records(), None
         self._iterator = self._slice = iter(())
-        return rest
+        return unread
 
-    async def _return_rest(self) -> None:
-        """Let the next poll return the rest."""
-        if self._rest:
-            back = self._worker.run(self._seek_back, prepare=self._mark_rest_unread)
-            await asyncio.shield(back)  # even if it is cancelled before its turn
+    async def _rewind_unread(self) -> None:
+        """Make the next poll return the unread records again."""
+        if self._unread:
+            rewinding = self._worker.run(self._seek_to_unread, prepare=self._prepare_rewind)
+            await asyncio.shield(rewinding)  # runs even if the task is cancelled while it waits
 
-    def _mark_rest_unread(self) -> None:
-        self._note_unread()
-        self._take_rest()
+    def _prepare_rewind(self) -> None:
+        self._exclude_unread()
+        self._take_unread()
 
-    def _seek_back(self) -> None:
-        """Let the next poll return what is unread, in the worker's thread."""
+    def _seek_to_unread(self) -> None:
+        """Seek to the first unread offset of each partition. Runs in the worker's thread."""
         subscription = self._client._subscription
         offsets, subscription.unread = subscription.unread, {}
         for tp, offset in offsets.items():
@@ -213,44 +216,46 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
                 subscription.state(tp).seek(offset)
 
     async def _run(self, call: Callable[[], T], worker: Worker | None = None) -> T:
-        return await (worker or self._worker).run(call, prepare=self._note_unread)
+        return await (worker or self._worker).run(call, prepare=self._exclude_unread)
 
-    def _note_unread(self) -> None:
-        """Let commits exclude the rest. The thread runs no call now."""
-        self._client._subscription.unread = self._rest.first_offsets
+    def _exclude_unread(self) -> None:
+        """Exclude the unread records from commits. Runs on the loop, while the thread is idle."""
+        self._client._subscription.unread = self._unread.first_offsets
 
     async def poll(self, timeout_s: float) -> Records:
-        """As `Consumer.poll`. If it is cancelled, the next poll returns its records."""
-        rest, client = self._rest, self._client
-        if rest and len(rest) <= client._options.max_poll_records and not client._is_closing:
-            return self._take_rest()
-        return await self._poll_behind_rest(self._client.poll, timeout_s)
+        """Return up to max.poll.records, as soon as there are some or `timeout_s` is over (see
+        `Consumer.poll`). If it is cancelled, the next poll returns its records."""
+        unread, client = self._unread, self._client
+        if unread and len(unread) <= client._options.max_poll_records and not client._is_closing:
+            return self._take_unread()
+        return await self._rewind_and_poll(self._client.poll, timeout_s)
 
-    async def _poll_behind_rest(self, poll: Callable[[float], T], timeout_s: float) -> T:
-        """Let the rest go back in the same turn as the poll: another task may iterate meanwhile."""
+    async def _rewind_and_poll(self, poll: Callable[[float], T], timeout_s: float) -> T:
+        """Rewind and poll in one call of the thread, since another task may iterate between two."""
 
         def run(wait_s: float) -> T:
-            self._seek_back()
+            self._seek_to_unread()
             return poll(wait_s)
 
-        return await self._poll(run, timeout_s, self._mark_rest_unread)
+        return await self._poll(run, timeout_s, self._prepare_rewind)
 
     async def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
-        """As `Consumer.poll_arrow`. If it is cancelled, the next poll returns its records."""
+        """Return all fetched records, at most `max_records`, as an Arrow table (see
+        `Consumer.poll_arrow`). If it is cancelled, the next poll returns its records."""
         poll = partial(self._client.poll_arrow, max_records=max_records)
-        return await self._poll_behind_rest(poll, timeout_s)
+        return await self._rewind_and_poll(poll, timeout_s)
 
     async def batches(self) -> AsyncIterator[Records]:
-        """Iterate over the records of one poll after the other, without end."""
+        """Iterate over polls, without end: each item has the records of one poll."""
         while True:
             yield await self.poll(UNLIMITED_S)
 
     async def arrow_batches(self, max_records: int | None = None) -> AsyncIterator[pa.Table]:
-        """As `batches`, but as the Arrow tables of `poll_arrow`."""
+        """Iterate over polls, without end: each item is the Arrow table of one `poll_arrow`."""
         while True:
             yield await self.poll_arrow(UNLIMITED_S, max_records)
 
-    # --- what to read, and from where -------------------------------------------------------------
+    # --- subscription, positions ------------------------------------------------------------------
 
     assign = _discarding_fetched(Consumer.assign)
     assignment = awaited(Consumer.assignment)
@@ -294,18 +299,20 @@ class AsyncShareConsumer(_AsyncPollingClient[ShareConsumer]):
         super().__init__(client, client._release_polled)
 
     async def poll(self, timeout_s: float) -> list[ShareRecord]:
-        """As `ShareConsumer.poll`. If it is cancelled, its records are released: the group hands
-        them out again."""
+        """Return the records that the group delivers to this member, within `timeout_s` (see
+        `ShareConsumer.poll`). If it is cancelled, its records are released: the group delivers them
+        again."""
         return await self._poll(self._client.poll, timeout_s)
 
     async def batches(self) -> AsyncIterator[list[ShareRecord]]:
-        """Iterate over the records of one poll after the other, without end."""
+        """Iterate over polls, without end: each item has the records of one poll."""
         while True:
             yield await self.poll(UNLIMITED_S)
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """As `ShareConsumer.acquisition_lock_timeout_ms`."""
+        """How long this member acquires records for, by the last response; None before the first
+        one. It is share.record.lock.duration.ms of the group."""
         return self._client.acquisition_lock_timeout_ms
 
     subscribe = awaited(ShareConsumer.subscribe)

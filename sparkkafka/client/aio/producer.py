@@ -1,8 +1,8 @@
 """The Producer for asyncio: `send` returns when the record is written, and many tasks may send.
 
-A record takes the path of `Producer.send`. If something waits for it, its asyncio future is among
-the `waiters` of its `TopicRecords`: the I/O thread passes each batch's outcome to the loop, which
-wakes up once for all.
+A record takes the path of `Producer.send`. If a task awaits it, its asyncio future is in the
+`waiters` of its `TopicRecords`. The I/O thread passes the outcome of each batch to the loop, which
+wakes up once for all batches that completed meanwhile.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from sparkkafka.client.producer.topic_records import AppendedRecords, ArrowStrea
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 
-DRAINS_PER_TURN = 256  # less than a millisecond; the I/O thread may take some more
-BATCHES_PER_TURN = 16  # wake the I/O thread before the turn ends
-OUTCOMES_PER_ITEM = 1024  # of one batch, which may have more; about a millisecond
+DRAINS_PER_YIELD = 256  # calls of `drain` until it yields to other tasks, in less than 1 ms
+URGENT_BATCHES = 16  # once as many are buffered, a send wakes the I/O thread immediately
+OUTCOMES_PER_ITEM = 1024  # the loop handles the outcomes of a large batch in parts of about 1 ms
 
 Bytes = bytes | bytearray | memoryview | str | None
 
 
 @dataclass(frozen=True)
 class _Callback:
-    """What an asyncio future calls, with its delivery, which asyncio's `as_completed` looks up.
-    Two of the same function and delivery are equal, for `remove_done_callback`."""
+    """A done callback for the asyncio future that passes the AsyncDelivery to the user's function.
+    asyncio's `as_completed` looks up this object. Two callbacks with the same function and delivery
+    are equal, for `remove_done_callback`."""
 
     function: Callable[[Any], object]
     delivery: AsyncDelivery
@@ -49,10 +50,10 @@ class _Callback:
 
 
 class AsyncDelivery:
-    """A record that was sent: `await` it. Made by `AsyncProducer.send_nowait`.
+    """The future of a record, from `AsyncProducer.send_nowait`: `await` it for the metadata.
 
-    It has the methods of an asyncio future, and asyncio's functions take it as one (`gather`,
-    `wait`, `shield`). The loop has work with it only if something waits for it.
+    It has the methods of an asyncio future, and asyncio's functions accept it (`gather`, `wait`,
+    `shield`). It costs the loop no time unless a task awaits it.
     """
 
     __slots__ = ("_future", "_index", "_records")
@@ -71,40 +72,41 @@ class AsyncDelivery:
         return self.waiter().__await__()
 
     def waiter(self) -> asyncio.Future[RecordMetadata]:
-        """Return the asyncio future that gets the outcome."""
+        """Return the asyncio future of the record, which is created at the first call."""
         future, records = self._future, self._records
         if future is None:
             future = self._future = records.notifier.loop.create_future()
             records.waiters[self._index] = future
-        # The count first, which is cheap: of records that the I/O thread has not taken.
+        # -1, the cheap check: the I/O thread has not drained these records yet.
         if records.pending_count >= 0 and not future.done() and records.is_done(self._index):
             _set_outcome(records, self._index, future)
         return future
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of its producer."""
+        """Return the producer's event loop."""
         loop: asyncio.AbstractEventLoop = self._records.notifier.loop
         return loop
 
     def done(self) -> bool:
-        """Whether the record is written or has failed, or this was cancelled."""
+        """Return whether the record is written, has failed, or the future was cancelled."""
         return self._records.is_done(self._index) or self.cancelled()
 
     def result(self) -> RecordMetadata:
-        """Where the record was written. Raises its error; asyncio.InvalidStateError if it is
-        pending, CancelledError if this was cancelled."""
+        """Return the record's metadata. Raises its error; asyncio.InvalidStateError while it is
+        pending; CancelledError if the future was cancelled."""
         return self.waiter().result()
 
     def exception(self) -> BaseException | None:
-        """The record's error, None if it is written. Raises as `result` otherwise."""
+        """Return the record's error, or None if it is written. Raises InvalidStateError and
+        CancelledError as `result`."""
         return self.waiter().exception()
 
     def cancel(self, msg: Any = None) -> bool:
-        """Wait for the outcome no longer; the record is still sent. False if it is done."""
+        """Cancel the future; the record is still sent. Returns False if the future is done."""
         return self.waiter().cancel(msg)
 
     def cancelled(self) -> bool:
-        """Whether `cancel` came before the outcome."""
+        """Return whether `cancel` was called before the outcome was known."""
         return self._future is not None and self._future.cancelled()
 
     def add_done_callback(
@@ -113,14 +115,14 @@ class AsyncDelivery:
         *,
         context: contextvars.Context | None = None,
     ) -> None:
-        """Call `callback` on the loop with this delivery once it is done."""
+        """Call `callback(delivery)` on the loop once the future is done."""
         self.waiter().add_done_callback(_Callback(callback, self), context=context)
 
     def remove_done_callback(self, callback: Callable[[AsyncDelivery], object]) -> int:
         """Undo `add_done_callback`; return how many callbacks were removed."""
         return self.waiter().remove_done_callback(_Callback(callback, self))
 
-    # asyncio.gather asks a cancelled future for these.
+    # asyncio.gather reads these of a cancelled future.
 
     def _make_cancelled_error(self) -> asyncio.CancelledError:
         return self.waiter()._make_cancelled_error()  # type: ignore[attr-defined, no-any-return]
@@ -133,9 +135,9 @@ class AsyncDelivery:
 def _set_outcome(
     records: RecordFutures, index: int, future: asyncio.Future[RecordMetadata]
 ) -> None:
-    """Give a record's outcome to the future that waits for it."""
+    """Set a record's metadata or error on its asyncio future."""
     records.waiters.pop(index, None)
-    if future.done():  # cancelled: the user has not seen an error
+    if future.done():  # cancelled; `flush` still raises the record's error
         return
     error = records.error_of(index)
     if error is None:
@@ -145,19 +147,20 @@ def _set_outcome(
 
 
 class _LoopProducer(Producer):
-    """A Producer whose `send` returns an AsyncDelivery, and never waits on a loop."""
+    """A Producer whose `send` returns an AsyncDelivery, and never blocks the event loop."""
 
     _handle = AsyncDelivery
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        if isinstance(config, Mapping):  # else an error
-            # `_wake` lets records come together. A task that waits for one sends no more of them.
+        """Sets linger.ms=0 unless `config` has another value."""
+        if isinstance(config, Mapping):  # otherwise Producer raises an error
+            # `_wake` batches the records of all tasks. A task that awaits its record sends no more.
             config = {"linger.ms": 0, **config}
         super().__init__(config)
         self.missing_bytes = 0
         """The size of the last record for which there was no memory."""
-        self._turn_bytes = min(BATCHES_PER_TURN * self._buffer.wake_bytes, self._buffer.full_bytes)
-        self._wakes_soon = False
+        self._urgent_bytes = min(URGENT_BATCHES * self._buffer.wake_bytes, self._buffer.full_bytes)
+        self._has_scheduled_wake = False
 
     def bind(
         self,
@@ -165,29 +168,32 @@ class _LoopProducer(Producer):
         on_outcome: Callable[[RecordFutures, Indexes], None],
         on_freed: Callable[[], None],
     ) -> None:
-        """Report outcomes, and memory that is freed, of a producer of this loop."""
+        """Bind to a loop. The I/O thread calls `on_outcome` for completed records, and `on_freed`
+        when memory is free again."""
         self._notifier.loop = loop
         self._notifier.on_outcome = on_outcome
         self._buffer.on_freed = on_freed
 
     def _wake(self, records: AppendedRecords) -> None:
-        """As Producer's, but at the end of the loop's turn: while the I/O thread runs, the turn
-        waits for the interpreter's lock. Earlier if a turn sends many batches."""
-        if records.size_bytes >= self._turn_bytes:
+        """Wake the I/O thread in the loop's next iteration, once for the records of all tasks: the
+        loop waits for the interpreter's lock while that thread runs. If many batches are buffered,
+        wake it immediately."""
+        if records.size_bytes >= self._urgent_bytes:
             self._buffer.wake()
-        elif not self._wakes_soon:
+        elif not self._has_scheduled_wake:
             loop: asyncio.AbstractEventLoop = self._notifier.loop
             if asyncio._get_running_loop() is loop:
-                self._wakes_soon = True
-                loop.call_soon(self._end_of_turn)
+                self._has_scheduled_wake = True
+                loop.call_soon(self._wake_scheduled)
             else:
                 self._buffer.wake()
 
-    def _end_of_turn(self) -> None:
-        self._wakes_soon = False
+    def _wake_scheduled(self) -> None:
+        self._has_scheduled_wake = False
         self._buffer.wake()
 
     def _wait_for_memory(self, size_bytes: int) -> None:
+        """Raise KafkaTimeoutError on a loop if the memory is full; wait for memory in a thread."""
         if asyncio._get_running_loop() is None:  # send_table, in the worker's thread
             super()._wait_for_memory(size_bytes)
             return
@@ -202,29 +208,31 @@ class _LoopProducer(Producer):
 
 class AsyncProducer(AsyncClient[_LoopProducer]):
     """`Producer` for asyncio: the same settings, arguments and errors, but linger.ms=0 by default.
-    Any number of tasks may use it; each send takes its turn in the order of the calls.
+    Any number of tasks may use it. Their records are sent in the order of the calls.
 
         async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
             metadata = await producer.send("orders", b"…", key=b"17")
 
-    Under `async with`: leaving without an exception calls `close()`; with one (also a cancelled
-    task), records not sent within a second fail, and the log says how many.
+    Leaving `async with` without an exception calls `close()`. If an exception leaves it
+    (CancelledError is one), records that are not sent within a second fail, and a warning in the
+    log says how many.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        """`config` has the settings of `Producer`, by Kafka's names. Raises OptionError."""
         super().__init__(_LoopProducer(config))
         self._closer = Worker(type(self).__name__)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outcomes: LoopQueue[tuple[RecordFutures, Indexes] | asyncio.Future[None]]
         self._freed = asyncio.Event()
-        self._memory_turn = asyncio.Lock()
+        self._memory_lock = asyncio.Lock()
         self._buffer = self._client._buffer
         self._half_bytes = self._buffer.limit_bytes // 2
         self._drain_bytes = self._buffer.limit_bytes * 3 // 4
         self._drain_count = 0
 
     def _bind(self) -> None:
-        """Bind to the loop of the first call. Raises KafkaError on another one."""
+        """Bind to the running loop at the first call. Raises KafkaError on another loop."""
         loop = self._worker.bind()
         if self._loop is None:
             self._outcomes = LoopQueue(loop, _handle_outcome)
@@ -251,28 +259,28 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send a record, and return where it was written once brokers have acknowledged it.
+        """Send a record, and return its metadata once the broker has acknowledged it.
 
-        Arguments as of `Producer.send`. While buffer.memory is full it waits, at most max.block.ms,
-        without blocking the loop. Raises the errors of `Producer.send` and of `Delivery.result`.
+        `Producer.send` documents the arguments. While buffer.memory is full, this waits for at most
+        max.block.ms without blocking the loop. Raises the errors of `Producer.send` and of
+        `Delivery.result`.
 
-        Cancelled while it waits for memory, nothing is sent. Cancelled later, the record stays
-        queued and is written once: only its outcome is not reported here (`flush` raises its error
-        if it fails).
+        If it is cancelled while it waits for memory, nothing is sent. If it is cancelled later, the
+        record stays queued and is written once. If it fails then, `flush` raises its error.
         """
         if asyncio._get_running_loop() is not self._loop:
             self._bind()
-        if not self._memory_turn.locked():
+        if not self._memory_lock.locked():
             try:
                 delivery: AsyncDelivery = self._client.send(  # type: ignore[assignment]
                     topic, value, key, headers, partition, timestamp_ms
                 )
-            except KafkaTimeoutError:  # no memory
+            except KafkaTimeoutError:  # buffer.memory is full
                 pass
             else:
                 return await delivery.waiter()
         send = partial(self.send_nowait, topic, value, key, headers, partition, timestamp_ms)
-        delivery = await self._once_free(send)
+        delivery = await self._call_with_memory(send)
         return await delivery.waiter()
 
     def send_nowait(
@@ -284,45 +292,47 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> AsyncDelivery:
-        """Queue a record, and return a future of where it is written. Never waits.
+        """Queue a record, and return the future of its metadata. Never waits.
 
-        Arguments and errors as of `Producer.send`; KafkaTimeoutError immediately, with nothing
-        queued, while buffer.memory is full: `await drain()` between calls prevents that. To cancel
-        the future does not stop the record.
+        `Producer.send` documents the arguments and errors. While buffer.memory is full, this raises
+        KafkaTimeoutError immediately and queues nothing: `await drain()` between calls prevents
+        that. A cancelled future does not stop its record.
         """
-        # Only `await` needs the loop: to look which one runs costs as much as half a send.
+        # Only `await` needs the loop. To look up the running loop takes half as long as a send.
         if self._loop is None:
             self._bind()
         found: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
         return found  # type: ignore[no-any-return]
 
     async def drain(self) -> None:
-        """If less than a quarter of buffer.memory is free, wait until half is, at most
-        max.block.ms; also gives other tasks turns. For loops of `send_nowait`.
+        """Wait while buffer.memory is nearly full: call it in a loop of `send_nowait`.
 
-        Raises KafkaTimeoutError, and KafkaError after close.
+        If less than a quarter of the memory is free, it waits until half is, for at most
+        max.block.ms. It also yields to other tasks. Raises KafkaTimeoutError after max.block.ms,
+        and KafkaError after close.
         """
         buffer = self._buffer
         if buffer.used_bytes + buffer.io_bytes > self._drain_bytes or self._client._closed:
             self._bind()
-            await self._once_free(partial(self._check_memory, self._half_bytes))
+            await self._call_with_memory(partial(self._check_memory, self._half_bytes))
         self._drain_count += 1
-        if self._drain_count >= DRAINS_PER_TURN:
+        if self._drain_count >= DRAINS_PER_YIELD:
             self._drain_count = 0
             await asyncio.sleep(0)
 
     def _check_memory(self, size_bytes: int) -> None:
-        """Raises KafkaTimeoutError if `size_bytes` exceed the free memory."""
+        """Raise KafkaTimeoutError if less than `size_bytes` of buffer.memory are free."""
         with self._client._lock:
             self._client._wait_for_memory(size_bytes)
 
-    async def _once_free(self, action: Callable[[], Any]) -> Any:
-        """Return what `action` returns once there is memory for it, and it does not raise
-        KafkaTimeoutError; callers take turns. Raises KafkaTimeoutError after max.block.ms."""
+    async def _call_with_memory(self, action: Callable[[], Any]) -> Any:
+        """Call `action` again each time memory was freed, until it raises no KafkaTimeoutError, and
+        return its result. Only one caller at a time tries. Raises KafkaTimeoutError after
+        max.block.ms."""
         buffer = self._buffer
         max_block_ms = self._client._settings.producer.max_block_ms
         try:
-            async with asyncio.timeout(max_block_ms / 1000), self._memory_turn:
+            async with asyncio.timeout(max_block_ms / 1000), self._memory_lock:
                 with buffer.lock:
                     buffer.waiting_threads += 1
                 try:
@@ -348,28 +358,30 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         records: Iterable[bytes | bytearray | memoryview | str | Mapping[str, Any] | None],
         partition: int | None = None,
     ) -> dict[TopicPartition, WrittenRange]:
-        """Send a series of records, and return where they are written once all are.
+        """Send many records, and return the written offsets by partition once all are acknowledged.
 
-        Arguments and errors as of `Producer.send_many` and `TableDelivery.result`. If it is
-        cancelled, what is queued is written.
+        `Producer.send_many` documents the arguments; raises its errors and those of
+        `TableDelivery.result`. If it is cancelled, the queued records are written.
         """
-        return await self._delivered(lambda: self._client.send_many(topic, records, partition))
+        return await self._written_ranges(lambda: self._client.send_many(topic, records, partition))
 
     async def send_table(
         self, table: ArrowStream, topic: str | None = None
     ) -> dict[TopicPartition, WrittenRange]:
-        """Send all rows of an Arrow table, and return where they are written once all are.
+        """Send the rows of an Arrow table, and return the written offsets by partition once all are
+        acknowledged.
 
-        Arguments and errors as of `Producer.send_table` and `TableDelivery.result`. If it is
-        cancelled, what is queued is written.
+        `Producer.send_table` documents the arguments; raises its errors and those of
+        `TableDelivery.result`. If it is cancelled, the queued rows are written.
         """
-        return await self._delivered(lambda: self._client.send_table(table, topic))
+        return await self._written_ranges(lambda: self._client.send_table(table, topic))
 
-    async def _delivered(
-        self, queue: Callable[[], TableDelivery]
+    async def _written_ranges(
+        self, send: Callable[[], TableDelivery]
     ) -> dict[TopicPartition, WrittenRange]:
-        """Queue a table in the worker's thread, and wait until its records have an outcome."""
-        delivery = await self._run(queue)
+        """Call `send` in the worker's thread, wait until its records are written or have failed,
+        and return the written offsets by partition."""
+        delivery = await self._run(send)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         outcomes = self._outcomes
         delivery.add_callback(lambda _: outcomes.put(done))
@@ -381,7 +393,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
     partitions_for = awaited(Producer.partitions_for)
 
     def metrics(self) -> Metrics:
-        """As `Producer.metrics`."""
+        """Return metrics under Kafka's names, without a request (see `Producer.metrics`)."""
         return self._client.metrics()
 
     # --- transactions -----------------------------------------------------------------------------
@@ -395,24 +407,26 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
     # --- the end ----------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """As `Producer.close`, also if the task is cancelled meanwhile."""
+        """Send the queued records, abort an open transaction, and close the connections (see
+        `Producer.close`). If the task is cancelled, closing continues in the background."""
         await self._end(partial(self._client.close, timeout_s))
 
 
 def _set_on_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """Set an event, from any thread."""
+    """Set an asyncio event of a loop, from any thread."""
     call_soon(loop, event.set)
 
 
 def _put_outcomes(outcomes: LoopQueue[Any], records: RecordFutures, indexes: Indexes) -> None:
-    """Pass the outcome of a batch to the loop, in parts between which other tasks may run."""
+    """Pass the outcome of a batch to the loop, in parts between which other tasks can run."""
     for first in range(0, len(indexes), OUTCOMES_PER_ITEM):
         outcomes.put((records, indexes[first : first + OUTCOMES_PER_ITEM]))
 
 
 def _handle_outcome(item: tuple[RecordFutures, Indexes] | asyncio.Future[None]) -> None:
-    """Give the outcome of records of a batch to their futures. (Not a method of AsyncProducer: the
-    I/O thread must not keep that alive.)"""
+    """Set the outcome of a batch's records on their futures, or complete the future of a table.
+
+    This is no method of AsyncProducer because the I/O thread must not keep that object alive."""
     if isinstance(item, asyncio.Future):
         if not item.done():
             item.set_result(None)

@@ -1,4 +1,4 @@
-"""Between an event loop and the threads: the thread that runs a client's blocking calls one at a
+"""What connects an event loop with threads: the thread that runs a client's blocking calls one at a
 time, the user's callbacks on the loop, and queues that wake the loop once for many items.
 """
 
@@ -25,16 +25,16 @@ from sparkkafka.errors import KafkaError
 T = TypeVar("T")
 P = ParamSpec("P")
 
-TURN_S = 0.002
-"""The longest time that queued items keep the loop from its other tasks."""
-CHECK_S = 1.0
-"""While a callback runs, the thread checks after this time whether the loop is closed, or the
-timeout of `close` over."""
+YIELD_AFTER_S = 0.002
+"""After this time, code on the loop yields to other tasks."""
+CHECK_INTERVAL_S = 1.0
+"""While a callback runs, the thread checks at this interval whether the loop is closed or the
+timeout of `close` is over."""
 
 
 class LoopQueue(Generic[T]):
-    """Passes items of other threads to `handle` on the loop, which wakes up once for all items that
-    came since it looked."""
+    """Passes items from other threads to `handle`, which runs on the loop. All items that are added
+    before the loop wakes up cost one wake-up."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handle: Callable[[T], object]) -> None:
         self._loop = loop
@@ -43,7 +43,7 @@ class LoopQueue(Generic[T]):
         self._is_woken = False
 
     def put(self, item: T) -> None:
-        """Add an item, from any thread. Nobody waits for it if the loop is closed."""
+        """Add an item, from any thread. If the loop is closed, the item is never handled."""
         self._items.append(item)
         if not self._is_woken:
             self._is_woken = True
@@ -53,8 +53,10 @@ class LoopQueue(Generic[T]):
         return bool(self._items)
 
     def _handle_items(self) -> None:
+        """Handle the queued items on the loop. After YIELD_AFTER_S, leave the others to its next
+        iteration."""
         self._is_woken = False
-        until_s = self._loop.time() + TURN_S
+        until_s = self._loop.time() + YIELD_AFTER_S
         while self._items:
             self._handle(self._items.popleft())
             if self._items and self._loop.time() >= until_s:
@@ -75,8 +77,9 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call for the worker's thread. `prepare` is called on the loop when its turn comes, `undo`
-    in the thread if nobody waits for its result any more. `interrupt` ends its wait early."""
+    """A call for the worker's thread. `prepare` runs on the loop before the thread gets the call,
+    and `undo` in the thread if no task awaits the result any more. `interrupt` ends a wait in
+    `function` early."""
 
     function: Callable[[], Any]
     future: asyncio.Future[Any]
@@ -88,7 +91,7 @@ class _Call:
 
 
 class _Callback:
-    """A callback of the user that runs on the loop, while the worker's thread waits for it."""
+    """A callback of the user that runs on the loop while the worker's thread waits for it."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -103,9 +106,9 @@ _callback: contextvars.ContextVar[_Callback | None] = contextvars.ContextVar(
 class Worker:
     """Runs the blocking calls of one client in a thread, one at a time and in order.
 
-    The loop passes one call at a time to the thread, and the next one when the result of the last
-    is with its task: so a call whose task was cancelled can be undone before the next one runs.
-    All but `call_back` belongs to the loop.
+    The loop passes one call at a time to the thread, and the next one when a task has received the
+    last result. So if that task was cancelled, its call can be undone before the next one runs.
+    All methods but `call_back` and `_run_call` run on the loop.
     """
 
     def __init__(self, what: str) -> None:
@@ -118,11 +121,11 @@ class Worker:
         self._inbox: queue.SimpleQueue[_Call | _Callback | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.callback_deadline: Deadline | None = None
-        """Of the client's `close`: callbacks that take longer are cancelled."""
+        """The deadline of the client's `close`: callbacks that still run then are cancelled."""
 
     def bind(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop, which is that of the first call. Raises KafkaError for another
-        one."""
+        """Bind the worker to the running loop at the first call, and return the loop. Raises
+        KafkaError on another loop, or outside of one."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -148,9 +151,9 @@ class Worker:
     ) -> T:
         """Run a call after all earlier ones; return its result, or raise its error.
 
-        A call with `interrupt` waits: the next call without it interrupts it, and so does the
-        task's cancellation. A cancelled call that has not begun never runs; another one ends in the
-        thread, and `undo` is called if it has a result.
+        A call with `interrupt` may wait for long: the next call without `interrupt` interrupts it,
+        and so does the task's cancellation. If a task is cancelled before its call has begun, the
+        call never runs. If it has begun, it ends in the thread, and `undo` discards its result.
         """
         loop = self.bind()
         if self._is_closed and self._thread is None:
@@ -175,29 +178,30 @@ class Worker:
             result: T = await call.future
         except asyncio.CancelledError:
             if call.future.done() and not call.future.cancelled():
-                # It ended in the turn of the loop in which the task was cancelled.
-                self._end_turn(call, call.future.exception() is None and call.future.result())
+                # The call ended in the iteration of the loop in which the task was cancelled.
+                self._end_call(call, call.future.exception() is None and call.future.result())
             elif interrupt is not None and self._running is call:
                 interrupt()
             raise
         except BaseException:
-            self._end_turn(call)
+            self._end_call(call)
             raise
-        loop.call_soon(self._end_turn, call)  # once the task has taken the result
+        loop.call_soon(self._end_call, call)  # after the task has received the result
         return result
 
     def close(self) -> None:
-        """End the thread after the calls that were made before."""
+        """End the thread after all calls that are queued."""
         self._is_closed = True
         if self._running is None:
             self._start_next()
 
     def stop_function(self) -> Callable[[], None]:
-        """What ends the thread of a client that was garbage-collected."""
+        """Return a function that ends the thread after the client was garbage-collected."""
         return functools.partial(self._inbox.put, None)
 
     def _start_next(self) -> None:
-        """Pass the next call that is still awaited to the thread."""
+        """Pass the next call that is not cancelled to the thread. If there is none, and the worker
+        is closed, end the thread."""
         self._running = None
         while self._waiting:
             call = self._waiting.popleft()
@@ -213,10 +217,11 @@ class Worker:
             self._inbox.put(None)
 
     def _hand_to_thread(self, call: _Call) -> None:
+        """Pass a call to the thread, which is started if there is none."""
         self._running = call
         if self._thread is None:
             name = f"sparkkafka-{self._what}"
-            # The thread must not keep an unused client alive.
+            # The thread must not keep the client alive.
             arguments = self._inbox, weakref.ref(self)
             self._thread = threading.Thread(target=_serve, args=arguments, name=name, daemon=True)
             self._thread.start()
@@ -227,48 +232,49 @@ class Worker:
             call.prepare()
         self._inbox.put(call)
 
-    def _finish(self, call: _Call, result: Any, error: BaseException | None) -> None:
-        """Give the result of a call to its task, which then lets the next call run."""
+    def _resolve(self, call: _Call, result: Any, error: BaseException | None) -> None:
+        """Pass the outcome of a call to its task, which then ends the call."""
         if call.future.done():  # cancelled
-            self._end_turn(call, error is None and result)
+            self._end_call(call, error is None and result)
         elif error is not None:
             call.future.set_exception(error)
         else:
             call.future.set_result(result)
 
-    def _end_turn(self, call: _Call, unread: Any = None) -> None:
-        """Let the next call run; before it, undo this one if its result is `unread`."""
-        if call.undo is not None and unread and self.loop is not None:
+    def _end_call(self, call: _Call, lost_result: Any = None) -> None:
+        """Start the next call. Before it, undo this call if no task has received its result."""
+        if call.undo is not None and lost_result and self.loop is not None:
             undo = _Call(call.undo, self.loop.create_future(), call.context)
             undo.is_nested = call.is_nested
-            undo.future.cancel()  # nobody waits
+            undo.future.cancel()  # no task awaits it
             if not call.is_nested:
                 self._running = undo
             self._inbox.put(undo)
         elif not call.is_nested and self.loop is not None:
-            # Once the task has done what it does with the result immediately.
+            # In the next iteration, so that the task first handles the result.
             self.loop.call_soon(self._start_next)
 
     # --- the thread -------------------------------------------------------------------------------
 
     def _run_call(self, call: _Call) -> None:
+        """Run a call in the thread, and pass its outcome to the loop."""
         result, error = None, None
         try:
             result = call.context.run(call.function)
         except BaseException as failure:
             error = failure
-        if self.loop is not None and not call_soon(self.loop, self._finish, call, result, error):
-            self._running = None  # the loop is closed: nobody waits
+        if self.loop is not None and not call_soon(self.loop, self._resolve, call, result, error):
+            self._running = None  # the loop is closed: no task awaits the outcome
             self._waiting.clear()
 
     def on_loop(self, callback: Callable[..., object]) -> Callable[..., object]:
-        """Return a function for the client that runs the user's callback, a function or coroutine
-        function, on the loop."""
+        """Return a function for the client that runs the user's callback on the loop. The callback
+        is a function or a coroutine function."""
         return functools.partial(self.call_back, callback)
 
     def call_back(self, callback: Callable[..., object], *args: Any) -> object:
-        """Run a callback on the loop, wait for it, and run the calls that it makes meanwhile; in
-        the worker's thread. Raises what it raises; KafkaError if it is cancelled."""
+        """Run a callback on the loop and wait for it in the worker's thread, which meanwhile runs
+        the calls that the callback makes. Raises its error; KafkaError if it is cancelled."""
         loop, running = self.loop, _Callback(self)
         if loop is None:
             raise RuntimeError("called back before the first call")
@@ -290,14 +296,14 @@ class Worker:
         is_open, is_late = call_soon(loop, start), False
         while is_open and not outcome and not is_late:
             try:
-                call = self._inbox.get(timeout=CHECK_S)
+                call = self._inbox.get(timeout=CHECK_INTERVAL_S)
             except queue.Empty:
                 is_open = not loop.is_closed()
                 is_late = self.callback_deadline is not None and self.callback_deadline.expired
                 continue
             if isinstance(call, _Call):
                 self._run_call(call)
-            elif call is None:  # nobody has the client any more
+            elif call is None:  # the client was garbage-collected
                 self._inbox.put(None)
                 break
         if is_late and started:
@@ -311,12 +317,12 @@ class Worker:
 def _serve(
     inbox: queue.SimpleQueue[_Call | _Callback | None], reference: weakref.ref[Worker]
 ) -> None:
-    """Run the calls of a worker until it is closed, or nobody has it any more."""
+    """Run the calls of a worker until it is closed or garbage-collected."""
     while (call := inbox.get()) is not None:
         worker = reference()
         if isinstance(call, _Call) and worker is not None:
             worker._run_call(call)
-        del call, worker  # what they hold must not live until the next call
+        del call, worker  # the objects that they hold must not live until the next call
 
 
 async def _awaited_result(callback: Callable[..., object], args: tuple[Any, ...]) -> object:
@@ -325,7 +331,7 @@ async def _awaited_result(callback: Callable[..., object], args: tuple[Any, ...]
 
 
 class SyncClient(Protocol):
-    """A client of the threads."""
+    """A client whose methods block."""
 
     def __enter__(self) -> Any: ...
 
@@ -344,15 +350,17 @@ C = TypeVar("C", bound=SyncClient)
 class AsyncClient(ClientBase, Generic[C]):
     """Base of the asyncio classes: runs the methods of `client` in a thread.
 
-    It belongs to the loop of its first call. All tasks of this loop may call it at any time: calls
-    run one at a time in their order, and a poll that waits steps aside for other calls.
+    It belongs to the loop of its first call. All tasks of this loop may call it at any time. Calls
+    run one at a time, in the order in which they were made. A call interrupts a poll that waits.
     """
 
     def __init__(self, client: C) -> None:
+        """`client` is the blocking client, which no other code may use."""
         self._client = client
         self._worker = worker = Worker(type(self).__name__)
         self._closer = worker
-        """Runs `close`, which in a client for several threads ends calls that still run."""
+        """The worker that runs `close`. AsyncProducer has a second one, since its `close` ends the
+        calls that still run."""
         weakref.finalize(self, worker.stop_function()).atexit = False
 
     def __repr__(self) -> str:
@@ -368,10 +376,11 @@ class AsyncClient(ClientBase, Generic[C]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Close the client as its own `__exit__` does, in the worker's thread."""
         await self._end(functools.partial(self._client.__exit__, kind, error, traceback))
 
     async def _end(self, close: Callable[[], None], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Close the client, also if the task is cancelled meanwhile, and end the thread. Callbacks
+        """Close the client and end the thread, even if the task is cancelled meanwhile. Callbacks
         that still run after `timeout_s` are cancelled."""
         self._worker.callback_deadline = Deadline(timeout_s * 1000)
         closing = asyncio.ensure_future(self._run(close, self._closer))
@@ -380,18 +389,19 @@ class AsyncClient(ClientBase, Generic[C]):
         await asyncio.shield(closing)
 
     async def _run(self, call: Callable[[], T], worker: Worker | None = None) -> T:
-        """Run a call of a method of the client."""
+        """Run a call of one of the client's methods in the worker's thread."""
         return await (worker or self._worker).run(call)
 
 
 def awaited(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Make the coroutine method of an AsyncClient that runs this method of its client. Callbacks
-    among the arguments run on the loop."""
+    """Return a coroutine method for an AsyncClient that runs `method` of its client in the thread.
+    Callbacks among the arguments run on the loop."""
 
     @functools.wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `method` in the thread, with callbacks that run on the loop."""
         on_loop = self._worker.on_loop
         positional = [on_loop(value) if callable(value) else value for value in args]
         named = {
@@ -401,5 +411,5 @@ def awaited(
         result: T = await self._run(functools.partial(bound, *positional, **named))
         return result
 
-    call.__qualname__ = f"Async{method.__qualname__}"  # Python names it if nobody awaits it
+    call.__qualname__ = f"Async{method.__qualname__}"  # in Python's "was never awaited"
     return call

@@ -67,10 +67,10 @@ def test_an_iteration_goes_on_after_a_break(filled: FakeCluster) -> None:
     asyncio.run(main())
 
 
-def test_an_iteration_gives_other_tasks_turns(
+def test_async_for_yields_to_other_tasks(
     filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkkafka.client.aio.consumer.TURN_S", 0)
+    monkeypatch.setattr("sparkkafka.client.aio.consumer.YIELD_AFTER_S", 0)
 
     async def main() -> int:
         async with consumer(filled) as source:
@@ -317,7 +317,7 @@ async def commit_on_its_way(
     return commit, hold
 
 
-def test_cancelled_before_its_turn_a_poll_keeps_what_the_iteration_has_left(
+def test_a_poll_cancelled_before_it_runs_keeps_the_unread_records(
     filled: FakeCluster,
 ) -> None:
     async def main() -> None:
@@ -334,7 +334,7 @@ def test_cancelled_before_its_turn_a_poll_keeps_what_the_iteration_has_left(
     asyncio.run(main())
 
 
-def test_cancelled_in_the_turn_in_which_its_records_come(
+def test_a_poll_cancelled_when_its_records_arrive_loses_none(
     filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -342,14 +342,14 @@ def test_cancelled_in_the_turn_in_which_its_records_come(
             await source.assign([TP])
             assert offsets(await take(source, 100)) == list(range(100))
             polling = asyncio.create_task(source.poll(WAIT_S))
-            finish = Worker._finish
+            resolve = Worker._resolve
 
-            def finish_and_cancel(self: Worker, *args: Any) -> None:
-                finish(self, *args)
+            def resolve_and_cancel(self: Worker, *args: Any) -> None:
+                resolve(self, *args)
                 assert not polling.done()
                 polling.cancel()
 
-            monkeypatch.setattr(Worker, "_finish", finish_and_cancel)
+            monkeypatch.setattr(Worker, "_resolve", resolve_and_cancel)
             later = asyncio.create_task(source.commit())
             with pytest.raises(asyncio.CancelledError):
                 await polling
@@ -484,7 +484,7 @@ def test_a_slow_callback_does_not_block_the_loop(filled: FakeCluster) -> None:
 def test_close_cancels_a_callback_that_does_not_return(
     filled: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparkkafka.client.aio.worker.CHECK_S", 0.01)
+    monkeypatch.setattr("sparkkafka.client.aio.worker.CHECK_INTERVAL_S", 0.01)
     cancelled = []
 
     async def on_revoked(partitions: list[TopicPartition]) -> None:

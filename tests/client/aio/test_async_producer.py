@@ -57,7 +57,7 @@ def test_a_record_is_written_when_send_returns(fake: FakeCluster) -> None:
     asyncio.run(main())
 
 
-def test_the_sends_of_one_turn_of_the_loop_share_a_request(fake: FakeCluster) -> None:
+def test_the_sends_of_one_iteration_of_the_loop_share_a_request(fake: FakeCluster) -> None:
     async def main() -> None:
         async with AsyncProducer(settings(fake)) as opened:
             await opened.send("t", b"first")
@@ -108,7 +108,7 @@ def test_a_full_buffer_blocks_tasks_and_not_the_loop(fake: FakeCluster) -> None:
                 asyncio.create_task(opened.send("t", b"%0100d" % number)) for number in range(200)
             ]
             await asyncio.to_thread(fake.wait_for_requests, "Produce")
-            while not opened._memory_turn.locked():
+            while not opened._memory_lock.locked():
                 await asyncio.sleep(0.01)
             with pytest.raises(KafkaTimeoutError, match=r"buffer\.memory=5000 is full: .*drain"):
                 opened.send_nowait("t", bytes(100))
@@ -201,7 +201,7 @@ def test_cancelled_while_it_waits_for_memory_nothing_is_sent(fake: FakeCluster) 
         async with producer(fake, buffer_memory=1_000) as opened:
             first = [asyncio.create_task(opened.send("t", b"a" * 300)) for _ in range(3)]
             number = 0
-            while not opened._memory_turn.locked():
+            while not opened._memory_lock.locked():
                 number += 1
                 first.append(asyncio.create_task(opened.send("t", b"%0300d" % number)))
                 await asyncio.sleep(0.01)
@@ -246,7 +246,7 @@ def test_10_000_tasks_and_a_killed_broker(two: FakeCluster) -> None:
 def test_the_outcomes_of_a_large_batch_let_other_tasks_run_in_between(
     fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "TURN_S", 0.0)
+    monkeypatch.setattr(worker, "YIELD_AFTER_S", 0.0)
 
     async def main() -> None:
         done: list[object] = []
