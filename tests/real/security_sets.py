@@ -195,8 +195,6 @@ def _mtls(secured: Secured) -> Iterator[Set]:
         ),
         "keystore: JKS": store("client.jks", "JKS"),
         "keystore: JKS, another key password": store("client.own.jks", "JKS", KEY_PASSWORD),
-        "keystore: JCEKS": store("client.jceks", "JCEKS"),
-        "keystore: JCEKS, another key password": store("client.own.jceks", "JCEKS", KEY_PASSWORD),
     }
     for name, settings in keys.items():
         yield Set(name, "MTLS", pem | settings)

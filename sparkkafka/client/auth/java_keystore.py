@@ -7,9 +7,9 @@
       3, a secret key (JCEKS): an object serialized by Java
     SHA-1 of the password (UTF-16), "Mighty Aphrodite" and all of the above
 
-Certificates are not encrypted. A key has the password of the store, or its own. Sources:
-OpenJDK's sun.security.provider.JavaKeyStore and KeyProtector, com.sun.crypto.provider.JceKeyStore,
-KeyProtector and PBES1Core.
+Certificates are not encrypted. A key has the password of the store, or its own; the encryption of
+those in JCEKS is not supported. Sources: OpenJDK's sun.security.provider.JavaKeyStore and
+KeyProtector, com.sun.crypto.provider.JceKeyStore.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ JCEKS: Final = b"\xce\xce\xce\xce"
 
 _DIGEST_BYTES = 20  # SHA-1
 _KEY, _CERTIFICATE, _SECRET_KEY = 1, 2, 3
-# Object identifiers of the two encryptions of a key, as DER.
-_OF_JCEKS = bytes.fromhex("06092b060104012a021301")  # 1.3.6.1.4.1.42.2.19.1
 
 
 class KeystoreError(ValueError):
@@ -104,13 +102,10 @@ def decrypt_key(key: PrivateKey, password: Secret) -> SecretBytes:
     # Sun's object identifier 1.3.6.1.4.1.42.2.17.1.1.
     if algorithm.startswith(bytes.fromhex("060a2b060104012a02110101")):
         return _decrypt_jks(data, password)
-    if algorithm.startswith(_OF_JCEKS):
-        decrypted = _decrypt_jceks(algorithm[len(_OF_JCEKS) :], data, password)
-        # With one in 256 wrong passwords the padding is valid.
-        if not _is_sequence(decrypted.reveal()):
-            raise WrongPasswordError("it has another password")
-        return decrypted
-    raise KeystoreError("its encryption is not supported")
+    raise KeystoreError(
+        "its encryption is not that of JKS: convert the store to PKCS#12 with keytool "
+        "-importkeystore -deststoretype PKCS12"
+    )
 
 
 class _Reader:
@@ -119,10 +114,6 @@ class _Reader:
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data
         self._position = position
-
-    @property
-    def at_end(self) -> bool:
-        return self._position == len(self._data)
 
     def take(self, size: int) -> bytes:
         """Return the next `size` bytes. Raises KeystoreError if there are fewer."""
@@ -159,7 +150,7 @@ class _Reader:
         return self.take(size)
 
 
-_INTEGER, _OCTETS, _SEQUENCE = 0x02, 0x04, 0x30
+_OCTETS, _SEQUENCE = 0x04, 0x30
 
 
 def _utf16(password: Secret) -> bytes:
@@ -185,48 +176,3 @@ def _decrypt_jks(data: bytes, password: Secret) -> SecretBytes:
     if not hmac.compare_digest(check, data[end:]):
         raise WrongPasswordError("it has another password")
     return decrypted
-
-
-def _decrypt_jceks(parameters: bytes, data: bytes, password: Secret) -> SecretBytes:
-    """Decrypt a key of JCEKS (Sun's PBEWithMD5AndTripleDES): each half of the salt gives half of
-    key and vector."""
-    from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
-    from cryptography.hazmat.primitives.ciphers import Cipher, modes
-    from cryptography.hazmat.primitives.padding import PKCS7
-
-    reader = _Reader(_Reader(parameters).der_element(_SEQUENCE))
-    salt = reader.der_element(_OCTETS)
-    iterations = int.from_bytes(reader.der_element(_INTEGER), "big")
-    # Java has the same limit of iterations.
-    if len(salt) != 8 or not 0 < iterations <= 5_000_000 or not data or len(data) % 8:
-        raise KeystoreError("it is damaged")
-    halves = [salt[:4], salt[4:]]
-    if halves[0] == halves[1]:
-        halves[0] = halves[0][::-1]
-    key = SecretBytes(b"".join(_repeated_md5(half, password, iterations) for half in halves))
-    decryptor = Cipher(TripleDES(key.reveal()[:24]), modes.CBC(key.reveal()[24:])).decryptor()
-    padding = PKCS7(64).unpadder()
-    try:
-        padded = decryptor.update(data) + decryptor.finalize()
-        plain = padding.update(padded) + padding.finalize()
-    except ValueError:
-        raise WrongPasswordError("it has another password") from None
-    return SecretBytes(plain)
-
-
-def _repeated_md5(block: bytes, password: Secret, iterations: int) -> bytes:
-    """Hash block and password, then that hash and password, and so on, `iterations` times."""
-    text = password.reveal().encode("utf-8", "replace")  # in a variable, but nothing here raises
-    for _ in range(iterations):
-        block = hashlib.md5(block + text, usedforsecurity=False).digest()
-    return block
-
-
-def _is_sequence(data: bytes) -> bool:
-    """Return whether the data is exactly one SEQUENCE of DER, as a key is."""
-    reader = _Reader(data)
-    try:
-        reader.der_element(_SEQUENCE)
-    except KeystoreError:
-        return False
-    return reader.at_end

@@ -1,10 +1,10 @@
 """TLS: an ssl.SSLContext made of the stores of certificates and keys that settings name, and the
 messages of its errors.
 
-Stores are PEM (files or text), PKCS#12, JKS or JCEKS. Their content shows which, since keytool
-writes PKCS#12 into files that people call .jks. Python's ssl loads keys only from files, so a key
-that was text, or in a store, is written to a temporary file for that moment: mode 0600, encrypted
-if the key was encrypted or in a store.
+Stores are PEM (files or text), PKCS#12, JKS, or JCEKS with certificates only. Their content shows
+which, since keytool writes PKCS#12 into files that people call .jks. Python's ssl loads keys only
+from files, so a key that was text, or in a store, is written to a temporary file for that moment:
+mode 0600, encrypted if the key was encrypted or in a store.
 
 Making a context takes long (authorities are parsed), so it is cached while its settings and its
 files stay the same.

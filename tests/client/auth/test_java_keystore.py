@@ -1,4 +1,4 @@
-"""JKS and JCEKS byte by byte; tests/client/net/test_tls.py makes connections with them."""
+"""JKS byte by byte; tests/client/net/test_tls.py makes connections with them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sparkkafka.client.auth.java_keystore import (
     KeystoreError,
     PrivateKey,
     WrongPasswordError,
-    _decrypt_jceks,
     decrypt_key,
     is_java_keystore,
     open_java_keystore,
@@ -27,10 +26,10 @@ ASCII = "hush-hush"
 IDENTITY = signed("me")
 
 
-@pytest.fixture(scope="module", params=["JKS", "JCEKS"])
-def store(request: pytest.FixtureRequest) -> bytes:
+@pytest.fixture(scope="module")
+def store() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        return java_keystore(Path(folder), request.param, ASCII, {"me": IDENTITY})
+        return java_keystore(Path(folder), "JKS", ASCII, {"me": IDENTITY})
 
 
 def opened(content: bytes, password: str = "") -> JavaKeystore:
@@ -70,37 +69,16 @@ def test_hostile_bytes_are_an_error_of_one_kind_and_take_no_room(store: bytes) -
         content = bytes(damaged[: random_.randint(5, len(store))])
         try:
             for key in opened(content).keys:
-                decrypt_key(key._replace(protected=_few_iterations(key)), Secret(ASCII))
+                decrypt_key(key, Secret(ASCII))
         except KeystoreError:
             pass
 
 
-def _few_iterations(key: PrivateKey) -> SecretBytes:
-    """Java's 200,000 take a third of a second."""
-    count = struct.pack(">I", 200_000)[1:]
-    return SecretBytes(key.protected.reveal().replace(count, b"\x00\x00\x01", 1))
-
-
-@pytest.mark.slow
-def test_too_many_iterations_are_refused() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        content = java_keystore(Path(folder), "JCEKS", ASCII, {"me": IDENTITY})
-    (key,) = opened(content).keys
-    most = key.protected.reveal().replace(struct.pack(">I", 200_000)[1:], b"\x7f\xff\xff", 1)
-    with pytest.raises(KeystoreError, match="damaged"):
-        decrypt_key(key._replace(protected=SecretBytes(most)), Secret(ASCII))
-
-
-def test_salt_of_two_equal_halves() -> None:
-    """By Java's Cipher, PBEWithMD5AndTripleDES: "a key", salt 1 2 3 4 1 2 3 4, 3 iterations."""
-    encrypted = bytes.fromhex("a52c815dbe4a32c5")
-    parameters = bytes.fromhex("300d 0408 0102030401020304 0201 03")
-    algorithm = bytes.fromhex("06092b060104012a021301") + parameters
-    info = b"\x30" + bytes([len(algorithm)]) + algorithm + b"\x04\x08" + encrypted
+def test_a_key_of_jceks_is_not_supported() -> None:
+    algorithm = bytes.fromhex("06092b060104012a021301 300d 0408 0102030401020304 0201 03")
+    info = b"\x30" + bytes([len(algorithm)]) + algorithm + b"\x04\x08" + bytes(8)
     key = PrivateKey("me", SecretBytes(b"\x30" + bytes([len(info)]) + info), ())
-    assert _decrypt_jceks(parameters, encrypted, Secret("secret")).reveal() == b"a key"
-    # What a wrong password leaves has the right padding once in 256 times: it must be a key too.
-    with pytest.raises(WrongPasswordError):
+    with pytest.raises(KeystoreError, match="convert the store to PKCS#12 with keytool"):
         decrypt_key(key, Secret("secret"))
 
 

@@ -283,8 +283,6 @@ def identities(folder: Path) -> dict[str, TlsSettings]:
         "PKCS#12 by keytool": java("PKCS12"),
         "JKS": java("JKS"),
         "JKS, another key password": java("JKS", OWN),
-        "JCEKS": java("JCEKS"),
-        "JCEKS, another key password": java("JCEKS", OWN),
     }
 
 
@@ -298,8 +296,6 @@ IDENTITIES = (
     "PKCS#12 by keytool",
     "JKS",
     "JKS, another key password",
-    "JCEKS",
-    "JCEKS, another key password",
 )
 
 
