@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from sparkkafka.config.formats import FormatOptions
     from sparkkafka.schemas.column import EncodePlan
-    from sparkkafka.spark.exactly_once.decision_text import CommitOutcome
     from sparkkafka.spark.exactly_once.task import TaskAttempt
     from sparkkafka.spark.write.change_records import ChangeRecords
 
@@ -118,16 +117,49 @@ class _KafkaWriter(PickledToTasks):
             iterator = self.changes.records(iterator)
         return write_rows(iterator, self.columns, self.options, attempt, self.plans)
 
-    def _report_commit(
-        self,
-        messages: list[WriterCommitMessage | None],
-        outcome: CommitOutcome | None,
-        batch_name: str = "",
+    def _commit(
+        self, messages: list[WriterCommitMessage | None], batch_id: int | None = None
     ) -> None:
-        """Log and report a committed write. `outcome` is that of an exactly-once write."""
-        if outcome is not None:
+        """Commit a micro-batch, or (None) a job: in an exactly-once write, make the rows visible.
+        Log and report the totals."""
+        set_up_logging()
+        outcome = None
+        if self.is_exactly_once:
+            from sparkkafka.spark.exactly_once.commit import commit_batch, commit_job
+
+            reports = commit_message.task_reports(messages)
+            if batch_id is None:
+                outcome = commit_job(self.options, reports)
+            else:
+                outcome = commit_batch(self.options, batch_id, reports)
             log.info("%s", outcome.text)
-        commit_message.log_commit(messages, batch_name)
+        commit_message.log_commit(messages, _name_of(batch_id))
+        commit_message.report_write(self.options.metrics_address, messages, outcome)
+
+    def _abort(
+        self, messages: list[WriterCommitMessage | None], batch_id: int | None = None
+    ) -> None:
+        """End a failed micro-batch, or (None) job: log what it leaves in Kafka, or in an
+        exactly-once write abort it."""
+        set_up_logging()
+        if not self.is_exactly_once:
+            hint = "running the job again writes such rows a second time"
+            if batch_id is not None:
+                hint = "the query writes the micro-batch again when it is started again"
+            commit_message.log_abort(messages, hint, _name_of(batch_id))
+            return
+        from sparkkafka.spark.exactly_once.commit import abort_batch, abort_job
+        from sparkkafka.spark.exactly_once.decision_text import WriterNames
+
+        reports = commit_message.task_reports(messages)
+        stopped = len(reports) < len(messages)
+        if batch_id is None:
+            names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
+            outcome = abort_job(self.options, reports, names, stopped_tasks=stopped)
+            log.warning("the job failed: %s", outcome.text)
+        else:
+            outcome = abort_batch(self.options, batch_id, reports, stopped_tasks=stopped)
+            log.warning("%s", outcome.text)
         commit_message.report_write(self.options.metrics_address, messages, outcome)
 
 
@@ -151,31 +183,11 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
 
         Raises as `commit_job`.
         """
-        set_up_logging()
-        outcome = None
-        if self.is_exactly_once:
-            from sparkkafka.spark.exactly_once.commit import commit_job
-
-            outcome = commit_job(self.options, commit_message.task_reports(messages))
-        self._report_commit(messages, outcome)
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what a failed job leaves in Kafka; in an exactly-once write, abort it."""
-        set_up_logging()
-        if not self.is_exactly_once:
-            commit_message.log_abort(
-                messages, "running the job again writes such rows a second time"
-            )
-            return
-        from sparkkafka.spark.exactly_once.commit import abort_job
-        from sparkkafka.spark.exactly_once.decision_text import WriterNames
-
-        names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
-        reports = commit_message.task_reports(messages)
-        stopped = len(reports) < len(messages)
-        outcome = abort_job(self.options, reports, names, stopped_tasks=stopped)
-        log.warning("the job failed: %s", outcome.text)
-        commit_message.report_write(self.options.metrics_address, messages, outcome)
+        self._abort(messages)
 
 
 class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
@@ -208,31 +220,16 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
 
         Raises as `exactly_once.commit.commit_batch`.
         """
-        set_up_logging()
-        outcome = None
-        if self.is_exactly_once:
-            from sparkkafka.spark.exactly_once.commit import commit_batch
-
-            outcome = commit_batch(self.options, batchId, commit_message.task_reports(messages))
-        self._report_commit(messages, outcome, f"micro-batch {batchId}: ")
+        self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log what a failed micro-batch leaves in Kafka; in an exactly-once write, abort it."""
-        set_up_logging()
-        if not self.is_exactly_once:
-            commit_message.log_abort(
-                messages,
-                "the query writes the micro-batch again when it is started again",
-                f"micro-batch {batchId}: ",
-            )
-            return
-        from sparkkafka.spark.exactly_once.commit import abort_batch
+        self._abort(messages, batchId)
 
-        reports = commit_message.task_reports(messages)
-        stopped = len(reports) < len(messages)
-        outcome = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
-        log.warning("%s", outcome.text)
-        commit_message.report_write(self.options.metrics_address, messages, outcome)
+
+def _name_of(batch_id: int | None) -> str:
+    """Return how log lines about a micro-batch begin; "" for a job."""
+    return "" if batch_id is None else f"micro-batch {batch_id}: "
 
 
 def encode_plans(
