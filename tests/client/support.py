@@ -97,7 +97,7 @@ def reader(
 ) -> RangeReader:
     fail = config.pop("fail_on_data_loss", True)
     timeout_ms = config.pop("poll_timeout_ms", 5_000)
-    more = {name: config.pop(name) for name in ("topic_id", "leader_epoch") if name in config}
+    more = {name: config.pop(name) for name in ("topic_id",) if name in config}
     return RangeReader(
         cluster,
         {TopicPartition(topic, partition): PlannedRange(Selection(start, end), **more)},

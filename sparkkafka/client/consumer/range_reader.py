@@ -34,14 +34,9 @@ from sparkkafka.protocol.constants import LATEST, NO_LEADER_EPOCH
 log = logging.getLogger(__name__)
 
 
-class SettingNames(NamedTuple):
-    """The caller's names of two settings, for messages."""
-
-    poll_timeout: str = "poll_timeout_ms"
-    tolerate_loss: str = "fail_on_data_loss=False"
-
-
-CLIENT_SETTINGS = SettingNames()
+# Spark's names of two settings, for messages.
+POLL_TIMEOUT = "kafkaConsumer.pollTimeoutMs"
+TOLERATE_LOSS = "failOnDataLoss=false"
 
 
 class OpenEnds(NamedTuple):
@@ -66,13 +61,11 @@ class PlannedRange(NamedTuple):
     """The records to read of one partition.
 
     With a `topic_id` (Kafka 2.8+) a topic that was deleted and recreated under the same name counts
-    as data loss. If the `leader_epoch` of the record before the range is known, it counts as data
-    loss too if the leader's log does not have that record any more (KIP-320).
+    as data loss.
     """
 
     selection: Selection
     topic_id: bytes | None = None
-    leader_epoch: int = NO_LEADER_EPOCH
     open_ends: OpenEnds = NO_OPEN_ENDS
 
 
@@ -103,12 +96,10 @@ class RangeReader:
         *,
         poll_timeout_ms: int,
         fail_on_data_loss: bool = True,
-        settings: SettingNames = CLIENT_SETTINGS,
     ) -> None:
         self._cluster = cluster
         self._poll_timeout_ms = poll_timeout_ms
         self._fail_on_data_loss = fail_on_data_loss
-        self._settings = settings
         self._subscription = SubscriptionState(cluster)
         self._subscription.assign(ranges)
         self._starts: dict[TopicPartition, int] = {}
@@ -121,7 +112,7 @@ class RangeReader:
             self._ends[tp] = planned.selection.end_offset
             self._topic_ids[tp] = planned.topic_id
             state = self._subscription.state(tp)
-            state.seek(planned.selection.start_offset, epoch=planned.leader_epoch)
+            state.seek(planned.selection.start_offset)
             state.selection = planned.selection
             if planned.open_ends != NO_OPEN_ENDS:
                 self._open_ends[tp] = planned.open_ends
@@ -315,7 +306,7 @@ class RangeReader:
             failures = self.retries[tp]
             return errors.KafkaTimeoutError(
                 f"reading {tp} at offset {position} (end {self._end_text(tp)}): gave up after "
-                f"{deadline.text} ({self._settings.poll_timeout}) and "
+                f"{deadline.text} ({POLL_TIMEOUT}) and "
                 f"{errors.counted(failures, 'failed attempt')}; the last failure: "
                 f"{state.last_failure or 'no response came'}"
             )
@@ -325,7 +316,7 @@ class RangeReader:
         )
         return errors.KafkaTimeoutError(
             f"reading {tp}: no record from offset {position} on arrived within "
-            f"{self._poll_timeout_ms / 1000:g} s ({self._settings.poll_timeout}), though the range "
+            f"{self._poll_timeout_ms / 1000:g} s ({POLL_TIMEOUT}), though the range "
             f"ends at {self._end_text(tp)}; the broker reports high watermark "
             f"{bounds.high_watermark} and last stable offset {bounds.last_stable_offset}"
             + ("; an open transaction may hold read_committed readers back" * is_held_back)
@@ -358,9 +349,9 @@ class RangeReader:
         if self._fail_on_data_loss:
             raise errors.DataLossError(
                 f"{text}. What was made of them may be wrong. Read them again, or set "
-                f"{self._settings.tolerate_loss} to continue with the records that exist"
+                f"{TOLERATE_LOSS} to continue with the records that exist"
             )
-        log.warning("%s. %s: continuing", text, self._settings.tolerate_loss)
+        log.warning("%s. %s: continuing", text, TOLERATE_LOSS)
         self.lost[tp] += max(0, position - diverging.end_offset)
         is_before = diverging.end_offset >= position
         state.seek(position, epoch=diverging.epoch if is_before else NO_LEADER_EPOCH)
@@ -405,13 +396,12 @@ class RangeReader:
         text = f"{tp}: {gone}; the range is [{position}, {self._end_text(tp)}), {reason}"
         if reason.startswith("available"):
             text += ". Retention deleted them, or the topic was recreated"
-        tolerate_loss = self._settings.tolerate_loss
         if self._fail_on_data_loss:
             raise errors.DataLossError(
                 f"{text}. Plan the read again, start it at an offset that exists, keep records for "
-                f"longer (retention.ms), or set {tolerate_loss} to read what is left"
+                f"longer (retention.ms), or set {TOLERATE_LOSS} to read what is left"
             )
         self.lost[tp] += count
         skipped = f"{count} offsets skipped" if count else "nothing is read"
-        log.warning("%s. %s: %s", text, tolerate_loss, skipped)
+        log.warning("%s. %s: %s", text, TOLERATE_LOSS, skipped)
         state.seek(until)

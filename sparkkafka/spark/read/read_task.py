@@ -16,7 +16,6 @@ from sparkkafka.client.consumer.range_reader import (
     OpenEnds,
     PlannedRange,
     RangeReader,
-    SettingNames,
 )
 from sparkkafka.client.consumer.record import times_as_us
 from sparkkafka.client.deadline import Deadline
@@ -84,7 +83,6 @@ def read_ranges(
             options.fetch,
             poll_timeout_ms=options.poll_timeout_ms,
             fail_on_data_loss=options.fail_on_data_loss,
-            settings=SettingNames("kafkaConsumer.pollTimeoutMs", "failOnDataLoss=false"),
         )
         with reader:
             batches = _arrow_batches(reader, options, columns, ranges, decoder, report)

@@ -179,7 +179,7 @@ def test_an_open_transaction_that_holds_readers_back_is_named(fake_cluster):
     )
     fake_cluster.append("t", 0, data)
     with open_cluster(fake_cluster) as cluster:
-        with pytest.raises(KafkaTimeoutError, match=r"\(poll_timeout_ms\).*open transaction"):
+        with pytest.raises(KafkaTimeoutError, match=r"pollTimeoutMs\).*open transaction"):
             read_range(
                 cluster,
                 "t",
@@ -224,7 +224,7 @@ def test_offsets_that_retention_deleted(filled):
         pytest.raises(
             DataLossError,
             match=r"t-0: offsets 0 to 299 are gone.*\[0, 1000\).*\[300, 1000\).*"
-            "set fail_on_data_loss=False to",
+            "set failOnDataLoss=false to",
         ),
     ):
         read_range(cluster, "t", 0, 1_000)
