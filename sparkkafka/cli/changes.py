@@ -115,29 +115,39 @@ def _row(value: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 class ChangeLines:
     """Writes a line per record to stdout: partition/offset, operation, key, and the columns that
-    have changed. In colour on a terminal."""
+    have changed. In colour on a terminal. With `skips_bad`, the line of a record that is no change
+    says why."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, skips_bad: bool) -> None:
         self._has_colours = sys.stdout.isatty()
+        self._skips_bad = skips_bad
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write the lines of a batch. Raises BadRecordError with the location of a record that is
-        no change."""
+        """Write the lines of a batch. Without `skips_bad` raises BadRecordError with the location
+        of a record that is no change."""
         for line in self._lines(batch):
             sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     def _lines(self, batch: pa.RecordBatch) -> Iterator[str]:
         columns = (batch.column(name) for name in ("topic", "partition", "offset", "key", "value"))
-        typed = zip(*(_typed_values(batch.column(name)) for name in ("key", "value")), strict=True)
-        for topic, partition, offset, key, value in zip(*map(python_values, columns), strict=True):
+        typed = [_typed_values(batch.column(name)) for name in ("key", "value")]
+        for topic, partition, offset, key, value, *types in zip(
+            *map(python_values, columns), *typed, strict=True
+        ):
+            location = f"{partition}/{offset}"
             try:
-                change = _with_types(parse_change(key, value), *next(typed))
+                change = _with_types(parse_change(key, value), *types)
             except BadRecordError as error:
-                raise BadRecordError(
-                    f"topic {topic} partition {partition} offset {offset}: {error}"
-                ) from None
-            yield "  ".join(self._parts(f"{partition}/{offset}", change))
+                if not self._skips_bad:
+                    raise BadRecordError(
+                        f"topic {topic} partition {partition} offset {offset}: {error} (--on-bad "
+                        "skip goes on after such records)"
+                    ) from None
+                bad = self._style("bad", fg=typer.colors.RED, bold=True)
+                yield f"{self._style(location, dim=True)}  {bad}  {error}"
+                continue
+            yield "  ".join(self._parts(location, change))
 
     def _parts(self, location: str, change: Change) -> Iterator[str]:
         yield self._style(location, dim=True)

@@ -119,7 +119,12 @@ def _nearest_verbs(word: str) -> list[str]:
     verb that has it below it, as its line of VERBS says."""
     from difflib import get_close_matches
 
-    other_tools = {"consume": ["read"], "produce": ["write"]}
+    other_tools = {
+        "consume": ["read"],
+        "help": ["--help"],
+        "offsets": ["groups reset", "checkpoint reset"],
+        "produce": ["write"],
+    }
     below = [
         f"{verb} {word}"
         for verb, text in VERBS.items()
@@ -450,6 +455,9 @@ def timestamp_ms_of(text: str, option: str) -> int:
     Raises OptionError, which names the option and these forms."""
     word = text.strip()
     if word.isascii() and word.isdecimal() and len(word) <= 18:
+        from sparkkafka.config.parsed_options import warn_of_seconds  # not for --help
+
+        warn_of_seconds(int(word), option)
         return int(word)
     try:
         if word.startswith("-"):

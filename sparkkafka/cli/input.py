@@ -178,6 +178,13 @@ _JSON_FIELDS: Final = {
     "partition": pa.int32(),
     "ts": pa.int64(),
     "headers": pa.list_(pa.string()),
+    # Of the record that was read, not of the one to write:
+    "topic": pa.string(),
+    "offset": pa.int64(),
+    "tstype": pa.string(),
+    "broker": pa.int32(),
+    "key_schema_id": pa.int64(),
+    "value_schema_id": pa.int64(),
 }
 
 
@@ -235,7 +242,7 @@ def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
             read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=arrow_json.ParseOptions(
                 explicit_schema=pa.schema(list(_JSON_FIELDS.items())),
-                unexpected_field_behavior="ignore",
+                unexpected_field_behavior="error",
             ),
         )
     except pa.ArrowInvalid:
@@ -305,6 +312,8 @@ def _parse_by_rows(
             )
             if not isinstance(row, dict) or not {"payload", "value"} & row.keys():
                 raise ValueError("it has no payload")
+            if unknown := row.keys() - _JSON_FIELDS.keys() - {"value"}:
+                raise ValueError(f"{min(unknown)!r} is none of {', '.join(_JSON_FIELDS)}")
             pairs = _parse_headers(row.get("headers"))
             key = _to_bytes(row.get("key"))
             value = _to_bytes(row["payload"] if "payload" in row else row["value"])

@@ -212,8 +212,8 @@ def read(
         from sparkkafka.cli.changes import ENVELOPE_OPTIONS
 
         options |= ENVELOPE_OPTIONS
-    if on_bad == "skip" and not options:
-        raise OptionError("--on-bad skip is for --value-format and --key-format: give one")
+    if on_bad == "skip" and not options and envelope is None:
+        raise OptionError("--on-bad skip is for --value-format, --key-format and --envelope")
     if start is not None:
         start_bound = parse_bound(start, "--from")
     else:
@@ -324,7 +324,7 @@ def read_topic(
         elif output.is_changes:
             from sparkkafka.cli.changes import ChangeLines
 
-            write = ChangeLines().write
+            write = ChangeLines(skips_bad=skips_bad).write
         else:
             json_columns = decoding.json_columns if decoding else frozenset()
             text = output.formatter(reader.leaders, json_columns)
@@ -567,6 +567,11 @@ class TopicReader:
         else:
             committed = self._consumer.committed(list(ranges), deadline.remaining_s())
             missing = [tp for tp, row in committed.items() if row is None]
+            if len(missing) == len(committed):
+                raise OptionError(
+                    f"the group has no offset in topic {self._plan.topic}: is its name right "
+                    "(`groups list` shows all)? Without --group reading begins at --from"
+                )
             if missing:
                 warn(
                     f"cli group {missing[0].topic}",

@@ -136,7 +136,7 @@ def test_the_row_is_a_document_or_has_columns_of_any_name():
 
 def test_a_terminal_gets_colours(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    writer = ChangeLines()
+    writer = ChangeLines(skips_bad=False)
     before, after = {"id": 1, "n": 2}, {"id": 1, "n": 3}
     change = parse_change(b'{"id": 1}', json.dumps(envelope("u", before, after)).encode())
     (line,) = ["  ".join(writer._parts("0/0", change))]
@@ -145,9 +145,13 @@ def test_a_terminal_gets_colours(monkeypatch, capsys):
 
 
 def test_a_record_that_is_no_change_is_an_error_with_its_location(fake, command):
-    send(fake, (None, {"id": 1}))
-    run = command("read", TOPIC, "-e", "--envelope", "debezium", code=1)
+    send(fake, (None, {"id": 1}), ({"id": 2}, envelope("c", None, {"id": 2})))
+    read = ("read", TOPIC, "-e", "--envelope", "debezium")
+    run = command(*read, code=1)
     assert f"topic {TOPIC} partition 0 offset 0: the value: it is not a record" in run.error
+    bad, good = command(*read, "--on-bad", "skip").out.splitlines()
+    assert bad.startswith("0/0  bad  the value: it is not a record")
+    assert good == "0/1  c  id=2"
 
 
 @pytest.mark.parametrize(
@@ -252,7 +256,7 @@ def test_keys_in_several_partitions_hurt(fake, command):
             "??",
             "envelope=canal",
         ),
-        ({"id": 1}, "!!", "1 record of 1 are not Debezium's. The first is partition 0 offset 0"),
+        ({"id": 1}, "!!", "1 record of 1 is not Debezium's. The first is partition 0 offset 0"),
     ],
 )
 def test_another_envelope_is_named(fake, command, value, mark, text):

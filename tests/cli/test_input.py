@@ -139,6 +139,7 @@ def test_headers_of_json_lines():
         '{"payload":1e999}',
         '{"payload":"a","ts":9223372036854776}',
         '{"payload":"a","ts":9223372036854775807}',
+        '{"payload":"a","ky":"b"}',
     ],
 )
 def test_lines_before_a_bad_json_line_are_yielded(line):

@@ -15,7 +15,7 @@ import pytest
 
 from sparkkafka.cli import files
 from sparkkafka.cli.app import main
-from sparkkafka.client import Deadline, Producer
+from sparkkafka.client import Admin, Deadline, Producer, TopicPartition
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import Drop
 
@@ -96,7 +96,7 @@ def test_no_server_can_be_reached(verb, dead_port, capsys, lines):
         (["read", "t", "--option", "valueSubjct=s"], "did you mean 'valueSubject'"),
         (["read", "t", "--option", "use.latest.version=true"], "is for `write`"),
         (["read", "t", "--value-format", "json", "--value-schema", "infer"], "is for Spark"),
-        (["read", "t", "--on-bad", "skip"], "is for --value-format and --key-format"),
+        (["read", "t", "--on-bad", "skip"], "is for --value-format, --key-format and --envelope"),
         (["read", "t", "--schema-registry", "http://a"], "--schema-registry has no effect"),
         (["read", "t", "--schema-registry", "", *AVRO], "--no-schema-registry"),
         (["read", "t", "--schema-registry", "x", "--no-schema-registry"], "exclude each other"),
@@ -394,11 +394,16 @@ def test_the_rate_limit_does_not_delay_the_end(fake_cluster, capsys):
     assert capsys.readouterr().err == "1 record copied from t to u\n"
 
 
-def test_a_group_without_offsets_is_a_warning(fake_cluster, capsys):
-    fake_cluster.create_topic("t")
-    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
-        producer.send("t", "x")
-    command = ["-b", fake_cluster.bootstrap_servers, "read", "t", "-e", "--group", "misspelt"]
+def test_a_partition_without_an_offset_of_the_group_is_a_warning(fake_cluster, capsys):
+    fake_cluster.create_topic("t", partitions=2)
+    servers = {"bootstrap.servers": fake_cluster.bootstrap_servers}
+    with Producer(servers) as producer:
+        producer.send("t", "x", partition=0)
+    command = ["-b", fake_cluster.bootstrap_servers, "read", "t", "-e", "--group", "g"]
+    assert main(command) == 2
+    assert "the group has no offset in topic t: is its name right" in one_line(capsys)
+    with Admin(servers) as admin:
+        admin.alter_consumer_group_offsets("g", {TopicPartition("t", 1): 0})
     assert main(command) == 0
     out, error = capsys.readouterr()
     assert out == "x\n"
