@@ -11,13 +11,27 @@ import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import OptionError
 
 T = TypeVar("T")
+
+OTHER_METHODS: Mapping[str, str] = {
+    "commit_async": "commit(asynchronous=True)",
+    "consume": "poll returns up to max.poll.records records",
+    "get_watermark_offsets": "offsets_for(topic), beginning_offsets and end_offsets have them",
+    "getmany": "poll returns up to max.poll.records records",
+    "getone": "iterate over the consumer, or call poll",
+    "produce": "send(topic, value, key) queues a record",
+    "send_and_wait": "await send(topic, value, key)",
+    "start": "it is ready once it is made; use it under `with` or `async with`",
+    "stop": "close()",
+    "transaction": "begin_transaction() and commit_transaction()",
+}
+"""What to call in place of methods of confluent-kafka, kafka-python and aiokafka."""
 
 
 class ClientBase:
@@ -35,6 +49,14 @@ class ClientBase:
                     "docs/client-asyncio.md and docs/client.md under Migrate"
                 ) from None
         return super().__new__(cls)
+
+    if not TYPE_CHECKING:  # it would let any name pass
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError, for methods of other libraries' clients with ours."""
+            hint = f": {OTHER_METHODS[name]}" if name in OTHER_METHODS else ""
+            text = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+            raise AttributeError(text, name=name, obj=self)
 
     def __reduce__(self) -> NoReturn:
         name = type(self).__name__

@@ -667,3 +667,12 @@ def test_new_partitions_have_lists_of_node_ids(cluster: FakeCluster) -> None:
         for wrong in (5, "1", [5], ["1"], {0: [1]}):
             with pytest.raises(OptionError, match="topic orders: assignments"):
                 admin.create_partitions({"orders": NewPartitions(6, wrong)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [Producer, client.AsyncConsumer, Admin])
+def test_methods_of_other_libraries_lead_to_ours(kind: Any) -> None:
+    named = kind.__new__(kind)
+    with pytest.raises(AttributeError, match=r"has no attribute 'stop': close\(\)"):
+        named.stop()
+    with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
+        _ = named.nonsense
