@@ -18,7 +18,7 @@ from sparkkafka.config.options import (
     parse_stream_write_options,
     parse_write_options,
 )
-from sparkkafka.config.parsed_options import without_unused_values
+from sparkkafka.config.parsed_options import warn, without_unused_values
 from sparkkafka.errors import OptionError
 from sparkkafka.logs import set_up_logging
 from sparkkafka.spark.delegation_tokens import with_token
@@ -163,6 +163,14 @@ class KafkaDataSource(DataSource):
             return StreamReaderSpark42(options, columns)
         from sparkkafka.spark.stream.reader import StreamReaderSpark40
 
+        limits = options.stream
+        if limits.max_offsets_per_trigger is not None or limits.max_bytes_per_trigger is not None:
+            warn(
+                "limit of a trigger",
+                "before Spark 4.2, triggers availableNow and once run one micro-batch: "
+                "maxOffsetsPerTrigger and maxBytesPerTrigger then leave the rest unread. Remove "
+                "them for these triggers",
+            )
         return StreamReaderSpark40(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:

@@ -27,6 +27,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.protocol.constants import LATEST
+from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.read.reader import KafkaBatchReader
 from sparkkafka.spark.stream import planner
 from sparkkafka.spark.stream.reader import StreamReaderSpark40, StreamReaderSpark42
@@ -500,3 +501,13 @@ def test_two_thousand_partitions(fake: FakeCluster, monkeypatch: pytest.MonkeyPa
     assert names.count("ListOffsets") == 6
     assert names.count("DescribeLogDirs") == 2
     assert peak_bytes < 20_000_000
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "6"}])
+def test_limits_that_leave_records_unread_are_a_warning_before_spark_42(
+    limit: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkkafka.spark.datasource.find_spec", lambda name: None)
+    source = KafkaDataSource({"kafka.bootstrap.servers": "h:1", "subscribe": "t", **limit})
+    assert isinstance(source.streamReader(source.schema()), StreamReaderSpark40)
+    assert ("availableNow and once run one micro-batch" in caplog.text) == bool(limit)
