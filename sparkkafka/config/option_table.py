@@ -800,8 +800,10 @@ CONNECTOR: tuple[Option, ...] = (
     used(
         "endingTimestamp", _READ, "read.ending", Kind("milliseconds since 1970", str),
         "Each partition is read up to, but not including, its first record with this timestamp or "
-        "a later one. Without such a record it is read to its end. Overrides "
-        "endingOffsetsByTimestamp and endingOffsets. Only for batch reads.",
+        "a later one. Without such a record it is read to its end. If times are out of order, as "
+        "those of records that several tasks wrote, records of the time range may lie behind it: "
+        "they are not read. Overrides endingOffsetsByTimestamp and endingOffsets. Only for batch "
+        "reads.",
         default_text="",
     ),
     used(

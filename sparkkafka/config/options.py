@@ -17,7 +17,7 @@ from sparkkafka.config import source
 from sparkkafka.config.formats import FormatOptions, formats_from
 from sparkkafka.config.kinds import INT32_MAX, MetricsAddress
 from sparkkafka.config.option_table import CONNECTOR, Side
-from sparkkafka.config.parsed_options import ParsedOptions, as_text, warn
+from sparkkafka.config.parsed_options import ParsedOptions, as_text, warn, warn_of_seconds
 from sparkkafka.config.security.options import NO_SECURITY, SecurityOptions, security_from
 from sparkkafka.errors import OptionError
 from sparkkafka.hooks import NO_HOOKS, Hooks
@@ -232,6 +232,8 @@ def _read_options(parsed: ParsedOptions, stream: StreamOptions | None = None) ->
     starting = source.parse_bound(parsed.raw, "starting", streaming=streaming)
     ending = source.TO_LATEST if streaming else source.parse_bound(parsed.raw, "ending")
     for side, bound in (("starting", starting), ("ending", ending)):
+        if bound.kind == "timestamp":
+            warn_of_seconds(bound.timestamp_ms, bound.option)
         for name in (f"{side}Offsets", f"{side}OffsetsByTimestamp"):
             if name in parsed.raw and name != bound.option:
                 warn(name, f"option {name} has no effect beside {bound.option}")

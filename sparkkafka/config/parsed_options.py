@@ -33,7 +33,9 @@ _FORMAT_KEYS = tuple(row.key for row in (*FORMATS, *REGISTRY))
 def unknown_option(name: str) -> OptionError:
     """Return the error of an option that neither begins with kafka. nor is the connector's."""
     names = [*_CONNECTOR_NAMES, *(KAFKA_PREFIX + row.key for row in KAFKA)]
-    return OptionError(f"unknown option {name!r}{_did_you_mean(name.lower(), names)}")
+    # Of Spark's sources of files.
+    key = "compression.type" if name.lower() == "compression" else name.lower()
+    return OptionError(f"unknown option {name!r}{_did_you_mean(key, names)}")
 
 
 def unknown_property(name: str) -> str:
@@ -49,7 +51,7 @@ def unknown_property(name: str) -> str:
             f"formats and of the Schema Registry have no prefix {KAFKA_PREFIX!r}"
         )
     keys = [row.key for row in KAFKA]
-    hint = _did_you_mean(key, keys, KAFKA_PREFIX)
+    hint = _did_you_mean(LIBRDKAFKA_NAMES.get(key, key), keys, KAFKA_PREFIX)
     dangerous = re.compile(r"(?:security|ssl|https|sasl|bootstrap)\.")
     if any(map(dangerous.match, [key, *_close_matches(key, keys, 0.85)])):
         # If it were ignored, a job would connect to the wrong cluster or in plain text.
@@ -337,3 +339,9 @@ def warn(name: str, message: str) -> None:
     if name not in _warned:
         _warned.add(name)
         log.warning("%s", message)
+
+
+def warn_of_seconds(timestamp_ms: int, name: str) -> None:
+    """Warn of a time that is in seconds, by its size: as milliseconds it would be in 1970."""
+    if 10**9 <= timestamp_ms < 10**10:
+        warn(name, f"{name}: {timestamp_ms} ms after 1970 is in 1970. Times are in milliseconds")

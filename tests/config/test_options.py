@@ -204,6 +204,7 @@ def test_names_in_any_case() -> None:
         ("bootstrap.servers", "kafka.bootstrap.servers"),
         ("kafka-bootstrap-servers", "kafka.bootstrap.servers"),
         ("subscribepatern", "subscribePattern"),
+        ("compression", "kafka.compression.type"),
     ],
 )
 def test_unknown_connector_option_names_the_nearest(name: str, nearest: str) -> None:
@@ -263,6 +264,8 @@ def test_refused_as_the_jvm_connector_refuses(name: str, side: str, reason: str)
     [
         ({"kafka.max.poll.records": "5"}, "kafka.max.poll.records has no effect"),
         ({"kafka.fetch.max.byte": "5"}, "did you mean 'kafka.fetch.max.bytes'?"),
+        ({"kafka.socket.timeout.ms": "5"}, "did you mean 'kafka.request.timeout.ms'?"),
+        ({"startingTimestamp": "1700000000"}, "startingTimestamp: 1700000000 ms after 1970 is in"),
         ({"kafka.acks": "1"}, "kafka.acks has no effect here: it is for writing"),
         ({"kafka.what.ever": "x"}, "unknown Kafka property 'kafka.what.ever' has no effect"),
         ({"topic": "t"}, "option topic has no effect here: it is for writing"),

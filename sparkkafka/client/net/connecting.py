@@ -284,12 +284,14 @@ def connect_to_first(
             log.info("bootstrap: %s", error)
             reasons[address] = str(error)
             failures.append(error)
-    failure = errors.KafkaConnectionError(
-        f"no broker of {prefix}bootstrap.servers can be reached: {'; '.join(reasons.values())}. "
-        "Check host and port, and that the brokers have been started"
-    )
     # If none of them is a Kafka listener, a retry does not help.
-    failure.retriable = any(error.retriable for error in failures)
+    retriable = any(error.retriable for error in failures)
+    advice = ". Check host and port, and that the brokers have been started" if retriable else ""
+    failure = errors.KafkaConnectionError(
+        f"no broker of {prefix}bootstrap.servers can be reached: {'; '.join(reasons.values())}"
+        f"{advice}"
+    )
+    failure.retriable = retriable
     raise failure
 
 

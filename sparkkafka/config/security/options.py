@@ -125,7 +125,12 @@ def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -
         _warn_of_visible_key(options)
     warn_of_other_references(options, parsed.prefix)
     if not options.has_references:
-        settings = secure_settings(options, servers)
+        try:
+            settings = secure_settings(options, servers)
+        except OptionError as error:
+            if parsed.prefix not in str(error):
+                error.args = (f"{error}. In Spark these names begin with {parsed.prefix}",)
+            raise
         _warn_of_weak_security(options, settings, parsed.prefix)
     return options
 

@@ -346,6 +346,8 @@ def _is_headers(spark_type: DataType) -> bool:
 
 
 # By column: whether a type can be written, and for the error the expected types and what to do.
+_HEADERS_ADVICE = ": array(struct('source' AS key, CAST(text AS binary) AS value)), for instance"
+
 _WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
     "value": (
         _is_text_or_bytes,
@@ -354,7 +356,7 @@ _WRITTEN_COLUMNS: Mapping[str, tuple[Callable[[DataType], bool], str, str]] = {
         "write it with a schema",
     ),
     "key": (_is_text_or_bytes, "string or binary", ": cast it"),
-    "headers": (_is_headers, "array<struct<key:string,value:binary>>", ""),
+    "headers": (_is_headers, "array<struct<key:string,value:binary>>", _HEADERS_ADVICE),
     "topic": (_is_text, "string", ": cast it"),
     "partition": (lambda spark_type: isinstance(spark_type, IntegerType), "int", ": cast it"),
     "timestamp": (lambda spark_type: isinstance(spark_type, TimestampType), "timestamp", ""),

@@ -606,6 +606,9 @@ def test_no_mechanism() -> None:
         secure(security_protocol="SASL_SSL")
     with pytest.raises(OptionError, match=r"set it to PLAIN, as sasl\.jaas\.config says"):
         secure(security_protocol="SASL_SSL", sasl_jaas_config=PLAIN_JAAS)
+    in_spark = {"kafka.bootstrap.servers": "h:1", "kafka.security.protocol": "SASL_SSL"}
+    with pytest.raises(OptionError, match=r"In Spark these names begin with kafka\.$"):
+        parse_read_options(in_spark | {"subscribe": "t"})
 
 
 def test_what_the_protocol_has_no_use_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
