@@ -58,7 +58,7 @@ def aio_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None])
             for name, ours, rival, theirs, share in _SIDES:
                 counts = [count // share, count // share // _SHARES[rival]]
                 row = Row(
-                    *("client library", f"{name} of {text}", "M records/s", rival),
+                    *("client library", f"{name} of {text}", "records/s", rival),
                     work=[float(records) for records in counts],
                     target=TARGETS[rival],
                     checks=checks,

@@ -185,7 +185,7 @@ class _Pairs:
         note: str = "",
         settings: Mapping[str, object] | None = None,
     ) -> Row:
-        row = Row("client", name, "M records/s", rival, work, target=target, note=note)
+        row = Row("client", name, "records/s", rival, work, target=target, note=note)
         row.checks = found
         row.settings = {rival: {name: str(value) for name, value in (settings or {}).items()}}
         return take_turns(row, ours, theirs, self._pairs, self._say)

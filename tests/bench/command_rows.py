@@ -50,7 +50,7 @@ def command_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
     folder = ""
 
     def row(name: str, rival: str, target: float | None, one: list[str], other: list[str]) -> None:
-        made = Row(GROUP, name, "M records/s", rival, [count, count], target=target, note=NOTE)
+        made = Row(GROUP, name, "records/s", rival, [count, count], target=target, note=NOTE)
         options = one[len(ours) :]
         made.settings = {"pykafka": {"options": " ".join(options).replace(folder, "")}}
         made.settings[rival] = {"options": " ".join(other[len(kcat) :])}

@@ -29,7 +29,7 @@ WIDE_PARTITIONS = 500  # of one row: each gets few records at a time
 VALUE_BYTES = 100
 POLL_TARGET, ARROW_TARGET, SEND_TARGET = 10.0, 4.0, 5.0
 ALL_CORES_BYTES = 256
-ALL_CORES_TARGET = 1.6  # M records/s, which Feldera publishes for its Kafka input with threads
+ALL_CORES_TARGET = 1.6e6  # records/s, which Feldera publishes for its Kafka input with threads
 LONE_TARGET = 0.5  # of confluent-kafka's rate: at most twice its time
 MAX_POLL_RECORDS = 10_000
 # As much of a partition at a time as the tuned rival gets; Java's default, and ours, is 1 MiB.
@@ -63,7 +63,7 @@ def library_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], No
         collects: bool = True,
     ) -> None:
         made = Row(
-            *("client library", f"{name}, one core", "M records/s", rival, work),
+            *("client library", f"{name}, one core", "records/s", rival, work),
             target=target,
             note=note,
             checks=checks,
@@ -235,7 +235,7 @@ def all_core_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], N
                     "client library",
                     f"Consumer.{name} of {ALL_CORES_BYTES} B, {partitions} "
                     f"partition{'s' if partitions > 1 else ''}, rival tuned, all cores",
-                    "M records/s",
+                    "records/s",
                     rivals.CONFLUENT,
                     [count, count],
                     target=ALL_CORES_TARGET,
@@ -315,7 +315,7 @@ def small_rows(bootstrap_servers: str, *, quick: bool, say: Callable[[str], None
                 made = Row(
                     "client library",
                     f"{name} of 100 B, default batches, acks=1",
-                    "M records/s",
+                    "records/s",
                     rival,
                     [many, len(few)],
                     checks=checks,

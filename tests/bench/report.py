@@ -206,7 +206,7 @@ def _target_words(row: Row) -> str:
     if row.target is None:
         return ""
     if row.target_kind == "absolute":
-        return f"{row.target:g} {row.unit}"
+        return _figure([row.target], row.unit)
     if row.target_kind == "difference":
         return f"at most {row.target:+g} {row.unit}"
     return f"{row.target:g} times"
@@ -216,11 +216,11 @@ def _figure(figures: Sequence[float], unit: str) -> str:
     middle = statistics.median(figures)
     if unit == "ms":
         return f"{middle:.0f} ms" if middle >= 10 else f"{middle:.2f} ms"
-    if unit != "rows/s":
+    if unit in ("s", "GB/s"):
         return f"{middle:.2f} {unit}" if middle >= 0.1 else f"{middle:.3g} {unit}"
     if middle >= 1e6:
-        return f"{middle / 1e6:.2f}M rows/s"
-    return f"{middle / 1e3:.0f}K rows/s" if middle >= 1e4 else f"{middle:.0f} rows/s"
+        return f"{middle / 1e6:.2f}M {unit}"
+    return f"{middle / 1e3:.0f}K {unit}" if middle >= 1e4 else f"{middle:.0f} {unit}"
 
 
 def _rounded(row: Row) -> Row:

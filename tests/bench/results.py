@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 WORKER_RSS_TARGET_MB = 150.0
 """Most memory that a row may take in a Python worker, beyond an idle worker's."""
 
-SCALES = {"records/s": 1.0, "rows/s": 1.0, "M records/s": 1e6, "GB/s": 1e9, "s": 1.0, "ms": 1e-3}
+SCALES = {"records/s": 1.0, "rows/s": 1.0, "GB/s": 1e9, "s": 1.0, "ms": 1e-3}
 """The units of figures, and by what `work / seconds`, or seconds, are divided."""
 
 WRITTEN = "written"

@@ -150,7 +150,7 @@ class _Shape:
 
     def _row(self, group: str, rival: str, targets: dict[str, float], note: str) -> Row:
         return Row(
-            *(f"{group} {TITLES[self._form]}", self._shape.name, "M records/s", rival),
+            *(f"{group} {TITLES[self._form]}", self._shape.name, "records/s", rival),
             target=targets.get(rival.split()[0]),
             note=note,
         )

@@ -33,7 +33,7 @@ from tests.bench.report import (  # noqa: E402
 
 SECOND_PROGRAM = "confluent-kafka"
 _WRITES = re.compile(r"^(write|send|Producer\.send)")
-_SCALES = {"records/s": 1.0, "rows/s": 1.0, "M records/s": 1e6, "GB/s": 1e9, "s": 1.0, "ms": 1e-3}
+_SCALES = {"records/s": 1.0, "rows/s": 1.0, "GB/s": 1e9, "s": 1.0, "ms": 1e-3}
 _NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 Row = dict[str, Any]
