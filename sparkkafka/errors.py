@@ -308,7 +308,7 @@ class ErrorCode(enum.IntEnum):
     BROKER_ID_NOT_REGISTERED = (102, False, False,
         "no broker of this id has joined the cluster")
     INCONSISTENT_TOPIC_ID = (103, True, True,
-        "the topic was deleted and recreated: its id has changed")
+        "the topic was recreated: its id in the log or a Fetch response is not the requested one")
     INCONSISTENT_CLUSTER_ID = (104, False, False,
         "the request was meant for a cluster with another id")
     TRANSACTIONAL_ID_NOT_FOUND = (105, False, False,
