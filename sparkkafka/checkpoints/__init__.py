@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         positions_of,
     )
     from sparkkafka.checkpoints.comparison import (
-        Finding,
         PartitionChange,
         SourceChange,
+        VerifyFinding,
         diff,
         verify,
     )
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoint",
-    "Finding",
     "NextStart",
     "PartitionChange",
     "Plan",
@@ -43,6 +42,7 @@ __all__ = [
     "SourceChange",
     "SourceOffsets",
     "Standing",
+    "VerifyFinding",
     "decision_of",
     "diff",
     "lag_of",
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "comparison": "Finding PartitionChange SourceChange diff verify",
+    "comparison": "VerifyFinding PartitionChange SourceChange diff verify",
     "against_kafka": "Position Standing decision_of lag_of positions_of",
     "logs": "Checkpoint NextStart Plan SourceOffsets",
     "reset": "ResetPlan plan_reset",

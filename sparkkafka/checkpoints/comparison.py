@@ -64,7 +64,7 @@ def partition_changes(before: logs.Offsets, after: logs.Offsets) -> tuple[Partit
     )
 
 
-class Finding(NamedTuple):
+class VerifyFinding(NamedTuple):
     """A result of `verify`. An "error" keeps Spark from starting the query, or makes it read other
     records than it should; a "note" is information. `where` is the file or folder."""
 
@@ -73,17 +73,17 @@ class Finding(NamedTuple):
     text: str
 
 
-def verify(checkpoint: logs.Checkpoint) -> list[Finding]:
+def verify(checkpoint: logs.Checkpoint) -> list[VerifyFinding]:
     """Read every file of a checkpoint, and return what is wrong with it, errors first."""
-    findings: list[Finding] = []
+    findings: list[VerifyFinding] = []
 
     def error(name: str, text: str) -> None:
         where = checkpoint.storage.location_of(name)
         # The text of an exception begins with the file's name.
-        findings.append(Finding("error", where, text.removeprefix(where).lstrip(": ")))
+        findings.append(VerifyFinding("error", where, text.removeprefix(where).lstrip(": ")))
 
     def note(name: str, text: str) -> None:
-        findings.append(Finding("note", checkpoint.storage.location_of(name), text))
+        findings.append(VerifyFinding("note", checkpoint.storage.location_of(name), text))
 
     try:
         _ = checkpoint.query_id

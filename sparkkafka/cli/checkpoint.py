@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sparkkafka.checkpoints import logs
-from sparkkafka.checkpoints.comparison import Finding, PartitionChange, diff, verify
+from sparkkafka.checkpoints.comparison import PartitionChange, VerifyFinding, diff, verify
 from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.cli import commands
 from sparkkafka.cli.commands import local_time, timestamp_ms_of
@@ -428,11 +428,11 @@ def verify_files(
 
 def _verify_with_kafka(
     checkpoint: logs.Checkpoint, admin: Admin, prefix: str | None
-) -> list[Finding]:
+) -> list[VerifyFinding]:
     """Compare the checkpoint with the brokers' offsets and the exactly-once decision."""
     from sparkkafka.checkpoints.against_kafka import decision_of, positions_of
 
-    findings = []
+    found = []
     try:
         positions = positions_of(checkpoint, admin)
     except CheckpointError:
@@ -452,12 +452,12 @@ def _verify_with_kafka(
                 f"{row.latest}: was the topic recreated?"
             )
         if text is not None:
-            findings.append(Finding("error", f"source {row.source}, {row.partition}", text))
+            found.append(VerifyFinding("error", f"source {row.source}, {row.partition}", text))
     standing = decision_of(checkpoint, admin, prefix=prefix)
     if standing.verdict != "none":
         is_error = standing.verdict in ("ahead", "other query")
-        findings.append(Finding("error" if is_error else "note", standing.group, standing.text))
-    return findings
+        found.append(VerifyFinding("error" if is_error else "note", standing.group, standing.text))
+    return found
 
 
 # --- reset ------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ class ReadOptions:
 
     client: ClientOptions
     fetch: FetchOptions
-    subscription: source.Subscription
+    subscription: source.ConsumerStrategy
     starting: source.OffsetBound = source.FROM_EARLIEST
     ending: source.OffsetBound = source.TO_LATEST
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class GroupOptions:
     client: ClientOptions
     group_id: str | None = None
     isolation_level: str = "read_uncommitted"
-    subscription: source.Subscription | None = None
+    subscription: source.ConsumerStrategy | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

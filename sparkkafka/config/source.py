@@ -38,8 +38,8 @@ _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":4500},"topicB":{"0":7}}'
 
 
 @dataclass(frozen=True)
-class Subscription:
-    """The topics, pattern or partitions to read. `strategy` says which one of them is set."""
+class ConsumerStrategy:
+    """The topics, pattern or partitions to read. `strategy` is the option that is set."""
 
     strategy: Literal["subscribe", "subscribePattern", "assign"]
     topics: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ _STRATEGIES: tuple[Literal["subscribe", "subscribePattern", "assign"], ...] = (
 )
 
 
-def parse_subscription(raw: Mapping[str, str]) -> Subscription:
+def parse_subscription(raw: Mapping[str, str]) -> ConsumerStrategy:
     """Parse the one of three options that is set. Raises OptionError for none or several."""
     chosen = [name for name in _STRATEGIES if name in raw]
     if not chosen:
@@ -114,20 +114,20 @@ def parse_subscription(raw: Mapping[str, str]) -> Subscription:
                 f"subscribe names topics in one text, separated by commas: topicA,topicB; got a "
                 f"list, {text}"
             )
-        return Subscription("subscribe", topics=topics)
+        return ConsumerStrategy("subscribe", topics=topics)
     if strategy == "subscribePattern":
         if not text.strip():
             raise OptionError(
                 "Pattern to subscribe is empty as specified value for option "
                 f"'subscribePattern' is '{text}'"
             )
-        return Subscription("subscribePattern", pattern=text)
+        return ConsumerStrategy("subscribePattern", pattern=text)
     if not text.strip().startswith("{"):
         raise OptionError(
             "No topicpartitions to assign as specified value for option 'assign' is "
             f'{text[:200]}: expected JSON like {{"topicA":[0,1]}}'
         )
-    return Subscription("assign", partitions=parse_assign(text))
+    return ConsumerStrategy("assign", partitions=parse_assign(text))
 
 
 def parse_bound(
