@@ -591,7 +591,7 @@ class Consumer(arguments.ClientBase):
                 "callback needs asynchronous=True: without it commit raises the error"
             )
         with self._guard:
-            chosen: dict[TopicPartition, int | OffsetAndMetadata] = {}
+            chosen: dict[TopicPartition, OffsetAndMetadata] = {}
             if offsets is None:
                 chosen.update(self._subscription.positions_to_commit())
             else:

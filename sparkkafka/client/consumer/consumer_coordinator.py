@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sparkkafka import errors
-from sparkkafka.client.arguments import checked_names, offset_to_commit
+from sparkkafka.client.arguments import checked_names
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics_text
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
@@ -24,7 +24,6 @@ from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
 from sparkkafka.client.group.committed_offsets import (
-    TopicIds,
     commit_group_offsets,
     fetch_committed_with_metadata,
 )
@@ -334,56 +333,51 @@ class ConsumerCoordinator(RebalanceHooks):
 
     # --- offsets ----------------------------------------------------------------------------
 
-    def commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
-    ) -> None:
+    def commit(self, offsets: Offsets, deadline: Deadline) -> None:
         """Commit, and wait for the response. Raises OptionError without a group.id."""
         try:
             self._commit(offsets, deadline)
         finally:
             self._commits.run_callbacks()
 
-    def _commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], deadline: Deadline
-    ) -> None:
+    def _commit(self, offsets: Offsets, deadline: Deadline) -> None:
         """Commit after all asynchronous commits, which must not overwrite it."""
         group_id = self.need_group("commit")
-        chosen = {tp: offset_to_commit(tp, offset, "offsets") for tp, offset in offsets.items()}
         if not self._commits.wait(deadline):
             raise errors.KafkaTimeoutError(
                 f"nothing was committed: earlier asynchronous commits of group {group_id!r} were "
                 f"not done within {deadline.text}, and come first"
             )
-        if not chosen:
-            return
-        topic_ids = self._subscription.topic_ids(chosen)
-        if self._member is not None:
-            self._member.commit(chosen, deadline, topic_ids)
-        else:
-            commit_group_offsets(
-                self._cluster, group_id, chosen, deadline=deadline, topic_ids=topic_ids
-            )
+        if offsets:
+            self._committer(offsets)(self._cluster, offsets, deadline)
 
     def commit_later(
         self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        offsets: Offsets,
         deadline: Deadline,
         callback: CommitCallback | None,
     ) -> None:
         """Commit in the background, as the member that this is now. Raises OptionError without a
         group.id; the callback gets other errors."""
-        group_id = self.need_group("commit")
-        chosen = {tp: offset_to_commit(tp, offset, "offsets") for tp, offset in offsets.items()}
-        topic_ids = self._subscription.topic_ids(chosen)
-        commit: Commit
         try:
-            if self._member is not None:
-                commit = self._member.committer(topic_ids)
-            else:
-                commit = partial(_commit_without_member, group_id, topic_ids)
+            commit = self._committer(offsets)
         except errors.CommitFailedError as error:
             commit = partial(_fail, error)
-        self._commits.submit(commit, chosen, deadline, callback)
+        self._commits.submit(commit, offsets, deadline, callback)
+
+    def _committer(self, offsets: Offsets) -> Commit:
+        """Return the function that commits these offsets as the member that this is now, or without
+        one as a consumer that assigns its partitions itself. Raises OptionError without a group.id,
+        CommitFailedError."""
+        group_id = self.need_group("commit")
+        topic_ids = self._subscription.topic_ids(offsets)
+        if self._member is not None:
+            return self._member.committer(topic_ids)
+
+        def commit(cluster: Cluster, offsets: Offsets, deadline: Deadline) -> None:
+            commit_group_offsets(cluster, group_id, offsets, deadline=deadline, topic_ids=topic_ids)
+
+        return commit
 
     def _finish_async_commits(self, deadline: Deadline, when: str) -> None:
         """Wait for asynchronous commits, and call their callbacks."""
@@ -508,13 +502,6 @@ def make_member(
 
     member = ConsumerGroupMember if options.group_protocol == "consumer" else ClassicMember
     return member(options, hooks, cluster, wake, metrics)
-
-
-def _commit_without_member(
-    group_id: str, topic_ids: TopicIds, cluster: Cluster, offsets: Offsets, deadline: Deadline
-) -> None:
-    """A `Commit` of a consumer that assigns its partitions itself."""
-    commit_group_offsets(cluster, group_id, offsets, deadline=deadline, topic_ids=topic_ids)
 
 
 def _fail(error: errors.KafkaError, *_: Any) -> None:

@@ -36,7 +36,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import missing_topics_text
@@ -568,6 +568,12 @@ def read_subscription(
     )
 
 
+Counts: TypeAlias = Mapping[str, int]
+"""The number of partitions of the topics that exist."""
+Members: TypeAlias = Mapping[str, MemberSubscription]
+"""The subscriptions by member id."""
+
+
 class Assignor(Protocol):
     """A way to assign partitions. `name` is its name in JoinGroup.
 
@@ -576,7 +582,7 @@ class Assignor(Protocol):
     """
 
     name: ClassVar[str]
-    cooperative: ClassVar[bool]
+    cooperative: ClassVar[bool] = False
 
     def user_data(self) -> bytes | None:
         """Return what this member's subscription has for the assignor, None for nothing."""
@@ -584,15 +590,9 @@ class Assignor(Protocol):
 
     @abstractmethod
     def assign(
-        self,
-        partition_counts: Mapping[str, int],
-        members: Mapping[str, MemberSubscription],
-        racks: PartitionRacks = NO_RACKS,
+        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
-        """Return the partitions of each member, in order.
-
-        `partition_counts` has the topics that exist, `racks` the racks of their replicas.
-        """
+        """Return the partitions of each member, in order."""
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
         """Remember what this member got, whoever is the leader."""
@@ -602,13 +602,9 @@ class RangeAssignor(Assignor):
     """Each topic separately: a range of neighbouring partitions to each of its subscribers."""
 
     name: ClassVar[str] = "range"
-    cooperative: ClassVar[bool] = False
 
     def assign(
-        self,
-        partition_counts: Mapping[str, int],
-        members: Mapping[str, MemberSubscription],
-        racks: PartitionRacks = NO_RACKS,
+        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
         subscribers: dict[str, list[str]] = {}
         for member in _in_java_order(members):
@@ -616,9 +612,9 @@ class RangeAssignor(Assignor):
                 subscribers.setdefault(name, []).append(member)
         member_racks = _member_racks(members)
         topics = [
-            _RangeTopic(name, partition_counts[name], names, member_racks, racks)
+            _RangeTopic(name, counts[name], names, member_racks, racks)
             for name, names in sorted(subscribers.items())
-            if partition_counts.get(name)
+            if counts.get(name)
         ]
         # First by racks: topics with the same subscribers and number of partitions together.
         if any(topic.racks for topic in topics):
@@ -644,13 +640,9 @@ class RoundRobinAssignor(Assignor):
     subscribe to the topic are skipped."""
 
     name: ClassVar[str] = "roundrobin"
-    cooperative: ClassVar[bool] = False
 
     def assign(
-        self,
-        partition_counts: Mapping[str, int],
-        members: Mapping[str, MemberSubscription],
-        racks: PartitionRacks = NO_RACKS,
+        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
         assigned: Assignments = {member: [] for member in members}
         subscribed = {
@@ -658,8 +650,8 @@ class RoundRobinAssignor(Assignor):
         }
         turns = _in_java_order(members)
         turn = 0
-        for topic in sorted(frozenset().union(*subscribed.values()) & partition_counts.keys()):
-            for number in range(partition_counts[topic]):
+        for topic in sorted(frozenset().union(*subscribed.values()) & counts.keys()):
+            for number in range(counts[topic]):
                 while topic not in subscribed[turns[turn]]:
                     turn = (turn + 1) % len(turns)
                 assigned[turns[turn]].append(TopicPartition(topic, number))
@@ -674,7 +666,6 @@ class StickyAssignor(Assignor):
     """
 
     name: ClassVar[str] = "sticky"
-    cooperative: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._last_assignment: tuple[TopicPartition, ...] | None = None
@@ -690,16 +681,13 @@ class StickyAssignor(Assignor):
         self._generation_id = generation_id
 
     def assign(
-        self,
-        partition_counts: Mapping[str, int],
-        members: Mapping[str, MemberSubscription],
-        racks: PartitionRacks = NO_RACKS,
+        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
         claims = {
             member: _previous_claim(member, subscription)
             for member, subscription in members.items()
         }
-        assigned, _ = _assign_by_claims(partition_counts, members, claims, racks)
+        assigned, _ = _assign_by_claims(counts, members, claims, racks)
         return assigned
 
 
@@ -724,16 +712,13 @@ class CooperativeStickyAssignor(Assignor):
         self._generation_id = generation_id
 
     def assign(
-        self,
-        partition_counts: Mapping[str, int],
-        members: Mapping[str, MemberSubscription],
-        racks: PartitionRacks = NO_RACKS,
+        self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
         claims = {
             member: Claim(subscription.owned, _generation_of(subscription))
             for member, subscription in members.items()
         }
-        assigned, ownership = _assign_by_claims(partition_counts, members, claims, racks)
+        assigned, ownership = _assign_by_claims(counts, members, claims, racks)
         first, withheld = withhold_moving(assigned, ownership)
         if withheld:
             log.debug("%d partitions move once their owners have revoked them", len(withheld))
@@ -754,7 +739,7 @@ ASSIGNORS: Mapping[str, Callable[[], Assignor]] = MappingProxyType(
 """By the names of `partition.assignment.strategy`."""
 
 
-def _in_java_order(members: Mapping[str, MemberSubscription]) -> list[str]:
+def _in_java_order(members: Members) -> list[str]:
     """Sort static members by group.instance.id, so that a restart changes nothing (KIP-345), and
     after them the others by member id (Java's AbstractPartitionAssignor.MemberInfo)."""
 
@@ -766,13 +751,10 @@ def _in_java_order(members: Mapping[str, MemberSubscription]) -> list[str]:
 
 
 def _assign_by_claims(
-    partition_counts: Mapping[str, int],
-    members: Mapping[str, MemberSubscription],
-    claims: Mapping[str, Claim],
-    partition_racks: PartitionRacks,
+    counts: Counts, members: Members, claims: Mapping[str, Claim], partition_racks: PartitionRacks
 ) -> tuple[Assignments, Ownership]:
     """Assign by the rules of the sticky assignors, with the owners that follow from `claims`."""
-    ownership = find_owners(partition_counts, claims)
+    ownership = find_owners(counts, claims)
     if ownership.contested:
         log.warning(
             "%d partitions, %s first, are claimed by several members of the group in one "
@@ -781,11 +763,11 @@ def _assign_by_claims(
             min(ownership.contested),
         )
     topics_of = {member: subscription.topics for member, subscription in members.items()}
-    racks = Racks(_member_racks(members), partition_racks, partition_counts)
-    return assign_sticky(partition_counts, topics_of, ownership, racks or None), ownership
+    racks = Racks(_member_racks(members), partition_racks, counts)
+    return assign_sticky(counts, topics_of, ownership, racks or None), ownership
 
 
-def _member_racks(members: Mapping[str, MemberSubscription]) -> dict[str, str | None]:
+def _member_racks(members: Members) -> dict[str, str | None]:
     return {member: subscription.rack_id for member, subscription in members.items()}
 
 

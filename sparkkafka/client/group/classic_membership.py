@@ -536,7 +536,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
             return True
         return self._begin_rebalance(thread, topics)
 
-    def committer(self, topic_ids: TopicIds | None = None) -> membership.Commit:
+    def committer(self, topic_ids: TopicIds) -> membership.Commit:
         """As the base class; the coordinator refuses a commit after the next rebalance."""
         thread = self._thread
         if thread is None:
@@ -554,7 +554,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
 
         def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
             try:
-                commit_as_member(cluster, lambda: identity, offsets, topic_ids or {}, deadline)
+                commit_as_member(cluster, lambda: identity, offsets, topic_ids, deadline)
             except errors.CommitFailedError as error:
                 if error.code == errors.ErrorCode.REBALANCE_IN_PROGRESS:
                     thread.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")

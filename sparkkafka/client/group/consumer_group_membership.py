@@ -384,7 +384,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
             return False
         return True
 
-    def committer(self, topic_ids: TopicIds | None = None) -> membership.Commit:
+    def committer(self, topic_ids: TopicIds) -> membership.Commit:
         old_identity, loss_count = self._identity(), self._loss_count
 
         def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
@@ -398,10 +398,9 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
                     raise commit_failed(errors.ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
                 return now
 
-            ids = topic_ids or {}
             try:
                 commit_as_member(
-                    cluster, identity, offsets, ids, deadline, min_version=EPOCH_VERSION
+                    cluster, identity, offsets, topic_ids, deadline, min_version=EPOCH_VERSION
                 )
             except errors.CommitFailedError:
                 if self._thread is not None:  # a heartbeat's response says what has changed

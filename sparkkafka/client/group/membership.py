@@ -5,7 +5,7 @@ The consumer polls a `GroupMember` on the user's thread. The member calls the co
 producer commits offsets in a transaction.
 
 The member's `MemberThread` sends all its requests except commits: it joins, sends heartbeats, and
-leaves the group when `MaxPollInterval` is exceeded. The thread shares the metadata of the client
+leaves the group when max.poll.interval.ms is exceeded. The thread shares the metadata of the client
 but has its own connections: a JoinGroup may wait for minutes, and heartbeats must not wait. The
 thread never calls the user: it records what happened (under `lock`) and wakes the user's thread,
 whose `poll` acts on it. So a `poll` with a timeout of 0 makes progress.
@@ -38,7 +38,10 @@ Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 Commit: TypeAlias = Callable[[Cluster, Offsets, Deadline], None]
 """Commits offsets as the member for which it was made, over connections of the given cluster.
-Raises as `GroupMember.commit`."""
+
+Raises CommitFailedError if the group has removed the member or began a rebalance, UnknownTopicError
+for a topic that does not exist or was recreated, BrokerError for other refusals, KafkaTimeoutError
+with the last failure. In the last three cases some of the offsets may be committed."""
 
 
 class GroupMetadata(NamedTuple):
@@ -120,28 +123,6 @@ def group_error(code: int, group_id: str, where: str, hint: str | None = None) -
     return BrokerError(code, f"{where} of group {group_id!r}", hint or MEMBER_HINTS.get(code))
 
 
-class MaxPollInterval:
-    """max.poll.interval.ms: a member that is not polled within this time leaves its group, so
-    that others get its partitions."""
-
-    def __init__(self, interval_ms: int) -> None:
-        self._interval_s = interval_ms / 1000
-        self._polled_s = time.monotonic()
-
-    def restart(self) -> None:
-        """Begin the interval again, since the user polls."""
-        self._polled_s = time.monotonic()
-
-    @property
-    def remaining_s(self) -> float:
-        """Seconds until the interval is exceeded; negative afterwards."""
-        return self._polled_s + self._interval_s - time.monotonic()
-
-    @property
-    def is_exceeded(self) -> bool:
-        return self.remaining_s <= 0
-
-
 class MemberThread(ABC):
     """The thread that keeps a member in its group. Its public methods may be called by any thread.
 
@@ -166,7 +147,7 @@ class MemberThread(ABC):
         """A final error that the next `poll` raises, once."""
         self.is_lost = False
         """The group has removed this member: other members may own its partitions."""
-        self.max_poll_interval = MaxPollInterval(options.max_poll_interval_ms)
+        self._polled_s = time.monotonic()
         self.next_heartbeat_s = 0.0
         """The monotonic time at which the next heartbeat is due."""
         self._bug: Exception | None = None
@@ -185,6 +166,16 @@ class MemberThread(ABC):
         self._warned_s: float | None = None
 
     # --- called by the member --------------------------------------------------------------------
+
+    @property
+    def until_leave_s(self) -> float:
+        """Seconds until max.poll.interval.ms is exceeded without a poll, so that this member leaves
+        its group and others get its partitions."""
+        return self._polled_s + self.options.max_poll_interval_ms / 1000 - time.monotonic()
+
+    def on_poll(self) -> None:
+        """Begin max.poll.interval.ms again, since the user polls."""
+        self._polled_s = time.monotonic()
 
     def start(self) -> None:
         self._thread.start()
@@ -271,14 +262,14 @@ class MemberThread(ABC):
     def stay(self) -> float:
         """Do what is due in a member: leave after max.poll.interval.ms, send a heartbeat, look up
         topics. Return the seconds until something else is due."""
-        if self.max_poll_interval.is_exceeded:
+        if self.until_leave_s <= 0:
             self._leave_after_max_poll_interval()
             return 0
         if time.monotonic() >= self.next_heartbeat_s:
             self.send_heartbeat()
         metadata_s = self.check_metadata()
         heartbeat_s = self.next_heartbeat_s - time.monotonic()
-        return max(0.0, min(heartbeat_s, self.max_poll_interval.remaining_s, metadata_s))
+        return max(0.0, min(heartbeat_s, self.until_leave_s, metadata_s))
 
     def raise_in_poll(self, error: Exception) -> None:
         """Let the next `poll` raise this error."""
@@ -367,7 +358,7 @@ class MemberThread(ABC):
         """Leave the group, since the user has not polled for max.poll.interval.ms. The next `poll`
         joins again."""
         with self.lock:
-            if not self.max_poll_interval.is_exceeded:  # a poll came just now
+            if self.until_leave_s > 0:  # a poll came just now
                 return
             send_leave = self.begin_leave(MAX_POLL_INTERVAL_EXCEEDED)
             self.reset_membership(MAX_POLL_INTERVAL_EXCEEDED)
@@ -492,7 +483,7 @@ class GroupMember(ABC, Generic[ThreadT]):
             self._thread.start()
         thread = self._thread
         while not self._is_closed:  # a hook may have closed it
-            thread.max_poll_interval.restart()
+            thread.on_poll()
             with thread.lock:
                 is_lost, thread.is_lost = thread.is_lost, False
                 failure = None if is_lost else thread.take_failure()
@@ -509,23 +500,11 @@ class GroupMember(ABC, Generic[ThreadT]):
         """Do the next thing that is due for a subscription to `topics`; return False if nothing
         was due."""
 
-    def commit(
-        self, offsets: Offsets, deadline: Deadline, topic_ids: TopicIds | None = None
-    ) -> None:
-        """Commit offsets as this member. `topic_ids` has the ids of the topics that were read.
-
-        Raises CommitFailedError if the group has removed the member or began a rebalance,
-        UnknownTopicError for a topic that does not exist or was recreated, BrokerError for other
-        refusals, KafkaTimeoutError with the last failure. In the last three cases some of the
-        offsets may be committed.
-        """
-        self.committer(topic_ids)(self._cluster, offsets, deadline)
-
     @abstractmethod
-    def committer(self, topic_ids: TopicIds | None = None) -> Commit:
-        """Return a function that commits, later and in another thread, as the member that this is
-        now. It refuses partitions that the member has lost by then. Raises CommitFailedError if it
-        is not a member."""
+    def committer(self, topic_ids: TopicIds) -> Commit:
+        """Return a function that commits, perhaps later and in another thread, as the member that
+        this is now. It refuses partitions that the member has lost by then. `topic_ids` has the ids
+        of the topics that were read. Raises CommitFailedError if it is not a member."""
 
     def close(self, deadline: Deadline, *, leave: bool = True) -> None:
         """Leave the group (a static member stays until its session timeout) and end the thread.

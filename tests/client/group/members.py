@@ -110,8 +110,15 @@ class TestMember:
 
     def commit(self, offsets: dict[str, int], ms: float | None = None) -> None:
         """{"t-0": 5}"""
-        named = {partition(name): Offset(offset) for name, offset in offsets.items()}
-        self.member.commit(named, Deadline(ms or self.call_ms))
+        self.commit_offsets(
+            {partition(name): Offset(offset) for name, offset in offsets.items()}, ms
+        )
+
+    def commit_offsets(
+        self, offsets: dict[TopicPartition, Offset], ms: float | None = None
+    ) -> None:
+        cluster = self.member._cluster  # type: ignore[attr-defined]
+        self.member.committer({})(cluster, offsets, Deadline(ms or self.call_ms))
 
     @property
     def thread(self) -> Any:

@@ -466,7 +466,7 @@ def test_a_static_member_that_polls_too_slowly_says_nothing(fake):
 def test_a_commit_carries_offset_metadata_and_epoch(fake):
     with TestMember(fake) as one:
         settle(one)
-        one.member.commit({TopicPartition("t", 2): Offset(9, "note", 4)}, Deadline(3000))
+        one.commit_offsets({TopicPartition("t", 2): Offset(9, "note", 4)}, ms=3000)
         generation = one.member.metadata
     request = fake.requests_of("OffsetCommit")[-1].message
     row = request.topics[0].partitions[0]
