@@ -230,13 +230,10 @@ class Cursor:
 
     # --- reads
 
-    # With a mask, a read takes a value of only the entries in the mask. The others stay where they
-    # are, and their value is the type's zero.
-
-    def skip(self, sizes: Ints | int, path: str, mask: Flags | None = None) -> Flags | None:
+    def skip(self, sizes: Ints | int, path: str) -> Flags | None:
         """Skip bytes of each entry. Return which entries have fewer bytes left, and failed; None if
         none has."""
-        return self._move(self.at + (sizes if mask is None else mask * sizes), path)
+        return self._move(self.at + sizes, path)
 
     def _move(self, after: Ints, path: str) -> Flags | None:
         """Move to these positions. Return which of them are beyond the end, and failed; None if
@@ -248,23 +245,17 @@ class Cursor:
         self.fail(over, path, CUT_OFF)
         return over
 
-    def read_words(self, size: int, path: str, mask: Flags | None = None) -> NDArray[np.uint64]:
+    def read_words(self, size: int, path: str) -> NDArray[np.uint64]:
         """Read `size` bytes of each entry, at most eight, as the lowest ones of words."""
         words = words_at(self.chunk.data, self.at)
-        if mask is not None:
-            words *= mask
-        self.skip(size, path, mask)
+        self.skip(size, path)
         return words
 
     def read_varints(
-        self, path: str, bits: int = 64, mask: Flags | None = None, *, are_long: bool = False
+        self, path: str, bits: int = 64, *, are_long: bool = False
     ) -> tuple[NDArray[Any], Flags | None]:
         """Read varints, before zigzag decoding. Return also which entries failed, if any."""
         raw, after, wrong = read_unsigned(self.chunk.data, self.at, bits, are_long=are_long)
-        if mask is not None:
-            raw *= mask
-            after = np.where(mask, after, self.at)
-            wrong = None if wrong is None else wrong & mask
         if wrong is not None:
             # A varint beyond the payload's end is cut off: its last bytes are another row's.
             wrong &= after <= self.end
@@ -281,10 +272,10 @@ class Cursor:
             values[bad] = 0
         return values
 
-    def read_blobs(self, path: str, mask: Flags | None = None) -> tuple[Ints, Ints]:
+    def read_blobs(self, path: str) -> tuple[Ints, Ints]:
         """Read strings or bytes with their length in front. Return where they start and how long
         they are; the length is 0 for inactive and bad entries."""
-        raw, failed = self.read_varints(path, 64, mask)
+        raw, failed = self.read_varints(path)
         if failed is None and raw.itemsize < 8 and not np.bitwise_or.reduce(raw) & 1:
             raw >>= 1  # of a zigzag number that is not negative
             lengths = raw.astype(np.int64)
@@ -360,11 +351,11 @@ class ItemsCursor(Cursor):
         return getattr(items, name)
 
     def read_varints(
-        self, path: str, bits: int = 64, mask: Flags | None = None, *, are_long: bool = False
+        self, path: str, bits: int = 64, *, are_long: bool = False
     ) -> tuple[NDArray[Any], Flags | None]:
         return next(self._columns), None
 
-    def read_blobs(self, path: str, mask: Flags | None = None) -> tuple[Ints, Ints]:
+    def read_blobs(self, path: str) -> tuple[Ints, Ints]:
         lengths = next(self._columns).astype(np.int64)
         return next(self._columns), lengths
 

@@ -130,6 +130,7 @@ class ValueDecoder:
     value."""
 
     default_bytes = 0
+    reads_kept_values = False
     reads_zero = False
 
     def __init__(self, column_type: pa.DataType, skipper: Skipper) -> None:
@@ -140,36 +141,9 @@ class ValueDecoder:
     def path(self) -> str:
         return self.skipper.path
 
-    @property
-    def reads_kept_values(self) -> bool:
-        return False
-
     def read(self, cursor: Cursor) -> pa.Array:
         """Read one value of each entry, and move the cursor behind it. Return one value for each
         entry; the caller makes those of inactive entries null."""
-        raise NotImplementedError
-
-    def read_where(self, cursor: Cursor, mask: Flags) -> pa.Array:
-        """Read one value of each entry in the mask. The other entries do not move, and their values
-        are undefined."""
-        failures = cursor.chunk.failures
-        inner = cursor.where(mask)
-        values = self.read(inner)
-        cursor.advance(mask, inner, failures)
-        return values
-
-
-class LeafDecoder(ValueDecoder):
-    """Reads only the entries of a mask faster than a cursor that has only these active."""
-
-    @property
-    def reads_kept_values(self) -> bool:
-        return self.skipper.keeps_values
-
-    def read(self, cursor: Cursor) -> pa.Array:
-        return self.read_where(cursor, None)
-
-    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
         raise NotImplementedError
 
 
@@ -213,7 +187,7 @@ Convert = Callable[[NDArray[Any], Cursor, str], NDArray[Any]]
 make rows bad."""
 
 
-class NumberDecoder(LeafDecoder):
+class NumberDecoder(ValueDecoder):
     """int, long, float and double, to a type of numbers, dates or timestamps."""
 
     def __init__(
@@ -231,20 +205,20 @@ class NumberDecoder(LeafDecoder):
         self._convert = convert
         self._are_long = False  # as the last ones were
         self._dtype = np.int32 if bits == column_type.bit_width == 32 else np.int64
-        self.reads_zero = not is_float
+        self.reads_kept_values = self.reads_zero = not is_float
 
-    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
+    def read(self, cursor: Cursor) -> pa.Array:
         values: NDArray[Any]
         if not self._is_float:
-            raw, bad = cursor.read_varints(self.path, self._bits, mask, are_long=self._are_long)
+            raw, bad = cursor.read_varints(self.path, self._bits, are_long=self._are_long)
             self._are_long = raw.itemsize == 8
             values = unzigzag(raw, overwrite=True, dtype=self._dtype)
             if bad is not None:
                 values[bad] = 0
         elif self._bits == 64:
-            values = cursor.read_words(8, self.path, mask).view(np.float64)
+            values = cursor.read_words(8, self.path).view(np.float64)
         else:
-            values = cursor.read_words(4, self.path, mask).astype(np.uint32).view(np.float32)
+            values = cursor.read_words(4, self.path).astype(np.uint32).view(np.float32)
         values = self._convert(values, cursor, self.path)
         buffer = pa.py_buffer(np.ascontiguousarray(values))
         return pa.Array.from_buffers(self.type, len(values), [None, buffer])
@@ -281,23 +255,23 @@ def to_unit(written: str, read: str) -> Convert:
 # --- strings and bytes --------------------------------------------------------------------------
 
 
-class BytesDecoder(LeafDecoder):
+class BytesDecoder(ValueDecoder):
     """bytes and fixed."""
 
     def __init__(self, column_type: pa.DataType, skipper: BlobSkipper) -> None:
         super().__init__(column_type, skipper)
         self._blobs = skipper
-        self.reads_zero = skipper.keeps_values
+        self.reads_kept_values = self.reads_zero = skipper.keeps_values
 
-    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
-        return cursor.gather(*self._blobs.locate(cursor, mask))
+    def read(self, cursor: Cursor) -> pa.Array:
+        return cursor.gather(*self._blobs.locate(cursor))
 
 
 class StringDecoder(BytesDecoder):
     """Strings, which must be UTF-8."""
 
-    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
-        starts, lengths = self._blobs.locate(cursor, mask)
+    def read(self, cursor: Cursor) -> pa.Array:
+        starts, lengths = self._blobs.locate(cursor)
         raw = cursor.gather(starts, lengths)
         try:
             texts = as_texts(raw)
@@ -383,11 +357,9 @@ class DecimalDecoder(BytesDecoder):
         self.reads_zero = False
         self._too_long = f"a decimal of more than {written.precision} digits"
 
-    def read_where(self, cursor: Cursor, mask: Flags | None) -> pa.Array:
-        starts, lengths = self._blobs.locate(cursor, mask)
+    def read(self, cursor: Cursor) -> pa.Array:
+        starts, lengths = self._blobs.locate(cursor)
         empty = lengths == 0
-        if mask is not None:
-            empty &= mask
         if empty.any():  # Java: "Zero length BigInteger"
             cursor.fail(empty, self.path, "a decimal of no bytes")
         if len(lengths) and int(lengths.max()) > 16:
@@ -433,6 +405,10 @@ class RecordDecoder(ValueDecoder):
         super().__init__(column_type, skipper)
         self._steps = steps
         self._defaults = defaults
+        self.reads_kept_values = all(
+            step.keeps_values if isinstance(step, Skipper) else step[0].reads_kept_values
+            for step in steps
+        )
         self.default_bytes = sum(
             max(0, value.nbytes - 4 - bytes_per_value(value.type)) for value in defaults.values()
         ) + sum(step[0].default_bytes for step in steps if not isinstance(step, Skipper))
@@ -441,13 +417,6 @@ class RecordDecoder(ValueDecoder):
                 f"{label(skipper.path)}: the defaults of fields that the writer's Avro schema "
                 f"lacks have {self.default_bytes:,} bytes; {MAX_DEFAULTS:,} are allowed"
             )
-
-    @property
-    def reads_kept_values(self) -> bool:
-        return all(
-            step.keeps_values if isinstance(step, Skipper) else step[0].reads_kept_values
-            for step in self._steps
-        )
 
     def read(self, cursor: Cursor) -> pa.Array:
         count = len(cursor)
@@ -618,10 +587,13 @@ def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array
     count = int(np.count_nonzero(mask))
     if count == len(mask):
         return decoder.read(cursor)
-    if 4 * count >= len(mask):
-        return decoder.read_where(cursor, mask)
-    # Few entries have this branch: decode only these, and put nulls between them.
     failures = cursor.chunk.failures
+    if 4 * count >= len(mask):
+        inner = cursor.where(mask)
+        values = decoder.read(inner)
+        cursor.advance(mask, inner, failures)
+        return values
+    # Few entries have this branch: decode only these, and put nulls between them.
     entries = np.flatnonzero(mask)
     inner = cursor.select(entries)
     values = decoder.read(inner)

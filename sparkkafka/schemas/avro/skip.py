@@ -16,12 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read_unsigned, unzigzag
+from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read_unsigned, unzigzag
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import (
     CUT_OFF,
     INACTIVE,
-    LONG_VARINT,
     BadValueError,
     Cursor,
     ItemsCursor,
@@ -34,9 +33,6 @@ from sparkkafka.schemas.field_names import MAX_PATH, child_path
 
 _MIN_VECTOR: Final = 128
 """Fewer entries are skipped one by one, which is faster than steps of NumPy."""
-
-_MIN_NUMBERS: Final = 64
-"""NumPy finds the ends of the numbers of one array if there are at least this many."""
 
 _MAX_NESTED: Final = 20_000
 """How deep skipped values may be nested, which is about twice the levels of recursive records."""
@@ -88,9 +84,8 @@ class Skipper:
 class BlobSkipper(Skipper):
     """Skips values whose bytes are taken as they are."""
 
-    def locate(self, cursor: Cursor, mask: Flags | None = None) -> tuple[Ints, Ints]:
-        """Skip one value of each entry (in the mask); return the starts and lengths of their
-        bytes."""
+    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
+        """Skip one value of each entry; return the starts and lengths of their bytes."""
         raise NotImplementedError
 
 
@@ -105,12 +100,11 @@ class FixedSkipper(BlobSkipper):
         if self._size:
             cursor.skip(self._size, self.path)
 
-    def locate(self, cursor: Cursor, mask: Flags | None = None) -> tuple[Ints, Ints]:
+    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
         starts = cursor.at
-        cursor.skip(self._size, self.path, mask)
+        cursor.skip(self._size, self.path)
         # An inactive entry has no bytes: the size may be larger than the zeros behind the data.
-        read = cursor.is_active() if mask is None else cursor.is_active() & mask
-        return starts, np.where(read, self._size, 0)
+        return starts, np.where(cursor.is_active(), self._size, 0)
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         return at + self._size
@@ -167,8 +161,8 @@ class BytesSkipper(BlobSkipper):
     def skip(self, cursor: Cursor) -> None:
         cursor.read_blobs(self.path)
 
-    def locate(self, cursor: Cursor, mask: Flags | None = None) -> tuple[Ints, Ints]:
-        return cursor.read_blobs(self.path, mask)
+    def locate(self, cursor: Cursor) -> tuple[Ints, Ints]:
+        return cursor.read_blobs(self.path)
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         raw, after, _ = read_unsigned(data, at)
@@ -389,14 +383,6 @@ class ItemsSkipper(Skipper):
         while len(entries) >= _MIN_VECTOR:
             block_counts, ends = self._read_block_heads(inner, is_decoded=located is not None)
             has_items = block_counts != 0
-            if 2 * np.count_nonzero(has_items) < len(entries):  # most arrays have ended
-                self._move_entries(cursor, entries, inner)
-                some = np.flatnonzero(has_items)
-                entries, inner = entries[some], inner.select(some)
-                if not len(entries):
-                    break
-                block_counts, has_items = block_counts[some], has_items[some]
-                ends = None if ends is None else ends[some]
             if len(entries) == len(counts):  # all
                 counts += block_counts
             else:
@@ -615,16 +601,6 @@ class ItemsSkipper(Skipper):
                 raise BadValueError(self.path, CUT_OFF)
             starts.frombytes((at + np.arange(count) * size).tobytes())
             return after
-        if count >= _MIN_NUMBERS and isinstance(self.item, VarintSkipper):
-            # A number has at most ten bytes; a longer one is refused when it is decoded.
-            window = min(end - at, 10 * count)
-            last_bytes = np.flatnonzero(cursor.chunk.data[at : at + window] < 0x80)[:count]
-            if len(last_bytes) < count:
-                is_cut_off = at + window == end
-                raise BadValueError(self.item.path, CUT_OFF if is_cut_off else LONG_VARINT)
-            starts.append(at)
-            starts.frombytes((at + 1 + last_bytes[:-1]).tobytes())
-            return at + 1 + int(last_bytes[-1])
         data, skip_one = cursor.chunk.raw, self.item.skip_one
         for _ in range(count):
             starts.append(at)
