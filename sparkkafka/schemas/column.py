@@ -212,9 +212,10 @@ class ColumnDecoder:
         """Decode the column's payloads (binary). `headers`: the records' headers, of HEADERS_TYPE,
         or None.
 
-        Raises RegistryError if a request to the registry fails, and OptionError for a type that
-        cannot be read or a missing library. Records never raise, except TooManyRowsError for
-        several rows: decoding fewer rows gives the same values.
+        Raises RegistryError if a request to the registry fails, OptionError for a type that cannot
+        be read or a missing library, and SchemaError for a change with a new column (see
+        `Envelope`). Records never raise otherwise, except TooManyRowsError for several rows:
+        decoding fewer rows gives the same values.
         """
         plan = self.plan
         budget = MemoryBudget(payloads)
@@ -293,6 +294,8 @@ class ColumnDecoder:
             for writer in some:
                 is_of_reader = self._is_of_reader(writer)
                 schema = None if is_of_reader else schemas[_without_message(writer)]
+                if isinstance(schema, Schema):
+                    self._check_columns(writer, schema)
                 decoders[writer] = self._make_decoder(writer, schema)
 
     def _is_of_reader(self, writer: WriterId) -> bool:
@@ -355,6 +358,23 @@ class ColumnDecoder:
             return f"{writer} cannot be read: {error}"
         warn_of_rules(plan.column, schema, str(writer), plan.subject)
         return schema
+
+    def _check_columns(self, writer: WriterId, schema: Schema) -> None:
+        """Raise SchemaError for a schema of changes that is newer than the reader's and has a
+        column more."""
+        plan = self.plan
+        if (
+            plan.envelope is None
+            or not plan.envelope.columns
+            or (writer.schema_id or 0) <= (plan.schema_id or 0)  # later ones have higher ids
+        ):
+            return
+        module = format_module(plan.format)
+        try:
+            written = envelopes.full_type(module, plan.envelope, schema, writer.message, None)
+        except SchemaError:  # of other records, such as heartbeats
+            return
+        envelopes.check_columns(plan.envelope, written, f"{writer}, subject {plan.subject}")
 
     def _make_decoder(self, writer: WriterId, schema: Schema | str | None) -> Decoder | str:
         """Return a decoder for the writer's schema (None: the reader's), or why its payloads are

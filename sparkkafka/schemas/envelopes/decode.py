@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparkkafka.config.kinds import DEBEZIUM, DEBEZIUM_FLAT, JSON
-from sparkkafka.errors import OptionError, SchemaError
+from sparkkafka.errors import OptionError, SchemaError, some
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Ints
@@ -38,12 +38,27 @@ _MAX_CALL_SCHEMAS: Final = 1_000
 class Envelope:
     """How a column is read: `form` is the value of the option envelope; `unwraps`: as
     struct<row, change>, else as it is with its semantic types converted. `names`: (column, semantic
-    type) of records that have no schema. `placeholder`: for values that were not sent."""
+    type) of records that have no schema. `placeholder`: for values that were not sent. `columns`:
+    the table's, if all are read; a change with a new one fails the read then, since it would be
+    lost."""
 
     form: str
     unwraps: bool
     names: tuple[tuple[str, str], ...] = ()
     placeholder: semantic_types.Placeholder = semantic_types.PLACEHOLDER
+    columns: tuple[str, ...] = ()
+
+
+def check_columns(envelope: Envelope, written: pa.DataType, schema: object) -> None:
+    """Raise SchemaError if the type struct<row, change> of changes has columns that the read, which
+    is of all columns, began without. `schema` describes the schema of the changes."""
+    new = [field.name for field in written.field("row").type if field.name not in envelope.columns]
+    if envelope.columns and new:
+        raise SchemaError(
+            f"{'column' if len(new) == 1 else 'columns'} {some(new)} of {schema}: the table did "
+            "not have it when this read began. Start the read again, and it continues at this "
+            "change with the new columns (or name the columns to read in .schema(…))"
+        )
 
 
 def full_type(
@@ -452,14 +467,23 @@ class _JsonDecoder:
         return groups, np.concatenate(without_schema)
 
     def _decoder_of(self, text: bytes) -> _EnvelopeDecoder | str:
-        """Return the decoder of payloads with this schema, or why they are bad."""
+        """Return the decoder of payloads with this schema, or why they are bad. Raises as
+        `check_columns`."""
+        written = None
         try:
             schema = json.loads(text)
             if schema is None:  # a tombstone has the schema null
                 return self._without_schema()
-            return self._of_node(connect_types.type_of_connect_schema(schema))
+            node = connect_types.type_of_connect_schema(schema)
+            decoder = self._of_node(node)
+            if self._envelope.columns:
+                with suppress(SchemaError):  # of other records, such as heartbeats
+                    written = _type_of(self._envelope, node)
         except (SchemaError, ValueError, RecursionError) as error:
             return f"the schema beside the payload: {error}"
+        if written is not None:
+            check_columns(self._envelope, written, "the schema beside a payload")
+        return decoder
 
     def _take_group(
         self,

@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from sparkkafka.config import kinds
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import ReadOptions
-from sparkkafka.errors import BadRecordError, KafkaError, OptionError
+from sparkkafka.errors import BadRecordError, KafkaError, OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import (
     ALL_COLUMNS,
     HEADERS,
@@ -211,8 +211,8 @@ class PartitionDecoder:
         """Return the decoded columns by name, and their records: all but those that were written to
         the dead-letter topic.
 
-        Raises BadRecordError with onBadRecord=fail, RegistryError, TooManyRowsError, and as
-        `DeadLetters.write`.
+        Raises BadRecordError with onBadRecord=fail, SchemaError for a change with a new column,
+        RegistryError, TooManyRowsError, and as `DeadLetters.write`.
         """
         decoded: dict[str, DecodedColumn] = {}
         payloads_by_column: dict[str, pa.Array] = {}
@@ -221,7 +221,13 @@ class PartitionDecoder:
             if payloads is None:
                 payloads = pa.nulls(len(records), pa.binary())
             payloads_by_column[name] = payloads
-            decoded[name] = decoder.decode(payloads, records.headers)
+            try:
+                decoded[name] = decoder.decode(payloads, records.headers)
+            except SchemaError as error:
+                where = f"topic {self._topic} partition {self._partition}"
+                raise SchemaError(
+                    f"{where}, from offset {records.offsets[0]} on: {error}"
+                ) from None
         causes_by_row = _causes_by_row(decoded)
         formats = self._task.formats
         first_bad = ""

@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 
 PINS_KEY = "sparkkafka"
 """The key in a column's metadata of the schemas that `typed_schema` chose:
-{topic: {"subject": …, "id": …, "version": …}}."""
+{topic: {"subject": …, "id": …, "version": …}}, or {"*": {}} of a sample of changes."""
 
 ALL_TOPICS = "*"
 """Stands for the topic where all topics have the same schema."""
@@ -198,7 +198,8 @@ def _typed_field(
     `topics`: those whose schemas are chosen, None for all of the read."""
     name = column.column
     if column.envelope and column.schema is None and registry is None:
-        return StructField(name, from_arrow_type(_infer_type(options, column)))
+        sampled = from_arrow_type(_infer_type(options, column))
+        return StructField(name, sampled, True, {PINS_KEY: {ALL_TOPICS: {}}})
     if column.infer:
         return StructField(name, from_arrow_type(_infer_type(options, column)))
     if column.schema is None and registry is None:
@@ -596,9 +597,11 @@ def _plans_by_topic(
     """Return how a column of type `arrow_type` is decoded, by topic. `field` has the schemas' ids
     in its metadata, if it comes from `typed_schema`. `names`: those of `Envelope`; `topics`: those
     whose schemas are chosen, None for all of the read."""
+    pins = field.metadata.get(PINS_KEY, {})
     pinned_ids: dict[str, int | bytes] = {
         topic: bytes.fromhex(pin["guid"]) if "guid" in pin else int(pin["id"])
-        for topic, pin in field.metadata.get(PINS_KEY, {}).items()
+        for topic, pin in pins.items()
+        if pin
     }
     if column.schema is None and (column.infer or registry is None):
         # JSON of the type that the user gave, or that was inferred.
@@ -606,7 +609,7 @@ def _plans_by_topic(
     else:
         topics = topics or _topics_of(options, column)
         if pinned_ids and set(topics) != set(pinned_ids):
-            pinned_ids = {}  # the field's metadata comes from a read of other topics
+            pins = pinned_ids = {}  # the field's metadata comes from a read of other topics
         schemas = _choose_schemas(column, topics, options, registry, pinned_ids)
     compiled_schemas = {
         schema: compile_for_tasks(schema) for schema in {row.schema for row in schemas.values()}
@@ -623,7 +626,7 @@ def _plans_by_topic(
                 arrow_type,
                 rescues=rescues,
                 depth=depth,
-                is_from_schema=bool(pinned_ids),
+                is_from_schema=bool(pins),
                 names=names,
             ),
         )
@@ -699,6 +702,10 @@ def _plan(
         envelope=_envelope(column, names),
     )
     if plan.envelope is not None:
+        if plan.envelope.unwraps and is_from_schema:
+            struct = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
+            columns = tuple(field.name for field in struct.field("row").type)
+            plan = replace(plan, envelope=replace(plan.envelope, columns=columns))
         path = first_stricter_field(arrow_type, as_nullable(arrow_type), name)
         if path is not None:
             raise OptionError(

@@ -247,6 +247,40 @@ def test_a_column_is_added_in_the_middle(topics: Topics) -> None:
     assert [(row["id"], row["zip"]) for row in rows] == [(1, None), (1, "24103")]
 
 
+def without_metadata(schema: StructType) -> StructType:
+    return struct(**{field.name: field.dataType for field in schema})
+
+
+@pytest.mark.parametrize("form", ["json", "avro"])
+def test_a_read_that_began_before_a_column_was_added_fails_there(topics: Topics, form: str) -> None:
+    """A running query would lose its values; its next start has the column."""
+    new_row = {**ROWS[1], "born": 1, "zip": "24103"}
+    if form == "json":
+        options = topics.json_changes(TOPIC)
+        wider = connect_envelope([*COLUMNS, connect_field("zip", "string")])
+        changes = [
+            with_schema(connect_envelope(COLUMNS), payload("c", None, ROWS[0])),
+            with_schema(wider, payload("u", None, new_row)),
+        ]
+    else:
+        options = topics.options(TOPIC, envelope="debezium")
+        old = [("id", "long"), ("city", "string"), ("born", "int")]
+        texts = [avro_envelope(old), avro_envelope([*old, ("zip", "string")])]
+        ids = [topics.registry.add(f"{TOPIC}-value", json.dumps(texts[0]))]
+        changes = [framed(ids[0], texts[0], payload("c", None, ROWS[0]))]
+    topics.put(TOPIC, changes[:1])
+    began_with = StructType.fromJson(json.loads(KafkaDataSource(options).schema().json()))
+    if form == "avro":
+        ids.append(topics.registry.add(f"{TOPIC}-value", json.dumps(texts[1])))
+        changes.append(framed(ids[1], texts[1], payload("u", None, new_row)))
+    topics.put(TOPIC, changes[1:])
+    with pytest.raises(SchemaError, match=r"column zip of .*: the table did not have it"):
+        topics.read(options, began_with)
+    assert [row["zip"] for row in topics.read(options)] == [None, "24103"]
+    chosen = topics.read(options, without_metadata(began_with))  # the user's columns
+    assert [row["city"] for row in chosen] == ["Bonn", "Kiel"]
+
+
 @pytest.mark.parametrize("columns", ["row", "envelope"])
 def test_avro_evolves_to_the_latest_schema(topics: Topics, columns: str) -> None:
     old = avro_envelope([("id", "long"), ("at", ("long", "io.debezium.time.Timestamp"))])
