@@ -20,7 +20,6 @@ from sparkkafka.spark import delegation_tokens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
 log = logging.getLogger(__name__)
 
@@ -72,8 +71,7 @@ def register(spark: SparkSession) -> None:
 
     context: Any = getattr(spark, "_sc", None)  # None with Connect, whose server decides
     _keep_tokens(spark, context)
-    changes_python = _runs_another_python(context)
-    if changes_python:
+    if _runs_another_python(context):
         log.warning(
             "PYSPARK_PYTHON was not set when Spark started, and python3 on the PATH is another "
             "Python; workers use %s from now on. Import sparkkafka before the session is made, or "
@@ -93,11 +91,10 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(KafkaDataSource)
     except AnalysisException as error:
-        # Spark 4.0 refuses to register a source that it has found in a `pyspark_` module.
+        # Spark 4.0 refuses to register a source that it has found in a `pyspark_` module, which
+        # always runs in the Python that found it.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        if changes_python:
-            _replace_found_source(spark, KafkaDataSource)
 
 
 def _activate(spark: Any) -> None:
@@ -141,27 +138,6 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
             _keeper.close()
         _keeper = delegation_tokens.TokenKeeper(clusters)
     context.environment[delegation_tokens.VARIABLE] = str(_keeper.path)
-
-
-def _replace_found_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Replace the source that Spark 4.0 found in a `pyspark_` module by `source`. The found one
-    always runs in the interpreter that found it.
-
-    Spark has no call for this. Both maps of its DataSourceManager need the source: the session's
-    own, and the one that later sessions and the copies for streaming queries begin with.
-    """
-    from pyspark.sql.udf import _wrap_function
-
-    context: Any = spark.sparkContext
-    sql = context._jvm.org.apache.spark.sql.execution.datasources
-    definition = sql.v2.python.UserDefinedPythonDataSource(_wrap_function(context, source))
-    shared = getattr(getattr(sql, "DataSourceManager$"), "MODULE$")
-    sources = shared.dataSourceBuilders().get().updated(source.name(), definition)
-    getattr(shared, "dataSourceBuilders_$eq")(context._jvm.scala.Some(sources))
-    manager = spark._jsparkSession.sessionState().dataSourceManager()
-    field = manager.getClass().getDeclaredField("staticDataSourceBuilders")
-    field.setAccessible(True)
-    field.set(manager, sources)
 
 
 def _runs_another_python(context: Any) -> bool:
