@@ -324,6 +324,20 @@ def _partition_column(partition: int) -> pa.Array:
     return from_numpy(np.full(CHUNK_RECORDS, partition, np.int32))
 
 
+def topic_column(topic: str, count: int) -> pa.Array:
+    """Return the constant column topic, of at most CHUNK_RECORDS rows."""
+    # Also, a few rows of each of thousands of partitions must not cache a long column for each.
+    small = count < _SMALL_ROWS
+    return repeat_text(topic, count) if small else _topic_column(topic).slice(0, count)
+
+
+def partition_column(partition: int, count: int) -> pa.Array:
+    """Return the constant column partition, of at most CHUNK_RECORDS rows."""
+    if count < _SMALL_ROWS:
+        return from_numpy(np.full(count, partition, np.int32))
+    return _partition_column(partition).slice(0, count)
+
+
 def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> pa.RecordBatch:
     """Return columns of one partition, at most CHUNK_RECORDS rows, as an Arrow batch of
     RECORD_SCHEMA. Keys and values are not copied.
@@ -335,20 +349,16 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
     next_offsets[:-1] = columns.offsets[1:]
     next_offsets[-1:] = next_offset
     where = f"topic {tp.topic} partition {tp.partition}"
-    # Also, a few rows of each of thousands of partitions must not cache a long column for each.
-    is_small = count < _SMALL_ROWS
     return pa.RecordBatch.from_arrays(
         [
-            repeat_text(tp.topic, count) if is_small else _topic_column(tp.topic).slice(0, count),
-            from_numpy(np.full(count, tp.partition, np.int32))
-            if is_small
-            else _partition_column(tp.partition).slice(0, count),
+            topic_column(tp.topic, count),
+            partition_column(tp.partition, count),
             from_numpy(columns.offsets),
             times_as_us(_timestamps_ms(columns), columns, where),
             from_numpy(columns.timestamp_types),
-            _or_nulls(columns.keys, count, pa.binary()),
-            _or_nulls(columns.values, count, pa.binary()),
-            _or_nulls(columns.headers, count, HEADERS_TYPE),
+            or_nulls(columns.keys, count, pa.binary()),
+            or_nulls(columns.values, count, pa.binary()),
+            or_nulls(columns.headers, count, HEADERS_TYPE),
             from_numpy(next_offsets),
         ],
         schema=RECORD_SCHEMA,
@@ -369,6 +379,6 @@ def times_as_us(times_ms: Any, columns: DecodedRecords, where: str) -> pa.Array:
     return from_numpy(times_ms * 1000, RECORD_SCHEMA.field("timestamp").type)
 
 
-def _or_nulls(column: pa.Array | None, count: int, data_type: pa.DataType) -> pa.Array:
+def or_nulls(column: pa.Array | None, count: int, data_type: pa.DataType) -> pa.Array:
     """Return the column; `count` nulls if it is None."""
     return pa.nulls(count, data_type) if column is None else column

@@ -17,7 +17,7 @@ from sparkkafka.client.consumer.range_reader import (
     PlannedRange,
     RangeReader,
 )
-from sparkkafka.client.consumer.record import times_as_us
+from sparkkafka.client.consumer.record import or_nulls, partition_column, times_as_us, topic_column
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ReadOptions
@@ -31,7 +31,7 @@ from sparkkafka.protocol.columns.columns import (
     Selection,
 )
 from sparkkafka.protocol.constants import NO_OFFSET
-from sparkkafka.protocol.records.arrow import filtered_positions, from_numpy, repeat_text
+from sparkkafka.protocol.records.arrow import filtered_positions, from_numpy
 from sparkkafka.spark.arrow_types import arrow_schema
 from sparkkafka.spark.metric_reports import Count, Report, task_report
 from sparkkafka.spark.read.input_partitions import KafkaInputPartition, TaskPartition
@@ -181,7 +181,6 @@ def _arrow_batches(
             planned.partition,
             columns,
             null_for_bad_text=options.invalid_utf8 == "null",
-            max_rows=ROWS_PER_BATCH if planned.open_end else planned.count,
             decoder=decoder,
         )
         for planned in ranges
@@ -273,26 +272,22 @@ class BatchShaper:
         columns: tuple[ReadColumn, ...],
         *,
         null_for_bad_text: bool = False,
-        max_rows: int = ROWS_PER_BATCH,
         decoder: TaskDecoder | None = None,
     ) -> None:
         self._decoder = decoder.partition_decoder(topic, partition) if decoder is not None else None
         self._schema = arrow_schema(columns)
         self._partition_name = f"topic {topic} partition {partition}"
         self._null_for_bad_text = null_for_bad_text
-        # Constant columns are made once and sliced, which copies nothing.
-        max_rows = min(max_rows, ROWS_PER_BATCH)
-        topics = repeat_text(topic, max_rows)
-        partitions = from_numpy(np.full(max_rows, partition, np.int32))
+        tp = TopicPartition(topic, partition)
         makers: dict[str, Callable[[DecodedRecords], pa.Array]] = {
-            "key": lambda records: _or_nulls(records.keys, len(records), pa.binary()),
-            "value": lambda records: _or_nulls(records.values, len(records), pa.binary()),
-            "topic": lambda records: topics.slice(0, len(records)),
-            "partition": lambda records: partitions.slice(0, len(records)),
+            "key": lambda records: or_nulls(records.keys, len(records), pa.binary()),
+            "value": lambda records: or_nulls(records.values, len(records), pa.binary()),
+            "topic": lambda records: topic_column(tp.topic, len(records)),
+            "partition": lambda records: partition_column(tp.partition, len(records)),
             "offset": lambda records: from_numpy(records.offsets),
             "timestamp": self._timestamps,
             "timestampType": lambda records: from_numpy(records.timestamp_types),
-            "headers": lambda records: _or_nulls(records.headers, len(records), HEADERS_TYPE),
+            "headers": lambda records: or_nulls(records.headers, len(records), HEADERS_TYPE),
         }
         # None for columns of the decoder: those with a schema, bad_record and rescued.
         self._columns = [
@@ -372,8 +367,3 @@ def bad_text_rows(array: pa.Array) -> list[int]:
             else:
                 pending += [(start + count // 2, count - count // 2), (start, count // 2)]
     return bad
-
-
-def _or_nulls(column: pa.Array | None, rows: int, arrow_type: pa.DataType) -> pa.Array:
-    """Return the column; nulls of type `arrow_type` if records have None for it."""
-    return pa.nulls(rows, arrow_type) if column is None else column
