@@ -1,4 +1,4 @@
-"""SQLite and Postgres as targets, through their DB-API connections."""
+"""Merge changes into tables of SQLite and Postgres, over DB-API connections."""
 
 from __future__ import annotations
 
@@ -38,42 +38,45 @@ from sparkkafka.errors import OptionError, SchemaError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_TAKEN = (BinaryType, BooleanType, DoubleType, FloatType, IntegralType, StringType)
-"""What the drivers of both databases take; other values are passed as text."""
-_JSON = {
+_DRIVER_TYPES = (BinaryType, BooleanType, DoubleType, FloatType, IntegralType, StringType)
+"""The types that both database drivers accept. Values of other types are passed as text."""
+_JSON_OPTIONS = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""By default Spark writes milliseconds."""
-_FLAGS = {
+"""Spark's default formats have only milliseconds."""
+_STAGED_COLUMNS = {
     net_changes.POSITION: net_changes.POSITION,
     net_changes.DELETED: "1 = 1",
     net_changes.TRUNCATED: "1 = 1",
     net_changes.UNAVAILABLE: "''",
     net_changes.STARTED: "1 = 1",
 }
-"""The columns that are staged besides those of the row, and values of their types."""
-_STAGED = "sparkkafka_changes"
+"""The other columns of the staging table, and an SQL value that gives each its type."""
+_STAGING_TABLE = "sparkkafka_changes"
 
 
 @dataclass(frozen=True)
 class Dialect:
-    parameter: str
-    collate: str
+    """The SQL of one database, and what its driver does."""
+
+    parameter: str  # its placeholder in a statement
+    collate: str  # the clause with which texts are compared by their bytes
     types: Mapping[type[DataType], str]
-    """Of columns that are added; text for all others."""
-    arrays: bool
+    """The SQL types of columns that are created. Types that are not listed become text."""
+    has_arrays: bool
     fold: Callable[[str], str]
-    """What the database makes of a name without quotes."""
+    """Folds the case of a name without quotes, as the database does."""
     begin: str
-    """Lets one writer in at a time, for the rest of the transaction."""
+    """The statement that locks out other writers until the end of the transaction."""
     autocommit: int
-    """The default of connections: with others a commit may do nothing."""
-    types_of: str | None
-    """Returns the columns of a table, and their types, if values are compared by type."""
+    """The driver's default for `autocommit`: with other values a commit may do nothing."""
+    column_types: str | None
+    """The query of a table's columns and types; None if values of any types can be compared."""
 
     def type_of(self, type: DataType) -> str:
-        if self.arrays and _is_plain_array(type):
+        """Return the SQL type of a column that is created."""
+        if self.has_arrays and _is_plain_array(type):
             return f"{self.type_of(type.elementType)}[]"  # type: ignore[attr-defined]
         if isinstance(type, DecimalType) and DecimalType in self.types:
             return f"numeric({type.precision}, {type.scale})"
@@ -94,11 +97,11 @@ _DIALECTS = {
             DoubleType: "real",
             BinaryType: "blob",
         },
-        arrays=False,
+        has_arrays=False,
         fold=str,
         begin="BEGIN IMMEDIATE",
         autocommit=-1,
-        types_of=None,
+        column_types=None,
     ),
     "psycopg": Dialect(
         parameter="%s",
@@ -121,11 +124,11 @@ _DIALECTS = {
             StructType: "jsonb",
             ArrayType: "jsonb",
         },
-        arrays=True,
+        has_arrays=True,
         fold=str.lower,
         begin="LOCK TABLE {target} IN SHARE ROW EXCLUSIVE MODE",
         autocommit=False,
-        types_of=(
+        column_types=(
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
             " WHERE attrelid = %s::regclass"
         ),
@@ -140,7 +143,11 @@ def apply_to_database(
     add_columns: bool,
     scd: int,
 ) -> None:
-    """Merge the changes in one transaction. The driver writes the rows."""
+    """Merge the changes into a table of a database, in one transaction. Spark's driver process
+    writes the rows. `scd` is 1 (rows) or 2 (history), as for `apply`.
+
+    Raises SchemaError for a value that no change and no row of the table has, and OptionError.
+    """
     read = changes.net if scd == 1 else changes.history
     with closing(connect()) as connection:
         dialect = _dialect_of(connection)
@@ -148,7 +155,7 @@ def apply_to_database(
         columns = (*changes.keys, *changes.values)
         merge = (Merge if scd == 1 else HistoryMerge)(
             target=_quoted(target, dialect),
-            changes=_STAGED,
+            changes=_STAGING_TABLE,
             keys=changes.keys,
             columns=columns if scd == 1 else (*columns, net_changes.VALID_FROM),
             quote='"',
@@ -158,7 +165,7 @@ def apply_to_database(
         _prepare(connection, dialect, merge, rows, add_columns)
         truncated, unavailable = _stage(cursor, dialect, merge, rows)
         if filled := changes.to_fill(unavailable):
-            cursor.execute(f"DROP TABLE {_STAGED}")
+            cursor.execute(f"DROP TABLE {_STAGING_TABLE}")
             _stage(cursor, dialect, merge, read(filled))
             merge = replace(merge, unsent_columns=frozenset(filled))
         connection.commit()
@@ -184,12 +191,12 @@ def apply_to_database(
 
 
 def _quoted(target: str, dialect: Dialect) -> str:
-    """Return the name of a table, after its schema's and a dot, in quotes. Parts that have quotes
-    stay as they are. Raises OptionError for what is no name."""
+    """Return the name `schema.table` with quotes around both parts. Quoted parts stay as they are.
+    Raises OptionError if it is not a table's name."""
     part = r'"(?:[^"]|"")+"|[^".]+'
     if not re.fullmatch(rf"(?:{part})(?:\.(?:{part}))*", target):
         raise OptionError(
-            f"target={target!r} is no name of a table. Use the form schema.table, with quotes "
+            f"target={target!r} is not a table's name. Use the form schema.table, with quotes "
             'around parts that have dots: "a.b".'
         )
     parts = re.findall(part, target)
@@ -197,14 +204,16 @@ def _quoted(target: str, dialect: Dialect) -> str:
 
 
 def _insert(cursor: Any, merge: Merge, statement: str) -> None:
+    """Execute an INSERT. Raises OptionError if the table has no key for ON CONFLICT, and
+    SchemaError if a constraint refuses a row."""
     try:
         cursor.execute(statement)
     except Exception as error:
         message = str(error).partition("\n")[0]
         if "ON CONFLICT" in message:
             raise OptionError(
-                f"The table {merge.target} has no primary key or unique index of the columns "
-                f"{', '.join(merge.keys)}. Add it, or name the table's key: keys=[…]."
+                f"The table {merge.target} has no primary key or unique index on the columns "
+                f"{', '.join(merge.keys)}. Add one, or pass the table's key: keys=[…]."
             ) from error
         if "constraint" in message:
             raise SchemaError(
@@ -215,6 +224,8 @@ def _insert(cursor: Any, merge: Merge, statement: str) -> None:
 
 
 def _dialect_of(connection: Any) -> Dialect:
+    """Return the dialect of a connection. Raises OptionError for other drivers, and for autocommit,
+    with which a batch would not be one transaction."""
     module = type(connection).__module__.partition(".")[0]
     if module not in _DIALECTS:
         raise OptionError(
@@ -232,7 +243,8 @@ def _dialect_of(connection: Any) -> Dialect:
 def _prepare(
     connection: Any, dialect: Dialect, merge: Merge, rows: DataFrame, add_columns: bool
 ) -> None:
-    """Create the tables unless they exist, and add the columns that the target lacks."""
+    """Create the target and its table of deletes unless they exist, and add the columns that the
+    target lacks."""
     cursor = connection.cursor()
     types = {field.name: dialect.type_of(field.dataType) for field in rows.schema}
     types |= {net_changes.POSITION: f"text{dialect.collate}"}
@@ -252,27 +264,29 @@ def _prepare(
     found = (column[0] for column in cursor.description)
     for name in columns_to_add(merge, found, add_columns):
         cursor.execute(f"ALTER TABLE {merge.target} ADD COLUMN {columns[name]}")
-    if dialect.types_of is not None:  # those of a table of one's own
-        cursor.execute(dialect.types_of, [merge.target])
+    if dialect.column_types is not None:  # the target may be a table that the user created
+        cursor.execute(dialect.column_types, [merge.target])
         types |= {name: type for name, type in cursor.fetchall() if name in merge.keys}
-    of_delete = ", ".join(
+    delete_columns = ", ".join(
         f"{merge.name(name)} {types[name]}"
-        for name in (*merge.keys, *merge.of_delete, net_changes.POSITION)
+        for name in (*merge.keys, *merge.delete_values, net_changes.POSITION)
     )
-    unique = merge.names(*merge.keys, net_changes.POSITION)  # also an index for the lookups by key
-    cursor.execute(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({of_delete}, UNIQUE ({unique}))")
+    unique = merge.names(*merge.keys, net_changes.POSITION)  # also the index for lookups by key
+    cursor.execute(
+        f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({delete_columns}, UNIQUE ({unique}))"
+    )
     connection.commit()
 
 
 def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tuple[bool, set[str]]:
-    """Write the changes to a temporary table. Return whether there is a truncate among them, and
-    which columns rows lack."""
-    flags = _FLAGS | (
+    """Write the changes to a temporary table. Return whether one of them is a truncate, and the
+    texts `_sparkkafka_unavailable` of the rows."""
+    flags = _STAGED_COLUMNS | (
         {net_changes.PARTITION_AND_OFFSET: "''"} if isinstance(merge, HistoryMerge) else {}
     )
     names = (*merge.columns, *flags)
     cursor.execute(
-        f"CREATE TEMPORARY TABLE {_STAGED} AS SELECT {merge.names(*merge.columns)},"
+        f"CREATE TEMPORARY TABLE {_STAGING_TABLE} AS SELECT {merge.names(*merge.columns)},"
         f" {', '.join(f'{value} AS {name}' for name, value in flags.items())}"
         f" FROM {merge.target} WHERE 1 = 0"
     )
@@ -284,6 +298,7 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
     truncated, unavailable = False, set()
 
     def values() -> Iterator[tuple[Any, ...]]:
+        """Yield the rows, and collect what `_stage` returns."""
         nonlocal truncated
         for row in staged.toLocalIterator():
             truncated = truncated or row[net_changes.TRUNCATED]
@@ -292,26 +307,27 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
             yield tuple(row)
 
     parameters = ", ".join([dialect.parameter] * len(names))
-    cursor.executemany(f"INSERT INTO {_STAGED} VALUES ({parameters})", values())
+    cursor.executemany(f"INSERT INTO {_STAGING_TABLE} VALUES ({parameters})", values())
     return truncated, unavailable
 
 
 def _portable(column: Column, type: DataType, dialect: Dialect) -> Column:
-    """Return the column as a type that the drivers of databases take: others become text."""
+    """Cast a column to a type that the database's driver accepts: other types become text or
+    JSON."""
     if isinstance(type, TimestampType | TimestampNTZType):
         text = column.cast("string")
         if isinstance(type, TimestampType):
             text = F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
-        # The years of the numbers that Debezium sends for Postgres's infinity.
+        # Debezium sends Postgres's infinity as a timestamp in one of these years.
         return F.regexp_replace(text, r"^\+?(-?)29(?:4247|0308)-.*", "$1infinity")
-    if dialect.arrays and _is_plain_array(type):
-        of_items = type.elementType  # type: ignore[attr-defined]
-        return F.transform(column, lambda item: _portable(item, of_items, dialect))
-    if dialect.arrays and isinstance(type, DayTimeIntervalType):
+    if dialect.has_arrays and _is_plain_array(type):
+        item_type = type.elementType  # type: ignore[attr-defined]
+        return F.transform(column, lambda item: _portable(item, item_type, dialect))
+    if dialect.has_arrays and isinstance(type, DayTimeIntervalType):
         return column
     if isinstance(type, MapType | StructType | ArrayType):
-        return F.to_json(column, _JSON)
-    if isinstance(type, _TAKEN):
+        return F.to_json(column, _JSON_OPTIONS)
+    if isinstance(type, _DRIVER_TYPES):
         return column
     return column.cast("string")
 

@@ -1,8 +1,8 @@
 """The SQL of a merge of changes into a table, for Spark's tables and for databases.
 
-Both write the same conditions with other quotes. The changes are the relation `s`, and the table is
-`t`. `d` is the table of remembered deletes: without it an older change could insert a deleted row
-again. In `d` a truncate is a row without a key.
+Both use the same conditions, with different quotes around names. The changes are the relation `s`,
+and the table is `t`. `d` is the table of deletes: without it, an older change that arrives late
+could insert a deleted row again. In `d` a truncate is a row without a key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from sparkkafka.errors import OptionError
 
 @dataclass(frozen=True)
 class Merge:
-    """One merge. `target` and `changes` are names of tables in SQL, `columns` those of the row."""
+    """The SQL of one merge. `target` and `changes` are quoted table names, `columns` the columns of
+    the row."""
 
     target: str
     changes: str
@@ -37,17 +38,17 @@ class Merge:
     columns: tuple[str, ...]
     quote: str
     unsent_columns: frozenset[str] = frozenset()
-    """The columns that some changes do not have."""
+    """The columns that the source did not send in some changes."""
 
     collate: str = ""
-    """Makes a database compare positions by their bytes, as Spark does."""
+    """The clause with which a database compares positions by their bytes, as Spark does."""
 
     known_operator: str = ">="
     """The SQL operator with which a stored delete makes a new one unnecessary."""
 
     @property
     def deletes(self) -> str:
-        """The table of deletes, beside the target."""
+        """The name of the table of deletes."""
         return deletes_table(self.target)
 
     def name(self, column: str) -> str:
@@ -70,7 +71,7 @@ class Merge:
 
     @property
     def after_deletes(self) -> str:
-        """Whether a change of `s` is after the known deletes of its key and all truncates."""
+        """The SQL condition that a change is newer than its key's deletes and all truncates."""
         after_delete = self.newer(f"s.{POSITION}", f"d.{POSITION}")
         return (
             f"NOT EXISTS (SELECT 1 FROM {self.deletes} d"
@@ -85,17 +86,17 @@ class Merge:
 
     @property
     def add_deletes(self) -> str:
-        """Inserts the deletes of `s` into `d`, which must not have them yet."""
-        of_delete = (*self.keys, *self.of_delete, POSITION)
+        """The INSERT of the deletes of `s` into `d`, which must not have them yet."""
+        columns = (*self.keys, *self.delete_values, POSITION)
         return (
-            f"INSERT INTO {self.deletes} ({self.names(*of_delete)})"
-            f" SELECT {self.names(*of_delete, of='s.')} FROM {self.changes} s"
+            f"INSERT INTO {self.deletes} ({self.names(*columns)})"
+            f" SELECT {self.names(*columns, of='s.')} FROM {self.changes} s"
             f" WHERE (s.{DELETED} OR s.{TRUNCATED})"
         )
 
     @property
     def remember_deletes(self) -> str:
-        """Adds the deletes of `s` to `d`, unless `d` has them or newer ones."""
+        """The INSERT of the deletes of `s` into `d`, unless `d` has it or a newer one."""
         known = f"d.{POSITION}{self.collate} {self.known_operator} s.{POSITION}"
         known = f"SELECT 1 FROM {self.deletes} d WHERE {known}"
         first = self.name(self.keys[0])
@@ -106,21 +107,21 @@ class Merge:
 
     @property
     def all_columns(self) -> tuple[str, ...]:
-        """The columns that the target has."""
+        """All columns of the target."""
         return (*self.columns, POSITION)
 
     @property
-    def of_delete(self) -> tuple[str, ...]:
-        """The columns of a delete besides key and position."""
+    def delete_values(self) -> tuple[str, ...]:
+        """The columns of `d` besides key and position."""
         return ()
 
     def lacks(self, column: str) -> str:
-        """Whether a change does not have the column's value."""
+        """Return the SQL condition that the source did not send the column's value in a change."""
         text = _text(SEPARATOR + column + SEPARATOR)
         return f"replace(s.{UNAVAILABLE}, {text}, '') <> s.{UNAVAILABLE}"
 
     def value(self, column: str) -> str:
-        """The column's new value: the table keeps what a change does not have."""
+        """Return the SQL of the column's new value. A value that was not sent is kept."""
         name = self.name(column)
         if column not in self.unsent_columns:
             return f"s.{name}"
@@ -129,7 +130,7 @@ class Merge:
     # Spark
 
     def spark_rows(self, truncated: bool) -> str:
-        """The changes that known deletes leave. It reads the table of deletes."""
+        """The SELECT of the changes that are newer than the known deletes."""
         return f"SELECT * FROM {self.changes} s WHERE NOT {TRUNCATED} AND {self.after_deletes}"
 
     def spark_merge(self, truncate: str | None) -> str:
@@ -162,7 +163,8 @@ class Merge:
 
     @property
     def unknown_values(self) -> str:
-        """The rows that would be inserted without a value."""
+        """The SELECT of a row that would be inserted without a value that the source did not
+        send."""
         return (
             f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, of='s.')} FROM {self.changes} s"
             f" LEFT JOIN {self.target} t ON {self.match('s', 't')}"
@@ -178,6 +180,7 @@ class Merge:
 
     @property
     def delete_rows(self) -> str:
+        """The DELETE of the rows that the source has deleted."""
         return (
             f"DELETE FROM {self.target} AS t WHERE EXISTS (SELECT 1 FROM {self.changes} s"
             f" WHERE s.{DELETED} AND {self.match('s', 't')} AND {self.after_target}"
@@ -186,6 +189,7 @@ class Merge:
 
     @property
     def upsert_rows(self) -> str:
+        """The INSERT of the new rows, which updates rows that exist."""
         columns = (*self.columns, POSITION)
         values = ", ".join([*map(self.value, self.columns), f"s.{POSITION}"])
         changed = [column for column in columns if column not in self.keys]
@@ -204,7 +208,7 @@ class Merge:
 class HistoryMerge(Merge):
     """The merge of all changes into a table with each row's history (SCD 2).
 
-    `columns` includes `valid_from`. The end of a version is the start of the next, or its delete.
+    `columns` includes `valid_from`. A version ends where the next one starts or the row is deleted.
     """
 
     known_operator: str = "="
@@ -214,14 +218,14 @@ class HistoryMerge(Merge):
         return (*self.columns, POSITION, VALID_TO, IS_CURRENT)
 
     @property
-    def of_delete(self) -> tuple[str, ...]:
+    def delete_values(self) -> tuple[str, ...]:
         return (VALID_FROM,)
 
     # Spark
 
     def spark_rows(self, truncated: bool) -> str:
-        """All versions of the changed keys (after a truncate of all keys), with their ends: those
-        in the table and those in the changes."""
+        """The SELECT of all versions of the changed keys with their ends, from the table and the
+        changes. After a truncate, all keys are changed."""
         keys = self.names(*self.keys)
         changed = f"SELECT DISTINCT {keys} FROM {self.changes}"
         if truncated:
@@ -250,6 +254,7 @@ class HistoryMerge(Merge):
         return f"SELECT * FROM ({versions}) WHERE NOT {DELETED}"
 
     def _spark_value(self, column: str) -> str:
+        """Return the SQL of a version's value: if it was not sent, that of an earlier version."""
         name = f"s.{self.name(column)}"
         if column not in self.unsent_columns:
             return name
@@ -276,8 +281,8 @@ class HistoryMerge(Merge):
 
     @property
     def move_after_snapshots(self) -> str:
-        """The UPDATE that gives a change which arrived after its key's snapshot row, with a lower
-        source position, the row's position, a plus, and its own."""
+        """The UPDATE of the position of a change that arrived after its key's snapshot row but has
+        a lower source position: it becomes the row's position, a plus, and its own."""
         is_after = is_after_snapshot(
             f"s.{POSITION}{self.collate}", f"s.{PARTITION_AND_OFFSET}", f"t.{POSITION}"
         )
@@ -299,7 +304,7 @@ class HistoryMerge(Merge):
         )
 
     def _previous(self, column: str) -> str:
-        """The column's value in the version before a change."""
+        """Return the SQL of the column's value in the version before a change."""
         return (
             f"(SELECT p.{self.name(column)} FROM {self.target} p WHERE {self.match('p', 's')}"
             f" AND p.{POSITION}{self.collate} < s.{POSITION} ORDER BY p.{POSITION} DESC LIMIT 1)"
@@ -321,6 +326,7 @@ class HistoryMerge(Merge):
 
     @property
     def insert_versions(self) -> str:
+        """The INSERT of the new versions, as yet without an end."""
         columns = (*self.columns, POSITION)
         values = ", ".join([*map(self.value, self.columns), f"s.{POSITION}"])
         return (
@@ -329,7 +335,7 @@ class HistoryMerge(Merge):
         )
 
     def end_versions(self, *, of_all: bool) -> str:
-        """Sets the end of the versions of changed keys, or of all keys."""
+        """Return the UPDATE that sets the ends of the changed keys' versions, or of all."""
         first = self.name(self.keys[0])
         columns = self.names(*self.keys, POSITION, VALID_FROM)
         after = f"e.{POSITION}{self.collate} > t.{POSITION}"
@@ -348,16 +354,18 @@ class HistoryMerge(Merge):
 
 
 UNKNOWN_VALUE = (
-    "No change has the value of a column that the source did not send, and the table has no such "
+    "The source did not send a column's value, no earlier change has it, and the table has no such "
     "row. Let the source send all values (Postgres: ALTER TABLE … REPLICA IDENTITY FULL) and take "
     "a new snapshot. Columns: "
 )
 
 
-def columns_to_add(merge: Merge, found: Iterable[str], add_columns: bool) -> list[str]:
-    """Return the columns that the target lacks; it has those `found`. Raises OptionError if it
-    lacks some that are not to be added, or was made with another scd."""
-    names = {name.lower() for name in found}
+def columns_to_add(merge: Merge, existing: Iterable[str], add_columns: bool) -> list[str]:
+    """Return the columns that the target lacks; `existing` are those that it has.
+
+    Raises OptionError if it lacks columns and `add_columns` is false, or if it was created with
+    another scd."""
+    names = {name.lower() for name in existing}
     missing = [name for name in merge.all_columns if name.lower() not in names]
     is_history = isinstance(merge, HistoryMerge)
     if is_history and IS_CURRENT in missing and POSITION in names:
@@ -373,16 +381,16 @@ def columns_to_add(merge: Merge, found: Iterable[str], add_columns: bool) -> lis
         )
     if missing and not add_columns:
         raise OptionError(
-            f"The table {merge.target} has no column {', '.join(missing)}. Add it, or let apply do "
-            "so with new_columns='add'."
+            f"The table {merge.target} has no column {', '.join(missing)}. Add it, or set "
+            "new_columns='add'."
         )
     return missing
 
 
 def deletes_table(target: str) -> str:
-    """Return the name of the table beside `target` that has the deletes."""
-    end = "__deletes"
-    return f"{target[:-1]}{end}{target[-1]}" if target[-1] in '`"' else f"{target}{end}"
+    """Return the name of the target's table of deletes."""
+    suffix = "__deletes"
+    return f"{target[:-1]}{suffix}{target[-1]}" if target[-1] in '`"' else f"{target}{suffix}"
 
 
 def _text(value: str) -> str:

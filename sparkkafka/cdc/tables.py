@@ -1,4 +1,4 @@
-"""Merging changes into a table."""
+"""`apply` merges changes into a table: of Spark, or of a database (`databases.py`)."""
 
 from __future__ import annotations
 
@@ -44,24 +44,26 @@ def apply(
     scd: int = 1,
     new_columns: str = FAIL,
 ) -> None:
-    """Merge a batch of changes into a table.
+    """Merge a batch of changes into a table, in one transaction.
 
-    `target` is the name of a table of Spark with MERGE (Delta, Iceberg). With `connect`, which
-    returns a new connection of sqlite3 or psycopg, it is a table of that database, which is created
-    unless it exists; parts of its name without quotes are in lower case in Postgres. `keys` are as
-    for `latest`. With new_columns="add" columns that the table lacks are added, with "fail" they
-    are an error.
+    `target` is the name of a Spark table that supports MERGE (Delta, Iceberg). With `connect`, a
+    function that returns a new connection of sqlite3 or psycopg, it is a table of that database,
+    which is created unless it exists. Postgres folds parts of the name without quotes to lower
+    case. `keys` are the columns of the key, by default the fields of `change.key`. If the table
+    lacks columns, new_columns="add" adds them and "fail" raises OptionError.
 
-    With scd=1 the table has the rows of the source's table; with 2 it keeps all versions of a
-    row, with `valid_from`, `valid_to` and `is_current`. It gets them from changes: tombstones are
-    ignored, and a compacted topic has no history.
+    With scd=1 the table has the rows of the source's table. With scd=2 it keeps all versions of a
+    row, with `valid_from`, `valid_to` and `is_current`. A history ignores tombstones, and the topic
+    must not be compacted, since compaction removes versions.
 
     The table's column `_position` has the position of each row's last change, and the table
-    `TARGET__deletes` that of each delete. A change that is older than what the table has, and a
-    batch that is applied again, change nothing. The batch is one transaction.
+    `TARGET__deletes` has the position of each delete. So a change that is older than the table's,
+    or a batch that is applied again, changes nothing.
+
+    Raises OptionError for bad arguments, and SchemaError for a batch that the table cannot take.
     """
     if not isinstance(target, str) or not target:
-        raise OptionError(f"target={target!r} is no name of a table.")
+        raise OptionError(f"target={target!r} is not a table's name.")
     if connect is not None and (hasattr(connect, "cursor") or not callable(connect)):
         raise OptionError(
             f"connect is a {type(connect).__name__}. Pass a function that returns a new connection."
@@ -71,12 +73,12 @@ def apply(
     if new_columns not in (ADD, FAIL):
         raise OptionError(f"new_columns={new_columns!r} is unknown. Use {ADD!r} or {FAIL!r}.")
     changes = Changes.of(batch, keys)
-    own = {POSITION, *((VALID_FROM, VALID_TO, IS_CURRENT) if scd == 2 else ())}
-    taken = [name for name in (*changes.keys, *changes.values) if name.lower() in own]
+    reserved = {POSITION, *((VALID_FROM, VALID_TO, IS_CURRENT) if scd == 2 else ())}
+    taken = [name for name in (*changes.keys, *changes.values) if name.lower() in reserved]
     if taken:
         raise OptionError(
             f"The changes have a column {taken[0]!r}, but apply writes a column of this name to "
-            f"{target}. Rename it before."
+            f"{target}. Rename it first."
         )
     if connect is not None:
         apply_to_database(changes, target, connect, new_columns == ADD, scd)
@@ -85,6 +87,8 @@ def apply(
 
 
 def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd: int) -> None:
+    """Merge the changes into a Spark table with one MERGE. Deletes are written before it, so that a
+    batch that fails between the two can be applied again."""
     spark = changes.df.sparkSession
     view = f"sparkkafka_changes_{uuid4().hex}"
     read = changes.net if scd == 1 else changes.history
@@ -129,7 +133,8 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
 
 
 def _facts(rows: DataFrame) -> Row:
-    """Return what decides how the changes are merged, which also computes persisted ones."""
+    """Return the facts of a batch that decide how it is merged. If the rows are persisted, this
+    computes them."""
     out_of_order = F.col(OUT_OF_ORDER) if OUT_OF_ORDER in rows.columns else F.lit(False)
     [facts] = rows.agg(
         F.max(DELETED).alias("has_deletes"),
@@ -142,14 +147,16 @@ def _facts(rows: DataFrame) -> Row:
 
 
 def _are_newer(spark: SparkSession, merge: Merge, facts: Row) -> bool:
-    """Whether all changes are newer than all known deletes, as they mostly are. Then they need no
-    comparison by key. Statistics of the table's files let the read skip them."""
+    """Return whether all changes are newer than all known deletes, as in most batches. Then no
+    change must be compared with the delete of its key. Spark skips most files of the deletes by
+    their statistics."""
     is_later = F.col(POSITION) >= (facts.first_position or "")
     return spark.table(merge.deletes).where(is_later).isEmpty()
 
 
 def _move_after_snapshots(rows: DataFrame, merge: Merge) -> DataFrame:
-    """Give changes that arrived after a snapshot's row of the target a position after it."""
+    """Give a change that arrived after its key's snapshot row in the target a position after that
+    row's."""
     (first,) = rows.where(f"{PARTITION_AND_OFFSET} IS NOT NULL").agg(F.min(POSITION)).collect()[0]
     snapshots = (
         rows.sparkSession.table(merge.target)
@@ -185,9 +192,10 @@ def _prepare(spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bo
 
 
 def _create_deletes(spark: SparkSession, merge: Merge, rows: DataFrame) -> None:
+    """Create the table of deletes, in the format of the target."""
     facts = spark.sql(f"DESCRIBE TABLE EXTENDED {merge.target}")
     provider = facts.where("col_name = 'Provider'").first()
-    columns = ", ".join(_definitions(merge, rows, [*merge.keys, *merge.of_delete, POSITION]))
+    columns = ", ".join(_definitions(merge, rows, [*merge.keys, *merge.delete_values, POSITION]))
     using = f" USING {provider.data_type}" if provider else ""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({columns}){using}")
 

@@ -322,7 +322,7 @@ def test_tables_have_any_name(spark: Any, connect: Connect) -> None:
         cdc.apply(batch, target, connect=connect)
         assert rows(connect, "id, part", f'"{deletes}"') == [(1, "a")]
     for target in ("a..b", '"a', "", None):
-        with pytest.raises(OptionError, match="is no name of a table"):
+        with pytest.raises(OptionError, match="is not a table's name"):
             cdc.apply(batch, target, connect=connect)  # type: ignore[arg-type]
 
 
