@@ -28,11 +28,11 @@ from sparkkafka.client.consumer.consumer import (
     SingleThreadGuard,
 )
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
+from sparkkafka.client.group.consumer_group_membership import ShareMember
 from sparkkafka.client.group.membership import RebalanceHooks
 from sparkkafka.client.metrics import Metrics, ShareMetrics
 from sparkkafka.client.share import acknowledgements
 from sparkkafka.client.share.share_fetcher import AcknowledgementResult, ShareFetcher
-from sparkkafka.client.share.share_membership import ShareMember
 from sparkkafka.client.values import TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_share_consumer_settings
 

@@ -28,6 +28,7 @@ from sparkkafka.client.consumer.fetched_records import (
 )
 from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.group.consumer_group_membership import NEEDS_SHARE
 from sparkkafka.client.metrics import ShareMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.share.acknowledgements import (
@@ -38,7 +39,6 @@ from sparkkafka.client.share.acknowledgements import (
     sorted_ranges,
     without_renewals,
 )
-from sparkkafka.client.share.share_membership import NEEDS_KAFKA
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ShareConsumerOptions
 from sparkkafka.protocol.columns.columns import Selection
@@ -131,7 +131,7 @@ class ShareSession:
         if not connection.supports(ShareFetchRequest, ACQUIRE_MODE_VERSION if is_limited else 0):
             needs = "share.acquire.mode=record_limit needs Kafka 4.2 or later"
             raise errors.UnsupportedVersionError(
-                f"{connection}: {needs if is_limited else NEEDS_KAFKA}"
+                f"{connection}: {needs if is_limited else NEEDS_SHARE}"
             )
         topics: dict[uuid.UUID, list[ShareFetchPartition]] = {}
         for tp, topic_id in assigned.items():
@@ -328,9 +328,7 @@ class ShareFetcher:
         if session.request is not None or time.monotonic() < leader.not_before_s:
             return
         try:
-            broker = self._cluster.brokers.get(session.node_id)
-            if broker is None:
-                raise errors.KafkaConnectionError(f"broker {session.node_id} is gone")
+            broker = self._cluster.broker(session.node_id)
             connection = leader.open(broker, self._cluster.connections, self.wake)
             if connection is None:
                 return
