@@ -136,11 +136,14 @@ class Merge:
     def spark_merge(self, truncate: str | None) -> str:
         """One MERGE, which is one commit of a Delta or Iceberg table."""
         columns = (*self.columns, POSITION)
-        unknown = f"s.{UNAVAILABLE} <> ''"
         values = {column: self.value(column) for column in self.columns}
-        values[POSITION] = self._or_error(f"{unknown} AND s.{STARTED}")
+        values[POSITION] = inserted = f"s.{POSITION}"
+        if self.unsent_columns:
+            unknown = f"s.{UNAVAILABLE} <> ''"
+            values[POSITION] = self._or_error(f"{unknown} AND s.{STARTED}")
+            inserted = self._or_error(unknown)
         sets = ", ".join(f"t.{self.name(column)} = {values[column]}" for column in columns)
-        inserted = ", ".join([self.names(*self.columns, of="s."), self._or_error(unknown)])
+        inserted = f"{self.names(*self.columns, of='s.')}, {inserted}"
         text = (
             f"MERGE INTO {self.target} t USING {self.changes} s ON {self.match('s', 't')}"
             f" WHEN MATCHED AND s.{DELETED} AND {self.after_target} THEN DELETE"

@@ -284,51 +284,45 @@ class Changes:
         are in one partition, and this one is also the last of them there: then a snapshot's row
         cannot replace it, and a tombstone after it is that of this row.
         """
-        order = ("position", "partition", "offset")
-        values = {f"value{index}": name for index, name in enumerate(self.values)}
-        # In this order the first change of a key is its last: nothing replaces it in the
-        # aggregation, and Spark need not sort for it.
-        events = (
-            self._events(split=False)
-            .select("*", *(column_at("row", name).alias(value) for value, name in values.items()))
-            .sortWithinPartitions(*self._key_names, *map(F.desc, order))
+        # As one column, so that the aggregation copies its bytes and not each field.
+        last = F.struct(
+            *("row", "op", "kind", "deleted", "unavailable", "moves"),
+            *("position", "partition", "offset", "timestamp"),
         )
-        is_tombstone = F.col("kind") == TOMBSTONE
-        last = F.struct(*order, "timestamp", "op", "kind", "deleted", "unsent", *values)
+        row_offset = F.when(F.col("last.kind") != TOMBSTONE, F.col("last.offset"))
+        partition, offset = F.col("last.partition"), F.col("last.offset")
         aggregates = {
-            "last": F.max_by(last, F.struct(*order)),
-            "tombstone": F.max(F.when(is_tombstone, F.struct("offset", "timestamp"))),
-            "last_offset": F.max(F.when(~is_tombstone, F.col("offset"))),
-            "partitions": F.min("partition") != F.max("partition"),
-            "started": F.max("started"),
-            "moves": F.max("moves"),
+            "last": F.max_by("last", row_offset),
+            "position": F.max("last.position"),
+            "partition": F.max(partition),
+            "partitions": F.min(partition) != F.max(partition),
+            "offset": F.max(offset),
+            "timestamp": F.max_by("last.timestamp", offset),
+            "moves": F.max("last.moves"),
         }
+        # There is no row if all changes of the key are tombstones.
+        has_tombstone = F.coalesce(F.col("offset") > F.col("last.offset"), F.lit(True))
+        is_last = F.col("last.position").eqNullSafe(F.col("position"))
         rows = (
-            events.groupBy(*self._key_names)
+            self._events(split=False)
+            .select(*self._key_names, last.alias("last"))
+            .groupBy(*self._key_names)
             .agg(*(value.alias(name) for name, value in aggregates.items()))
-            .select("*", "last.*")
+            .withColumns(
+                {
+                    "row": F.when(~has_tombstone, F.col("last.row")),
+                    "op": F.when(~has_tombstone, F.col("last.op")),
+                    "deleted": has_tombstone | F.col("last.deleted"),
+                    "out_of_order": F.col("partitions") | F.col("moves") | ~is_last,
+                }
+            )
         )
-        has_tombstone = F.coalesce(F.col("tombstone.offset") > F.col("offset"), F.lit(False))
-        later = F.coalesce(F.col("last_offset") > F.col("offset"), F.lit(False))
-        rows = rows.withColumns(
-            {
-                "out_of_order": F.col("partitions") | later | F.col("moves"),
-                "deleted": F.col("deleted") | has_tombstone,
-            }
-            | {name: F.when(~has_tombstone, F.col(name)) for name in ("op", *values)}
-            | {
-                name: F.when(has_tombstone, F.col(f"tombstone.{name}")).otherwise(F.col(name))
-                for name in ("offset", "timestamp")
-            }
-        )
-        columns = dict(zip(self._key_names, self.keys, strict=True)) | values
         return rows.select(
-            *(F.col(column).alias(name) for column, name in columns.items()),
+            *self._columns({}),
             _sequence(F.col("position")).alias(POSITION),
             F.col("deleted").alias(DELETED),
-            (F.col("kind") == TRUNCATE).alias(TRUNCATED),
-            _as_text(F.col("unsent")).alias(UNAVAILABLE),
-            F.col("started").alias(STARTED),
+            F.col("last.kind").eqNullSafe(TRUNCATE).alias(TRUNCATED),
+            _as_text(F.col("last.unavailable")).alias(UNAVAILABLE),
             F.col("out_of_order").alias(OUT_OF_ORDER),
         )
 
