@@ -307,7 +307,7 @@ def _tombstones(sample: SampledRecords) -> Finding:
 
 
 def _before(sample: SampledRecords) -> Iterator[Finding]:
-    """Check what updates say of the row before, and of large values that they do not change."""
+    """Check whether updates have the row before the change, and unchanged large values."""
     updates = sample.rows("u")
     if not updates:
         yield sample.none("updates")
@@ -329,7 +329,7 @@ def _before(sample: SampledRecords) -> Iterator[Finding]:
 
 
 def _types(sample: SampledRecords) -> Iterator[Finding]:
-    """Check what the values of columns mean, above all decimals."""
+    """Check whether the types of the columns are known, and which decimals become text."""
     first = sample.rows()[0].change
     decimals = dict(sample.decimals)
     if sample.form == _FORMS[TEXT] and first.schema is None:
@@ -350,7 +350,7 @@ def _types(sample: SampledRecords) -> Iterator[Finding]:
         share = min(99, 100 * schemas // max(1, sample.value_bytes))
         yield ok("types", f"each value has its schema, {share} % of its bytes: Avro has it once")
     else:
-        yield ok("types", "of the schema")
+        yield ok("types", "from the schema")
     texts = sorted(name for name, is_exact in decimals.items() if not is_exact)
     if texts:
         yield problem(

@@ -385,7 +385,8 @@ def clock_finding(admin: BoundedAdmin) -> Finding:
     )
     if abs(clock.ahead_s) - clock.within_s > 2.0:
         return problem(
-            "clock", f"{text}: let both follow NTP, or times, ages and tokens will be wrong"
+            "clock",
+            f"{text}: synchronize both with NTP, or ages, retention and tokens will be wrong",
         )
     return ok("clock", text)
 

@@ -85,8 +85,8 @@ class Session:
         return Deadline(self.timeout_s * 1000)
 
     def admin(self, deadline: Deadline | None = None) -> BoundedAdmin:
-        """Return an Admin, to be closed, whose calls all end at the session's deadline (or at
-        `deadline`). Raises OptionError for invalid settings."""
+        """Return an Admin, which the caller closes. All its calls end at the session's deadline, or
+        at `deadline`. Raises OptionError for invalid settings."""
         from sparkkafka.cli.bounded_admin import BoundedAdmin
 
         return BoundedAdmin(self.settings("admin"), deadline or self.deadline)

@@ -93,18 +93,18 @@ class Option:
 
 
 def used(name: str, side: Side, field: str, kind: Kind, doc: str, **more: Any) -> Option:
-    """Return the row of an option that fills a field."""
+    """Return the row of an option that sets a field."""
     return Option(name=name, side=side, status=Status.USED, field=field, kind=kind, doc=doc, **more)
 
 
 def not_used(status: Status, side: Side, names: str, doc: str) -> list[Option]:
-    """Return a row of this status for each of the names, which blanks separate; `doc` is the
-    reason."""
+    """Return a row of this status for each name in the space-separated `names`; `doc` says why the
+    options have no effect."""
     return [Option(name=name, side=side, status=status, doc=doc) for name in names.split()]
 
 
 def names_by_attribute(rows: Iterable[Option], group: str) -> dict[str, str]:
-    """Return the options' names by the attribute of the group's dataclass that each fills."""
+    """Return the name of each option of the group by the dataclass attribute that it sets."""
     return {
         row.field.removeprefix(f"{group}."): row.name
         for row in rows

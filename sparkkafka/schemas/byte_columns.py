@@ -303,9 +303,9 @@ def _slices_of(columns: Sequence[Words | BinaryColumn], count: int) -> list[Slic
 
 
 def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
-    """Return the bytes of `count` rows as a binary array: all columns are laid side by side, and
-    Arrow copies slices of them in the order of rows. A slice that has a word before it begins that
-    many bytes early; the word is written there afterwards."""
+    """Return the bytes of `count` rows as a binary array. The columns are concatenated, and Arrow
+    copies slices of them in the order of the rows. If a word precedes a slice, the slice begins
+    earlier by the word's size, and the word is written there afterwards."""
     per_row = len(slices)
     offsets = np.empty(2 * count * per_row + 2, np.int32)
     bounds = offsets[1:-1].reshape(count, per_row, 2)
@@ -332,7 +332,7 @@ def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
 
 
 def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | BinaryColumn]:
-    """Return the columns with words instead of varints."""
+    """Return the columns with each column of varints replaced by its columns of words."""
     encoded: dict[int, list[Words]] = {}
     step = max(1, _GROUP_VALUES // count)
     groups: dict[Any, list[int]] = {}
@@ -356,13 +356,14 @@ _GROUP_VALUES: Final = 1 << 16
 
 
 def _encode_group(varints: Sequence[VarintColumn], count: int, dtype: Any) -> list[list[Words]]:
-    """Encode varints of one kind, those of the same width together: one column of words for each,
-    or two, if it has more than eight bytes."""
+    """Encode columns of varints of one kind; columns of the same width are encoded in one step.
+
+    Return for each column one column of words, or two if a varint has more than eight bytes."""
     values = np.empty((len(varints), count), dtype)
     for row, column in enumerate(varints):
         if column.valid is None:
             values[row] = column.values
-        else:  # 0, whose word has no bits
+        else:  # null becomes 0, whose word has no bits set
             np.multiply(column.values, column.valid, out=values[row])
     if varints[0].is_zigzag:
         signs = values >> (8 * values.itemsize - 1)

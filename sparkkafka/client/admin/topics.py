@@ -611,11 +611,12 @@ class TopicAdmin(AdminCalls):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, None]:
-        """Create topics and wait until all their partitions have leaders. Results are by
-        topic name.
+        """Create topics and wait until all their partitions have leaders. Return results by topic
+        name.
 
-        `validate_only` creates nothing, it only checks. Errors of items: TOPIC_ALREADY_EXISTS,
-        INVALID_REPLICATION_FACTOR, INVALID_CONFIG, … OptionError for a name that is there twice.
+        With `validate_only` the broker checks the topics but creates none. Errors of items:
+        TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_CONFIG, … Raises OptionError for a
+        duplicate name.
         """
         with self._call(timeout_s) as (cluster, deadline):
             return create_topics(cluster, new_topics, deadline, validate_only=validate_only)
@@ -629,7 +630,8 @@ class TopicAdmin(AdminCalls):
         configs: Mapping[str, ConfigValue] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Create one topic; its error is raised. Numbers left out are the broker's defaults."""
+        """Create one topic, and raise its error. `partitions` and `replication_factor` are by
+        default those of the broker's configuration."""
         configs = {} if configs is None else configs
         new = NewTopic(name, partitions, replication_factor, configs=configs)
         self.create_topics([new], timeout_s=timeout_s).all()

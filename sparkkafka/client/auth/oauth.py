@@ -583,14 +583,14 @@ _AWS_PACKAGE: Final = "aws-msk-iam-sasl-signer-python"
 
 
 def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
-    """Have Amazon's signer make a token for MSK."""
+    """Return a token for MSK from Amazon's signer."""
     needs = "AWS_MSK_IAM needs Amazon's signer on each machine"
     with needs_extra(needs, "aws", error=OptionError, note=f" (or {_AWS_PACKAGE})"):
         signer = importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
     region = settings.aws_region or _aws_region(settings.aws_profile)
     try:
         signed = _sign_as_identity(signer, region, settings)
-    except Exception as error:  # boto has many types
+    except Exception as error:  # boto raises many types
         reason = " ".join(str(error).split())
         for secret in (settings.aws_role_secret_access_key, settings.aws_role_session_token):
             reason = reason.replace(secret.reveal(), "***") if secret else reason
@@ -599,16 +599,16 @@ def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> To
             f"{reason[:300]}; are there AWS credentials on this machine?"
         ) from None
     text, expiry_ms = signed if isinstance(signed, tuple) else (signed, 0)
-    # How long a token of Amazon's signer is valid. The expiry that it returns is hours off if the
+    # The signer's tokens are valid for 900 s. The expiry that it returns is hours off if the
     # machine's time zone is not UTC.
     return Token(Secret(text), min(expiry_ms / 1000 - time.time(), 900.0))
 
 
 def _sign_as_identity(signer: Any, region: str, settings: OAuthSettings) -> Any:
-    """Sign as the profile, else as the role, which is for machines without that profile.
+    """Sign as the profile of the settings. If this machine has no such profile, sign as the role.
 
-    The machine's own identity signs only if neither is named. Amazon's library for Java falls back
-    to it, and then acts as another user than the settings say.
+    The machine's own identity signs only if the settings name neither. Amazon's library for Java
+    always falls back to it, and then acts as another user than the settings name.
     """
     if settings.aws_profile:
         try:
@@ -617,8 +617,7 @@ def _sign_as_identity(signer: Any, region: str, settings: OAuthSettings) -> Any:
             if not settings.aws_role_arn:
                 raise
             log.warning(
-                "the AWS profile %s gives no token (%s): assuming the role %s, which "
-                "sasl.jaas.config names too",
+                "the AWS profile %s gives no token (%s): assuming the role %s of sasl.jaas.config",
                 settings.aws_profile,
                 type(error).__name__,
                 settings.aws_role_arn,

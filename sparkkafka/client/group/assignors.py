@@ -489,8 +489,8 @@ class _Balancer:
         return has_moved
 
     def _smallest(self, tp: TopicPartition, rack_only: bool) -> str | None:
-        """The subscriber with the fewest partitions, the first of equals; with `rack_only` only of
-        those that racks allow."""
+        """Return the subscriber with the fewest partitions, and of several the first. With
+        `rack_only`, only subscribers that `Racks.allows` count."""
         members: Iterable[str] = self._subscribers[tp.topic]
         if rack_only and self._racks is not None:
             racks = self._racks

@@ -89,18 +89,18 @@ class Connection:
         self.host = host
         self.port = port
         self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
-        self._hooks = NO_HOOKS  # those of the options once it is open
+        self._hooks = NO_HOOKS  # replaced by the options' hooks once the connection is open
         self._meter: ConnectionMeter = NO_METER
         self._stage = connecting.Stage.OPENING
         self._options: ClientOptions | None = None
         self._session: SessionLifetime | None = None
         self._is_reauthenticating = False
-        self._early_responses: deque[tuple[int, Any]] = deque()  # read before `receive`
+        self._early_responses: deque[tuple[int, Any]] = deque()  # read before their `receive`
         self._max_idle_s = ClientOptions.connections_max_idle_ms / 1000
         self._last_used_s = time.monotonic()
         self._has_unread_request = False  # the broker may not have read one with acks=0 yet
         self.features: dict[str, int] = {}
-        """Features that all brokers have agreed on (KIP-584), and their levels."""
+        """The finalized features of the cluster and their levels (KIP-584)."""
 
     @classmethod
     def open(

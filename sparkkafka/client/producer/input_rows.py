@@ -158,11 +158,11 @@ def _cast_numbers(column: pa.Array, kind: pa.DataType, name: str, first_row: int
 
 
 def row_times_ms(rows: InputRows, now_ms: int, first_row: int, table: str) -> NDArray[np.int64]:
-    """Return each row's time in ms, rounded down, as by Spark's cast to a number and Java's
-    truncation; `now_ms` for a row without a timestamp.
+    """Return each row's time in ms, or `now_ms` for a row without a timestamp. Times are rounded
+    down, as in the JVM connector.
 
-    Raises EncodeError for a time before 1970, with the row's number in `table`: `first_row` is that
-    of the first of these rows.
+    Raises EncodeError for a time before 1970. It names the row in `table`, where `first_row` is the
+    number of the first of these rows.
     """
     if rows.timestamps is None or rows.timestamps.null_count == rows.length:
         return np.broadcast_to(np.int64(now_ms), rows.length)
@@ -173,8 +173,8 @@ def row_times_ms(rows: InputRows, now_ms: int, first_row: int, table: str) -> ND
     if int(timestamps_ms.min()) < NO_TIMESTAMP:
         row = int(timestamps_ms.argmin())
         raise EncodeError(
-            f"the timestamp {int(timestamps_ms[row])} ms is before 1970, which a record's "
-            f"cannot be (column timestamp, row {first_row + row} of {table}"
+            f"the timestamp {int(timestamps_ms[row])} ms is before 1970, and Kafka stores no "
+            f"such timestamp (column timestamp, row {first_row + row} of {table}"
             f"{key_text(rows, row)})"
         )
     return timestamps_ms

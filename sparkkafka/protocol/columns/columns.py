@@ -419,12 +419,10 @@ def _read_headers_at(data: Bytes, at: Ints) -> tuple[HeaderPositions, Ints]:
 
 
 def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
-    """Find where each of the `count` headers from `begin` on begins. The result is right only if
-    the headers are valid, which the caller checks. Raises DamageError if they leave [begin, end).
-    """
-    # Indexing bytes is faster than indexing a view, but takes a copy.
+    """Return the start of each of the `count` headers in [begin, end). The result is right only if
+    the headers are valid, which the caller checks. Raises DamageError if they exceed `end`."""
     raw: memoryview | bytes = data[begin:end].data
-    # Bytes are faster to follow than a view; at most 4 MiB are copied for that.
+    # Indexing bytes is faster than indexing a view, so up to 4 MiB are copied.
     if end - begin <= 4 << 20:
         raw = bytes(raw)
     starts = array("q", (0,)) * count
@@ -432,9 +430,9 @@ def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
     try:
         for index in range(count):
             starts[index] = at
-            byte = raw[at]  # of the key's length; below 0x80 it is all of it, zigzag coded
+            byte = raw[at]  # the key's length in zigzag coding, complete if it is below 0x80
             at = at + (byte >> 1) + 1 if byte < 0x80 else _after_long_length(raw, at)
-            byte = raw[at]  # of the value's; null is -1, encoded as 1: 0 bytes follow here too
+            byte = raw[at]  # the value's length; -1 (null) is encoded as 1, and 0 bytes follow
             at = at + (byte >> 1) + 1 if byte < 0x80 else _after_long_length(raw, at)
     except IndexError:
         raise DamageError from None
@@ -443,8 +441,8 @@ def _find_header_starts(data: Bytes, begin: int, end: int, count: int) -> Ints:
 
 def _after_long_length(raw: memoryview | bytes, at: int) -> int:
     """Return the position after a field whose length takes more than one byte."""
-    # The length has at most five bytes. One of more than 32 bits leaves the record, which the
-    # caller notices.
+    # The length has at most five bytes. A length above 32 bits ends beyond the record, which the
+    # caller detects.
     value, at = read_varint(raw, at, len(raw), 35)
     return at + (value >> 1)
 

@@ -162,15 +162,16 @@ class _LargeRecord:
         self.next_progress = progress
 
     def decode(self) -> Iterator[DecodedRecords]:
-        """Yield empty chunks, then the record if it is selected. Raises CorruptRecordError."""
+        """Yield an empty chunk for each piece that is decompressed, then the record if it is
+        selected. Raises CorruptRecordError."""
         try:
             yield from self._decode()
         except (DamageError, varints.BadVarintError):
             raise self._damaged("its fields do not fit into it") from None
 
     def _decode(self) -> Iterator[DecodedRecords]:
-        """Yield empty chunks, then the record if it is selected. Raises CorruptRecordError, and
-        DamageError or BadVarintError, which `decode` turns into one."""
+        """Yield what `decode` yields. Raises CorruptRecordError, and DamageError or BadVarintError,
+        which `decode` turns into a CorruptRecordError."""
         batch, progress = self._batch, self._progress
         start_offset, end_offset, columns, times_ms = self._selection
         length, prefix_bytes = self._payload.read_varint()

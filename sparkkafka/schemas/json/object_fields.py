@@ -1,11 +1,12 @@
-"""Finds fields of many JSON objects at once, and rewrites maps so that pyarrow's reader reads them.
+"""Find fields of many JSON objects in one pass, and rewrite maps so that pyarrow can read them.
 
-The bytes that give a text its structure (quotes, brackets, colons, commas) are found first. Texts
-in which these do not match are left out, so damage in one text harms no other.
+The structural bytes of the texts (quotes, brackets, colons, commas) are found first. Texts in which
+they do not match are left out, so damage in one text affects no other.
 
-The reader reads no maps, but lists: `{"a": 1, "b": 2}` becomes `[      1,      2]`, of the same
-length. Whoever reads the list compares its length with the number of names. Then the text was a
-valid map: each item had one name, right after its comma or bracket, and a colon.
+pyarrow's JSON reader reads lists but no maps, so `{"a": 1, "b": 2}` becomes `[      1,      2]`, of
+the same length in bytes. The caller compares the number of the list's items with the number of
+names. If they are equal, the text was a valid map: each item had one name, right after its comma or
+bracket, and a colon.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ for _kind, _bytes in (
 
 
 class ValueSpans(NamedTuple):
-    """The text that each span is in, ascending, and where it begins and ends."""
+    """For each span the index of its text, ascending, and its start and end in the data."""
 
     texts: Ints
     starts: Ints
@@ -47,11 +48,11 @@ class ValueSpans(NamedTuple):
 
 
 class ObjectFields(NamedTuple):
-    """What `object_fields` finds.
+    """The result of `object_fields`.
 
-    values: the values of each field that is not a map. names: those of the items of each map.
-    has_map: which texts have an object for each map. data: the texts with lists instead of
-    these objects. is_unclear: the texts for which all this means nothing."""
+    values: the values of each field that is not a map. names: the names in each map.
+    has_map: for each map, which texts have an object for it. data: the texts, in which lists
+    replace these objects. is_unclear: the texts that could not be searched."""
 
     values: list[ValueSpans]
     names: list[ValueSpans]
@@ -63,8 +64,8 @@ class ObjectFields(NamedTuple):
 def object_fields(
     data: Bytes, offsets: Ints, fields: Sequence[bytes], maps: Sequence[bytes]
 ) -> ObjectFields:
-    """Find outermost fields of objects, one after the other in `data`. `maps`: names of fields that
-    are maps. A text may have a field twice."""
+    """Find the outermost `fields` and `maps` (fields that are maps) of JSON objects, which are
+    concatenated in `data`. A text may have a field twice."""
     count = len(offsets) - 1
     has_map = [np.zeros(count, np.bool_) for _ in maps]
     rewritten, is_unclear = data.copy(), np.zeros(count, np.bool_)
@@ -89,9 +90,9 @@ def object_fields(
 
 
 class OtherFields(NamedTuple):
-    """What `other_fields` finds. For each field: the text that it is in, ascending; where its name
-    begins and ends, with the quotes; where its value ends; and whether it is one of `structs`.
-    is_unclear: the texts for which all this means nothing."""
+    """The result of `other_fields`. Each field has the index of its text, ascending; the start and
+    end of its name with the quotes; the end of its value; and whether it is one of `structs`.
+    is_unclear: the texts that could not be searched."""
 
     texts: Ints
     starts: Ints
@@ -108,9 +109,11 @@ def other_fields(
     structs: Mapping[bytes, Sequence[bytes]],
     misfits: Mapping[bytes, Flags],
 ) -> OtherFields:
-    """Find the outermost fields of JSON objects, one after the other in `data`, that are not
-    `known`. One of `structs` is known too if its value has no fields but those given for it.
-    `misfits`: in which texts a known field counts as one that is not."""
+    """Find the outermost fields of JSON objects that are not among the `known` names. The objects
+    are concatenated in `data`.
+
+    A field of `structs` is known too if its value has only the fields that are listed for it.
+    `misfits` says for a known name in which texts its field is returned too."""
     others = []
     for low, high, piece in _pieces(data, offsets):
         flags = {name: is_misfit[low:high] for name, is_misfit in misfits.items()}
