@@ -64,7 +64,7 @@ class ErrorCode(enum.IntEnum):
 
     @property
     def description(self) -> str:
-        """What it means, for users of Spark."""
+        """The meaning of the code, for users of Spark."""
         return error_description(self)
 
     # The facts on one line, the description below; ruff would make six lines of each row.

@@ -316,7 +316,7 @@ class LastBatches:
         self.plans: dict[int, logs.Plan | None] = {}
         self.commits: dict[int, logs.Commit | None] = {}
         self.damage: dict[str, str] = {}
-        """What is wrong with damaged files, by name."""
+        """The errors of damaged files, by file name."""
         for batch_id in reversed(batch_ids):
             self._read(batch_id)
             if self.is_complete(batch_id):

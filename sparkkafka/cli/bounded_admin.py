@@ -103,7 +103,7 @@ class BoundedAdmin(Admin):
             )
         if not self._has_checked_servers:
             # Java's clients retry until their deadline, because a service outlives a broker that
-            # restarts. At a terminal nobody wants to wait half a minute for a typing error.
+            # restarts. At a terminal a typing error must not cost half a minute.
             check_servers(self._options, Deadline(0))
             self._has_checked_servers = True
         remaining_s = self.deadline.remaining_s()

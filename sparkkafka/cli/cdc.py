@@ -1,6 +1,6 @@
-"""`cdc check`: what the records of a connector are like, and which problems they will cause.
+"""`cdc check`: which envelope, keys and types a connector's records have, and problems with them.
 
-It reads the last records of each partition, and looks at the topic's settings. Nothing is changed.
+It reads the last records of each partition and the topic's configuration. It changes nothing.
 """
 
 from __future__ import annotations

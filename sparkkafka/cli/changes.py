@@ -52,7 +52,7 @@ class Change:
 
     @property
     def source(self) -> Mapping[str, Any]:
-        """What the envelope says of the source; empty if it says nothing."""
+        """The envelope's field `source`; empty if there is none."""
         source = (self.value or {}).get("source")
         return source if isinstance(source, Mapping) else {}
 

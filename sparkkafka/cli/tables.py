@@ -1,7 +1,7 @@
-"""What verbs print: aligned tables for people, JSON for programs.
+"""The output of verbs: aligned tables for people, JSON for programs.
 
-Text from a cluster may hold anything. Control characters are shown as escapes, so that a terminal
-does not obey them.
+Text from a cluster may contain any characters. Control characters are shown as escapes, so that a
+terminal does not execute them.
 """
 
 from __future__ import annotations

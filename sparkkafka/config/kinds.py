@@ -97,7 +97,7 @@ def integer(low: int, high: int = INT32_MAX) -> Kind:
 
 
 def time_limit_ms() -> Kind:
-    """Milliseconds, 0 for no limit: as many as 32 bits can say, 24 days."""
+    """Milliseconds; 0 means no limit, which is INT32_MAX ms (24 days)."""
     inner = integer(0)
     return Kind(f"{inner.values}; 0: no limit", lambda text: inner.parse(text) or INT32_MAX)
 

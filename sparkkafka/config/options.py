@@ -159,7 +159,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions:
-    """Those of a stream's options that `lag` and commits of its offsets need."""
+    """The options of a stream that `lag` and commits of its offsets need."""
 
     client: ClientOptions
     group_id: str | None = None

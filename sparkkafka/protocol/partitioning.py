@@ -86,7 +86,8 @@ def _hash_block(data: Bytes, offsets: Ints, function: KeyHash) -> Words:
     starts = offsets[:-1]
     lengths = np.diff(offsets)
     words = lengths >> 2  # the whole words of four bytes of each key
-    # Sort the keys, most words first, unless all have as many. `order` undoes that at the end.
+    # Sort the keys by descending number of words, unless all have the same number. `order` restores
+    # the order of the keys at the end.
     order: Ints | None = None
     max_words = int(words.max())
     if int(words.min()) != max_words:

@@ -58,7 +58,7 @@ def has_pair(data: Bytes, pair: bytes) -> bool:
 
 
 def offsets_of(lengths: Any, dtype: Any = np.int64) -> NDArray[Any]:
-    """Return the offsets of lists, or texts, of these lengths that lie one after the other."""
+    """Return the offsets of concatenated lists or texts of these lengths."""
     offsets = np.zeros(len(lengths) + 1, dtype)
     np.cumsum(lengths, out=offsets[1:])
     return offsets

@@ -389,7 +389,7 @@ def _read_auto(unframer: Unframer, rows: Ints, column: str) -> Frames:
 
 
 _AUTO: Final = {GLUE: 18, SINGLE_OBJECT: 10, CONFLUENT: 5}
-"""The framings that auto tells by the bytes, with the sizes of their frames."""
+"""The framings that `auto` recognizes by their bytes, with the sizes of their frames."""
 
 
 # --- frames in headers --------------------------------------------------------------------------

@@ -146,8 +146,8 @@ def as_nullable(arrow_type: pa.DataType) -> pa.DataType:
 
 def first_stricter_field(declared: pa.DataType, actual: pa.DataType, path: str) -> str | None:
     """Return the path of the first field that is NOT NULL in `declared` and nullable in `actual`;
-    None if there is none. `path`: that of the two types themselves. Other differences of the types
-    are not looked at."""
+    None if there is none. `path` is the path of the two types. Other differences of the types are
+    ignored."""
     pairs: list[tuple[pa.Field, pa.Field, str]] = []
     if pa.types.is_struct(declared) and pa.types.is_struct(actual):
         for field in declared:

@@ -82,8 +82,8 @@ class TokenAdmin(AdminCalls):
         timeout_s: float | None = None,
     ) -> DelegationToken:
         """Create a delegation token for this user, or for an owner (User:alice; Kafka 3.3, needs
-        CREATE_TOKENS on the user). `renewers` may renew it beside its owner. It ends for good after
-        `max_lifetime_ms` (None: delegation.token.max.lifetime.ms of the brokers).
+        CREATE_TOKENS on the user). `renewers` and its owner may renew it. It cannot be renewed
+        beyond `max_lifetime_ms` (None: delegation.token.max.lifetime.ms of the brokers).
 
         Raises OptionError, and KafkaError: DELEGATION_TOKEN_AUTH_DISABLED,
         DELEGATION_TOKEN_REQUEST_NOT_ALLOWED for a connection without a login, …

@@ -639,13 +639,13 @@ class TopicAdmin(AdminCalls):
     def delete_topics(
         self, topic_names: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete topics and wait until brokers no longer show them. Results are by topic name.
+        """Delete topics and wait until brokers no longer list them. Return results by topic name.
         Errors: UnknownTopicError, TOPIC_DELETION_DISABLED, and so on."""
         with self._call(timeout_s) as (cluster, deadline):
             return delete_topics(cluster, topic_names, deadline)
 
     def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
-        """Delete one topic; its error is raised, as by `describe_topic`."""
+        """Delete one topic. Raises its error; an unknown topic's error names similar ones."""
         results = self.delete_topics([name], timeout_s=timeout_s)
         for error in self._with_nearest_topics(results.errors, timeout_s).values():
             raise error

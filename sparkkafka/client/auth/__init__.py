@@ -1,4 +1,4 @@
-"""Who a connection is, and what it trusts: SASL mechanisms, tokens, certificate stores.
+"""Authentication of a connection, and trust: SASL mechanisms, tokens, certificate stores.
 
-Begin with `sasl.py`: the mechanisms, and how a connection authenticates and re-authenticates.
+Begin with `sasl.py`: it has the mechanisms, and authenticates and re-authenticates a connection.
 """

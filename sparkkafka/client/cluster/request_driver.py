@@ -105,7 +105,7 @@ class ApiHandler(Generic[K, V]):
     """Codes that are no error: they mean that there is nothing about an item."""
 
     hints: ClassVar[Mapping[int, str]] = {}
-    """By error code: what an error says in place of the broker's message."""
+    """By error code, the text of the error, which replaces the broker's message."""
 
     backoff_ms: float | None = None
     """The first wait after a failure; None: retry.backoff.ms."""
@@ -328,11 +328,11 @@ class _Attempt(Generic[K, V]):
         self._sent: list[tuple[Connection, Sequence[K]]] = []
         self.connections: dict[K, Connection] = {}
         self.outcomes: dict[K, Outcome] = {}
-        """What the responses say of their items."""
+        """The outcomes of the items that a response contains."""
         self.failures: dict[K, KafkaError] = {}
         """The errors of items without a response."""
         self.unanswered: set[K] = set()
-        """Items whose request was sent and not answered: it may have been carried out."""
+        """Items whose request was sent and not answered: the broker may have executed it."""
 
     def where(self, *items: K) -> str:
         """Describe request and broker for an error about items of one request."""

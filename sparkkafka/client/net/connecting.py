@@ -275,7 +275,7 @@ def connect_to_first(
         # A server that accepts and never answers must leave time for the others.
         share_ms = deadline.remaining_s() * 1000 / (len(addresses) - number)
         try:
-            # The shortest time that each bootstrap server has to answer, if there is as much left.
+            # Each bootstrap server has at least 1 s to answer, if that much time is left.
             return open_connection(*address, deadline.sooner(max(share_ms, 1_000)))
         except (errors.AuthenticationError, errors.OptionError):
             raise  # the others would refuse the same password too, and might lock the account

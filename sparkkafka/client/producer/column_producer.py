@@ -42,7 +42,7 @@ STEP_INTERVAL_S = 0.002
 MAX_APPENDED_BYTES = 4 << 20  # between two checks of buffer.memory
 
 _HELD_SHARE = 0.5
-"""Of buffer.memory: the rest is for records in flight, however large the columns are."""
+"""The share of buffer.memory that columns can use. The rest is for records in flight."""
 
 
 def _raise_failure(error: KafkaError) -> KafkaError:
@@ -81,7 +81,8 @@ class ColumnProducer:
         self._next_step_s = 0.0
         self._failure: KafkaError | None = None
         self.held_bytes = 0
-        """What the caller holds of columns. It counts as buffered, up to `_HELD_SHARE`."""
+        """The bytes of columns that the caller holds. They count as buffered, up to
+        `_HELD_SHARE`."""
 
     @property
     def metrics(self) -> ProducerMetrics:
@@ -134,7 +135,7 @@ class ColumnProducer:
         self._guard(self._flush)
 
     def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
-        """What is known about the records of each partition."""
+        """Return the outcome of each partition's records so far."""
         outcomes = self._sender.outcomes()
         for tp, rows in self._accumulator.record_counts():
             known = outcomes.get(tp, PartitionOutcome(0, 0, 0))

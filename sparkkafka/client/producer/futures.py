@@ -257,7 +257,7 @@ class RecordFutures:
         self._failures: list[Failure] = []
         self._callbacks: dict[int, list[tuple[Callable[[Any], object], Any]]] = {}
         self.waiters: dict[int, Any] = {}
-        """Of an AsyncProducer: asyncio futures by the index of the record that they wait for."""
+        """The asyncio futures of an AsyncProducer, by the index of their record."""
 
     def begin(self, times_ms: NDArray[np.int64]) -> None:
         """Fix the number of records: these are their timestamps. No record is added any more."""
@@ -630,7 +630,7 @@ class TableDelivery:
         return sorted(failures, key=lambda failure: failure.index)
 
     def written(self) -> dict[TopicPartition, WrittenRange]:
-        """What is written by now. Offsets are -1 if the broker did not return them."""
+        """Return the offsets that are written so far. They are -1 if the broker returned none."""
         ranges: dict[TopicPartition, WrittenRange] = {}
         for part in self._parts:
             partitions, offsets = part.offsets()

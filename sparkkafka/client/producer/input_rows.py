@@ -145,7 +145,7 @@ def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
 
 
 def _cast_numbers(column: pa.Array, kind: pa.DataType, name: str, first_row: int) -> pa.Array:
-    """As `_cast`. Raises EncodeError for a number that the type cannot hold."""
+    """Cast a column as `_cast` does. Raises EncodeError for a number that the type cannot hold."""
     try:
         return _cast(column, kind)
     except pa.ArrowInvalid as error:

@@ -327,7 +327,7 @@ class PartitionQueue:
                 refused.maybe_written = refused.is_unresolved = False
 
     def fail(self, batch: ProducerBatch) -> None:
-        """Remove a batch that failed for good. A later response is ignored."""
+        """Remove a batch that has finally failed. A later response is ignored."""
         self.batches.remove(batch)
         batch.has_failed = True
         self._failed_in_flight += batch.in_flight

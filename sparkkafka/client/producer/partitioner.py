@@ -46,15 +46,15 @@ _NULL_TOPIC = (
 )
 
 STICKY_BYTES = 2**20
-"""Rows without key and partition go to one partition until it has this many bytes, then to the
-next: rows that are encoded together cost less."""
+"""Rows without key and partition go to one partition until it has this many bytes, and then to the
+next (sticky partitioning), since rows that are encoded together cost less."""
 STICKY_BATCHES = 8
-"""If batch.size is small, the next partition's turn comes after this many batches, so that little
-data is spread as well."""
+"""If batch.size is small, the sticky partition changes after this many batches, so that little data
+is spread as well."""
 MIN_STICKY_BYTES = 2**14
-"""The next partition's turn does not come before this many bytes."""
+"""The sticky partition does not change before it has this many bytes."""
 STICKY_RECORD_BYTES = 16
-"""Counted for each record in addition to its value, so that tombstones also use up a turn."""
+"""The bytes that a record counts in addition to its value, so that tombstones also count."""
 
 
 class PartitionedRecords(NamedTuple):
@@ -126,8 +126,8 @@ class Partitioner:
         )
 
     def partition_rows(self, rows: InputRows, timestamp_ms: int) -> PartitionedRecords:
-        """Check a task's rows and sort them by partition: in the order in which topics appear,
-        then by partition; or, when no row has key or partition, as the partitions take turns.
+        """Check a task's rows and sort them by topic, in the order in which topics appear, and by
+        partition. If no row has a key or partition, the rows stay in their order.
 
         Rows without a timestamp get `timestamp_ms`. Raises EncodeError, naming the row, for a null
         topic, a partition that does not exist, a null header key, or a time before 1970.
@@ -264,7 +264,8 @@ class Partitioner:
         columns: RecordColumns,
     ) -> None:
         """Choose partitions for rows of topic `name` that have none yet (they are below 0 in
-        `partitions`): by key, or in turn. `is_of_topic` marks the topic's rows; None: all are."""
+        `partitions`): by key, or the sticky one. `is_of_topic` marks the topic's rows; None: all
+        rows are."""
         count = self._counts[name]
         needs_choice = partitions < 0 if is_of_topic is None else is_of_topic & (partitions < 0)
         if not needs_choice.any():
@@ -307,19 +308,19 @@ class Partitioner:
         return starts[:-1]
 
     def _partition_sticky(self, name: str, columns: RecordColumns) -> PartitionedRecords:
-        """Choose partitions for rows that all lack key and partition. It is faster, since the rows
-        stay in their order."""
+        """Choose partitions for rows of which none has a key or partition. This is faster, since
+        the rows stay in their order."""
         count = self._counts[name]
         first = self._first_partition(name, count)
         starts = self._count_sticky_bytes(name, blob_offsets(columns.values).astype(np.int64))
-        # A partition's turn lasts for `sticky_bytes`; `cuts` are the rows with which others begin.
-        first_turn, last_turn = (int(starts[row]) // self._sticky_bytes for row in (0, -1))
-        turns = range(first_turn + 1, last_turn + 1) if count > 1 else ()
-        cuts = np.searchsorted(starts, np.array(turns, np.int64) * self._sticky_bytes).tolist()
+        # The sticky partition changes every `sticky_bytes`. `cuts` are the first rows of the next.
+        first_run, last_run = (int(starts[row]) // self._sticky_bytes for row in (0, -1))
+        runs = range(first_run + 1, last_run + 1) if count > 1 else ()
+        cuts = np.searchsorted(starts, np.array(runs, np.int64) * self._sticky_bytes).tolist()
         tps, ends = [], []
-        for turn, (start, end) in enumerate(pairwise([0, *cuts, len(starts)]), first_turn):
-            if start < end:  # a row can be larger than what a partition gets in one go
-                tps.append(TopicPartition(name, (first + turn) % count))
+        for run, (start, end) in enumerate(pairwise([0, *cuts, len(starts)]), first_run):
+            if start < end:  # a row can be larger than `sticky_bytes`
+                tps.append(TopicPartition(name, (first + run) % count))
                 ends.append(end)
         return PartitionedRecords(columns, tps, ends, range(len(starts)))
 

@@ -161,7 +161,7 @@ def batch_error(
 def refusal_text(
     batch: ProducerBatch, error: BrokerError, options: ProducerOptions, prefix: str, facts: str
 ) -> str:
-    """Return the message for a batch that a broker refused for good. `prefix` stands before names
+    """Return the message for a batch that a broker finally refused. `prefix` stands before names
     of settings; `facts` is what `refusal_facts` returned."""
     text = str(error)
     if error.code in TOO_LARGE and batch.encoded.record_count > 1:

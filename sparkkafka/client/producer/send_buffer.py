@@ -50,9 +50,9 @@ class SendBuffer:
         self._max_block_ms = options.max_block_ms
         self.limit_bytes = options.buffer_memory
         self.full_bytes = max(1, min(MAX_OPEN_BYTES, options.buffer_memory // 4))
-        """Open records of a topic with as many bytes take no more."""
+        """Records of a topic are closed at this size: no more are appended."""
         self.wake_bytes = min(options.batch_size, self.full_bytes)
-        """Open records of a topic with as many bytes wake the I/O thread."""
+        """Open records of a topic wake the I/O thread at this size."""
         self.open: dict[str, AppendedRecords] = {}
         self.ready: deque[TopicRecords] = deque()
         self.unfinished: set[TopicRecords] = set()
@@ -157,8 +157,8 @@ class SendBuffer:
     def held_bytes(self) -> int:
         """Bytes of records without an outcome.
 
-        The I/O thread sets `io_bytes` at the end of its turn, perhaps long after the last outcome:
-        a caller that has seen this outcome must find free memory.
+        The I/O thread sets `io_bytes` at the end of each step of its loop, perhaps long after the
+        last outcome: a caller that has seen this outcome must find free memory.
         """
         taken = self.unfinished.difference(self.open.values(), self.ready)
         return self.used_bytes + (

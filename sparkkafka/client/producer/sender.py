@@ -79,16 +79,17 @@ log = logging.getLogger(__name__)
 AWAY_S = 0.2  # a caller that comes back after longer has left responses unread
 MAX_WAIT_S = 1.0
 PATIENCE_S = 0.1
-"""A leader that takes nothing of a request for so long delays nobody else: the rest waits."""
+"""If a leader accepts no bytes of a request for this long, the rest of it is sent later, so that
+other leaders do not wait."""
 ZSTD_PRODUCE_VERSION = 7  # KIP-110
-TOPIC_ID_VERSION = 13  # of Produce, KIP-516: ids in place of names
+TOPIC_ID_VERSION = 13  # of Produce: topic ids replace names (KIP-516)
 LARGE_REQUEST_BYTES = 128 << 10
 """Below it a broker does not close a connection for the size of a request."""
 EPOCH_LIMIT = (1 << 15) - 1
 MIN_ATTEMPT_MS, MAX_MIN_ATTEMPT_MS = 1_000, 6_000
-"""What a request for metadata, a producer id or a connection gets at least, however soon a batch
-expires. The longer batches expire without a response, the more it is: batches that expire one after
-another must not cut short every attempt to reach a slow broker."""
+"""The shortest timeout of a request for metadata or a producer id, and of a connection, even if a
+batch expires sooner. It grows while batches expire without a response, since they must not cut
+short every attempt to reach a slow broker."""
 
 
 class SentRequest(NamedTuple):

@@ -80,7 +80,7 @@ TransactionManager waits as long)."""
 
 
 class Transaction(NamedTuple):
-    """What it takes to write in a transaction and to end it, from any process."""
+    """The ids with which any process can write in a transaction and end it."""
 
     transactional_id: str
     producer_id: int

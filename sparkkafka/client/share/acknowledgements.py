@@ -157,7 +157,7 @@ class AcquiredPartition:
         self.tp = tp
         self.session = session
         self.generation = session.generation
-        """That of the session. Brokers refuse acknowledgements in a later one."""
+        """The session's generation. Brokers refuse acknowledgements in a later one."""
         self._fetched = fetched
         self._end_offset = 0 if fetched is None else fetched.next_offset
         self._remaining_ranges = ranges

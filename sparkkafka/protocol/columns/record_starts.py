@@ -62,11 +62,11 @@ class RecordBounds(NamedTuple):
     """Positions of each record in `data`, for all records in order."""
 
     starts: Ints
-    """Of the length prefix."""
+    """The first byte of the length prefix."""
     bodies: Ints
-    """Of what follows the prefix: the attributes byte."""
+    """The attributes byte, which follows the prefix."""
     ends: Ints
-    """After the last byte."""
+    """The position after the last byte."""
     proven: NDArray[np.bool_]
     """For each batch, whether the positions of its records are proven."""
 
@@ -357,7 +357,7 @@ def _follow_counted(data: Bytes, begins: Ints, counts: Ints) -> Ints:
     max_count = int(counts.max())
     steps = np.empty((max_count, len(begins), 2), np.int64)
     _follow_steps(data, begins, steps)
-    positions = steps[:, :, 0].T  # [chain, step]; a chain has as many as its count
+    positions = steps[:, :, 0].T  # [chain, step]; a chain has `counts` steps
     if int(counts.min()) == max_count:
         return positions.ravel()
     return positions[np.arange(max_count) < counts[:, None]]

@@ -723,7 +723,7 @@ class DescribeAclsRequest(DeleteAclsFilter, Request["DescribeAclsResponse"]):
 
 @struct
 class AclDescription:
-    """Who may, or may not, do what."""
+    """Allows or denies a principal an operation, from a host."""
 
     principal: str = string()
     host: str = string()

@@ -480,7 +480,7 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
         )
 
     def write_records(writer: Writer, value: RecordsLike | None) -> None:
-        # As `write_bytes`, but without a copy of large records, which may come in several parts.
+        # Unlike `write_bytes`, this does not copy large records, which may have several parts.
         if value is None:
             write_bytes(writer, None)
             return

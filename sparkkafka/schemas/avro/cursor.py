@@ -90,7 +90,7 @@ class Chunk:
 
     @cached_property
     def zeros_at(self) -> int:
-        """Where the zeros behind the data begin. They are there once this is asked for."""
+        """The position of zeros after the data, which the first use appends."""
         begin = len(self.data)
         padded = np.empty(begin + _PADDING, np.uint8)
         padded[:begin] = self.data

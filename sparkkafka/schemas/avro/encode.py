@@ -208,7 +208,7 @@ def _with_length(blobs: BinaryColumn) -> list[ByteColumn]:
 
 
 def _equally_long(data: Any, size: int) -> BinaryColumn:
-    """Return values of `size` bytes that lie one after the other."""
+    """Return the column of the values of `size` bytes that are concatenated in `data`."""
     count = len(data) // size if size else 0
     return blobs_of(binary_of(np.arange(count + 1, dtype=np.int32) * size, pa.py_buffer(data)))
 

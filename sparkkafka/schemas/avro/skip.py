@@ -117,7 +117,7 @@ class FixedSkipper(BlobSkipper):
 
 
 class VarintSkipper(Skipper):
-    """int, long and enum, of so many `bits`."""
+    """Skips an int, long or enum, whose values have `bits` bits."""
 
     keeps_values = True
 
@@ -467,9 +467,9 @@ class ItemsSkipper(Skipper):
         """Skip `counts` items of each entry, and write where each item starts into `starts`, if it
         is not None. If `step` can keep the values of all items, `rounds` gets them instead.
 
-        Items of one size need no look at the data. Otherwise each round skips one item of every
-        entry that has items left, as long as enough entries are left for NumPy to be faster than a
-        loop; the rest is skipped entry by entry.
+        Items of one size are skipped without reading the data. Otherwise each round skips one item
+        of every entry that has items left, while enough entries are left for NumPy to be faster
+        than a loop. The rest is skipped entry by entry.
         """
         size = self.item.size
         next_items = np.cumsum(counts) - counts  # the index in `starts` of each entry's next item
@@ -525,8 +525,9 @@ class ItemsSkipper(Skipper):
         starts: Ints | None,
         kept_rounds: list[Round] | None,
     ) -> int:
-        """Skip as many items as possible by `Skipper.step`; return how many of each entry, or all
-        that it has. It is none if any is bad. The counts descend."""
+        """Skip items of all entries by `Skipper.step` while that is faster than a loop. Return the
+        number of items that were skipped of each entry, at most all that it has; 0 if any is bad.
+        The counts are in descending order."""
         at, unfinished, done = cursor.at.copy(), len(cursor), 0
         rounds: list[Round] = []
         while 4 * unfinished >= _MIN_VECTOR:  # a step takes a quarter of a skip

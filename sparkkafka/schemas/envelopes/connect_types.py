@@ -47,7 +47,7 @@ DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 VARIABLE_SCALE: Final = "io.debezium.data.VariableScaleDecimal"
 
 MAX_DIGITS: Final = 38
-"""Of decimals in Arrow and Spark."""
+"""The most digits of a decimal in Spark."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ DATE: Final = f"{_TIME}Date"
 
 _MAX_SCALE: Final = 16_383
 _MAX_TEXT_DIGITS: Final = 131_072 + _MAX_SCALE
-"""Those of Postgres's numeric, the largest numbers of all databases."""
+"""The limits of Postgres's numeric, which are the largest of all databases."""
 
 _INSTANT = pa.timestamp("us", "UTC")
 _LOCAL = pa.timestamp("us")

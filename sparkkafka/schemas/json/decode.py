@@ -129,7 +129,7 @@ class _Batch:
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
         self._offsets = arrow.blob_offsets(self._texts).astype(np.int64)
         data = np.frombuffer(self._texts.buffers()[2] or b"", np.uint8)
-        self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, one after the other
+        self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, concatenated
         self._offsets -= self._offsets[0]
         self._strings: pa.Array | None = None  # that are cut out for pyarrow's reader
         self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # of items, and their texts
@@ -463,7 +463,7 @@ class _Batch:
 
     @cached_property
     def _is_damaged(self) -> Flags:
-        """Which texts have quotes or brackets that do not match, or names with an escape."""
+        """The texts whose quotes or brackets do not match, or that have a name with an escape."""
         return object_fields(self.data, self._offsets, [], []).is_unclear
 
     # --- one by one -------------------------------------------------------------------------------
@@ -618,12 +618,12 @@ def _count_brackets(data: Bytes) -> int:
 
 
 def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
-    """Return which texts pyarrow's reader must not get. The texts lie one after the other in
-    `data`, from `starts` to `ends`; none is empty.
+    """Return which texts pyarrow's reader must not get. The texts are concatenated in `data`, from
+    `starts` to `ends`; none is empty.
 
-    All other texts begin with { and end with }. So, with a newline between texts, no object can
-    reach from one text into the next: inside one, { never follows }, and strings have no newline.
-    The number of objects then shows whether each text is exactly one."""
+    All other texts begin with { and end with }. So no object can reach from one text into the next
+    if a newline is between them: inside an object, { never follows }, and strings have no newline.
+    The number of objects then shows whether each text is exactly one object."""
     flags: Flags = (data[starts] != ord("{")) | (data[ends - 1] != ord("}"))
     suspects: list[int] = []
     following = data[arrays.positions(data[:-1], ord("}")) + 1]

@@ -307,7 +307,7 @@ def _write_maps(form: Form, values: pa.Array) -> pa.Array:
 
 
 def _entries(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the keys and items of maps that are not null, one after the other."""
+    """Return the keys and items of all maps that are not null."""
     raw = arrow.blob_offsets(values)
     if not values.null_count:
         first, count = int(raw[0]), int(raw[-1] - raw[0])

@@ -249,8 +249,8 @@ def _largest_item(node: Node) -> int:
 
 
 def max_item_bytes(data: NDArray[np.uint8], size: int) -> int:
-    """Return the most bytes that the items in all texts (`data`: one after the other) can take in
-    columns. `size`: the most that one item takes."""
+    """Return the most bytes that the items of all texts can take in columns. `data` has the texts,
+    concatenated, and `size` is the most bytes of one item."""
     return int(np.count_nonzero(_item_starts(data))) * size
 
 

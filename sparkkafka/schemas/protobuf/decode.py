@@ -645,7 +645,7 @@ def _short_varints(content: Any, stops: Ints) -> Any:
 
 
 def _gather_bytes(data: WireData, at: Ints, size: Ints) -> Any:
-    """Return slices of the data one after the other, as uint8."""
+    """Return slices of the data, concatenated, as uint8."""
     gathered = gather(data.buffer, at, size)
     if not len(gathered):
         return np.zeros(0, np.uint8)

@@ -372,18 +372,19 @@ class _Tokenizer:
         self.read_one_by_one(self._indexes_of(some), self.at[some], self.end[some])
         self.at[some], self.next_byte[some] = self.end[some], 0
 
-    def _add_damage(self, tag: int, messages: Ints, places: list[Ints]) -> None:
-        """Add why messages cannot be read. `places`: where the field's tag begins, and its number
-        or length; where the message ends; and for a length: where the value begins, and it."""
-        at, begin, end, *length_places = places
+    def _add_damage(self, tag: int, messages: Ints, positions: list[Ints]) -> None:
+        """Add the reason why each message cannot be read. `positions`: the start of the field's
+        tag, the start of its number or length, the end of the message, and for a length the start
+        of the value and the length."""
+        at, begin, end, *of_length = positions
         is_cut = begin > end
         if tag < 8:  # an unknown field
             is_cut[:] = True
         self.read_one_by_one(messages[is_cut], at[is_cut], end[is_cut])
         wires, remaining = np.full(len(end), tag & 7), end - begin
         lengths = remaining
-        if length_places:
-            body, lengths = length_places
+        if of_length:
+            body, lengths = of_length
             wires[body > end] = VARINT  # the length itself is cut off
             remaining = np.where(body > end, remaining, end - body)
         columns = [array[~is_cut].tolist() for array in (messages, at, wires, remaining, lengths)]
@@ -498,5 +499,5 @@ def _reason(wire: int, remaining: int, length: int = 0) -> str:
         return f"a value needs {FIXED_WIDTH[wire]} bytes, and only {remaining} are left"
     if wire == LEN:
         return f"a length of {length} goes beyond the end, which is {remaining} bytes away"
-    # As `read_varint` says it.
+    # The reasons of `read_varint`.
     return "a varint is cut off" if remaining < 10 else "a varint is longer than 10 bytes"

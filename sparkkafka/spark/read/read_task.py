@@ -337,7 +337,7 @@ class BatchShaper:
         if self._null_for_bad_text:
             keep = np.ones(len(array), np.bool_)
             keep[bad] = False
-            # Without the bad values, and then with a null in the place of each.
+            # Cast the good values only, and then insert a null for each bad one.
             return array.filter(from_numpy(keep)).cast(pa.string()).take(filtered_positions(keep))
         offset = int(records.offsets[bad[0]])
         raise DecodeError(
