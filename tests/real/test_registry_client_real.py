@@ -96,7 +96,7 @@ def test_references_and_formats(registry: RegistryClient, schema_registry: Schem
     assert "message Customer" in customer.text
     assert registry.latest("refs-sale").schema == schema
     text = refused(SchemaError, lambda: registry.by_id(number, format=AVRO))
-    assert "is protobuf, and the records are read as avro (it belongs to 'refs-sale')" in text
+    assert "(it belongs to 'refs-sale') in http" in text and "is protobuf, not avro" in text
     shown = {"type": "object", "title": "T", "properties": {"x": {"type": "integer"}}}
     found = registry.register("refs-json", Schema(JSON, json.dumps(shown)))
     assert json.loads(registry.by_id(found.id, format=JSON).text) == shown

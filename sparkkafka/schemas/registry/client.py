@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import difflib
 import logging
-import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
-from queue import SimpleQueue
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
@@ -53,6 +51,7 @@ log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+AnySchema = TypeVar("AnySchema", Schema, SchemaResponse)
 
 # The registry's own codes (io.confluent.kafka.schemaregistry.rest.exceptions.Errors).
 SUBJECT_NOT_FOUND: Final = 40401
@@ -123,27 +122,17 @@ class RegistryClient:
         context = subject[1:].partition(":")[0] if subject is not None and has_context else ""
         key = "id", schema_id, context
         schema = self._get_schema(key, what, f"/schemas/ids/{schema_id}{query}")
-        if format is not None and schema.format != format:
+        if format not in (None, schema.format):
             names = self._subjects_of(schema_id)
-            hint = f" (it belongs to {self._redactor.list_names(names)})" if names else ""
-            raise SchemaError(
-                f"{what} in the Schema Registry is {schema.format}, and the records are read as "
-                f"{format}{hint}: set valueFormat (or keyFormat) to {schema.format}, or read this "
-                "topic in a query of its own"
-            )
-        return schema
+            what += f" (it belongs to {self._redactor.list_names(names)})" if names else ""
+        return self._with_format(what, schema, format, "read this topic in a query of its own")
 
     def by_guid(self, guid: bytes, format: str | None = None) -> Schema:
         """Return the schema with this GUID (16 bytes), cached. Raises as `by_id`."""
         name = str(uuid.UUID(bytes=bytes(guid)))
         what = f"the schema with GUID {name}"
         schema = self._get_schema(("guid", name), what, f"/schemas/guids/{name}")
-        if format is not None and schema.format != format:
-            raise SchemaError(
-                f"{what} in the Schema Registry is {schema.format}, and the records are read as "
-                f"{format}: set valueFormat (or keyFormat) to {schema.format}"
-            )
-        return schema
+        return self._with_format(what, schema, format)
 
     def by_content_id(self, content_id: int, format: str | None = None) -> Schema:
         """Return the schema with this content id of Apicurio, cached. Raises as `by_id`."""
@@ -324,6 +313,22 @@ class RegistryClient:
         self._cache.put(key, schema)
         return schema
 
+    def _with_format(
+        self,
+        what: str,
+        schema: AnySchema,
+        format: str | None,
+        instead: str = "valueSubject (or keySubject) to another schema",
+    ) -> AnySchema:
+        """Return the schema. Raises SchemaError if it has another format than this one; `instead`:
+        what the user can do, besides setting the format."""
+        if format not in (None, schema.format):
+            raise SchemaError(
+                f"{what} in {self.address} is {schema.format}, not {format}: set valueFormat (or "
+                f"keyFormat) to {schema.format}, or {instead}"
+            )
+        return schema
+
     def _registered_schema(
         self, response: Any, what: str, subject: str, schema: Schema
     ) -> RegisteredSchema:
@@ -346,12 +351,7 @@ class RegistryClient:
         except RegistryError as error:
             raise self._error_with_alternatives(error, subject, version) from None
         parsed = parse_schema(response, what, self._redactor)
-        if format is not None and parsed.format != format:
-            raise SchemaError(
-                f"{what} in the Schema Registry is {parsed.format}, not {format}: set "
-                f"valueFormat (or keyFormat) to {parsed.format}, or valueSubject (or keySubject) "
-                "to another subject"
-            )
+        self._with_format(what, parsed, format)
         schema = self._resolve(parsed, what, deadline)
         return RegisteredSchema(
             subject, parse_id(response, what), parsed.version, parsed.guid, schema
@@ -591,37 +591,14 @@ def call_concurrently(
     Raises what the first failing call raises, and starts no other. The first item is called alone:
     a registry that is down is requested, and logged, once and not by all threads.
     """
-    waiting = deque(dict.fromkeys(items))
-    results: dict[Item, Result] = {}
-    if waiting:
-        first = waiting.popleft()
-        results[first] = function(first)
-    done: SimpleQueue[tuple[Item, Result | None, BaseException | None]] = SimpleQueue()
-
-    def work() -> None:
-        while waiting:
-            try:
-                item = waiting.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            try:
-                done.put((item, function(item), None))
-            except BaseException as error:
-                done.put((item, None, error))
-
-    count = len(waiting)
-    for number in range(min(MAX_THREADS, count)):
-        # Daemons: an interrupted process does not wait for responses.
-        threading.Thread(target=work, name=f"registry-{number}", daemon=True).start()
+    distinct = list(dict.fromkeys(items))
+    results = {item: function(item) for item in distinct[:1]}
+    others = distinct[1:]
+    pool = ThreadPoolExecutor(MAX_THREADS, "registry")
     try:
-        for _ in range(count):
-            item, result, error = done.get()
-            if error is not None:
-                raise error
-            results[item] = result  # type: ignore[assignment]
+        return results | dict(zip(others, pool.map(function, others), strict=True))
     finally:
-        waiting.clear()
-    return results
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 class ForeignClient(RegistryClient):
@@ -672,12 +649,3 @@ class ForeignClient(RegistryClient):
             status=404,
             code=SUBJECT_NOT_FOUND,
         )
-
-    def _with_format(self, what: str, schema: Schema, format: str | None) -> Schema:
-        """Return the schema. Raises SchemaError if it has another format than this one."""
-        if format is not None and schema.format != format:
-            raise SchemaError(
-                f"{what} in {self.address} is {schema.format}, not {format}: set valueFormat (or "
-                f"keyFormat) to {schema.format}, or valueSubject (or keySubject) to another schema"
-            )
-        return schema

@@ -107,7 +107,22 @@ class Client(ForeignClient):
         self, subject: str, schema: Schema, *, normalize: bool = False
     ) -> RegisteredSchema | None:
         """Return the schema's version with this text, or None."""
-        return self._find(subject, schema, self._deadline())
+        what = f"a version of schema {subject!r}"
+        try:
+            response = self._call(
+                what,
+                "get_schema_by_definition",
+                self._deadline(),
+                SchemaId=self._id(subject),
+                SchemaDefinition=schema.text,
+            )
+        except errors.RegistryError as error:
+            if error.status == 404:
+                return None
+            raise
+        if response.get("Status") != "AVAILABLE":
+            return None
+        return self._registered(subject, {**response, "SchemaDefinition": schema.text}, what)
 
     def register(
         self, subject: str, schema: Schema, *, normalize: bool = False
@@ -172,25 +187,6 @@ class Client(ForeignClient):
         registered = self._registered(subject, response, what)
         self._with_format(what, registered.schema, format)
         return registered
-
-    def _find(self, subject: str, schema: Schema, deadline: Deadline) -> RegisteredSchema | None:
-        """Return the version with this text, None if there is none."""
-        what = f"a version of schema {subject!r}"
-        try:
-            response = self._call(
-                what,
-                "get_schema_by_definition",
-                deadline,
-                SchemaId=self._id(subject),
-                SchemaDefinition=schema.text,
-            )
-        except errors.RegistryError as error:
-            if error.status == 404:
-                return None
-            raise
-        if response.get("Status") != "AVAILABLE":
-            return None
-        return self._registered(subject, {**response, "SchemaDefinition": schema.text}, what)
 
     def _registered(self, subject: str, response: dict[str, Any], what: str) -> RegisteredSchema:
         """Return the schema in a response."""
