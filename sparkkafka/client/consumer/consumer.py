@@ -36,13 +36,17 @@ from sparkkafka.client.cluster.offsets import (
     starting_point,
 )
 from sparkkafka.client.consumer.auto_offset_reset import AutoOffsetReset
-from sparkkafka.client.consumer.consumer_coordinator import Callback, ConsumerCoordinator, Topics
+from sparkkafka.client.consumer.consumer_coordinator import (
+    Callback,
+    CommitCallback,
+    ConsumerCoordinator,
+    Topics,
+)
 from sparkkafka.client.consumer.fetched_records import with_setting
 from sparkkafka.client.consumer.fetcher import Fetcher
 from sparkkafka.client.consumer.record import RECORD_SCHEMA, Records, TakenRows, to_arrow
 from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.group.commits import CommitCallback
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.metrics import FetchMetrics, Metrics, PartitionFigures, Sampled
 from sparkkafka.client.values import LagInfo, OffsetAndMetadata, TopicPartition, checked_topic

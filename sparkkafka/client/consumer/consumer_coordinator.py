@@ -1,19 +1,21 @@
 """A consumer's side of its group: subscription, rebalances, commits (Java's ConsumerCoordinator).
 
 A `GroupMember` has the membership (JoinGroup, heartbeats, max.poll.interval.ms) under either
-protocol. This module has topic patterns, automatic commits (enable.auto.commit), the user's
-callbacks, and what happens to partitions in a rebalance.
+protocol. This module has topic patterns, automatic commits (enable.auto.commit) and asynchronous
+ones, the user's callbacks, and what happens to partitions in a rebalance.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sparkkafka import errors
 from sparkkafka.client.arguments import checked_names
@@ -21,15 +23,20 @@ from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics_text
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
-from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.commits import AsyncCommits, CommitCallback
+from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
     commit_group_offsets,
     fetch_committed_with_metadata,
 )
 from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, RebalanceHooks
 from sparkkafka.client.metrics import FetchMetrics
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic, some_topics
+from sparkkafka.client.values import (
+    OffsetAndMetadata,
+    TopicPartition,
+    checked_topic,
+    some_partitions,
+    some_topics,
+)
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.protocol.constants import NO_GENERATION
 from sparkkafka.protocol.messages import ConsumerGroupHeartbeatRequest
@@ -54,6 +61,11 @@ AUTO_COMMIT_MS = 5_000
 # A commit that is due inside poll gets poll's remaining time, but at least MIN_COMMIT_MS, so that
 # poll(0) can commit, too. That minimum doubles after each failure, up to MAX_MIN_COMMIT_MS.
 MIN_COMMIT_MS = 100
+
+
+CommitCallback: TypeAlias = Callable[
+    [dict[TopicPartition, OffsetAndMetadata], Exception | None], object
+]
 
 
 class ConsumerCoordinator(RebalanceHooks):
@@ -532,3 +544,102 @@ def _parse_topics(topics: Topics) -> tuple[re.Pattern[str] | None, list[str]]:
         return re.compile("|".join(f"(?:{part})" for part in parts)), []
     except re.error as error:
         raise errors.OptionError(f"topic pattern {topics!r}: {error}") from error
+
+
+# --- asynchronous commits ------------------------------------------------------------------------
+
+
+class _AsyncCommit(NamedTuple):
+    commit: Commit
+    offsets: Offsets
+    deadline: Deadline
+    callback: CommitCallback | None
+
+
+class AsyncCommits:
+    """Asynchronous commits of one consumer, made by a thread in the order of the calls.
+
+    Each is retried until its deadline before the next one is sent, so an earlier commit never
+    overwrites a later one. (Java sends them concurrently and therefore tries each once.) The thread
+    ends when nothing is left to commit. It calls `wake` after each commit; `run_callbacks` then
+    calls the user on the user's thread: in poll, commit and close, as in Java.
+    """
+
+    def __init__(self, cluster: Cluster, wake: Callable[[], None]) -> None:
+        """The thread shares the metadata of `cluster`, the consumer's, not its connections."""
+        self._close_signal = CloseSignal()
+        self._cluster = cluster.for_thread(self._close_signal)
+        self._wake = wake
+        # Not the condition is taken but its lock: Ctrl-C inside Condition.__enter__, which is
+        # Python code, could leave it locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._queue: deque[_AsyncCommit] = deque()  # the first one is in flight
+        self._ended: deque[tuple[_AsyncCommit, Exception | None]] = deque()
+        self._is_running = False
+
+    def submit(
+        self, commit: Commit, offsets: Offsets, deadline: Deadline, callback: CommitCallback | None
+    ) -> None:
+        """Commit after all that was submitted before."""
+        with self._lock:
+            self._queue.append(_AsyncCommit(commit, offsets, deadline, callback))
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(target=self._commit_all, name="kafka-commits", daemon=True).start()
+
+    def wait(self, deadline: Deadline) -> bool:
+        """Wait until all have ended; return False if the deadline passes before."""
+        if not self._is_running:
+            return True
+        with self._lock:
+            return self._changed.wait_for(lambda: not self._is_running, deadline.remaining_s())
+
+    def run_callbacks(self) -> None:
+        """Call the callbacks of commits that have ended, in order. Raises what a callback raises;
+        the next call continues with the next callback."""
+        while self._ended:
+            commit, error = self._ended.popleft()
+            if commit.callback is not None:
+                commit.callback(dict(commit.offsets), error)
+            elif error is not None:
+                log.warning(
+                    "the asynchronous commit of %s failed: %s",
+                    some_partitions(commit.offsets),
+                    error,
+                )
+
+    def close(self) -> None:
+        """Give up what is not committed yet; `run_callbacks` passes the error to its callbacks."""
+        self._close_signal.close_in(0)
+        if not self.wait(Deadline(100)):
+            self._close_signal.cut_sockets()
+        if self.wait(Deadline(1_000)):
+            self._cluster.close()
+
+    def _commit_all(self) -> None:
+        """Make the commits in the queue, then end."""
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._is_running = False
+                    self._changed.notify_all()
+                    return
+                queued = self._queue[0]
+            error: Exception | None = None
+            try:
+                queued.commit(
+                    self._cluster,
+                    queued.offsets,
+                    queued.deadline.with_close_signal(self._close_signal),
+                )
+            except errors.KafkaError as failure:
+                error = failure
+            except Exception as bug:
+                log.exception("an asynchronous commit failed")
+                error = bug
+            with self._lock:
+                self._queue.popleft()
+                self._ended.append((queued, error))
+            self._wake()

@@ -26,7 +26,6 @@ from sparkkafka.client.cluster.cluster import Cluster, throttle
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.group import membership
 from sparkkafka.client.group.assignors import GroupAssignors, TopicWatch
-from sparkkafka.client.group.commits import commit_as_member, commit_failed
 from sparkkafka.client.group.committed_offsets import TopicIds
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
@@ -540,7 +539,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         """As the base class; the coordinator refuses a commit after the next rebalance."""
         thread = self._thread
         if thread is None:
-            raise commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+            raise membership.commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
         with thread.lock:
             generation, phase = thread.generation, thread.phase
         if phase is not Phase.JOINED:
@@ -549,12 +548,12 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
                 if phase in REBALANCING
                 else errors.ErrorCode.UNKNOWN_MEMBER_ID
             )
-            raise commit_failed(code, self._group_id)
+            raise membership.commit_failed(code, self._group_id)
         identity = self._metadata_of(generation)
 
         def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
             try:
-                commit_as_member(cluster, lambda: identity, offsets, topic_ids, deadline)
+                membership.commit_as_member(cluster, lambda: identity, offsets, topic_ids, deadline)
             except errors.CommitFailedError as error:
                 if error.code == errors.ErrorCode.REBALANCE_IN_PROGRESS:
                     thread.request_rejoin("a commit was answered with REBALANCE_IN_PROGRESS")

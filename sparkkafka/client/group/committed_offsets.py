@@ -284,7 +284,7 @@ class CommitHandler(OffsetsHandler):
 
 
 class CommitOffsets(CommitHandler):
-    """Commits offsets of a group without members; `commits` has the subclass for members.
+    """Commits offsets of a group without members; `membership` has the subclass for members.
 
     An offset without an id in `topic_ids` gets the one in the metadata of `cluster`. Brokers know
     ids in commits since Kafka 4.2.

@@ -26,7 +26,6 @@ from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group import membership
-from sparkkafka.client.group.commits import EPOCH_VERSION, commit_as_member, commit_failed
 from sparkkafka.client.group.committed_offsets import TopicIds
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.values import TopicPartition
@@ -38,6 +37,9 @@ log = logging.getLogger(__name__)
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
+
+EPOCH_VERSION = 9
+"""From this version on OffsetCommit has the member epoch of KIP-848."""
 
 
 Partitions = Mapping[TopicPartition, uuid.UUID]
@@ -399,11 +401,12 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
                 now = self._identity()
                 was_lost = self._loss_count != loss_count  # a new member may have the same epoch
                 if was_lost or (now != old_identity and not offsets.keys() <= self.assignment):
-                    raise commit_failed(errors.ErrorCode.STALE_MEMBER_EPOCH, self._group_id)
+                    code = errors.ErrorCode.STALE_MEMBER_EPOCH
+                    raise membership.commit_failed(code, self._group_id)
                 return now
 
             try:
-                commit_as_member(
+                membership.commit_as_member(
                     cluster, identity, offsets, topic_ids, deadline, min_version=EPOCH_VERSION
                 )
             except errors.CommitFailedError:
@@ -417,7 +420,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         """Return `metadata` for a commit. Raises CommitFailedError if this is not a member."""
         metadata = self.metadata
         if metadata.generation_id == NO_GENERATION:
-            raise commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
+            raise membership.commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
         return metadata
 
     def _lose(self) -> None:

@@ -2,7 +2,8 @@
 
 The consumer polls a `GroupMember` on the user's thread. The member calls the consumer's
 `RebalanceHooks` when partitions are revoked, lost or assigned. `GroupMetadata` says as whom a
-producer commits offsets in a transaction.
+producer commits offsets in a transaction; `commit_as_member` commits them as that member. The
+coordinator refuses the commit of a former member, whose partitions other members may own.
 
 The member's `MemberThread` sends all its requests except commits: it joins, sends heartbeats, and
 leaves the group when max.poll.interval.ms is exceeded. The thread shares the metadata of the client
@@ -18,19 +19,32 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, call_all, find_coordinator_once
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
-from sparkkafka.client.group.committed_offsets import TopicIds
+from sparkkafka.client.group.committed_offsets import (
+    INSTANCE_ID_VERSION,
+    CommitOffsets,
+    ToCoordinatorOfReader,
+    TopicIds,
+)
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, some_partitions
 from sparkkafka.config.client_settings import ConsumerOptions
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
+from sparkkafka.errors import (
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    OptionError,
+)
 from sparkkafka.protocol.constants import NO_GENERATION, NO_MEMBER_ID
+from sparkkafka.protocol.messages import OffsetCommitRequest
 
 log = logging.getLogger(__name__)
 
@@ -564,3 +578,122 @@ class GroupMember(ABC, Generic[ThreadT]):
                 raise
         if error is not None:
             raise error
+
+
+# --- commits -------------------------------------------------------------------------------------
+
+_NOT_A_MEMBER_NOW = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
+    }
+)
+
+_COMMIT_HINTS: Mapping[int, str] = {
+    **MEMBER_HINTS,
+    ErrorCode.REBALANCE_IN_PROGRESS: (
+        "the group is rebalancing: call poll until that is over, then commit what is still this "
+        "consumer's"
+    ),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "this user may not commit offsets of the topic: grant READ on it"
+    ),
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: (
+        "the text beside an offset is longer than the brokers' offset.metadata.max.bytes"
+    ),
+}
+
+NO_LONGER_A_MEMBER = (
+    "this consumer is no longer a member of that generation, its partitions may be another's: the "
+    "time between two polls was longer than max.poll.interval.ms, or the brokers heard nothing for "
+    "session.timeout.ms. Call poll to join again. To avoid it, raise max.poll.interval.ms or lower "
+    "max.poll.records"
+)
+
+
+def commit_failed(code: int, group_id: str) -> CommitFailedError:
+    """Return the error of a commit by a client that is not a member, or whose group rebalances."""
+    where = f"OffsetCommit of group {group_id!r}"
+    return CommitFailedError(code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER))
+
+
+class _StaleEpoch(BrokerError):
+    """The member's epoch has just changed: a retry sends the new one (Java's
+    CommitRequestManager)."""
+
+    _retriable = True
+
+
+class _CommitAsMember(CommitOffsets):
+    """Commits offsets as a member. `identity`, called for each request, returns the member as it is
+    then. The request must have at least `min_version`.
+    """
+
+    def __init__(
+        self,
+        identity: Callable[[], GroupMetadata],
+        offsets: Offsets,
+        cluster: Cluster,
+        topic_ids: TopicIds,
+        min_version: int,
+    ) -> None:
+        super().__init__(identity().group_id, offsets, cluster, topic_ids)
+        self._identity = identity
+        self._min_version = min_version
+
+    def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
+        request = super().build(items, version)
+        identity = self._identity()
+        request.generation_id_or_member_epoch = identity.generation_id
+        request.member_id = identity.member_id
+        if version >= INSTANCE_ID_VERSION:
+            request.group_instance_id = identity.group_instance_id
+        return request
+
+    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
+        if version >= self._min_version:
+            return None
+        return (
+            f"there is no version {self._min_version} of OffsetCommit, which "
+            "group.protocol=consumer needs: set group.protocol=classic"
+        )
+
+    def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+        code, where = error.code, error.where
+        if code in _NOT_A_MEMBER_NOW:
+            return CommitFailedError(code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER))
+        if code == ErrorCode.STALE_MEMBER_EPOCH:
+            return _StaleEpoch(code, where)
+        return BrokerError(code, where, _COMMIT_HINTS.get(code))
+
+
+def commit_as_member(
+    cluster: Cluster,
+    identity: Callable[[], GroupMetadata],
+    offsets: Offsets,
+    topic_ids: TopicIds,
+    deadline: Deadline,
+    *,
+    min_version: int = 0,
+) -> None:
+    """Commit as the member that `identity` returns, which is called for each request.
+
+    `topic_ids` has the ids of the topics that were read, as far as they are known. Raises
+    CommitFailedError if the coordinator does not have that member or its group rebalances,
+    UnknownTopicError for a topic that does not exist or was recreated, BrokerError (naming group
+    and partitions) for other refusals, KafkaTimeoutError with the last failure. Some of the offsets
+    may have been committed.
+    """
+    handler = _CommitAsMember(identity, offsets, cluster, topic_ids, min_version)
+    group_id = handler.group_id
+    lookup = ToCoordinatorOfReader(cluster, handler, topic_ids)
+    what = f"committing offsets of group {group_id!r}"
+    try:
+        call_all(cluster, offsets, handler, lookup, deadline, what)
+    except KafkaTimeoutError as late:
+        if isinstance(late.__cause__, _StaleEpoch):
+            raise commit_failed(late.__cause__.code, group_id) from late.__cause__
+        raise
