@@ -24,7 +24,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from sparkkafka.checkpoints.storage import Entry, Storage, storage_of
+from sparkkafka.checkpoints.storage import Storage, StorageEntry, storage_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import CheckpointError, OptionError, some
@@ -339,7 +339,7 @@ def _dict_of_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return names
 
 
-def _batch_ids(entries: list[Entry]) -> tuple[int, ...]:
+def _batch_ids(entries: list[StorageEntry]) -> tuple[int, ...]:
     """Return the numbers of the batches that the files of a log are named after, ascending. Like
     Spark, this skips other names, but not folders."""
     return tuple(sorted(int(entry.name) for entry in entries if is_batch(entry.name)))

@@ -41,7 +41,7 @@ _SCHEMES = {
 }
 
 
-class Entry(NamedTuple):
+class StorageEntry(NamedTuple):
     """A file or folder in a folder. `modified_s` is in seconds since 1970, None if unknown."""
 
     name: str
@@ -61,7 +61,7 @@ class Storage(ABC):
         return f"{self.location.rstrip('/')}/{name}" if name else self.location
 
     @abstractmethod
-    def entries(self, name: str = "") -> list[Entry]:
+    def entries(self, name: str = "") -> list[StorageEntry]:
         """List a folder, sorted by name; empty if it does not exist. Raises CheckpointError."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ class LocalStorage(Storage):
         finally:
             os.close(folder)
 
-    def entries(self, name: str = "") -> list[Entry]:
+    def entries(self, name: str = "") -> list[StorageEntry]:
         folder = self._root / name
         try:
             # The path of the checkpoint may contain links; nothing in the checkpoint is one.
@@ -165,7 +165,7 @@ class LocalStorage(Storage):
                 for file in files:
                     status = file.stat(follow_symlinks=False)
                     is_file = not stat.S_ISDIR(status.st_mode)
-                    listed.append(Entry(file.name, is_file, status.st_size, status.st_mtime))
+                    listed.append(StorageEntry(file.name, is_file, status.st_size, status.st_mtime))
                     if len(listed) > MAX_FILES:
                         raise _too_many_files_error(self.location_of(name))
         except FileNotFoundError:
@@ -286,7 +286,7 @@ class ArrowStorage(Storage):
         self._path = path.rstrip("/")
         self._renames = renames or filesystem.type_name in ("local", "subtree", "hdfs")
 
-    def entries(self, name: str = "") -> list[Entry]:
+    def entries(self, name: str = "") -> list[StorageEntry]:
         from pyarrow import fs
 
         folder = self._full_path(name)
@@ -297,7 +297,7 @@ class ArrowStorage(Storage):
         if len(files) > MAX_FILES:
             raise _too_many_files_error(self.location_of(name))
         return sorted(
-            Entry(
+            StorageEntry(
                 file.base_name,
                 file.type != fs.FileType.Directory,
                 file.size or 0,

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.monitoring import catalogue
-from sparkkafka.monitoring.catalogue import Field, Metric
+from sparkkafka.monitoring.catalogue import Metric, Value
 from sparkkafka.spark.metric_reports import ALL_PARTITIONS, Count, Report, ends_key
 from sparkkafka.spark.stream.progress import KafkaSourceProgress, Offsets
 
@@ -35,7 +35,7 @@ MAX_DELAY_S: Final = 10.0
 another query, which reads the same offsets."""
 
 Totals = defaultdict[str, float]
-"""Values by the names of `metric_reports.Count` and `catalogue.Field`."""
+"""Values by the names of `metric_reports.Count` and `catalogue.Value`."""
 
 
 class Sample(NamedTuple):
@@ -111,8 +111,8 @@ class MetricAggregator:
                     del self._queries[other_id]
                 query.name = label
             query.ended_s = None
-            query.gauges[Field.ACTIVE] = 1
-            query.totals[Field.FAILURES] += 0
+            query.gauges[Value.ACTIVE] = 1
+            query.totals[Value.FAILURES] += 0
 
     def query_ended(self, query_id: str, *, failed: bool) -> None:
         """Note that the query ended."""
@@ -120,16 +120,16 @@ class MetricAggregator:
             query = self._queries.get(query_id)
             if query is not None and query_id:
                 query.ended_s = time.monotonic()
-                query.gauges[Field.ACTIVE] = 0
-                query.gauges.pop(Field.OLDEST_TRANSACTION_S, None)
-                query.totals[Field.FAILURES] += failed
+                query.gauges[Value.ACTIVE] = 0
+                query.gauges.pop(Value.OLDEST_TRANSACTION_S, None)
+                query.totals[Value.FAILURES] += failed
 
     def query_idle(self, query_id: str) -> None:
         """Note that the query reported that it had nothing to do."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is not None:
-                query.gauges[Field.LAST_BATCH_S] = time.time()
+                query.gauges[Value.LAST_BATCH_S] = time.time()
 
     def add_batch(
         self, query_id: str, sources: Sequence[KafkaSourceProgress], durations_ms: Mapping[str, int]
@@ -140,11 +140,11 @@ class MetricAggregator:
             if query is None:
                 return
             trigger_s = durations_ms.get("triggerExecution", 0) / 1000
-            query.gauges[Field.LAST_BATCH_S] = time.time()
-            query.gauges[Field.LAST_TRIGGER_S] = trigger_s
-            query.totals[Field.BATCHES] += 1
-            query.totals[Field.INPUT_ROWS] += sum(source.rows for source in sources)
-            query.totals[Field.TRIGGER_S] += trigger_s
+            query.gauges[Value.LAST_BATCH_S] = time.time()
+            query.gauges[Value.LAST_TRIGGER_S] = trigger_s
+            query.totals[Value.BATCHES] += 1
+            query.totals[Value.INPUT_ROWS] += sum(source.rows for source in sources)
+            query.totals[Value.TRIGGER_S] += trigger_s
             for part, took_ms in durations_ms.items():
                 if part != "triggerExecution":
                     query.parts_s[part] += took_ms / 1000
@@ -187,7 +187,7 @@ class MetricAggregator:
     def add_report(self, report: Report) -> None:
         """Add a report with a valid signature; that of a plan once its batch has finished."""
         with self._lock:
-            self._own[Field.RECEIVED] += 1
+            self._own[Value.RECEIVED] += 1
             query_id = report.query
             if report.ends:
                 # 0.0, long ago: no batch with these ends has finished yet.
@@ -204,7 +204,7 @@ class MetricAggregator:
 
     def count_lookup_failure(self) -> None:
         with self._lock:
-            self._own[Field.LOOKUP_FAILURES] += 1
+            self._own[Value.LOOKUP_FAILURES] += 1
 
     # --- lookups ----------------------------------------------------------------------------------
 
@@ -241,9 +241,9 @@ class MetricAggregator:
             if query is None:
                 return
             if started_s is None:
-                query.gauges.pop(Field.OLDEST_TRANSACTION_S, None)
+                query.gauges.pop(Value.OLDEST_TRANSACTION_S, None)
             else:
-                query.gauges[Field.OLDEST_TRANSACTION_S] = started_s
+                query.gauges[Value.OLDEST_TRANSACTION_S] = started_s
 
     # --- export -----------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class MetricAggregator:
         """Yield the values of a metric, each with the values of the metric's labels, and with the
         label partition if it is exported."""
         if metric in catalogue.OWN:
-            if metric.field == Field.DROPPED:
+            if metric.field == Value.DROPPED:
                 yield from (((name,), {}, count) for name, count in sorted(self._dropped.items()))
             else:
                 yield (), {}, self._own[metric.field]
@@ -274,7 +274,7 @@ class MetricAggregator:
                     partition = "" if number == ALL_PARTITIONS else str(number)
                     label = {"partition": partition} if self._partitions else {}
                     yield (query.name, topic), label, value
-            elif metric.field == Field.PART_S:
+            elif metric.field == Value.PART_S:
                 for part, seconds in sorted(query.parts_s.items()):
                     yield (query.name, part), {}, seconds
             else:
@@ -286,9 +286,9 @@ class MetricAggregator:
         """Return the values of a field by (topic, partition). If partitions are not exported, there
         is one value for each topic, with ALL_PARTITIONS as its partition."""
         values: dict[tuple[str, int], float]
-        if name == Field.LAG:
+        if name == Value.LAG:
             values = {(tp.topic, tp.partition): lag for tp, lag in query.lags.items()}
-        elif name == Field.BEHIND_S:
+        elif name == Value.BEHIND_S:
             values = {(tp.topic, tp.partition): age_s for tp, age_s in query.ages_s.items()}
         else:
             values = {key: row[name] for key, row in query.counts.items() if name in row}
@@ -297,7 +297,7 @@ class MetricAggregator:
         by_topic: dict[tuple[str, int], float] = {}
         for (topic, _), value in values.items():
             key = (topic, ALL_PARTITIONS)
-            if name == Field.BEHIND_S:
+            if name == Value.BEHIND_S:
                 by_topic[key] = max(by_topic.get(key, 0.0), value)
             else:
                 by_topic[key] = by_topic.get(key, 0) + value

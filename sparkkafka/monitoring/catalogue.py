@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from sparkkafka.spark.metric_reports import Count
 
 
-class Field(StrEnum):
+class Value(StrEnum):
     """Values in the aggregator that do not come from reports, whose names `metric_reports` has."""
 
     # from Spark's progress
@@ -48,24 +48,24 @@ class Metric(NamedTuple):
 _BY_TOPIC: Final = ("query", "topic")
 
 BY_QUERY: Final = (
-    Metric(Field.ACTIVE, "sparkkafka_query_active", "1 while the query runs, 0 after its end."),
-    Metric(Field.FAILURES, "sparkkafka_query_failures_total", "Ends of the query with an error."),
-    Metric(Field.BATCHES, "sparkkafka_batches_total", "Finished micro-batches."),
+    Metric(Value.ACTIVE, "sparkkafka_query_active", "1 while the query runs, 0 after its end."),
+    Metric(Value.FAILURES, "sparkkafka_query_failures_total", "Ends of the query with an error."),
+    Metric(Value.BATCHES, "sparkkafka_batches_total", "Finished micro-batches."),
     Metric(
-        Field.INPUT_ROWS, "sparkkafka_input_rows_total",
+        Value.INPUT_ROWS, "sparkkafka_input_rows_total",
         "Rows that Spark read from Kafka sources.",
     ),
     Metric(
-        Field.LAST_BATCH_S, "sparkkafka_last_progress_timestamp_seconds",
+        Value.LAST_BATCH_S, "sparkkafka_last_progress_timestamp_seconds",
         "When the query last made progress, or reported that there was nothing to do.",
     ),
     Metric(
-        Field.LAST_TRIGGER_S, "sparkkafka_last_trigger_seconds",
+        Value.LAST_TRIGGER_S, "sparkkafka_last_trigger_seconds",
         "Duration of the last micro-batch.",
     ),
-    Metric(Field.TRIGGER_S, "sparkkafka_trigger_seconds_total", "Total duration of micro-batches."),
+    Metric(Value.TRIGGER_S, "sparkkafka_trigger_seconds_total", "Total duration of micro-batches."),
     Metric(
-        Field.PART_S, "sparkkafka_trigger_part_seconds_total",
+        Value.PART_S, "sparkkafka_trigger_part_seconds_total",
         "Parts of that duration by Spark's names: addBatch, latestOffset, walCommit, …",
         ("query", "part"),
     ),
@@ -90,7 +90,7 @@ BY_QUERY: Final = (
         "Aborted transactions of exactly-once writes.",
     ),
     Metric(
-        Field.OLDEST_TRANSACTION_S, "sparkkafka_oldest_open_transaction_timestamp_seconds",
+        Value.OLDEST_TRANSACTION_S, "sparkkafka_oldest_open_transaction_timestamp_seconds",
         "When the query's oldest open transaction began. Without one there is no value.",
     ),
 )  # fmt: skip
@@ -100,9 +100,9 @@ BY_TOPIC: Final = (
         Count.OFFSETS, "sparkkafka_read_offsets_total",
         "Offsets read by finished micro-batches, markers and gaps included.", _BY_TOPIC,
     ),
-    Metric(Field.LAG, "sparkkafka_lag_records", "Unread offsets.", _BY_TOPIC),
+    Metric(Value.LAG, "sparkkafka_lag_records", "Unread offsets.", _BY_TOPIC),
     Metric(
-        Field.BEHIND_S, "sparkkafka_lag_seconds",
+        Value.BEHIND_S, "sparkkafka_lag_seconds",
         "Age of the oldest unread record; for a topic the largest of its partitions.",
         _BY_TOPIC,
     ),
@@ -142,15 +142,15 @@ BY_TOPIC: Final = (
 # Of the export itself, not of a query.
 OWN: Final = (
     Metric(
-        Field.RECEIVED, "sparkkafka_reports_received_total",
+        Value.RECEIVED, "sparkkafka_reports_received_total",
         "Valid reports from the driver's processes and the tasks.", (),
     ),
     Metric(
-        Field.DROPPED, "sparkkafka_reports_dropped_total",
+        Value.DROPPED, "sparkkafka_reports_dropped_total",
         "Dropped reports, by reason: signature, form, repeated, or too many names.", ("reason",),
     ),
     Metric(
-        Field.LOOKUP_FAILURES, "sparkkafka_lookup_failures_total",
+        Value.LOOKUP_FAILURES, "sparkkafka_lookup_failures_total",
         "Failed lookups of lags and transactions.", (),
     ),
 )  # fmt: skip

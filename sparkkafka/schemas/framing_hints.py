@@ -26,7 +26,7 @@ from sparkkafka.schemas.vendor_framings import AZURE_TYPE
 _GLUE: Final = {b"\x03\x00": "", b"\x03\x05": ", compressed with zlib"}
 
 
-class _Framing(NamedTuple):
+class _OtherFraming(NamedTuple):
     """A framing of another serializer. `name` and `detail` (of one record) are for the reason.
     `hint` says how such records are read, with {} for the column; `framings` are the values of
     valueFraming that read them."""
@@ -59,7 +59,7 @@ def name_framings(
     tails = pc.binary_slice(payloads, -16).take(rows).to_pylist()
     by_headers = {} if headers is None or not framed else _recognize_headers(headers, rows, column)
     named = {}
-    recognized: dict[str, _Framing] = {}
+    recognized: dict[str, _OtherFraming] = {}
     for index, (row, reason) in enumerate(reasons.items()):
         foreign = by_headers.get(index)
         if foreign is None and framed:
@@ -84,11 +84,11 @@ def name_framings(
     return named
 
 
-def _recognize_apicurio(head: bytes) -> _Framing | None:
+def _recognize_apicurio(head: bytes) -> _OtherFraming | None:
     """Recognize Apicurio's frame with an id of 8 bytes: it looks like schema id 0, which no
     registry assigns."""
     if head[:5] == bytes(5) and len(head) >= 9 and any(head[5:9]):
-        return _Framing(
+        return _OtherFraming(
             "Apicurio's framing with ids of 8 bytes",
             f"id {int.from_bytes(head[1:9], 'big')}",
             f"{{0}}Framing={kinds.APICURIO} reads them, with "
@@ -99,11 +99,11 @@ def _recognize_apicurio(head: bytes) -> _Framing | None:
     return None
 
 
-def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None:
+def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _OtherFraming | None:
     """Recognize a framing by the first and last bytes of a payload."""
     if head[:2] in _GLUE and len(head) >= 18:
         version = f"schema version {uuid.UUID(bytes=head[2:18])}{_GLUE[head[:2]]}"
-        return _Framing(
+        return _OtherFraming(
             "AWS Glue's framing",
             version,
             f"{{0}}Framing={kinds.GLUE} reads them, with schema.registry.url=glue://region/registry",
@@ -111,32 +111,32 @@ def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _Framing | None
         )
     if head.startswith(b"\xc3\x01") and len(head) >= 10:
         fingerprint = int.from_bytes(head[2:10], "little")
-        return _Framing(
+        return _OtherFraming(
             "Avro's single-object encoding",
             f"schema fingerprint 0x{fingerprint:016x}",
             f"{{0}}Framing={kinds.SINGLE_OBJECT} reads them, with the schema in {{0}}Schema",
             (kinds.SINGLE_OBJECT,),
         )
     if head.startswith(b"Obj\x01"):
-        return _Framing(
+        return _OtherFraming(
             "an Avro file",
             "",
             "Each record is a whole file with a schema of its own: read the column as binary, and "
             "each file with a library for Avro",
         )
     if head.startswith(b"\x1f\x8b\x08"):  # 8 is deflate, the only method there is
-        return _Framing(
+        return _OtherFraming(
             "gzip",
             "",
             "The producer has compressed each record, beside Kafka's own compression: read the "
             "column as binary, and unpack it before it is decoded",
         )
     if not is_json and head.lstrip()[:1] in (b"{", b"[") and tail.rstrip()[-1:] in (b"}", b"]"):
-        return _Framing("plain JSON", "", "{}Format=json reads it")
+        return _OtherFraming("plain JSON", "", "{}Format=json reads it")
     return None
 
 
-def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[int, _Framing]:
+def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[int, _OtherFraming]:
     """Recognize framings by the headers of rows: index in `rows` -> framing."""
     row_headers = headers.take(rows)
     names, values = row_headers.flatten().flatten()
@@ -151,7 +151,7 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
         strict=True,
     ):
         if name in ids:
-            framings[index] = _Framing(
+            framings[index] = _OtherFraming(
                 "Apicurio's framing in headers",
                 f"{ids[name]} {_id_text(value or b'')}",
                 f"{{0}}Framing={kinds.APICURIO_HEADERS} reads them, with schema.registry.url="
@@ -159,7 +159,7 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
                 (kinds.APICURIO, kinds.APICURIO_CONTENT, kinds.APICURIO_HEADERS),
             )
         elif value is not None and value.startswith(AZURE_TYPE):
-            framings[index] = _Framing(
+            framings[index] = _OtherFraming(
                 "the framing of Azure's Schema Registry in headers",
                 f"schema id {_printable(value[len(AZURE_TYPE) :])}",
                 f"{{0}}Framing={kinds.AZURE} reads them, with schema.registry.url=https://NAMESPACE."

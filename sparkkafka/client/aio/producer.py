@@ -37,7 +37,7 @@ Bytes = bytes | bytearray | memoryview | str | None
 
 
 @dataclass(frozen=True)
-class _Callback:
+class _DoneCallback:
     """A done callback for the asyncio future that passes the AsyncDelivery to the user's function.
     asyncio's `as_completed` looks up this object. Two callbacks with the same function and delivery
     are equal, for `remove_done_callback`."""
@@ -116,11 +116,11 @@ class AsyncDelivery:
         context: contextvars.Context | None = None,
     ) -> None:
         """Call `callback(delivery)` on the loop once the future is done."""
-        self.waiter().add_done_callback(_Callback(callback, self), context=context)
+        self.waiter().add_done_callback(_DoneCallback(callback, self), context=context)
 
     def remove_done_callback(self, callback: Callable[[AsyncDelivery], object]) -> int:
         """Undo `add_done_callback`; return how many callbacks were removed."""
-        return self.waiter().remove_done_callback(_Callback(callback, self))
+        return self.waiter().remove_done_callback(_DoneCallback(callback, self))
 
     # asyncio.gather reads these of a cancelled future.
 

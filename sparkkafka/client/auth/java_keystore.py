@@ -72,7 +72,7 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
         )
         if not hmac.compare_digest(expected.digest(), digest):
             raise KeystoreError("its password is wrong, or it is damaged")
-    reader = _Reader(body, len(JKS))
+    reader = _KeystoreReader(body, len(JKS))
     version, count = reader.int32(), reader.int32()
     if version not in (1, 2):
         raise KeystoreError(f"it has version {version}, and there are 1 and 2")
@@ -97,7 +97,7 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
 
 def decrypt_key(key: PrivateKey, password: Secret) -> SecretBytes:
     """Decrypt the key: PKCS#8, DER. Raises KeystoreError, WrongPasswordError."""
-    reader = _Reader(_Reader(key.protected.reveal()).der_element(_SEQUENCE))
+    reader = _KeystoreReader(_KeystoreReader(key.protected.reveal()).der_element(_SEQUENCE))
     algorithm, data = reader.der_element(_SEQUENCE), reader.der_element(_OCTETS)
     # Sun's object identifier 1.3.6.1.4.1.42.2.17.1.1.
     if algorithm.startswith(bytes.fromhex("060a2b060104012a02110101")):
@@ -108,7 +108,7 @@ def decrypt_key(key: PrivateKey, password: Secret) -> SecretBytes:
     )
 
 
-class _Reader:
+class _KeystoreReader:
     """Reads the fields of a store, or the elements of DER, one after the other."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:

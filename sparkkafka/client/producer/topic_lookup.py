@@ -35,7 +35,7 @@ WARN_AFTER_S = 4.0  # a person is waiting by then
 
 
 @dataclass(slots=True)
-class _Missing:
+class _MissingTopic:
     """A topic without metadata: since when, why, and when its next lookup is (monotonic)."""
 
     backoff: Backoff
@@ -58,7 +58,7 @@ class TopicLookup:
         self._grace_ms = grace_ms
         self._lookup_ms = min(cluster.options.request_timeout_ms, MAX_LOOKUP_MS, max_ms)
         self._cluster = cluster
-        self._missing: dict[str, _Missing] = {}
+        self._missing: dict[str, _MissingTopic] = {}
 
     def request_metadata(
         self, names: Iterable[str], within_ms: float = math.inf
@@ -73,7 +73,7 @@ class TopicLookup:
         now_s = time.monotonic()
         due = []
         for name in dict.fromkeys(names):
-            missing = self._missing.setdefault(name, _Missing(self._cluster.backoff()))
+            missing = self._missing.setdefault(name, _MissingTopic(self._cluster.backoff()))
             if missing.next_s <= now_s:
                 due.append(name)
         if not due:

@@ -35,7 +35,7 @@ from sparkkafka.protocol.columns.columns import (
 from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read, unzigzag
 from sparkkafka.protocol.wire.varints import VARLONG_BITS, BadVarintError
 
-_WINDOW = 8  # bytes that are compared in one step
+_WORD_BYTES = 8  # bytes that are compared in one step
 
 # Models of the last responses, by the batch's bytes and records: the next response mostly has
 # copies of the same. Reading a model takes longer than comparing a thousand records.
@@ -44,7 +44,7 @@ _kept: dict[tuple[int, int], _Model] = {}
 _kept_lock = threading.Lock()  # consumers in several threads share the models
 
 
-class _Window(NamedTuple):
+class _MaskedWord(NamedTuple):
     """Eight bytes of each record of a run, from byte `at` of the record on. Those of a copy, masked
     with `mask`, equal `expected`, which has a number for each record."""
 
@@ -62,7 +62,7 @@ class _Run(NamedTuple):
     begin: int
     """Where the first of them begins in the batch."""
     size: int
-    windows: list[_Window]
+    words: list[_MaskedWord]
     timestamp_at: int
     timestamp_bytes: int
     key_at: int
@@ -192,7 +192,7 @@ def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
 def _has_copies_of_run(data: Bytes, grid: GridPart, run: _Run) -> bool:
     """Whether the records that begin at `grid` agree with the run's in all bits that determine a
     position."""
-    for at, mask, expected in run.windows:
+    for at, mask, expected in run.words:
         actual = grid.shifted(at).view(data, np.uint64) & mask
         if not (actual == expected[: grid.records]).all():
             return False
@@ -279,7 +279,7 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
     shapes = np.stack([record_ends, bodies, offset_at, keys.at, values.at]) - starts
     cuts = (np.flatnonzero((shapes[:, 1:] != shapes[:, :-1]).any(axis=0)) + 1).tolist()
     # Runs need 16 records on average.
-    if (len(cuts) + 1) * 16 > len(starts) or int(shapes[0].min()) < _WINDOW:
+    if (len(cuts) + 1) * 16 > len(starts) or int(shapes[0].min()) < _WORD_BYTES:
         return None
     runs = []
     for first, last in zip([0, *cuts], [*cuts, len(starts)], strict=True):
@@ -294,7 +294,7 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
         grid = GridPart(int(starts[first]), 1, 0, last - first, size)
         runs.append(
             _Run(
-                first, last, grid.begin, size, _make_windows(whole, grid, mask),
+                first, last, grid.begin, size, _make_words(whole, grid, mask),
                 body + 1, offset - body - 1, key, value,
             )
         )  # fmt: skip
@@ -302,17 +302,17 @@ def _read_model(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> _Model |
     return _Model(sizes, fields.offset_deltas, key_length, value_length, runs)
 
 
-def _make_windows(data: Bytes, grid: GridPart, mask: Bytes) -> list[_Window]:
-    """Make the windows that cover all bits of `mask`, which is as long as a record, out of the
+def _make_words(data: Bytes, grid: GridPart, mask: Bytes) -> list[_MaskedWord]:
+    """Make the words that cover all bits of `mask`, which is as long as a record, out of the
     model's records at `grid`."""
-    windows: list[_Window] = []
+    words: list[_MaskedWord] = []
     covered = 0
     for position in np.flatnonzero(mask).tolist():
         if position < covered:
             continue
-        at = min(position, len(mask) - _WINDOW)
-        bits = mask[at : at + _WINDOW].copy().view(np.uint64)[0]
+        at = min(position, len(mask) - _WORD_BYTES)
+        bits = mask[at : at + _WORD_BYTES].copy().view(np.uint64)[0]
         expected = grid.shifted(at).view(data, np.uint64)[0] & bits
-        windows.append(_Window(at, bits, expected))
-        covered = at + _WINDOW
-    return windows
+        words.append(_MaskedWord(at, bits, expected))
+        covered = at + _WORD_BYTES
+    return words

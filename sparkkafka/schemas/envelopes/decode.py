@@ -169,7 +169,7 @@ def decoder(
         if (reader or writer).text.strip():
             node = node_of(format_module, reader or writer, message)
             _plan(envelope, node, target, lenient=False)
-        return _JsonDecoder(format_module, envelope, target, node)
+        return _JsonEnvelopeDecoder(format_module, envelope, target, node)
     writer = connect_types.without_long_decimals(writer)
     written = node_of(format_module, writer, message)
     if reader is not None:
@@ -337,7 +337,7 @@ def _with_hint(reason: str) -> str:
 # --- JSON -------------------------------------------------------------------------------------
 
 
-class _JsonDecoder:
+class _JsonEnvelopeDecoder:
     """Decodes JSON: each record with the schema beside its payload, or all without one.
 
     `node`: the type by a JSON Schema, if there is one.

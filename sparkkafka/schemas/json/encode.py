@@ -73,12 +73,12 @@ class JsonEncoder:
         """See `schemas.values.Encoder`."""
         try:
             return with_prefix(prefix, _write(self.form, values).cast(pa.binary()))
-        except _UnfitError as error:
+        except _WriteError as error:
             path = "".join(reversed(error.path)).removeprefix(".")
             raise ValueRowError(error.row, f"{label(path)} {error.reason}") from None
 
 
-class _UnfitError(Exception):
+class _WriteError(Exception):
     """A value cannot be written. `row`: its row in the array that is being written; `path`: the
     steps to it, innermost first. Both are changed on the way to the outermost array."""
 
@@ -228,7 +228,7 @@ def _enclose(before: str, texts: pa.Array, after: str) -> pa.Array:
 
 
 def _write(form: Form, values: pa.Array) -> pa.Array:
-    """Return the JSON text of each value. Raises _UnfitError."""
+    """Return the JSON text of each value. Raises _WriteError."""
     if form.null is Null.REFUSED and values.null_count:
         raise _null_error(int(np.flatnonzero(~arrow.is_valid(values))[0]))
     if form.kind == Kind.STRUCT:
@@ -242,8 +242,8 @@ def _write(form: Form, values: pa.Array) -> pa.Array:
     return _WRITERS[form.kind](values)
 
 
-def _null_error(row: int) -> _UnfitError:
-    return _UnfitError(row, "is null, which the JSON Schema forbids")
+def _null_error(row: int) -> _WriteError:
+    return _WriteError(row, "is null, which the JSON Schema forbids")
 
 
 def _write_structs(form: Form, values: pa.Array) -> pa.Array:
@@ -261,7 +261,7 @@ def _write_structs(form: Form, values: pa.Array) -> pa.Array:
                     raise _null_error(int(rows[nulls[0]]))
                 below = replace(below, null=Null.OMITTED)
             texts = _write(below, column)
-        except _UnfitError as error:
+        except _WriteError as error:
             error.path.append(f".{name}")
             raise
         if below.null is Null.WRITTEN:
@@ -287,7 +287,7 @@ def _write_lists(form: Form, values: pa.Array) -> pa.Array:
     items = values.flatten()
     try:
         texts = _write(form.item, items).fill_null(_literal("null"))
-    except _UnfitError as error:
+    except _WriteError as error:
         raise _as_list_error(error, offsets, "[{}]") from None
     return _join_items(values, offsets, texts, "[", "]")
 
@@ -297,7 +297,7 @@ def _write_maps(form: Form, values: pa.Array) -> pa.Array:
     keys, items = _entries(values)
     try:
         texts = _write(form.item, items).fill_null(_literal("null"))
-    except _UnfitError as error:
+    except _WriteError as error:
         key = str(keys[error.row].as_py())
         raise _as_list_error(
             error, offsets, f".{key if len(key) <= 40 else key[:37] + '…'}"
@@ -323,7 +323,7 @@ def _offsets(values: pa.Array) -> NDArray[np.int32]:
     return offsets_of(np.diff(arrow.blob_offsets(values)) * arrow.is_valid(values), np.int32)
 
 
-def _as_list_error(error: _UnfitError, offsets: NDArray[np.int32], step: str) -> _UnfitError:
+def _as_list_error(error: _WriteError, offsets: NDArray[np.int32], step: str) -> _WriteError:
     """Return the error of an item as that of its list: with the list's row, and one step more."""
     row = int(np.searchsorted(offsets, error.row, side="right")) - 1
     error.path.append(step.format(error.row - int(offsets[row])))
@@ -360,13 +360,13 @@ def _cast_to_text(values: pa.Array) -> pa.Array:
 
 
 def _write_floats(values: pa.Array) -> pa.Array:
-    """Write numbers, each with a point or an exponent. Raises _UnfitError for NaN and infinity."""
+    """Write numbers, each with a point or an exponent. Raises _WriteError for NaN and infinity."""
     finite = pc.is_finite(values)
     if values.null_count:
         finite = finite.fill_null(arrow.from_numpy(np.ones(1, np.bool_))[0])
     rows = np.flatnonzero(arrow.bits(finite.buffers()[1], finite.offset, len(finite)) == 0)
     if len(rows):
-        raise _UnfitError(
+        raise _WriteError(
             int(rows[0]), f"is {values[int(rows[0])].as_py()}, which JSON does not have"
         )
     texts = values.cast(pa.string())
@@ -413,19 +413,19 @@ _DAYS: Final = (-719_528, 2_932_896)
 
 
 def _check_range(numbers: pa.Array, first: int, last: int, reason: str) -> None:
-    """Raises _UnfitError, with this reason, for a number that is not from `first` to `last`."""
+    """Raises _WriteError, with this reason, for a number that is not from `first` to `last`."""
     values = arrow.to_numpy(numbers)
     wrong = np.flatnonzero(((values < first) | (values > last)) & arrow.is_valid(numbers))
     if len(wrong):
-        raise _UnfitError(int(wrong[0]), reason)
+        raise _WriteError(int(wrong[0]), reason)
 
 
 def _write_millis(values: pa.Array) -> pa.Array:
-    """Write timestamps as milliseconds. Raises _UnfitError for one that has microseconds."""
+    """Write timestamps as milliseconds. Raises _WriteError for one that has microseconds."""
     micros = values.cast(pa.int64())
     wrong = np.flatnonzero((arrow.to_numpy(micros) % 1000 != 0) & arrow.is_valid(micros))
     if len(wrong):
-        raise _UnfitError(
+        raise _WriteError(
             int(wrong[0]), "has microseconds, and the JSON Schema has milliseconds (Connect's)"
         )
     return (
@@ -434,7 +434,7 @@ def _write_millis(values: pa.Array) -> pa.Array:
 
 
 def _check_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
-    """Return strings, or bytes, as they are. Raises _UnfitError unless each is the JSON text of a
+    """Return strings, or bytes, as they are. Raises _WriteError unless each is the JSON text of a
     value of this Python type."""
     texts = values.cast(pa.binary())
     for row, text in enumerate(texts.to_pylist()):
@@ -442,10 +442,10 @@ def _check_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
             try:
                 value = syntax.parse(b" " + text)  # a BOM is no JSON inside a text
             except syntax.JsonSyntaxError as error:
-                raise _UnfitError(row, f"must be JSON text, and {error}") from None
+                raise _WriteError(row, f"must be JSON text, and {error}") from None
             if not isinstance(value, kind):
                 what = "an object" if kind is dict else "an array"
-                raise _UnfitError(
+                raise _WriteError(
                     row, f"must be the JSON text of {what}, not {syntax.json_type_name(value)}"
                 )
     return texts.cast(pa.string())

@@ -101,10 +101,10 @@ class RestService:
         limit = f"{options.name_of('api_timeout_ms')}={options.api_timeout_ms}"
         retry = Retry(deadline, backoff, f"the request to the Schema Registry for {what} ({limit})")
         servers = _Servers(self.settings.urls)
-        call = _Call(what, method, path, body, headers or {}, returns)
+        request = _Request(what, method, path, body, headers or {}, returns)
         while True:
             try:
-                return self._request_any_server(call, deadline, servers)
+                return self._request_any_server(request, deadline, servers)
             except errors.KafkaError as error:
                 if error.retriable and retry.failures >= self._retries:
                     raise self._final_error(error, what, retry.failures + 1) from error.__cause__
@@ -138,8 +138,8 @@ class RestService:
             "does this machine reach it?"
         )
 
-    def _request_any_server(self, call: _Call, deadline: Deadline, servers: _Servers) -> Any:
-        """Request each available server until one answers, and return what the call is for. Raises
+    def _request_any_server(self, request: _Request, deadline: Deadline, servers: _Servers) -> Any:
+        """Request each available server until one answers, and return what was requested. Raises
         the error of the one that refuses, or of all."""
         urls = self.settings.urls
         order = servers.available()
@@ -148,8 +148,8 @@ class RestService:
             time_share = deadline.sooner(deadline.remaining_s() * 1000 / (len(order) - number))
             response = None
             try:
-                response = self._request_server(url, call, time_share)
-                parsed = self._parse_response(url, call, response)
+                response = self._request_server(url, request, time_share)
+                parsed = self._parse_response(url, request, response)
             except errors.KafkaError as error:
                 if error.retriable and not has_given_up(error):
                     wait_s = 0.0 if response is None else _retry_after_s(response.headers)
@@ -171,16 +171,16 @@ class RestService:
                 return parsed
         raise servers.failure()
 
-    def _request_server(self, url: HttpUrl, call: _Call, deadline: Deadline) -> HttpResponse:
+    def _request_server(self, url: HttpUrl, request: _Request, deadline: Deadline) -> HttpResponse:
         """Return a server's response: with a new token if it refuses a token from an issuer."""
-        response = self._send(url, call, deadline)
+        response = self._send(url, request, deadline)
         if response.status == 401 and isinstance(self._tokens, TokenSource):
             # The token may have been revoked before it expired: get a new one, once.
             self._tokens.forget(self._tokens(deadline))
-            response = self._send(url, call, deadline)
+            response = self._send(url, request, deadline)
         return response
 
-    def _send(self, url: HttpUrl, call: _Call, deadline: Deadline) -> HttpResponse:
+    def _send(self, url: HttpUrl, request: _Request, deadline: Deadline) -> HttpResponse:
         """Send one request to a server and return its response."""
         server = server_of(self.settings, url, self._options.name_of("url"))
         headers: dict[str, str | Secret] = {
@@ -194,15 +194,15 @@ class RestService:
             self.redactor.remember(authorization)
             headers["Authorization"] = authorization
         content = None
-        if call.body is not None:
+        if request.body is not None:
             headers["Content-Type"] = _MEDIA_TYPE
-            text = call.body if isinstance(call.body, str) else json.dumps(call.body)
+            text = request.body if isinstance(request.body, str) else json.dumps(request.body)
             content = SecretBytes(text.encode())
-        headers.update(call.headers)
-        request = HttpRequest(call.method, Secret(url.path + call.path), headers, content)
+        headers.update(request.headers)
+        encoded = HttpRequest(request.method, Secret(url.path + request.path), headers, content)
         limit = deadline.sooner(self._options.request_timeout_ms)
         limit_ms = limit.remaining_s() * 1000
-        return exchange(server, request, limit, connect_ms=limit_ms, response_ms=limit_ms)
+        return exchange(server, encoded, limit, connect_ms=limit_ms, response_ms=limit_ms)
 
     def _authorization(self, deadline: Deadline) -> Secret | None:
         """Return the value of the header Authorization; None without credentials. Raises
@@ -228,16 +228,16 @@ class RestService:
 
     # --- responses -----------------------------------------------------------------------------
 
-    def _parse_response(self, url: HttpUrl, call: _Call, response: HttpResponse) -> Any:
-        """Return what the call is for. Raises RegistryError for any response but a success."""
-        what, status, body = call.what, response.status, response.body
+    def _parse_response(self, url: HttpUrl, request: _Request, response: HttpResponse) -> Any:
+        """Return what was requested. Raises RegistryError for any response but a success."""
+        what, status, body = request.what, response.status, response.body
         here = f"the Schema Registry {url}"
-        if 200 <= status < 300 and call.returns:
-            return response.headers.get(call.returns, "")
+        if 200 <= status < 300 and request.returns:
+            return response.headers.get(request.returns, "")
         if 200 <= status < 300:
             try:
                 parsed = responses.parse_json(body)
-                if call.returns is None:
+                if request.returns is None:
                     return parsed
                 return body.reveal().decode("utf-8-sig"), response.headers
             except ValueError:
@@ -294,7 +294,7 @@ class RestService:
         return ""
 
 
-class _Call(NamedTuple):
+class _Request(NamedTuple):
     """A request to any of the servers; see `RestService.request`."""
 
     what: str
