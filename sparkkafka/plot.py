@@ -284,8 +284,8 @@ def _add_labels(axes: Axes, title: str, y: str) -> None:
 
 
 def _reports(query: Any) -> list[Any]:
-    """Return the reports of a query, or the given ones, in chronological order. Raises OptionError
-    if there are none, or something else is given."""
+    """Return the progress reports of a query, in chronological order. `query` can also be reports.
+    Raises OptionError if there are none, or for another object."""
     with needs_pyspark("sparkkafka.plot"):
         from sparkkafka.spark.stream.progress import field_of, parse_progress
     progress = getattr(query, "recentProgress", query)

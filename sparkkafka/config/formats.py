@@ -265,13 +265,13 @@ def _with_envelope(
 
 
 def _written_envelope(value: ColumnFormat, parsed: ParsedOptions) -> ColumnFormat:
-    """Return the format of the values of a write of changes. Raises OptionError if other options
-    exclude it."""
+    """Return the format of the values of a write with envelope. Raises OptionError if other options
+    conflict with it."""
     fields = parsed.group("format")
     if fields["envelope"] != kinds.DEBEZIUM or value.format not in (kinds.JSON, kinds.AVRO):
         raise OptionError(
             f"option envelope={fields['envelope']} with valueFormat={value.format} is for reads: "
-            f"writes have envelope={kinds.DEBEZIUM} with {kinds.JSON} and {kinds.AVRO}"
+            f"writes support envelope={kinds.DEBEZIUM} with {kinds.JSON} or {kinds.AVRO}"
         )
     if "format" in parsed.group("key") or value.schema is not None:
         name = "keyFormat" if "format" in parsed.group("key") else "valueSchema"

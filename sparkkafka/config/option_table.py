@@ -621,8 +621,8 @@ FORMATS: tuple[Option, ...] = (
     ),
     used(
         "rescuedColumn", _READ, "format.rescued_column", boolean,
-        "valueFormat=json: adds the column rescued, with the JSON text of everything that no "
-        "field of the schema takes.",
+        "valueFormat=json: adds the column rescued, with the JSON text of all parts of the value "
+        "that match no field of the schema.",
     ),
     used(
         kinds.DEPTH_OPTION, _BOTH, "format.recursive_fields_max_depth", integer(1, 15),

@@ -129,7 +129,7 @@ class ColumnPlan:
     same schema as of `compile_for_tasks`. message: the reader's message (Protobuf). target: the
     type that the user chose, or None. type: the column's type, exactly as Spark has it. subject:
     the subject of the writers' schemas in the registry; schema_id, guid: the reader's id
-    there. rest: keep what no field takes (JSON). envelope: of change data capture.
+    there. rest: keep the parts that match no field (JSON). envelope: of change data capture.
     """
 
     column: str
@@ -175,7 +175,7 @@ class BadRow(NamedTuple):
 @dataclass(frozen=True)
 class DecodedColumn:
     """`values` are null where the payload is null or bad; `bad` ascends by row. `rest`: JSON text
-    of the properties that no field takes, null for none; None if the plan does not keep it."""
+    of the properties that match no field, null for none; None if the plan does not keep it."""
 
     values: pa.Array
     bad: list[BadRow]

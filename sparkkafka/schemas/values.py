@@ -82,7 +82,7 @@ class Decoded:
     values: one for each payload, of the decoder's type; null where the payload is null or bad.
     bad_rows: the rows, ascending, whose payload does not match the schema. `reasons` has a sentence
     for each, which names the field ("field customer.age: …"). A bad row never affects another.
-    rest: JSON text of the properties that no field takes, if the caller wants them (JSON only).
+    rest: JSON text of the properties that match no field, if the caller wants them (JSON only).
     """
 
     values: pa.Array

@@ -282,7 +282,7 @@ def _read_heads(unframer: Unframer, rows: Ints, size: int, parse: Parse) -> Fram
 
 
 def _frames_of(heads: pa.Array, bodies: Ints, parse: Parse) -> Frames:
-    """Return the frames with these bytes, each of which `parse` gets once."""
+    """Return the frames with these bytes. `parse` is called once for each distinct frame."""
     coded = heads.fill_null(b"").dictionary_encode()
     parsed = [parse(head) for head in coded.dictionary.to_pylist()]
     writers = [writer for writer in parsed if isinstance(writer, WriterId)]

@@ -165,10 +165,10 @@ class ConnectionPool:
         return None
 
     def open(self, host: str, port: int, deadline: Deadline) -> Connection:
-        """Try once to open a connection, which is the caller's own.
+        """Try once to open a connection, which the caller owns and closes.
 
-        Raises KafkaConnectionError; AuthenticationError if one side does not trust the other, and
-        for a moment after that without an attempt.
+        Raises KafkaConnectionError, and AuthenticationError if one side does not trust the other.
+        After an AuthenticationError calls raise it without an attempt, for the reconnect backoff.
         """
         self._reconnect_backoff.check_refusal()
         try:
@@ -179,8 +179,8 @@ class ConnectionPool:
             raise
 
     def find_open(self, node_id: int | None) -> Connection | None:
-        """Return the open connection to a broker, None if there is none; nothing is opened. For the
-        node id None it is the one of `to_any`."""
+        """Return the open connection to a broker, or None; opens none. For the node id None, return
+        the connection of `to_any`."""
         connection = self._by_node.get(node_id)
         return connection if connection is not None and connection.is_open else None
 

@@ -183,7 +183,7 @@ class PartitionQueue:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def outcome(self, *, acks: int) -> PartitionOutcome:
-        """Count the records that were queued, by what is known of them."""
+        """Count the queued records: written, not written, and possibly written."""
         total = records_in(self.batches)
         unknown = records_in(batch for batch in self.batches if batch.has_unknown_outcome)
         written = self.acknowledged_records if acks != 0 else 0

@@ -141,13 +141,11 @@ def _complete_records(data: Bytes, starts: Ints) -> RecordBounds:
 
 
 def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """Find the starts in all batches in the way that suits each batch. They are wrong if the bytes
-    are damaged or misleading.
+    """Find the starts in all batches. They are wrong if the bytes are damaged or misleading.
 
-    Large batches are tried as equal runs, then in chains, then with the plain loop. Each small
-    batch is one chain.
+    A large batch is read as equal runs, else in chains of guessed starts, else by the plain loop.
+    Each small batch is one chain.
     """
-    # In larger batches equal runs and guessed starts are worth a try.
     is_large = counts >= 256
     if not is_large.any():
         return lockstep_counted(data, begins, ends, counts)
@@ -159,7 +157,8 @@ def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
         for index in chosen.tolist()
     ]
     pending = chosen[[found_starts is None for found_starts in found_as_runs]]
-    # All chains of all pending batches together. Too few are left to the plain loop below.
+    # The chains of all pending batches are followed together. If they are too few, the plain loop
+    # below is faster.
     chains, limits = _likely_starts(data, begins[pending], ends[pending], counts[pending])
     if len(chains) >= _MIN_CHAINS:
         positions = lockstep(data, chains, limits)

@@ -225,8 +225,8 @@ class NumberDecoder(ValueDecoder):
 
 
 def to_dtype(dtype: Any, through: Any = None) -> Convert:
-    """Return a function that converts to numbers of another width; by way of the dtype `through`,
-    if one is given, which rounds as Java does."""
+    """Return a function that converts numbers to another width. It first converts them to the dtype
+    `through`, if one is given, so that they are rounded as in Java."""
 
     def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
         if through is not None:

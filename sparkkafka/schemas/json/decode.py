@@ -400,8 +400,8 @@ class _Batch:
     def _parse_rests(
         self, rows: Ints, indexes: Ints, data: Bytes, offsets: Ints, others: OtherFields
     ) -> list[tuple[int, str]]:
-        """Return (row, rest) of the rows at these indexes that have a rest, the JSON of what no
-        column takes. `data` has the texts of all rows; `others`: their fields."""
+        """Return (row, rest) for the rows at these indexes that have a rest: JSON of the parts that
+        match no column. `data` has the texts of all rows, and `others` their other fields."""
         if not len(indexes):
             return []
         content = data.tobytes()

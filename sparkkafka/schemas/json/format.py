@@ -64,10 +64,10 @@ def decoder(
     """Return a decoder of `target`, or of all fields of the reader's schema. JSON needs no writer's
     schema; if neither schema has a text, only `target` says what is read.
 
-    `rest`: the part of an object that no field takes becomes JSON text in `Decoded.rest`. That is:
+    With `rest`, the parts of an object that match no field become JSON text in `Decoded.rest`:
     fields that `target` lacks, and values that do not fit (their field becomes null, and the row is
-    good). The text is an object with the same fields around the part; in arrays, null stands for
-    items that fit. It is null if nothing is left.
+    good). The text is an object that has the parts at their paths; in arrays, null stands for
+    items that fit. It is null if all parts match.
 
     Raises SchemaError for a schema that cannot be used, OptionError for a `target` that does not
     fit it."""

@@ -55,7 +55,7 @@ class UnfitError(ValueError):
 class Normalizer:
     """Normalizes the texts of one node. With `rest`, values that do not fit and fields that the
     type lacks are returned as the row's rest; with `exact`, a field that the type lacks makes the
-    row bad. `item_bytes`: as the function of this name returns it."""
+    row bad. `item_bytes` is the result of the function of this name."""
 
     def __init__(self, root: Node, rest: bool, exact: bool = False) -> None:
         self._root = root
@@ -116,8 +116,8 @@ class Normalizer:
         return None if rest is NOTHING else syntax.to_json(rest)
 
     def _check_names(self, node: Node, value: Any) -> None:
-        """Raises UnfitError for a name that is not a field of its node. Any other misfit is for the
-        writers to refuse."""
+        """Raise UnfitError for a name that is not a field of its node. The writers refuse all other
+        misfits."""
         steps: Iterable[tuple[str, Node, Any]] = ()
         if node.kind is _LIST and type(value) is list:
             steps = ((f"[{number}]", node.item, item) for number, item in enumerate(value))
@@ -137,8 +137,8 @@ class Normalizer:
                     raise
 
     def _rest_of_fitting(self, node: Node, value: Any, misfits: Collection[str] = ()) -> Any:
-        """Return what no field takes of a value that fits its node: the fields that its type lacks,
-        and `misfits`."""
+        """Return the rest of a value that fits its node: the fields that its type lacks, and
+        `misfits`."""
         if value is None:
             return NOTHING
         if node.kind is _LIST:
@@ -159,9 +159,9 @@ class Normalizer:
         return rest or NOTHING
 
     def _rest_of(self, node: Node, value: Any) -> Any:
-        """Return what no field takes of a value, with the objects and arrays around it: objects
-        without the fields that are taken, arrays with null for items that are taken. NOTHING if all
-        is taken."""
+        """Return the rest of a value: the parts that match no field, with the objects and arrays
+        around them. Objects lack the fields that match, and arrays have null for items that match.
+        NOTHING if all parts match."""
         if value is None:
             return NOTHING
         python_type = type(value)
@@ -305,8 +305,8 @@ def _items_size(node: Node, value: Any, limit: int) -> int:
 
 
 def make_writer(node: Node, unfit_to_null: bool = False) -> Writer:
-    """Return the Writer of a node. `unfit_to_null`: a value that does not fit becomes null, instead
-    of an UnfitError; only the innermost such value, so that the object around it is kept."""
+    """Return the Writer of a node. With `unfit_to_null`, a value that does not fit becomes null and
+    raises no UnfitError: only the innermost such value, so that the object around it is kept."""
     if node.kind is _STRUCT:
         write = _struct_writer(node, unfit_to_null)
     elif node.kind is _LIST:
