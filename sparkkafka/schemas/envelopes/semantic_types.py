@@ -9,6 +9,7 @@ not have.
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import json
 import math
@@ -26,7 +27,7 @@ import pyarrow.compute as pc
 
 from sparkkafka.config import kinds
 from sparkkafka.errors import OptionError
-from sparkkafka.protocol.columns.columns import gather, validity
+from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas import decimals
@@ -324,51 +325,22 @@ def _halves(values: pa.Array, target: pa.DataType, start: int, stop: int) -> lis
 
 # --- bytes ------------------------------------------------------------------------------------
 
-_BASE64: Final = np.full(256, 255, np.uint8)
-_BASE64[
-    np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
-] = np.arange(64, dtype=np.uint8)
-
 
 def _without_base64(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
     """Return the bytes of texts in base64."""
     if not (node.is_base64 and pa.types.is_string(values.type)):
         return values
-    valid = is_valid(values)
-    texts = values.fill_null(scalar("")) if values.null_count else values
-    offsets = blob_offsets(texts).astype(np.int64)
-    sizes = np.diff(offsets)
-    bad = (sizes % 4 != 0) & valid
-    if bad.any():  # they move the others out of step
-        valid &= ~bad
-        texts = pc.if_else(from_numpy(valid), texts, scalar(""))
-        offsets = blob_offsets(texts).astype(np.int64)
-        sizes = np.diff(offsets)
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    offsets = offsets - offsets[0]
-    ends = offsets[1:][sizes > 0]
-    codes = _BASE64[data]
-    pads = np.zeros(len(texts), np.int64)
-    if len(ends):
-        is_one = data[ends - 1] == ord("=")
-        two = is_one & (data[ends - 2] == ord("="))
-        pads[sizes > 0] = is_one.astype(np.int64) + two
-        codes[ends[is_one] - 1] = 0
-        codes[ends[two] - 2] = 0
-    invalid = np.flatnonzero(codes == 255)
-    if len(invalid):
-        odd = np.zeros(len(texts), np.bool_)
-        odd[np.searchsorted(offsets, invalid, "right") - 1] = True
-        bad |= odd
-        valid &= ~odd
-        codes[invalid] = 0
-    quads = codes.reshape(-1, 4).astype(np.uint32)
-    words = quads[:, 0] << 18 | quads[:, 1] << 12 | quads[:, 2] << 6 | quads[:, 3]
-    out = np.empty((len(words), 3), np.uint8)
-    out[:, 0], out[:, 1], out[:, 2] = words >> 16, words >> 8 & 255, words & 255
+    bad = np.zeros(len(values), np.bool_)
+    contents: list[bytes | None] = []
+    for index, text in enumerate(values.to_pylist()):
+        content = None
+        try:
+            content = None if text is None else binascii.a2b_base64(text, strict_mode=True)
+        except ValueError:
+            bad[index] = True
+        contents.append(content)
     context.fail(bad, "the text is not base64")
-    lengths = np.where(valid, sizes // 4 * 3 - pads, -1)
-    return gather(pa.py_buffer(out.reshape(-1)), offsets[:-1] // 4 * 3, lengths)
+    return binary_array(contents)
 
 
 def _json_decimal(
