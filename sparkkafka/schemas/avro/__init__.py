@@ -5,6 +5,6 @@ Avro type. `resolve.py` matches the writer's schema, the reader's schema and the
 compiles a decoder or an encoder.
 
 A decoder (`decode.py`) reads one field of all rows in a few steps and moves the rows' `cursor.py`;
-what is not read is skipped (`skip.py`). An encoder (`encode.py`) first computes the size of each
-row, and then fills in the bytes. Recursive records become JSON text (`json_text.py`).
+what is not read is skipped (`skip.py`). An encoder (`encode.py`) returns a few columns of bytes for
+each field, which are joined row by row. Recursive records become JSON text (`json_text.py`).
 """

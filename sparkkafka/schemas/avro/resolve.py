@@ -12,6 +12,8 @@ another unit is converted, and values with two meanings (a date and a timestamp)
 
 from __future__ import annotations
 
+import reprlib
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +25,6 @@ from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas.avro import decode, encode, json_text, skip
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.decode import ValueDecoder
-from sparkkafka.schemas.avro.defaults import default_bytes
 from sparkkafka.schemas.avro.encode import ValueEncoder
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node
 from sparkkafka.schemas.avro.skip import Skipper, skipper_of
@@ -264,7 +265,7 @@ class DecoderCompiler:
     def _decode_default(self, field: Field, field_type: pa.DataType, path: str) -> pa.Array:
         """Return the default of a field as an array of one value, of the Arrow type
         `field_type`."""
-        encoded = default_bytes(field.node, field.default, path)
+        encoded = _default_bytes(field.node, field.default, path)
         count_steps(len(encoded) // 64)
         data, offsets = np.frombuffer(encoded, np.uint8), np.array([0, len(encoded)])
         cursor = decode.cursor_of(data, offsets, MemoryBudget(binary_array([encoded])))
@@ -521,7 +522,7 @@ class EncoderCompiler:
 def _missing_field_bytes(field: Field, path: str) -> bytes:
     """Return what is written for a field that the column lacks: its default, or null."""
     if field.default is not MISSING:
-        return default_bytes(field.node, field.default, path)
+        return _default_bytes(field.node, field.default, path)
     if field.node.kind == avro.NULL:
         return b""
     if field.node.null_branch is None:
@@ -588,3 +589,114 @@ def _make_scalar_encoder(node: Node, source: pa.DataType, path: str) -> ValueEnc
 
 def _is_string(source: pa.DataType) -> bool:
     return bool(pa.types.is_string(source) or pa.types.is_large_string(source))
+
+
+# --- defaults, which become the bytes that a writer would write ---------------------------------
+#
+# So a default is decoded by the same code as a value, once for a field and never for rows.
+
+
+class _MismatchError(Exception):
+    """A JSON value does not match its type. The message names the part of the default, and why."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{label(path)}: {reason}")
+
+
+def _default_bytes(node: Node, value: Any, path: str) -> bytes:
+    """Encode a default. Raises SchemaError, which names the field, or the item in it."""
+    try:
+        return _encode_default(node, value, path)
+    except _MismatchError as error:
+        raise SchemaError(f"Avro schema, the default of {error}") from None
+
+
+def _encode_default(node: Node, value: Any, path: str) -> bytes:
+    """Encode a default, or a part of it. Raises _MismatchError if it does not match the type."""
+    count_steps(1 + (len(value) // 64 if isinstance(value, str) else 0))
+    if node.kind == avro.UNION:
+        # The specification allows a default of the first branch; since 1.12 of any branch.
+        for number, branch in enumerate(node.branches):
+            try:
+                return zigzag_bytes(number) + _encode_default(branch, value, path)
+            except _MismatchError:
+                continue
+        raise _MismatchError(path, f"{reprlib.repr(value)} fits no branch of {node}")
+    encoded: bytes | None = None
+    if node.kind == avro.RECORD:
+        if isinstance(value, dict):
+            encoded = _default_record(node, value, path)
+    elif node.kind == avro.ARRAY:
+        if isinstance(value, list):
+            encoded = _default_block(
+                [_encode_default(node.item, item, f"{path}[]") for item in value]
+            )
+    elif node.kind == avro.MAP:
+        if isinstance(value, dict):
+            key = Node(avro.STRING)
+            encoded = _default_block(
+                [
+                    _encode_default(key, name, path)
+                    + _encode_default(node.item, item, f"{path}{{}}")
+                    for name, item in value.items()
+                ]
+            )
+    else:
+        encoded = _default_scalar(node, value)
+    if encoded is None:
+        raise _MismatchError(path, f"{reprlib.repr(value)} is not {node}")
+    return encoded
+
+
+def _default_record(node: Node, value: dict[str, Any], path: str) -> bytes:
+    """Encode a record; fields that `value` lacks get their own defaults. Raises _MismatchError."""
+    encoded = []
+    for field in node.fields:
+        own = value.get(field.name, field.default)
+        if own is MISSING:
+            raise _MismatchError(
+                path, f"it has no field {field.name!r}, which has no default either"
+            )
+        encoded.append(_encode_default(field.node, own, child_path(path, field.name)))
+    return b"".join(encoded)
+
+
+def _default_block(items: list[bytes]) -> bytes:
+    """Return an array or map of these encoded items, as one block."""
+    return b"".join([zigzag_bytes(len(items)), *items, b"\0"]) if items else b"\0"
+
+
+def _default_scalar(node: Node, value: Any) -> bytes | None:
+    """Encode a value of a type without types below it; None if it does not match the type."""
+    kind = node.kind
+    if kind == avro.NULL:
+        return b"" if value is None else None
+    if kind == avro.BOOLEAN:
+        return bytes([value]) if isinstance(value, bool) else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind in (avro.INT, avro.LONG):
+        limit = 1 << (31 if kind == avro.INT else 63)
+        is_integer = is_number and (isinstance(value, int) or value.is_integer())
+        return zigzag_bytes(int(value)) if is_integer and -limit <= value < limit else None
+    if kind in (avro.FLOAT, avro.DOUBLE):
+        # Java also reads these three, which are not numbers in JSON.
+        if value in ("NaN", "Infinity", "-Infinity"):
+            value = float(value)
+        elif not is_number:
+            return None
+        try:
+            return struct.pack("<f" if kind == avro.FLOAT else "<d", value)
+        except OverflowError:
+            return None
+    if not isinstance(value, str):
+        return None
+    if kind == avro.ENUM:
+        return zigzag_bytes(node.symbols.index(value)) if value in node.symbols else None
+    try:
+        # In bytes and fixed, a character is a byte. Half of a surrogate pair is no UTF-8.
+        data = value.encode("utf-8" if kind == avro.STRING else "latin-1")
+    except UnicodeEncodeError:
+        return None
+    if kind == avro.FIXED:
+        return data if len(data) == node.size else None
+    return zigzag_bytes(len(data)) + data

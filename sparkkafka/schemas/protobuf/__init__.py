@@ -4,6 +4,6 @@ Begin with `format.py`, the interface. `compiler.py` compiles a schema's text to
 `plan.py` decides which field is read or written as which of the `types.py`.
 
 `decode.py` reads: `wire.py` finds the fields of many messages at once, and `normalizer.py` rewrites
-messages that need protobuf's own runtime. `encode.py` writes messages, and `proto_text.py` the
+messages that need protobuf's own runtime. `encode.py` writes messages, and `types.py` the
 .proto of an Arrow type.
 """

@@ -21,8 +21,7 @@ from sparkkafka.schemas.protobuf.compiler import compiled, descriptor_set, libra
 from sparkkafka.schemas.protobuf.decode import ProtobufDecoder
 from sparkkafka.schemas.protobuf.encode import ProtobufEncoder
 from sparkkafka.schemas.protobuf.plan import plan, resolve
-from sparkkafka.schemas.protobuf.proto_text import schema_of
-from sparkkafka.schemas.protobuf.types import field_meta
+from sparkkafka.schemas.protobuf.types import field_meta, schema_of
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
 
 __all__ = [

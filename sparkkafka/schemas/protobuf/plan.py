@@ -16,7 +16,6 @@ from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.values import type_name
 
-MAX_LEVELS: Final = 64
 MAX_NAME: Final = 255
 MAX_DEFAULT: Final = 1000
 """Characters of an enum's name and of a default: one or two payload bytes become that text."""
@@ -139,10 +138,12 @@ class _Planner:
                 f"field {path}: message {name} contains itself, which no Spark type can. "
                 f"{RECURSION_HINT}"
             )
-        if len(parents) >= MAX_LEVELS:
+        if len(parents) >= types.MAX_LEVELS:
             if depth is not None:
-                raise too_deep_error(depth, f"nests in more than {MAX_LEVELS} levels")
-            raise SchemaError(f"field {path}: messages are nested in more than {MAX_LEVELS} levels")
+                raise too_deep_error(depth, f"nests in more than {types.MAX_LEVELS} levels")
+            raise SchemaError(
+                f"field {path}: messages are nested in more than {types.MAX_LEVELS} levels"
+            )
         if target is not None and not pa.types.is_struct(target):
             raise OptionError(
                 f"{path or name} is a message, which becomes a struct, not {type_name(target)}"

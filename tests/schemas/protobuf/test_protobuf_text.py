@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.protobuf import format as protobuf
-from sparkkafka.schemas.protobuf.proto_text import schema_of
+from sparkkafka.schemas.protobuf.types import schema_of
 from tests.support.properties import examples
 
 EVERYTHING = pa.struct(
