@@ -125,8 +125,8 @@ def lag_of(
     """Return the query's lag in offsets, by partition; `committed` is the next offset.
 
     With a Consumer's `settings` also in seconds: the age of the oldest unread record. A partition
-    that several sources read counts once, for the source that is furthest behind. Raises as
-    `positions_of`.
+    that several sources read counts once, for the source that is furthest behind. Raises the errors
+    of `positions_of`.
     """
     lags = list_lags(admin, next_offsets(checkpoint, admin))
     if settings is None:

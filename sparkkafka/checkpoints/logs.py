@@ -193,7 +193,7 @@ class Checkpoint:
         return parse_plan(batch_id, self._content(name), self.storage.location_of(name))
 
     def commit(self, batch_id: int) -> Commit:
-        """Parse the commit of a batch. Raises as `plan`."""
+        """Parse the commit of a batch. Raises the errors of `plan`."""
         name = f"{COMMITS}/{batch_id}"
         return parse_commit(batch_id, self._content(name), self.storage.location_of(name))
 

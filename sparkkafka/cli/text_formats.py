@@ -211,7 +211,7 @@ def parse_hex(column: pa.Array) -> tuple[pa.Array, int | None]:
 
 
 def _is_hex(text: bytes | None) -> bool:
-    """Whether a row is hexadecimal digits; null and an empty text are."""
+    """Return whether a row is hexadecimal digits; null and an empty text are."""
     try:
         binascii.unhexlify(text or b"")
     except binascii.Error:

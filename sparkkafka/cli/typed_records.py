@@ -98,7 +98,7 @@ class Decoding(ExitStack):
         )
 
     def _decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Decode all rows of a batch. Raises as `decode`."""
+        """Decode all rows of a batch. Raises the errors of `decode`."""
         bad: dict[int, str] = {}  # the reason for each bad row
         decoded = batch
         for name, column in self._columns.items():

@@ -464,7 +464,7 @@ class TopicWriter:
 
     def send_until_bad(self, batch: pa.RecordBatch) -> tuple[int, str | None]:
         """Send the rows before the first that cannot be a record. Return how many these are, and
-        what is wrong with that row (None: all are sent). Raises as `send`."""
+        what is wrong with that row (None: all are sent). Raises the errors of `send`."""
         reason = None
         while batch.num_rows:
             try:

@@ -107,7 +107,8 @@ def normalized_name(name: str) -> str:
 
 
 def _is_list(value: Any) -> bool:
-    """Whether the value is iterable, but neither text nor a mapping (with values to lose)."""
+    """Return whether the value is iterable, but neither text nor a mapping (with values to
+    lose)."""
     return isinstance(value, Iterable) and not isinstance(
         value, str | bytes | bytearray | memoryview | Mapping
     )

@@ -249,7 +249,7 @@ def _finish_frame(writer: Writer, message: Message) -> list[BytesLike]:
 
 
 def is_tls(data: bytes) -> bool:
-    """Whether these bytes begin a TLS record with a handshake or an alert."""
+    """Return whether these bytes begin a TLS record with a handshake or an alert."""
     kinds = (0x15, 0x16)  # alert, handshake
     return len(data) > 2 and data[0] in kinds and data[1] == 3 and data[2] <= 4
 

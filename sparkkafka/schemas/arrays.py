@@ -48,7 +48,7 @@ def positions(data: Bytes, byte: int) -> Ints:
 
 
 def has_pair(data: Bytes, pair: bytes) -> bool:
-    """Whether the data has two bytes side by side."""
+    """Return whether the data has two bytes side by side."""
     for begin in range(0, len(data), PIECE_BYTES):
         piece = data[begin : begin + PIECE_BYTES + 1]
         is_first = piece[:-1] == pair[0]
@@ -190,7 +190,7 @@ def _maps_of(counts: Ints) -> Ints:
 
 
 def _may_repeat(keys: pa.Array, counts: Ints, max_items: int) -> bool:
-    """Whether a map may have a key twice: one of the same length, with the same first eight
+    """Return whether a map may have a key twice: one of the same length, with the same first eight
     bytes. That costs a fraction of a comparison of whole keys."""
     offsets = arrow.blob_offsets(keys).astype(np.int64)
     lengths = np.diff(offsets)

@@ -152,7 +152,8 @@ class ColumnPlan:
         return self.compiled or self.reader
 
     def own_decoder(self) -> Decoder:
-        """Return the decoder of payloads of the reader's schema. Raises as `decoder_of`."""
+        """Return the decoder of payloads of the reader's schema. Raises the errors of
+        `decoder_of`."""
         return decoder_of(
             self.format,
             self.decoder_schema,
@@ -299,7 +300,8 @@ class ColumnDecoder:
                 decoders[writer] = self._make_decoder(writer, schema)
 
     def _is_of_reader(self, writer: WriterId) -> bool:
-        """Whether payloads of this writer are decoded by the reader's schema, without a request."""
+        """Return whether payloads of this writer are decoded by the reader's schema, without a
+        request."""
         plan = self.plan
         return (
             writer == NO_FRAME

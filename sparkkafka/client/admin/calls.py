@@ -62,7 +62,7 @@ def call_one(
     to_controller: bool = False,
 ) -> T:
     """Send one request to any broker or to the controller, and return what `read` makes of the
-    response. Raises as `call_all`.
+    response. Raises the errors of `call_all`.
 
     `what` names the operation in errors, `acl` is the one to grant; `versions` as of
     `ApiHandler.needed_versions`.

@@ -219,7 +219,7 @@ def delete_topics(
 
 
 def _is_gone(name: str, failed: Mapping[str, int]) -> bool:
-    """Whether brokers no longer show a topic. `failed` has the error codes of topics without
+    """Return whether brokers no longer show a topic. `failed` has the error codes of topics without
     metadata."""
     # With a retriable error the topic may still exist, and 0 means that it does. Another error,
     # such as a missing permission, would not end.

@@ -125,7 +125,7 @@ def exchange(
 def open_connection(server: Server, deadline: Deadline) -> Iterator[socket.socket]:
     """Open a connection to the server, with TLS if it is `secure`, for this block.
 
-    Raises as `exchange`, also for errors in the block.
+    Raises the errors of `exchange`, also for errors in the block.
     """
     with _kafka_errors(server), closing(_connect(server, deadline)) as sock:
         yield sock

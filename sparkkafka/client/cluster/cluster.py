@@ -495,7 +495,7 @@ class Cluster:
         self.metadata.mark_stale(topic)
 
     def is_stale(self, topic: str) -> bool:
-        """Whether the cached metadata of the topic is marked as stale."""
+        """Return whether the cached metadata of the topic is marked as stale."""
         return topic in self.metadata.stale
 
     def extend_age(self, topics: Iterable[str]) -> None:

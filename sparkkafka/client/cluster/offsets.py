@@ -292,8 +292,8 @@ def earliest_and_latest(
     isolation_level: str = "read_uncommitted",
     deadline: Deadline | None = None,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the earliest offset of each partition, and the latest. Two requests to each leader
-    are in flight together. Raises as `list_offsets`."""
+    """Return the earliest offset of each partition, and the latest. Two requests to each leader are
+    in flight together. Raises the errors of `list_offsets`."""
     chosen = list(partitions)
     edges = (constants.EARLIEST, constants.LATEST)
     queries = [_OffsetQuery(tp, edge) for edge in edges for tp in chosen]
@@ -403,7 +403,7 @@ def confirmed_ends(
     where these are later. Sends one more request to each leader.
 
     The first time that ListOffsets was wrong is logged as a warning, and `cluster.lists_short_ends`
-    is set. A partition that cannot be fetched keeps its end. Raises as `list_offsets`.
+    is set. A partition that cannot be fetched keeps its end. Raises the errors of `list_offsets`.
     """
     if not latest:
         return {}

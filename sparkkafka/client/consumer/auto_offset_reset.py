@@ -34,7 +34,7 @@ class AutoOffsetReset:
         """Set the position of each partition to the group's committed offset, or else (`lookup`) to
         what auto.offset.reset looks up. One request fetches all committed offsets.
 
-        Raises as `fetch_committed_with_metadata`.
+        Raises the errors of `fetch_committed_with_metadata`.
         """
         pending = list(states)
         group_id = self._options.group_id

@@ -153,7 +153,7 @@ class Fetcher:
                 raise
 
     def can_request(self, state: PartitionState) -> bool:
-        """Whether the broker for this partition is known and idle."""
+        """Return whether the broker for this partition is known and idle."""
         node_id = self._node_of(state)
         leader = None if node_id is None else self._leaders.get(node_id)
         return node_id is not None and (leader is None or not leader.requested)
@@ -207,7 +207,7 @@ class Fetcher:
         self._receive_in_kernel(leader)
 
     def _was_recreated(self, state: PartitionState) -> bool:
-        """Whether the topic was recreated since the position was set: then auto.offset.reset
+        """Return whether the topic was recreated since the position was set: then auto.offset.reset
         decides. For tasks the `RangeReader` decides."""
         topic_id = self._cluster.topic_id(state.tp.topic)
         if self._for_task or state.fetch_offset is None or topic_id is None:

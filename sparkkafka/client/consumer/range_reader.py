@@ -256,7 +256,7 @@ class RangeReader:
         return "latest" if self._has_open_end(tp) else str(self._ends[tp])
 
     def _has_open_end(self, tp: TopicPartition) -> bool:
-        """Whether the first response, which sets the end, has not come yet."""
+        """Return whether the first response, which sets the end, has not come yet."""
         return self._open_ends.get(tp, NO_OPEN_ENDS).end
 
     # --- no progress ------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class RangeReader:
 
     def _handle_no_progress(self, deadlines: _ProgressDeadlines) -> None:
         """Once its deadline has passed: leave a replica that lags, skip offsets that are lost, or
-        raise KafkaTimeoutError. Raises as `_skip_lost`."""
+        raise KafkaTimeoutError. Raises the errors of `_skip_lost`."""
         is_late = deadlines.poll_timeout.expired
         for state in list(self._subscription):
             bounds, position = state.log_bounds, state.position or 0
@@ -325,7 +325,8 @@ class RangeReader:
     # --- data loss --------------------------------------------------------------------------
 
     def _skip_recreated_topics(self) -> None:
-        """Skip the ranges of topics that were deleted and recreated. Raises as `_skip_lost`."""
+        """Skip the ranges of topics that were deleted and recreated. Raises the errors of
+        `_skip_lost`."""
         for state in self._subscription:
             if self._cluster.was_recreated(state.tp.topic, self._topic_ids[state.tp]):
                 self._skip_rest(state, "the topic has been deleted and recreated")
@@ -382,7 +383,7 @@ class RangeReader:
             self._skip_rest(state, available)
 
     def _skip_rest(self, state: PartitionState, reason: str) -> None:
-        """Skip the rest of the range, which cannot be read. Raises as `_skip_lost`."""
+        """Skip the rest of the range, which cannot be read. Raises the errors of `_skip_lost`."""
         self._skip_lost(state, max(state.position or 0, self._ends[state.tp]), reason)
         self._forget_open_ends(state.tp)
 

@@ -179,7 +179,7 @@ class PartitionState:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def needs_request(self, now_s: float, *, is_draining: bool = False) -> bool:
-        """Whether to request a position or records. `is_draining`: the caller will take the
+        """Return whether to request a position or records. `is_draining`: the caller will take the
         buffered records now."""
         if self.requested_offset is not None or self.error is not None or self.is_out_of_range:
             return False

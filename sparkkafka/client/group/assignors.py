@@ -84,12 +84,13 @@ class Racks:
         return self._do_matter
 
     def allows(self, member: str, tp: TopicPartition) -> bool:
-        """Whether the partition has a replica in the member's rack, or the member has no rack."""
+        """Return whether the partition has a replica in the member's rack, or the member has no
+        rack."""
         rack = self._of_member.get(member)
         return rack is None or rack in self._racks_of(tp)
 
     def matches(self, member: str, tp: TopicPartition) -> bool:
-        """Whether the member has a rack and the partition has a replica in it."""
+        """Return whether the member has a rack and the partition has a replica in it."""
         return self._of_member.get(member) in self._racks_of(tp)
 
     def count_matching_members(self, tp: TopicPartition) -> int:

@@ -390,7 +390,7 @@ class ToCoordinatorOfReader(ToCoordinator):
         return nodes
 
     def _is_unsure(self, topic: str, topic_id: bytes, by_name: bool) -> bool:
-        """Whether the metadata must be requested to know the present id of a topic."""
+        """Return whether the metadata must be requested to know the present id of a topic."""
         known = self._cluster.known_topic(topic)
         if known is None or known.topic_id != topic_id or self._cluster.is_stale(topic):
             return True

@@ -596,7 +596,8 @@ class Connection:
         return self._writer.has_unsent
 
     def send_rest(self, deadline: Deadline | None = None, patience_s: float = 0.0) -> None:
-        """Send the rest of earlier requests, as far as the broker accepts it. Raises as `send`."""
+        """Send the rest of earlier requests, as far as the broker accepts it. Raises the errors of
+        `send`."""
         patience_s = seconds_of(patience_s, "patience_s")
         deadline = self._checked_deadline(deadline)
         sock = self._socket_or_raise()

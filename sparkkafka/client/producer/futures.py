@@ -160,7 +160,7 @@ class OutcomeNotifier:
         self, done: Callable[[], bool], deadline: Deadline | None, what: str
     ) -> bool:
         """Wait until `done` returns True and the callbacks of all completed records have run;
-        return False after the deadline. Raises as `wait`."""
+        return False after the deadline. Raises the errors of `wait`."""
         if not self.wait(done, deadline, what):
             return False
         queued = self._queued_count
@@ -354,7 +354,7 @@ class RecordFutures:
             failure.seen.add(index)
 
     def is_done(self, index: int) -> bool:
-        """Whether the record has an outcome, or all have (`ALL`)."""
+        """Return whether the record has an outcome, or all have (`ALL`)."""
         if index == ALL:
             return self.pending_count == 0
         offsets = self._offsets
@@ -534,7 +534,7 @@ class Delivery:
         return f"<Delivery {self._futures.outcome_text(self._index)}>"
 
     def done(self) -> bool:
-        """Whether the record is written or has failed. Never waits."""
+        """Return whether the record is written or has failed. Never waits."""
         return self._futures.is_done(self._index)
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
@@ -605,7 +605,7 @@ class TableDelivery:
         return f"<TableDelivery {', '.join(texts) if self.done() else 'pending'}>"
 
     def done(self) -> bool:
-        """Whether each record is written or has failed. Never waits."""
+        """Return whether each record is written or has failed. Never waits."""
         return all(part.all_done for part in self._parts)
 
     def exception(self, timeout_s: float | None = None) -> KafkaError | None:
@@ -615,8 +615,8 @@ class TableDelivery:
         return errors[0] if errors else None
 
     def result(self, timeout_s: float | None = None) -> dict[TopicPartition, WrittenRange]:
-        """Wait until all are written, and return where. Raises as `Delivery.result` if one is not;
-        the others may be written (`written`)."""
+        """Wait until all are written, and return where. Raises the errors of `Delivery.result` if
+        one is not; the others may be written (`written`)."""
         error = self.exception(timeout_s)
         if error is not None:
             raise copy.copy(error) from error.__cause__

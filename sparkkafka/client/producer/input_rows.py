@@ -134,7 +134,8 @@ def _cast_headers(column: pa.Array) -> pa.Array:
 
 
 def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
-    """Return timestamps as microseconds since 1970 UTC, int64. Raises as `_cast_numbers`."""
+    """Return timestamps as microseconds since 1970 UTC, int64. Raises the errors of
+    `_cast_numbers`."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = pa.timestamp("us", column.type.tz)

@@ -255,7 +255,8 @@ class ProducerThread:
                 self._notifier.wake()
 
     def _is_finished(self) -> bool:
-        """Whether the thread may end: after `stop`, if all is delivered or its deadline is over."""
+        """Return whether the thread may end: after `stop`, if all is delivered or its deadline is
+        over."""
         if self._stop_deadline is None or self._commands:
             return False
         return self._stop_deadline.expired or not self._buffer.unfinished

@@ -266,8 +266,8 @@ class PartitionQueue:
         self.in_flight += 1
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Whether every earlier batch was acknowledged or is unresolved. Behind a gap no batch is
-        the head."""
+        """Return whether every earlier batch was acknowledged or is unresolved. Behind a gap no
+        batch is the head."""
         if self.state is QueueState.GAP or not self.batches:
             return False
         return self.batches[0] is batch or self.has_unresolved
@@ -353,8 +353,8 @@ class PartitionQueue:
         return [other for other in self.batches if other.is_unresolved and other is not batch]
 
     def fits_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:
-        """Whether there is room in the log for the batches `earlier`, between the acknowledged ones
-        and a batch at `base_offset`; True where an offset is not known."""
+        """Return whether there is room in the log for the batches `earlier`, between the
+        acknowledged ones and a batch at `base_offset`; True where an offset is not known."""
         if base_offset < 0 or self._last_offset < 0:
             return True
         return base_offset - self._last_offset > records_in(earlier)

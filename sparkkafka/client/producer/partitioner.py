@@ -223,7 +223,7 @@ class Partitioner:
     # --- choice ---
 
     def _has_no_rule(self, keys: pa.Array | None) -> bool:
-        """Whether no rule chooses a partition for rows of these keys."""
+        """Return whether no rule chooses a partition for rows of these keys."""
         if self._is_round_robin:
             return False
         all_null = keys is None or keys.null_count == len(keys)
@@ -407,8 +407,8 @@ class RecordPartitioner:
             yield tp, RowRange(partitioned.columns, low, high), rows[low:high], size_bytes
 
     def _is_small(self, records: AppendedRecords) -> bool:
-        """Whether these may be handled one by one, which takes less time than columns: they are few
-        enough for one batch, and their partitions exist."""
+        """Return whether these may be handled one by one, which takes less time than columns: they
+        are few enough for one batch, and their partitions exist."""
         if (
             self._callable is not None
             or not 0 < len(records.values) <= MAX_SCALAR_RECORDS

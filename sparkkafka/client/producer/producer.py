@@ -397,8 +397,8 @@ class Producer(ClientBase):
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
         """Abort the transaction: drop unsent records; readers of committed records never see those
-        that were sent. Raises as `commit_transaction`; on ProducerFencedError the other producer's
-        takeover was the abort.
+        that were sent. Raises the errors of `commit_transaction`; on ProducerFencedError the other
+        producer's takeover was the abort.
         """
         self._transactions_for("abort_transaction").abort_transaction(timeout_s)
 
@@ -444,8 +444,8 @@ class Producer(ClientBase):
         """Deliver all queued records, run their callbacks, abort an open transaction, and free
         everything. May be called again; in a callback it does not wait for the end.
 
-        Raises as `flush`. Records not delivered after `timeout_s` (None: as long as it takes) are
-        failed: their handles raise, and the log says so.
+        Raises the errors of `flush`. Records not delivered after `timeout_s` (None: as long as it
+        takes) are failed: their handles raise, and the log says so.
         """
         options = self._settings.producer
         longest_ms = options.delivery_timeout_ms + options.max_block_ms

@@ -88,7 +88,7 @@ class SendBuffer:
 
     def open_records(self, topic: str) -> AppendedRecords:
         """Return new records of a topic that has no open ones; the caller calls `wake` once it has
-        released the lock. Raises as `raise_refusal`."""
+        released the lock. Raises the errors of `raise_refusal`."""
         self.raise_refusal()
         records = self.open[topic] = AppendedRecords(topic, self._notifier)
         self.unfinished.add(records)
@@ -141,7 +141,7 @@ class SendBuffer:
             self._metrics.waited_for_memory(since_s, timed_out=timed_out)
 
     def has_memory(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` fit, or the buffer is empty."""
+        """Return whether `size_bytes` fit, or the buffer is empty."""
         used = self.held_bytes()
         return not used or used + size_bytes <= self.limit_bytes
 

@@ -317,7 +317,7 @@ class Sender:
                 return
 
     def _can_send(self, node_id: int) -> bool:
-        """Whether a broker may get another request: fewer than
+        """Return whether a broker may get another request: fewer than
         max.in.flight.requests.per.connection wait for responses, and the last one is sent
         completely."""
         if len(self._sent.get(node_id, ())) >= self._options.max_in_flight:

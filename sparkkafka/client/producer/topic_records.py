@@ -465,7 +465,8 @@ def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
     """Return the positions of the columns. Raises OptionError."""
 
     def is_usable(name: str, position: int) -> bool:
-        """Whether a column counts: one of nulls does not. Raises OptionError for a wrong type."""
+        """Return whether a column counts: one of nulls does not. Raises OptionError for a wrong
+        type."""
         kind = schema.field(position).type
         if kind == pa.null() and name not in ("value", "topic"):
             return False  # nothing is in it, as pandas leaves a column of None
@@ -491,7 +492,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_headers(kind: pa.DataType) -> bool:
-    """Whether the type is that of a column `headers`: see its row of `_COLUMN_TYPES`."""
+    """Return whether the type is that of a column `headers`: see its row of `_COLUMN_TYPES`."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
     inner = kind.value_type

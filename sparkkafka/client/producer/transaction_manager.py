@@ -501,7 +501,7 @@ class TransactionManager(SenderTransaction):
 
 
 def _is_final(error: KafkaError) -> bool:
-    """Whether a producer cannot continue after this error."""
+    """Return whether a producer cannot continue after this error."""
     if isinstance(error, KafkaTimeoutError):
         return False
     return getattr(error, "code", None) in _FINAL or isinstance(error, UnsupportedVersionError)

@@ -283,7 +283,7 @@ def sorted_by_offset(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledg
 
 
 def is_renewal(batch: AcknowledgementBatch) -> bool:
-    """Whether an acknowledgement renews a record."""
+    """Return whether an acknowledgement renews a record."""
     return AcknowledgeType.RENEW in batch.acknowledge_types
 
 

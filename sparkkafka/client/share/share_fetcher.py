@@ -602,6 +602,6 @@ class ShareFetcher:
 
 
 def _is_retriable(error: errors.BrokerError) -> bool:
-    """Whether a retry may help: as in Java also after UNKNOWN_SERVER_ERROR, which brokers answer
-    while a topic is deleted."""
+    """Return whether a retry may help: as in Java also after UNKNOWN_SERVER_ERROR, which brokers
+    answer while a topic is deleted."""
     return error.retriable or error.code == errors.ErrorCode.UNKNOWN_SERVER_ERROR

@@ -196,7 +196,7 @@ def _decode_groups(
 
 
 def _excludes_times(batch: RecordBatch, first_ms: int, last_ms: int) -> bool:
-    """Whether the batch's header shows that no record lies within these times.
+    """Return whether the batch's header shows that no record lies within these times.
 
     The header has the latest timestamp. It has the earliest only with LogAppendTime, where all are
     the same: baseTimestamp is that of the first record.

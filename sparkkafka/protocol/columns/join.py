@@ -111,7 +111,7 @@ _NULL = _Numbers(_ONE, _ONE, 1)  # the length -1
 
 
 def _views_can_be_cast() -> bool:
-    """Whether this pyarrow has binary views and casts them to binary."""
+    """Return whether this pyarrow has binary views and casts them to binary."""
     try:
         view = pa.Array.from_buffers(pa.binary_view(), 1, [None, pa.py_buffer(bytes(16))])
         return bool(view.cast(pa.binary()).type == pa.binary())

@@ -172,7 +172,7 @@ class UniformBatches:
 
 
 def _has_too_many_grids(grids: int, rows: int) -> bool:
-    """Whether copying out of this many grids takes longer than reading the fields of `rows`
+    """Return whether copying out of this many grids takes longer than reading the fields of `rows`
     records."""
     # Copying out of one grid takes as long as reading the fields of 1,024 records; the first four
     # always pay, also in small responses.
@@ -180,7 +180,7 @@ def _has_too_many_grids(grids: int, rows: int) -> bool:
 
 
 def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
-    """Whether the batch at `begin`, which has the model's size, is a copy of the model."""
+    """Return whether the batch at `begin`, which has the model's size, is a copy of the model."""
     return all(
         _has_copies_of_run(
             data, GridPart(begin + run.begin, 1, 0, run.last - run.first, run.size), run
@@ -190,8 +190,8 @@ def _is_copy_of_model(data: Bytes, begin: int, model: _Model) -> bool:
 
 
 def _has_copies_of_run(data: Bytes, grid: GridPart, run: _Run) -> bool:
-    """Whether the records that begin at `grid` agree with the run's in all bits that determine a
-    position."""
+    """Return whether the records that begin at `grid` agree with the run's in all bits that
+    determine a position."""
     for at, mask, expected in run.words:
         actual = grid.shifted(at).view(data, np.uint64) & mask
         if not (actual == expected[: grid.records]).all():

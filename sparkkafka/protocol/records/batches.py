@@ -461,7 +461,7 @@ class AbortedTransactions:
         return [batch for batch in batches if not batch.attributes & CONTROL_FLAG]
 
     def visible(self, batch: RecordBatch) -> bool:
-        """Whether a consumer may see the records. Call this for each batch, in offset order.
+        """Return whether a consumer may see the records. Call this for each batch, in offset order.
 
         It may never see control batches. Raises CorruptRecordError for an unreadable marker that
         could end an aborted transaction.

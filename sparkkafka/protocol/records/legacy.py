@@ -334,7 +334,7 @@ class _Builder:
         self._payload += record
 
     def _fits(self, message: _Message, log_append_time: bool) -> bool:
-        """Whether the current batch, which is not empty, can hold the message."""
+        """Return whether the current batch, which is not empty, can hold the message."""
         return (
             message.magic == self._magic
             and log_append_time == self._log_append_time

@@ -50,7 +50,7 @@ def encode(message: Message, version: int) -> bytes:
 def encode_into(writer: Writer, message: Message, version: int) -> None:
     """Append the body of a message to `writer`, whose content is undefined after an error.
 
-    Raises as `encode` does.
+    Raises the errors of `encode`.
     """
     cls = type(message)
     try:
@@ -234,7 +234,7 @@ def _steps(declared: Sequence[Field], version: int, flexible: bool) -> list[_Ste
 
 
 def _is_number(field: Field, version: int) -> bool:
-    """Whether a version has the field, not tagged, and it is a number or boolean."""
+    """Return whether a version has the field, not tagged, and it is a number or boolean."""
     kind = field.wire_type
     is_number = isinstance(kind, Primitive) and bool(kind.code)
     return is_number and field.tag is None and field.exists(version)
@@ -411,7 +411,7 @@ def _absence_check(declared: Sequence[Field], version: int) -> Callable[[Any], N
 
 
 def _was_replaced(field: Field, declared: Iterable[Field]) -> bool:
-    """Whether exactly one other field replaced this one, or was replaced by it.
+    """Return whether exactly one other field replaced this one, or was replaced by it.
 
     Its value then has a field in every version. Kafka's JSON still lets DeleteTopics v6 drop
     topic_names, and such a request would delete nothing: here it is an error.

@@ -99,11 +99,11 @@ class Field(NamedTuple):
     default: object  # of an array or struct: None, or the class that makes an empty one
 
     def exists(self, version: int) -> bool:
-        """Whether this version has the field."""
+        """Return whether this version has the field."""
         return self.since <= version and (self.until is None or version <= self.until)
 
     def nullable(self, version: int) -> bool:
-        """Whether the field may be null in this version, if it exists there."""
+        """Return whether the field may be null in this version, if it exists there."""
         return self.nullable_since is not None and version >= self.nullable_since
 
     def make_default(self) -> object:
@@ -416,7 +416,7 @@ def data(*, versions: tuple[int, int]) -> Callable[[type[MessageT]], type[Messag
 
 
 def is_flexible(cls: type[Message], version: int) -> bool:
-    """Whether this version has compact lengths, tagged fields and the newer header."""
+    """Return whether this version has compact lengths, tagged fields and the newer header."""
     return cls.FLEXIBLE_SINCE is not None and version >= cls.FLEXIBLE_SINCE
 
 

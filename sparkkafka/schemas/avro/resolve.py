@@ -200,7 +200,7 @@ class DecoderCompiler:
         return None
 
     def _resolves(self, writer: Node, reader: Node) -> bool:
-        """Whether the writer's type resolves to the reader's. A recursive type does not."""
+        """Return whether the writer's type resolves to the reader's. A recursive type does not."""
         reader_type = type_if_any(reader)
         if reader_type is None:
             return False

@@ -47,8 +47,9 @@ in nanoseconds, which Spark's timestamps cannot hold."""
 
 
 def becomes_struct(union: Node) -> bool:
-    """Whether a union becomes a struct with a field for each branch that is not null. Unions of int
-    and long, or float and double, become a number. As in Spark, logical types do not matter."""
+    """Return whether a union becomes a struct with a field for each branch that is not null. Unions
+    of int and long, or float and double, become a number. As in Spark, logical types do not
+    matter."""
     kinds = [branch.kind for branch in union.branches if branch.kind != avro.NULL]
     numbers = {avro.INT, avro.LONG}, {avro.FLOAT, avro.DOUBLE}
     return len(kinds) > 1 and set(kinds) not in numbers
@@ -138,7 +139,8 @@ _WIDER: Final = {
 
 
 def holds_recursive_value(node: Node, column_type: pa.DataType) -> bool:
-    """Whether a string or binary column has a recursive type's values, as JSON text or as bytes.
+    """Return whether a string or binary column has a recursive type's values, as JSON text or as
+    bytes.
 
     False for a union that does not become a struct, and for one with a branch of text or bytes:
     such a column has that branch's values."""
@@ -201,7 +203,7 @@ def _check_field(node: Node, field: pa.Field, may_be_null: bool, path: str) -> N
 
 
 def _can_become(node: Node, target: pa.DataType) -> bool:
-    """Whether values of a type without types below it can become `target` without loss."""
+    """Return whether values of a type without types below it can become `target` without loss."""
     natural = arrow_type(node)
     if node.kind == avro.NULL or target == natural or target in _WIDER.get(natural, ()):
         return True

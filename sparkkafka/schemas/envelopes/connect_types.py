@@ -122,8 +122,8 @@ class ConnectType:
         return self
 
     def means_same(self, other: ConnectType) -> bool:
-        """Whether the fields that both have mean the same, and have types of which `other` can be
-        read from this one, so that its schema reads values of this one's."""
+        """Return whether the fields that both have mean the same, and have types of which `other`
+        can be read from this one, so that its schema reads values of this one's."""
         if self.leaf is not None and other.leaf is not None:
             scales = [node.parameters.get("scale") for node in (self, other)]
             is_same_type = self.leaf == other.leaf or (self.leaf, other.leaf) in _PROMOTIONS

@@ -73,7 +73,7 @@ def full_type(
 
 
 def has_rows(format_module: Any, schema: Schema, message: tuple[int, ...]) -> bool:
-    """Whether a schema is that of a table's changes, and not of Debezium's other records."""
+    """Return whether a schema is that of a table's changes, and not of Debezium's other records."""
     children = node_of(format_module, schema, message).children
     return "op" in children and ("after" in children or "before" in children)
 
@@ -467,8 +467,8 @@ class _JsonEnvelopeDecoder:
         return groups, np.concatenate(without_schema)
 
     def _decoder_of(self, text: bytes) -> _EnvelopeDecoder | str:
-        """Return the decoder of payloads with this schema, or why they are bad. Raises as
-        `check_columns`."""
+        """Return the decoder of payloads with this schema, or why they are bad. Raises the errors
+        of `check_columns`."""
         written = None
         try:
             schema = json.loads(text)

@@ -139,7 +139,7 @@ def check_target(node: ConnectType, target: pa.DataType, path: str, *, lenient: 
 
 
 def _can_cast(own: pa.DataType, target: pa.DataType) -> bool:
-    """Whether values of one type without fields can become another type's."""
+    """Return whether values of one type without fields can become another type's."""
     types = pa.types
     if types.is_nested(own) or types.is_nested(target):
         return False
@@ -250,7 +250,7 @@ def convert(
 
 
 def _is_plain(node: ConnectType, target: pa.DataType) -> bool:
-    """Whether decoded values are `target` as they are."""
+    """Return whether decoded values are `target` as they are."""
     if node.is_base64 or node.name in _CONVERSIONS:
         return False
     if node.leaf is not None:
@@ -609,7 +609,8 @@ PLACEHOLDER: Final = Placeholder()
 
 
 def is_unavailable(value: Any) -> bool:
-    """Whether a value is Debezium's placeholder for an unavailable one, in any of its forms."""
+    """Return whether a value is Debezium's placeholder for an unavailable one, in any of its
+    forms."""
     if isinstance(value, list):
         return value == list(PLACEHOLDER.bytes) or (len(value) == 1 and is_unavailable(value[0]))
     if isinstance(value, Mapping):

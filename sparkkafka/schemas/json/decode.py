@@ -597,7 +597,7 @@ _NOT_A_NUMBER: Final = re.compile(rb"[:\[,\-][ \t\r\n]*(?:NaN|Inf)")
 
 
 def _can_read_raw(node: Node) -> bool:
-    """Whether pyarrow's reader can read texts as they are."""
+    """Return whether pyarrow's reader can read texts as they are."""
     needs_normalizing = (
         Kind.MAP,
         Kind.JSON_TEXT,

@@ -83,7 +83,7 @@ def decoder(
 
 def exact_decoder(schema: values.Schema, target: pa.DataType) -> values.Decoder:
     """Return a decoder of texts that are to be written: a field that `target` lacks, at any level,
-    makes a row bad. Raises as `decoder` does."""
+    makes a row bad. Raises the errors of `decoder`."""
     with schema_errors("JSON Schema"):
         return JsonDecoder(_node(schema, target), exact=True)
 

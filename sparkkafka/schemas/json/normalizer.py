@@ -203,7 +203,7 @@ def _walk_nodes(node: Node) -> Iterator[Node]:
 
 
 def _has_fields(node: Node) -> bool:
-    """Whether values of the node may have fields that its type lacks, at any level."""
+    """Return whether values of the node may have fields that its type lacks, at any level."""
     if node.kind is _STRUCT:
         return True
     return bool(node.children) and _has_fields(node.item)
@@ -275,8 +275,8 @@ def _item_starts(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def takes_too_much(root: Node, payload: bytes, value: Any, size: int) -> bool:
-    """Whether the items of a value, of at most `size` bytes each, take too much memory as columns
-    for the length of its payload."""
+    """Return whether the items of a value, of at most `size` bytes each, take too much memory as
+    columns for the length of its payload."""
     length = len(payload)
     limit = min(ROW_BYTES + length * BYTES_PER_BYTE, BASE_BUDGET + length * BUDGET_PER_BYTE)
     if (payload.count(b"{") + payload.count(b"nu")) * size <= limit:
@@ -446,8 +446,8 @@ def _float_writer(single: bool) -> Writer:
 
 
 def _overflows_float32(value: syntax.Number | int, number: float) -> bool:
-    """Whether a number is nearer to 2**128 than to the largest float32. `number`: the value as a
-    float, which rules out most values quickly."""
+    """Return whether a number is nearer to 2**128 than to the largest float32. `number`: the value
+    as a float, which rules out most values quickly."""
     return abs(number) >= 3.4e38 and Decimal(value).copy_abs() >= 2**128 - 2**103
 
 

@@ -409,7 +409,7 @@ def shape_of_field(subschema: Subschema) -> Shape:
 
 
 def is_recursive(shape: Shape) -> bool:
-    """Whether something inside a shape contains itself."""
+    """Return whether something inside a shape contains itself."""
     try:
         for subschema in shape.children.values():
             type_of(replace(subschema, parents=(), depth=None))
@@ -604,7 +604,7 @@ def _union_shape(subschema: Subschema, branches: Any, keyword: str) -> Shape:
 
 
 def _adds_properties(branch: Any, known: dict[str, Any]) -> bool:
-    """Whether a branch has other properties than those that all branches share."""
+    """Return whether a branch has other properties than those that all branches share."""
     if not isinstance(branch, dict) or "$ref" in branch:
         return True
     properties = branch.get("properties", {})
@@ -612,7 +612,7 @@ def _adds_properties(branch: Any, known: dict[str, Any]) -> bool:
 
 
 def _only_validates(branch: Any) -> bool:
-    """Whether a branch says nothing about types, as {"required": […]}."""
+    """Return whether a branch says nothing about types, as {"required": […]}."""
     return isinstance(branch, dict) and not (_TYPING | {"$ref"}) & branch.keys()
 
 

@@ -102,8 +102,8 @@ def _syntax_error(message: str, position: int) -> JsonSyntaxError:
 
 
 def nests_too_deep(payload: bytes) -> bool:
-    """Whether a JSON text nests deeper than MAX_NESTING, in time and memory that grow with its
-    length only. For bytes that are not JSON, the result means nothing."""
+    """Return whether a JSON text nests deeper than MAX_NESTING, in time and memory that grow with
+    its length only. For bytes that are not JSON, the result means nothing."""
     if len(payload) <= 2 * MAX_NESTING or payload.count(b"[") + payload.count(b"{") <= MAX_NESTING:
         return False
     # Without escaped quotes, each quote begins or ends a string: a string is after an odd number.
@@ -195,7 +195,7 @@ _DURATION = re.compile(
 
 
 def is_date(text: str) -> bool:
-    """Whether a text is a date of the calendar, as YYYY-MM-DD."""
+    """Return whether a text is a date of the calendar, as YYYY-MM-DD."""
     match = _DATE.fullmatch(text)
     if match is None:
         return False

@@ -53,15 +53,15 @@ class Normalizer:
 
 
 def _may_have_groups(message: Message) -> bool:
-    """Whether a message may have groups, also in fields that are not read, since the runtime writes
-    all. Extensions may be groups."""
+    """Return whether a message may have groups, also in fields that are not read, since the runtime
+    writes all. Extensions may be groups."""
     skipped = any(wire == types.SGROUP for _, wire in message.skipped)
     known = skipped or any(field.kind == types.GROUP for field in message.fields)
     return known or bool(message.descriptor.is_extendable)
 
 
 def _any_message(message: Message, test: Callable[[Message], bool]) -> bool:
-    """Whether `test` is true for the message, or for that of a field at any level."""
+    """Return whether `test` is true for the message, or for that of a field at any level."""
     inner = (field.message for field in message.fields if field.message is not None)
     return test(message) or any(_any_message(nested, test) for nested in inner)
 

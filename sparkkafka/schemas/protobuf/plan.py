@@ -247,7 +247,7 @@ class _Planner:
         return None
 
     def is_joined(self, descriptor: Any, target: pa.DataType | None) -> bool:
-        """Whether a list or map of these recursive messages becomes one JSON text."""
+        """Return whether a list or map of these recursive messages becomes one JSON text."""
         if target is None or descriptor is None or not pa.types.is_string(target):
             return False
         return types.special_of(descriptor) is None and self.is_recursive(descriptor)

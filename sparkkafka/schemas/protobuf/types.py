@@ -239,8 +239,8 @@ def scalar_type(
 
 
 def _can_be_made_of(kind: int, source: pa.DataType, *, is_integer: bool) -> bool:
-    """Whether a scalar of the protobuf type `kind` can be written from an Arrow type. Each number
-    is checked where it is written."""
+    """Return whether a scalar of the protobuf type `kind` can be written from an Arrow type. Each
+    number is checked where it is written."""
     if is_integer:
         whole = pa.types.is_decimal128(source) and source.scale == 0
         return whole or bool(pa.types.is_signed_integer(source))
@@ -301,12 +301,12 @@ def enum_names(descriptor: Any) -> dict[int, str]:
 
 
 def is_map_entry(descriptor: Any) -> bool:
-    """Whether a message is an entry of a map."""
+    """Return whether a message is an entry of a map."""
     return bool(descriptor.GetOptions().map_entry)
 
 
 def is_map(field: Any) -> bool:
-    """Whether a field is a map: repeated messages that are its entries."""
+    """Return whether a field is a map: repeated messages that are its entries."""
     entry = field.message_type
     return entry is not None and is_repeated(field) and is_map_entry(entry)
 
@@ -341,7 +341,7 @@ def reachable_messages(descriptor: Any) -> list[Any]:
 
 
 def is_recursive(descriptor: Any) -> bool:
-    """Whether a message contains itself, or a message that contains itself."""
+    """Return whether a message contains itself, or a message that contains itself."""
     nested = {
         message.full_name: {inner.full_name for inner in _nested_messages(message)}
         for message in reachable_messages(descriptor)

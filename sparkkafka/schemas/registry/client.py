@@ -128,14 +128,15 @@ class RegistryClient:
         return self._with_format(what, schema, format, "read this topic in a query of its own")
 
     def by_guid(self, guid: bytes, format: str | None = None) -> Schema:
-        """Return the schema with this GUID (16 bytes), cached. Raises as `by_id`."""
+        """Return the schema with this GUID (16 bytes), cached. Raises the errors of `by_id`."""
         name = str(uuid.UUID(bytes=bytes(guid)))
         what = f"the schema with GUID {name}"
         schema = self._get_schema(("guid", name), what, f"/schemas/guids/{name}")
         return self._with_format(what, schema, format)
 
     def by_content_id(self, content_id: int, format: str | None = None) -> Schema:
-        """Return the schema with this content id of Apicurio, cached. Raises as `by_id`."""
+        """Return the schema with this content id of Apicurio, cached. Raises the errors of
+        `by_id`."""
         raise RegistryError(
             f"content id {content_id}: only Apicurio's own API has content ids, and {self.address} "
             "is another; set schema.registry.url to …/apis/registry/v3",
@@ -151,8 +152,8 @@ class RegistryClient:
         return self._request_version(subject, "latest", format)
 
     def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
-        """Return this version of the subject. Raises as `latest`, and RegistryError with code 40402
-        and the existing versions if there is no such version."""
+        """Return this version of the subject. Raises the errors of `latest`, and RegistryError with
+        code 40402 and the existing versions if there is no such version."""
         return self._request_version(subject, str(version), format)
 
     def contract(self, subject: str) -> DataContract | None:
@@ -169,7 +170,7 @@ class RegistryClient:
         return parse_schema(response, what, self._redactor).contract
 
     def versions(self, subject: str) -> tuple[int, ...]:
-        """Return the subject's versions, ascending. Raises as `latest`."""
+        """Return the subject's versions, ascending. Raises the errors of `latest`."""
         deadline = self._deadline()
         what = f"the versions of subject {subject!r}"
         try:
@@ -281,7 +282,7 @@ class RegistryClient:
 
     def _get_schema(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
         """Return a schema from the cache, or request it. `key`: in the cache; `what` names it in
-        errors; `path`: of the request. Raises as `by_id`."""
+        errors; `path`: of the request. Raises the errors of `by_id`."""
         schema = self._cache.get(key)
         if schema is not None:
             return schema

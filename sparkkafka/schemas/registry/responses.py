@@ -144,8 +144,8 @@ def parse_error(body: SecretBytes) -> tuple[int | None, str]:
 
 
 def is_unknown_path(status: int | None, code: int | str | None) -> bool:
-    """Whether a 404 means that the server does not know the URL's path. For a subject, version or
-    schema that does not exist, Confluent's error codes have five digits."""
+    """Return whether a 404 means that the server does not know the URL's path. For a subject,
+    version or schema that does not exist, Confluent's error codes have five digits."""
     return status == 404 and not (isinstance(code, int) and code >= 10_000)
 
 

@@ -80,8 +80,8 @@ def check_dead_letter_topic(cluster: Cluster, options: ReadOptions, name: str) -
 
 
 def _may_write(cluster: Cluster, name: str, deadline: Deadline) -> bool:
-    """Return whether this user may write to the topic; True if the brokers do not say. Raises as
-    `Cluster.topics`."""
+    """Return whether this user may write to the topic; True if the brokers do not say. Raises the
+    errors of `Cluster.topics`."""
     cluster.topics([name], deadline)
     request = MetadataRequest(
         topics=[MetadataRequestTopic(name=name)],

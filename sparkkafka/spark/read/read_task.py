@@ -66,7 +66,8 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the ranges, each of another partition, as Arrow batches.
 
-    Raises as `RangeReader`, and DecodeError for a timestamp or text that Spark cannot hold.
+    Raises the errors of `RangeReader`, and DecodeError for a timestamp or text that Spark cannot
+    hold.
     """
     # The leader at planning time answers the metadata request. If it still leads, the same
     # connection fetches.
@@ -230,7 +231,7 @@ def _bind_times(
 ) -> KafkaInputPartition | None:
     """Look up again the times of a range's start and end that no record had reached at planning,
     and return the range with their offsets; None if no record has reached the start's time since.
-    Raises as `list_offsets`."""
+    Raises the errors of `list_offsets`."""
     if planned.start_time_ms is None and planned.end_time_ms is None:
         return planned
     cluster.assume_exists(planned.topic)

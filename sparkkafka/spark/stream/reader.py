@@ -364,7 +364,7 @@ class PlanAhead(Generic[_T]):
 
     def take(self, start: Offsets, end: Offsets) -> _T:
         """Return the plan of that micro-batch, which is made now unless it was planned ahead.
-        Raises as `plan`."""
+        Raises the errors of `plan`."""
         self.wait()
         planned, error, planned_range = self._planned, self._error, self._range
         self._thread = self._range = self._planned = self._error = None

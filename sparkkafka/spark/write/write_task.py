@@ -49,7 +49,7 @@ def write_rows(
     """Send all rows and wait until they are acknowledged.
 
     With an `attempt`, which an exactly-once write has, the rows are part of a transaction that
-    stays open. `plans` says how columns with a schema are encoded. Raises as
+    stays open. `plans` says how columns with a schema are encoded. Raises the errors of
     `KafkaBatchWriter.write`.
     """
     batches: Iterator[pa.RecordBatch] = (batch for batch in iterator if batch.num_rows)

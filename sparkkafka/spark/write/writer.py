@@ -181,7 +181,7 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the totals; in an exactly-once write, make the rows visible first.
 
-        Raises as `commit_job`.
+        Raises the errors of `commit_job`.
         """
         self._commit(messages)
 
@@ -218,7 +218,7 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log the totals; in an exactly-once write, make the rows visible first.
 
-        Raises as `exactly_once.commit.commit_batch`.
+        Raises the errors of `exactly_once.commit.commit_batch`.
         """
         self._commit(messages, batchId)
 
