@@ -66,7 +66,7 @@ class Deadline:
             self.close_signal.pause(wait_s)
 
     def sooner(self, limit_ms: float) -> Deadline:
-        """This deadline, or one `limit_ms` from now, whichever comes first."""
+        """Return this deadline, or one `limit_ms` from now, whichever comes first."""
         remaining_ms = self.remaining_s() * 1000.0
         return self if remaining_ms <= limit_ms else Deadline(limit_ms, self.close_signal)
 
@@ -157,7 +157,7 @@ class Waker:
         self._sender.setblocking(False)
 
     def fileno(self) -> int:
-        """The socket to poll, which is readable after `wake`; -1 when closed."""
+        """Return the socket to poll, which is readable after `wake`; -1 when closed."""
         return self._receiver.fileno()
 
     def wake(self) -> None:
@@ -204,7 +204,7 @@ class Backoff:
         self._failures = 0
 
     def next_ms(self) -> float:
-        """The wait before the next attempt; each call counts one more failure."""
+        """Return the wait before the next attempt; each call counts one more failure."""
         # 2**30 is far above any maximum: the cap keeps the power from growing without bound.
         wait_ms = min(self._initial_ms * 2.0 ** min(self._failures, 30), self._maximum_ms)
         self._failures += 1

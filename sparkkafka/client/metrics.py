@@ -198,14 +198,14 @@ class ConnectionMeter:
         self._unanswered: deque[tuple[str, float]] = deque()  # API and time of sending
 
     def sent(self, api: str, size_bytes: int, *, expects_response: bool) -> None:
-        """A request is about to be written."""
+        """Count a request that is about to be written."""
         now_s = time.monotonic()
         if expects_response:
             self._unanswered.append((api, now_s))
         self._metrics.sent(api, size_bytes, expects_response=expects_response, now_s=now_s)
 
     def received(self, size_bytes: int) -> None:
-        """The response to the oldest request has been read."""
+        """Count the response to the oldest request."""
         if (
             self._unanswered
         ):  # or else an unrequested response, after which the connection is closed
@@ -213,7 +213,7 @@ class ConnectionMeter:
             self._metrics.received(api, size_bytes, sent_s)
 
     def closed(self) -> None:
-        """The connection has ended."""
+        """Count the end of the connection."""
         self._metrics.closed(len(self._unanswered))
         self._unanswered.clear()
 

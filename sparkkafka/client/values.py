@@ -192,7 +192,7 @@ class Results(Mapping[K, V]):
         }
 
     def all(self) -> dict[K, V]:
-        """Every item's value. Raises the error of the first item that failed."""
+        """Return every item's value. Raises the error of the first item that failed."""
         return {item: self[item] for item in self._outcome}
 
 

@@ -86,7 +86,7 @@ NO_FRAME = WriterId()
 
 
 def header_name(column: str) -> str:
-    """The name of the header that has the frame of this column (`key` or `value`)."""
+    """Return the name of the header that has the frame of this column (`key` or `value`)."""
     return f"__{column}_schema_id"
 
 

@@ -425,12 +425,13 @@ class Cluster:
         self.metadata.known_names.add(topic)
 
     def topic_id(self, topic: str) -> bytes | None:
-        """The id of a topic in the cache (Kafka 2.8+), None if it is not known."""
+        """Return the id of a topic in the cache (Kafka 2.8+), None if it is not known."""
         known = self.metadata.topics.get(topic)
         return known.topic_id if known is not None else None
 
     def topic_uuid(self, topic: str) -> uuid.UUID:
-        """The id of a topic in the cache as requests have it, NULL_UUID if it is not known."""
+        """Return the id of a topic in the cache as requests have it, NULL_UUID if it is not
+        known."""
         known = self.topic_id(topic)
         return NULL_UUID if known is None else uuid.UUID(bytes=known)
 
@@ -441,11 +442,12 @@ class Cluster:
         return topic_id is not None and cached_id is not None and cached_id != topic_id
 
     def known_topic(self, topic: str) -> TopicMetadata | None:
-        """A topic's metadata in the cache, however old."""
+        """Return a topic's metadata in the cache, however old."""
         return self.metadata.topics.get(topic)
 
     def partition_count(self, topic: str) -> int | None:
-        """The number of partitions in the cache, however old, None if the topic is not there."""
+        """Return the number of partitions in the cache, however old, None if the topic is not
+        there."""
         known = self.metadata.topics.get(topic)
         return len(known.partitions) if known is not None else None
 
@@ -481,7 +483,7 @@ class Cluster:
         return partition if partition is not None and partition.leader in self.brokers else None
 
     def leader_address(self, tp: TopicPartition) -> Address | None:
-        """The address of the leader in the cache; None as for `known_leader`."""
+        """Return the address of the leader in the cache; None as for `known_leader`."""
         leader = self.known_leader(tp)
         broker = None if leader is None else self.brokers.get(leader.leader)
         return None if broker is None else (broker.host, broker.port)

@@ -89,17 +89,18 @@ class PollLoop:
         """The positions before the last poll of the partitions that it took records from."""
 
     def poll_records(self, timeout_s: float, max_records: int = 0) -> Records:
-        """As `Consumer.poll`. `max_records` may be more than max.poll.records."""
+        """Return the next records for `Consumer.poll`; up to `max_records`, if that is more than
+        max.poll.records."""
         count = max(max_records, self._options.max_poll_records)
         return self._poll(timeout_s, lambda end: self._collect_records(count, end)) or Records()
 
     def poll_table(self, timeout_s: float, max_records: int | None) -> pa.Table:
-        """As `Consumer.poll_arrow`."""
+        """Return the next records as a table, for `Consumer.poll_arrow`."""
         batches = self._poll(timeout_s, lambda end: self._collect_batches(max_records, end))
         return pa.Table.from_batches(batches or [], schema=RECORD_SCHEMA)
 
     def wakeup(self) -> None:
-        """As `Consumer.wakeup`."""
+        """Make the waiting poll, or else the next one, raise WakeupError. From any thread."""
         self._wakeup.set()
         self._fetcher.wake()
 
@@ -420,7 +421,7 @@ class Consumer(arguments.ClientBase):
                 self._subscription.state(tp).seek(*start)
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer reads now."""
+        """Return the partitions that this consumer reads now."""
         with self._guard:
             return self._subscription.partitions
 
@@ -451,7 +452,7 @@ class Consumer(arguments.ClientBase):
             )
 
     def subscription(self) -> frozenset[str]:
-        """The topics of `subscribe`; with a pattern those that match so far."""
+        """Return the topics of `subscribe`; with a pattern those that match so far."""
         with self._guard:
             return self._coordinator.topics
 
@@ -463,7 +464,7 @@ class Consumer(arguments.ClientBase):
     # --- reading ----------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> Records:
-        """The next records, max.poll.records at most; empty if none came within `timeout_s`.
+        """Return the next records, max.poll.records at most; empty if none came within `timeout_s`.
 
         Returns as soon as there are some; 0 returns what has arrived. Records of one partition come
         in order. Also serves the group: call it at least every max.poll.interval.ms. Raises
@@ -486,7 +487,7 @@ class Consumer(arguments.ClientBase):
             return self._loop.poll_table(seconds_of(timeout_s), max_records)
 
     def wakeup(self) -> None:
-        """Let the `poll` that waits now, else the next one, raise WakeupError. May be called from
+        """Make the waiting `poll`, or else the next one, raise WakeupError. May be called from
         any thread or signal handler."""
         self._loop.wakeup()
 
@@ -525,7 +526,7 @@ class Consumer(arguments.ClientBase):
             self._subscription.may_lack_positions = True
 
     def position(self, partition: TopicPartition, timeout_s: float | None = None) -> int:
-        """The offset of the next record that poll will return. Waits until it is known."""
+        """Return the offset of the next record that poll will return. Waits until it is known."""
         with self._guard:
             state = self._subscription.state(_partition(partition, "partition"))
             position = self._loop.position(state, self._deadline(timeout_s))
@@ -547,7 +548,7 @@ class Consumer(arguments.ClientBase):
             }
 
     def _states(self, partitions: Iterable[TopicPartition] | None) -> list[PartitionState]:
-        """The states of these partitions; of all assigned ones for None or an empty list."""
+        """Return the states of these partitions; of all assigned ones for None or an empty list."""
         named = [] if partitions is None else _partitions(partitions)
         return [self._subscription.state(tp) for tp in named] or list(self._subscription)
 
@@ -564,7 +565,7 @@ class Consumer(arguments.ClientBase):
                 state.paused = False
 
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the partitions that are paused."""
         with self._guard:
             return frozenset(state.tp for state in self._subscription if state.paused)
 
@@ -613,13 +614,13 @@ class Consumer(arguments.ClientBase):
     def committed(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The committed offsets of group.id; None for a partition without one."""
+        """Return the committed offsets of group.id; None for a partition without one."""
         with self._guard:
             chosen = _partitions(partitions)
             return self._coordinator.committed(chosen, self._deadline(timeout_s))
 
     def group_metadata(self) -> GroupMetadata:
-        """The identity of this member, for a producer's send_offsets_to_transaction."""
+        """Return the identity of this member, for a producer's send_offsets_to_transaction."""
         with self._guard:
             return self._coordinator.metadata
 
@@ -628,7 +629,7 @@ class Consumer(arguments.ClientBase):
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset of the first record of each partition, assigned or not."""
+        """Return the offset of the first record of each partition, assigned or not."""
         with self._guard:
             lookups = dict.fromkeys(_partitions(partitions), EARLIEST)
             offsets = self._list_offsets(lookups, self._deadline(timeout_s))
@@ -637,7 +638,7 @@ class Consumer(arguments.ClientBase):
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition, assigned or not; with
+        """Return the offset after the last record of each partition, assigned or not; with
         isolation.level=read_committed the last stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)
@@ -670,7 +671,7 @@ class Consumer(arguments.ClientBase):
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> dict[TopicPartition, ListedOffset | None]:
-        """The first record of each partition with this timestamp or a later one (offset,
+        """Return the first record of each partition with this timestamp or a later one (offset,
         timestamp_ms); None if there is none."""
         with self._guard:
             lookups = {}
@@ -692,13 +693,13 @@ class Consumer(arguments.ClientBase):
         return list_offsets(self._cluster, lookups, isolation_level=isolation, deadline=deadline)
 
     def partitions_for(self, topic: str, timeout_s: float | None = None) -> list[PartitionInfo]:
-        """A topic's partitions and their leaders. Raises UnknownTopicError."""
+        """Return a topic's partitions and their leaders. Raises UnknownTopicError."""
         with self._guard:
             topics = self._cluster.topics([checked_topic(topic)], self._deadline(timeout_s))
             return self._partition_infos(topics[topic])
 
     def list_topics(self, timeout_s: float | None = None) -> dict[str, list[PartitionInfo]]:
-        """All topics that this user may see, by name."""
+        """Return all topics that this user may see, by name."""
         with self._guard:
             topics = self._cluster.all_topics(self._deadline(timeout_s))
             return {name: self._partition_infos(topic) for name, topic in sorted(topics.items())}
@@ -711,7 +712,7 @@ class Consumer(arguments.ClientBase):
         ]
 
     def metrics(self) -> Metrics:
-        """Metrics under Kafka's names, by group.
+        """Return metrics under Kafka's names, by group.
 
             consumer.metrics()["consumer-fetch-manager-metrics"]["records-lag-max"]
 

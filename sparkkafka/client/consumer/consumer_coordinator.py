@@ -566,7 +566,7 @@ class AsyncCommits:
     """
 
     def __init__(self, cluster: Cluster, wake: Callable[[], None]) -> None:
-        """The thread shares the metadata of `cluster`, the consumer's, not its connections."""
+        """The thread shares the metadata of the consumer's `cluster`, but not its connections."""
         self._close_signal = CloseSignal()
         self._cluster = cluster.for_thread(self._close_signal)
         self._wake = wake

@@ -275,7 +275,7 @@ class Records(Sequence[Record]):
         return f"<Records {', '.join(f'{tp}: {n}' for tp, n in counts.items()) or 'none'}>"
 
     def after(self, record: Record | None) -> Records:
-        """The records behind this one of them; all for None."""
+        """Return the records after `record`, which is one of them; all for None."""
         if record is None:
             return self
         for index, (block, start, stop) in enumerate(self._parts):

@@ -378,7 +378,7 @@ class SubscriptionState:
                 self.may_lack_positions = True
 
     def without_position(self) -> list[PartitionState]:
-        """The partitions that need a starting position."""
+        """Return the partitions that need a starting position."""
         if not self.may_lack_positions:
             return []
         partitions = [
@@ -390,7 +390,7 @@ class SubscriptionState:
         return partitions
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The positions of the partitions that have one."""
+        """Return the positions of the partitions that have one."""
         return {
             tp: state.position for tp, state in self._states.items() if state.position is not None
         }
@@ -410,7 +410,8 @@ class SubscriptionState:
         return positions
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
-        """The ids of the topics in which the positions of these partitions are, where known."""
+        """Return the ids of the topics in which the positions of these partitions are, where
+        known."""
         states = [self._states[tp] for tp in partitions if tp in self._states]
         return {state.tp: state.topic_id for state in states if state.topic_id is not None}
 

@@ -142,11 +142,11 @@ class _RangeTopic:
         self._quota, self._extra_count = divmod(count, len(members))
 
     def capacity(self, member: str) -> int:
-        """How many more partitions the member may get."""
+        """Return how many more partitions the member may get."""
         return self._quota + (self._extra_count > 0) - len(self.assigned[member])
 
     def allows(self, member: str, number: int) -> bool:
-        """As `Racks.allows`."""
+        """Return what `Racks.allows` says for this partition of the topic."""
         return self.racks.allows(member, TopicPartition(self.name, number))
 
     def assign(self, member: str, numbers: Sequence[int]) -> None:
@@ -209,7 +209,7 @@ class Ownership(NamedTuple):
 
 
 def java_order(text: str) -> bytes:
-    """A sort key with the order of Java's String.compareTo, which compares UTF-16 units."""
+    """Return a sort key with the order of Java's String.compareTo, which compares UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 

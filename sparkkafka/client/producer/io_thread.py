@@ -366,8 +366,8 @@ class ProducerThread:
         return min(self._options.max_block_ms, self._options.delivery_timeout_ms)
 
     def _lookup_ms(self, topics: Sequence[str]) -> float:
-        """How long a lookup may wait: until the oldest record fails, of these topics or of those
-        that have batches."""
+        """Return how long a lookup may wait: until the oldest record fails, of these topics or of
+        those that have batches."""
         oldest_s = min(self._without_partition[topic][0].since_s for topic in topics)
         left_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
         return min(max(MIN_LOOKUP_MS, left_ms), self.sender.attempt_ms)

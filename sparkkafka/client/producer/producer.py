@@ -331,7 +331,7 @@ class Producer(ClientBase):
         self._notifier.raise_failures()
 
     def partitions_for(self, topic: str) -> list[int]:
-        """The numbers of a topic's partitions.
+        """Return the numbers of a topic's partitions.
 
         Raises UnknownTopicError, BrokerError, KafkaTimeoutError after max.block.ms, or KafkaError
         after close.
@@ -353,7 +353,7 @@ class Producer(ClientBase):
             deadline.pause(50)
 
     def metrics(self) -> Metrics:
-        """What this producer has done and is doing: figures under Kafka's names, by group.
+        """Return metrics of this producer under Kafka's names, by group.
 
             producer.metrics()["producer-metrics"]["record-send-rate"]
 

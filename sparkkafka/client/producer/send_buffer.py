@@ -155,7 +155,7 @@ class SendBuffer:
         )
 
     def held_bytes(self) -> int:
-        """Bytes of records without an outcome.
+        """Return the bytes of records without an outcome.
 
         The I/O thread sets `io_bytes` at the end of each step of its loop, perhaps long after the
         last outcome: a caller that has seen this outcome must find free memory.

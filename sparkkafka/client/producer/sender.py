@@ -112,7 +112,7 @@ class ProducerMetrics:
     """Per partition: first and last offset written, as far as brokers returned them."""
 
     def count(self, tp: TopicPartition, batch: ProducerBatch, base_offset: int) -> None:
-        """A batch was acknowledged; `base_offset` is -1 if the broker did not return it."""
+        """Count a batch that was acknowledged; `base_offset` is -1 if the broker returned none."""
         self.records += batch.encoded.record_count
         self.batches += 1
         self.batch_bytes += batch.wire_bytes
@@ -215,7 +215,7 @@ class Sender:
         return {tp: queue.outcome(acks=acks) for tp, queue in self._queues.items()}
 
     def errors(self) -> list[KafkaError]:
-        """The last error of each partition with unacknowledged batches. From any thread."""
+        """Return the last error of each partition with unacknowledged batches. From any thread."""
         return [queue.last_error for queue in list(self._busy.values()) if queue.last_error]
 
     def unacknowledged_partitions(self) -> list[TopicPartition]:

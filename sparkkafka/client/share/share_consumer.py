@@ -100,12 +100,13 @@ class ShareConsumer(arguments.ClientBase):
             self._member.subscribe(names)
 
     def subscription(self) -> frozenset[str]:
-        """The topics of `subscribe`."""
+        """Return the topics of `subscribe`."""
         with self._guard:
             return self._topics
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the group assigns to this member; others may read them, too."""
+        """Return the partitions that the group assigns to this member; others may read them,
+        too."""
         with self._guard:
             return self._member.assignment
 
@@ -124,8 +125,8 @@ class ShareConsumer(arguments.ClientBase):
     # --- reading ----------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> list[acknowledgements.ShareRecord]:
-        """The next records that the group hands out to this member; empty if none came within
-        `timeout_s`. About max.poll.records; more if batches are larger.
+        """Return the next records that the group delivers to this member: about max.poll.records,
+        or more if batches are larger. Returns none if none came within `timeout_s`.
 
         This member has acquired them for `acquisition_lock_timeout_ms`. With implicit
         acknowledgement the next call accepts them; with explicit they must be acknowledged before
@@ -236,7 +237,7 @@ class ShareConsumer(arguments.ClientBase):
         return found
 
     def wakeup(self) -> None:
-        """Let the `poll` that waits now, else the next one, raise WakeupError. May be called from
+        """Make the waiting `poll`, or else the next one, raise WakeupError. May be called from
         any thread or signal handler."""
         self._wakeup.set()
         self._fetcher.wake()
@@ -386,8 +387,8 @@ class ShareConsumer(arguments.ClientBase):
                 log.warning("acknowledgements of %s failed: %s", tp, error)
 
     def metrics(self) -> Metrics:
-        """Metrics under Kafka's names, as of `Consumer.metrics`. May be called from any thread;
-        sends no request."""
+        """Return metrics under Kafka's names (see `Consumer.metrics`). May be called from any
+        thread; sends no request."""
         return self._metrics.share_figures()
 
     # --- the end ----------------------------------------------------------------------------

@@ -303,7 +303,7 @@ _FIELDS: dict[type[Any], tuple[Field, ...]] = {}
 
 
 def fields(cls: type[Any]) -> tuple[Field, ...]:
-    """The declared fields of a message or struct, in wire order."""
+    """Return the declared fields of a message or struct, in wire order."""
     return _FIELDS[cls]
 
 
