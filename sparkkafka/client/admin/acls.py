@@ -198,7 +198,7 @@ class _AclHandler(ApiHandler[Any, Any]):
         return {"an ACL of resource_type user": 3} if item.resource_type == "user" else {}
 
 
-class _Describe(_AclHandler):
+class _DescribeAcls(_AclHandler):
     request_type: ClassVar[Any] = messages.DescribeAclsRequest
     acl = "DESCRIBE on the cluster"
 
@@ -251,7 +251,7 @@ def _name_of(number: int, numbers: dict[str, int]) -> str:
 # --- changing ---------------------------------------------------------------------------------
 
 
-class _Create(_AclHandler):
+class _CreateAcls(_AclHandler):
     request_type = messages.CreateAclsRequest
     acl = "ALTER on the cluster"
 
@@ -275,7 +275,7 @@ class _Create(_AclHandler):
         return [(item, Outcome.of(row)) for item, row in zip(items, response.results, strict=False)]
 
 
-class _Delete(_AclHandler):
+class _DeleteAcls(_AclHandler):
     request_type = messages.DeleteAclsRequest
     acl = "ALTER on the cluster"
 
@@ -324,7 +324,8 @@ class AclAdmin(AdminCalls):
         """List the ACLs that a filter matches, or all, sorted. Raises KafkaError."""
         item = checked_filter(acl_filter)
         with self._call(timeout_s) as (cluster, deadline):
-            return call_each(cluster, [item], _Describe(), ToAny(), deadline, "reading ACLs")[item]  # type: ignore[no-any-return]
+            what = "reading ACLs"
+            return call_each(cluster, [item], _DescribeAcls(), ToAny(), deadline, what)[item]  # type: ignore[no-any-return]
 
     def create_acls(
         self, bindings: Iterable[AclBinding], *, timeout_s: float | None = None
@@ -338,7 +339,7 @@ class AclAdmin(AdminCalls):
         ]
         with self._call(timeout_s) as (cluster, deadline):
             return call_each(
-                cluster, items, _Create(), ToController(cluster), deadline, "creating ACLs"
+                cluster, items, _CreateAcls(), ToController(cluster), deadline, "creating ACLs"
             )
 
     def delete_acls(
@@ -354,5 +355,5 @@ class AclAdmin(AdminCalls):
         ]
         with self._call(timeout_s) as (cluster, deadline):
             return call_each(
-                cluster, items, _Delete(), ToController(cluster), deadline, "deleting ACLs"
+                cluster, items, _DeleteAcls(), ToController(cluster), deadline, "deleting ACLs"
             )

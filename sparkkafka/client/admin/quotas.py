@@ -123,7 +123,7 @@ def _read_entity(parts: Iterable[Any]) -> ClientQuotaEntity:
     return entity
 
 
-class _Alter(ApiHandler[ClientQuotaEntity, None]):
+class _AlterQuotas(ApiHandler[ClientQuotaEntity, None]):
     request_type = AlterClientQuotasRequest
     name_format = "the quotas of {}"
     acl = "ALTER_CONFIGS on the cluster"
@@ -233,5 +233,5 @@ class QuotaAdmin(AdminCalls):
                     raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")
             changes[entity] = ops
         with self._call(timeout_s) as (cluster, deadline):
-            handler, lookup = _Alter(changes, validate_only), ToController(cluster)
+            handler, lookup = _AlterQuotas(changes, validate_only), ToController(cluster)
             return call_each(cluster, changes, handler, lookup, deadline, "altering client quotas")

@@ -83,7 +83,7 @@ Alteration = UserScramCredentialUpsertion | UserScramCredentialDeletion
 # --- reading ----------------------------------------------------------------------------------
 
 
-class _Describe(ApiHandler[str | None, Any]):
+class _DescribeScram(ApiHandler[str | None, Any]):
     """Items are users, or None for all."""
 
     request_type = messages.DescribeUserScramCredentialsRequest
@@ -137,7 +137,7 @@ class _Salted(NamedTuple):
     salted_password: SecretBytes
 
 
-class _Alter(ApiHandler[tuple[str, str], None]):
+class _AlterScram(ApiHandler[tuple[str, str], None]):
     """Items are a user and a mechanism."""
 
     request_type = messages.AlterUserScramCredentialsRequest
@@ -243,9 +243,9 @@ class ScramAdmin(AdminCalls):
             lookup, what = ToController(cluster), "reading SCRAM users"
             if users is not None:
                 items: list[str | None] = [*arguments.checked_names(users, "users")]
-                return call_each(cluster, items, _Describe(), lookup, deadline, what)  # type: ignore[arg-type]
-            of_all_users = call_each(cluster, [None], _Describe(), lookup, deadline, what)[None]
-            return Results(dict(sorted(of_all_users.items())))
+                return call_each(cluster, items, _DescribeScram(), lookup, deadline, what)  # type: ignore[arg-type]
+            every_user = call_each(cluster, [None], _DescribeScram(), lookup, deadline, what)[None]
+            return Results(dict(sorted(every_user.items())))
 
     def alter_user_scram_credentials(
         self, alterations: Iterable[Alteration], *, timeout_s: float | None = None
@@ -278,9 +278,9 @@ class ScramAdmin(AdminCalls):
                     "one can log in with it: use SSL or SASL_SSL outside of a test",
                     protocol,
                 )
-            lookup = ToController(cluster)
+            handler, lookup = _AlterScram(changes), ToController(cluster)
             what = "altering SCRAM users"
-            errors = call_each(cluster, changes, _Alter(changes), lookup, deadline, what).errors
+            errors = call_each(cluster, changes, handler, lookup, deadline, what).errors
             outcome: dict[str, KafkaError | None] = {user: None for user, _ in changes}
             for (user, _), error in errors.items():
                 outcome[user] = outcome[user] or error

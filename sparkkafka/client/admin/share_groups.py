@@ -214,7 +214,7 @@ class _AlterOffsets(ApiHandler[TopicPartition, None]):
         return _group_or_item_outcomes(response, items, rows)
 
 
-class _DeleteOffsets(ApiHandler[str, None]):
+class _DeleteShareOffsets(ApiHandler[str, None]):
     """Items are topics."""
 
     request_type = messages.DeleteShareGroupOffsetsRequest
@@ -342,7 +342,7 @@ class ShareGroupAdmin(groups.GroupAdmin):
         """Delete the offsets of topics in a group without members: it then begins as in new topics.
         By topic. Errors of items: NON_EMPTY_GROUP, UnknownTopicError, and so on."""
         arguments.checked_name(group_id, "group_id")
-        items, handler = arguments.checked_names(topics, "topics"), _DeleteOffsets(group_id)
+        items, handler = arguments.checked_names(topics, "topics"), _DeleteShareOffsets(group_id)
         what = f"deleting offsets of share group {group_id!r}"
         with self._call(timeout_s) as (cluster, deadline):
             lookup = coordinator_of(cluster, group_id)

@@ -95,7 +95,7 @@ class NewTopic:
 # --- creating ---------------------------------------------------------------------------------
 
 
-class _Create(ApiHandler[str, None]):
+class _CreateTopics(ApiHandler[str, None]):
     request_type = messages.CreateTopicsRequest
     name_format = "topic {}"
     acl = "CREATE on topic {}, or on the cluster"
@@ -170,7 +170,7 @@ def create_topics(
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
-    handler = _Create(by_name, broker_timeout_ms(cluster, deadline), validate_only)
+    handler = _CreateTopics(by_name, broker_timeout_ms(cluster, deadline), validate_only)
     results = call_each(
         cluster, by_name, handler, ToController(cluster), deadline, "creating topics"
     )
@@ -182,7 +182,7 @@ def create_topics(
 # --- deleting ---------------------------------------------------------------------------------
 
 
-class _Delete(ApiHandler[str, None]):
+class _DeleteTopics(ApiHandler[str, None]):
     request_type = messages.DeleteTopicsRequest
     name_format = "topic {}"
     acl = "DELETE on topic {}"
@@ -208,7 +208,7 @@ def delete_topics(
     cluster: Cluster, topic_names: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
-    handler, lookup = _Delete(broker_timeout_ms(cluster, deadline)), ToController(cluster)
+    handler, lookup = _DeleteTopics(broker_timeout_ms(cluster, deadline)), ToController(cluster)
     items = arguments.checked_names(topic_names, "topic_names")
     results = call_each(cluster, items, handler, lookup, deadline, "deleting topics")
     why = f"is marked for deletion, and still there after {deadline.text}"
@@ -262,7 +262,7 @@ class TopicListing(NamedTuple):
     is_internal: bool
 
 
-class _Describe(ApiHandler[str, TopicDescription]):
+class _DescribeTopics(ApiHandler[str, TopicDescription]):
     request_type = messages.MetadataRequest
     name_format = "topic {}"
     acl = "DESCRIBE on topic {}"
@@ -660,7 +660,7 @@ class TopicAdmin(AdminCalls):
         """Describe topics: partitions with leaders, replicas and in-sync replicas, by topic name. A
         topic that does not exist is an UnknownTopicError, without a wait."""
         arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
-        handler = _Describe(include_authorized_operations)
+        handler = _DescribeTopics(include_authorized_operations)
         items = arguments.checked_names(topic_names, "topic_names")
         with self._call(timeout_s) as (cluster, deadline):
             return call_each(cluster, items, handler, ToAny(), deadline, "describing topics")

@@ -164,7 +164,7 @@ def list_config_resources(
 # --- reading ----------------------------------------------------------------------------------
 
 
-class _Describe(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
+class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
     request_type = messages.DescribeConfigsRequest
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
@@ -235,14 +235,14 @@ def describe_configs(
     keys = None if keys is None else arguments.checked_names(keys, "keys")
     arguments.checked_flag(include_synonyms, "include_synonyms")
     arguments.checked_flag(include_documentation, "include_documentation")
-    handler = _Describe(keys, include_synonyms, include_documentation)
+    handler = _DescribeConfigs(keys, include_synonyms, include_documentation)
     return call_each(cluster, items, handler, _lookup(cluster), deadline, "reading settings")
 
 
 # --- changing ---------------------------------------------------------------------------------
 
 
-class _Alter(ApiHandler[ConfigResource, None]):
+class _AlterConfigs(ApiHandler[ConfigResource, None]):
     request_type = messages.IncrementalAlterConfigsRequest
     # Before it there was only AlterConfigs, which replaces all settings of a resource: concurrent
     # changes of others would be lost, and so would settings that are not shown.
@@ -309,7 +309,7 @@ def incremental_alter_configs(
             changes, "changes", example
         ).items()
     }
-    handler = _Alter(items, validate_only)
+    handler = _AlterConfigs(items, validate_only)
     return call_each(cluster, items, handler, _lookup(cluster), deadline, "changing settings")
 
 
