@@ -199,12 +199,11 @@ def test_the_end_of_a_write(sent: Sent) -> None:
         KafkaCommitMessage(
             3, 30, 1, 99, 2, {("t", 0): (1, 5, 5), ("u", 1): (2, 0, 1)}, query_id="q"
         ),
-        None,
         KafkaCommitMessage(4, 40, 1, 99, 0, {("t", 0): (4, 6, 9)}, query_id="q"),
     ]
     report_write(ADDRESS, messages, CommitOutcome("", committed=2, visible=True))
     report_write(ADDRESS, messages, CommitOutcome("", aborted=2))
-    report_write(ADDRESS, [None])
+    report_write(ADDRESS, [])
     report_write(None, messages)
     committed, aborted = sent
     assert committed.query == "q"

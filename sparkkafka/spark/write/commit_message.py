@@ -1,9 +1,8 @@
-"""What a write task reports to the driver, and what the driver logs and measures from it."""
+"""What a write task reports to the driver, and what the driver reports of it to the metrics."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -12,8 +11,6 @@ from sparkkafka.config.kinds import MetricsAddress
 from sparkkafka.errors import some
 from sparkkafka.spark.exactly_once.decision_text import CommitOutcome, TaskReport
 from sparkkafka.spark.metric_reports import Count, Report
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,49 +46,13 @@ class KafkaCommitMessage(WriterCommitMessage):
         )
 
 
-def log_commit(messages: Iterable[WriterCommitMessage | None], prefix: str = "") -> None:
-    """Log one line with the totals, beginning with `prefix`."""
-    finished = _finished_messages(messages)
-    partitions = {key for message in finished for key in message.partitions}
-    log.info(
-        "%swrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d tasks, "
-        "%d batches (%d bytes as sent, %d retries)",
-        prefix,
-        sum(message.rows for message in finished),
-        sum(message.payload_bytes for message in finished),
-        len(partitions),
-        len({topic for topic, _ in partitions}),
-        len(finished),
-        sum(message.batches for message in finished),
-        sum(message.batch_bytes for message in finished),
-        sum(message.retries for message in finished),
-    )
-
-
-def log_abort(
-    messages: Iterable[WriterCommitMessage | None], rewrite_hint: str, prefix: str = ""
-) -> None:
-    """Log which rows a failed write leaves in Kafka. `rewrite_hint` says when they are written
-    again."""
-    finished = _finished_messages(messages)
-    log.warning(
-        "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks are in "
-        "Kafka and stay there, and tasks that did not finish may have written some rows, too; %s",
-        prefix,
-        sum(message.rows for message in finished),
-        len(finished),
-        rewrite_hint,
-    )
-
-
 def report_write(
     address: MetricsAddress | None,
-    messages: Iterable[WriterCommitMessage | None],
+    finished: Sequence[KafkaCommitMessage],
     outcome: CommitOutcome | None = None,
 ) -> None:
-    """Report a finished write to `sparkkafka.metrics`. `outcome` is that of an exactly-once write:
-    its rows are counted only if they are visible."""
-    finished = _finished_messages(messages)
+    """Report to `sparkkafka.metrics` what the finished tasks of a write wrote. `outcome` is that of
+    an exactly-once write: its rows are counted only if they are visible."""
     if address is None or not finished:
         return
     report = Report(query=finished[0].query_id)
@@ -107,17 +68,3 @@ def report_write(
         report.add(Count.COMMITTED, outcome.committed)
         report.add(Count.ABORTED, outcome.aborted)
     report.send(address)
-
-
-def task_reports(messages: Iterable[WriterCommitMessage | None]) -> list[TaskReport]:
-    """Return the exactly-once reports of the tasks that succeeded."""
-    return [
-        message.report for message in _finished_messages(messages) if message.report is not None
-    ]
-
-
-def _finished_messages(
-    messages: Iterable[WriterCommitMessage | None],
-) -> list[KafkaCommitMessage]:
-    """Return the messages of the tasks that succeeded: Spark passes None for each other one."""
-    return [message for message in messages if isinstance(message, KafkaCommitMessage)]

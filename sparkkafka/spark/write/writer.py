@@ -15,7 +15,7 @@ import difflib
 import logging
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -43,13 +43,14 @@ from sparkkafka.config.parsed_options import warn
 from sparkkafka.logs import EXECUTOR, set_up_logging
 from sparkkafka.spark.pyspark_internals import PickledToTasks
 from sparkkafka.spark.schema import default_columns
-from sparkkafka.spark.write import commit_message
+from sparkkafka.spark.write.commit_message import KafkaCommitMessage, report_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sparkkafka.config.formats import FormatOptions
     from sparkkafka.schemas.column import EncodePlan
+    from sparkkafka.spark.exactly_once.decision_text import TaskReport
     from sparkkafka.spark.exactly_once.task import TaskAttempt
     from sparkkafka.spark.write.change_records import ChangeRecords
 
@@ -100,7 +101,7 @@ class _KafkaWriter(PickledToTasks):
     def _task_attempt(self) -> TaskAttempt:
         """Return the attempt of a task that runs in this process, for an exactly-once write."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> commit_message.KafkaCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         """Send all rows and wait until they are acknowledged. Runs on an executor.
 
         Raises ProduceError (topic, partition, the broker's message, written or not), EncodeError
@@ -123,18 +124,31 @@ class _KafkaWriter(PickledToTasks):
         """Commit a micro-batch, or (None) a job: in an exactly-once write, make the rows visible.
         Log and report the totals."""
         set_up_logging()
-        outcome = None
+        finished, outcome = _finished_messages(messages), None
         if self.is_exactly_once:
             from sparkkafka.spark.exactly_once.commit import commit_batch, commit_job
 
-            reports = commit_message.task_reports(messages)
+            reports = _task_reports(finished)
             if batch_id is None:
                 outcome = commit_job(self.options, reports)
             else:
                 outcome = commit_batch(self.options, batch_id, reports)
             log.info("%s", outcome.text)
-        commit_message.log_commit(messages, _name_of(batch_id))
-        commit_message.report_write(self.options.metrics_address, messages, outcome)
+        partitions = {key for message in finished for key in message.partitions}
+        log.info(
+            "%swrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d "
+            "tasks, %d batches (%d bytes as sent, %d retries)",
+            _name_of(batch_id),
+            sum(message.rows for message in finished),
+            sum(message.payload_bytes for message in finished),
+            len(partitions),
+            len({topic for topic, _ in partitions}),
+            len(finished),
+            sum(message.batches for message in finished),
+            sum(message.batch_bytes for message in finished),
+            sum(message.retries for message in finished),
+        )
+        report_write(self.options.metrics_address, finished, outcome)
 
     def _abort(
         self, messages: list[WriterCommitMessage | None], batch_id: int | None = None
@@ -142,16 +156,25 @@ class _KafkaWriter(PickledToTasks):
         """End a failed micro-batch, or (None) job: log what it leaves in Kafka, or in an
         exactly-once write abort it."""
         set_up_logging()
+        finished = _finished_messages(messages)
         if not self.is_exactly_once:
             hint = "running the job again writes such rows a second time"
             if batch_id is not None:
                 hint = "the query writes the micro-batch again when it is started again"
-            commit_message.log_abort(messages, hint, _name_of(batch_id))
+            log.warning(
+                "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks "
+                "are in Kafka and stay there, and tasks that did not finish may have written some "
+                "rows, too; %s",
+                _name_of(batch_id),
+                sum(message.rows for message in finished),
+                len(finished),
+                hint,
+            )
             return
         from sparkkafka.spark.exactly_once.commit import abort_batch, abort_job
         from sparkkafka.spark.exactly_once.decision_text import WriterNames
 
-        reports = commit_message.task_reports(messages)
+        reports = _task_reports(finished)
         stopped = len(reports) < len(messages)
         if batch_id is None:
             names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
@@ -160,7 +183,7 @@ class _KafkaWriter(PickledToTasks):
         else:
             outcome = abort_batch(self.options, batch_id, reports, stopped_tasks=stopped)
             log.warning("%s", outcome.text)
-        commit_message.report_write(self.options.metrics_address, messages, outcome)
+        report_write(self.options.metrics_address, finished, outcome)
 
 
 class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
@@ -225,6 +248,18 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log what a failed micro-batch leaves in Kafka; in an exactly-once write, abort it."""
         self._abort(messages, batchId)
+
+
+def _finished_messages(
+    messages: Iterable[WriterCommitMessage | None],
+) -> list[KafkaCommitMessage]:
+    """Return the messages of the tasks that succeeded: Spark passes None for each other one."""
+    return [message for message in messages if isinstance(message, KafkaCommitMessage)]
+
+
+def _task_reports(finished: Iterable[KafkaCommitMessage]) -> list[TaskReport]:
+    """Return the exactly-once reports of the tasks that succeeded."""
+    return [message.report for message in finished if message.report is not None]
 
 
 def _name_of(batch_id: int | None) -> str:
