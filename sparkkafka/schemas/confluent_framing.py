@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,19 +30,19 @@ from sparkkafka.protocol.columns.columns import HEADERS_TYPE, gather, validity
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import (
     Bytes,
-    Flags,
     Ints,
     read_unsigned,
     unzigzag,
     windows,
 )
-from sparkkafka.protocol.wire.varints import zigzag_bytes
+from sparkkafka.protocol.wire.varints import VARINT_BITS, read_zigzag, zigzag_bytes
 from sparkkafka.schemas.arrays import offsets_of
 from sparkkafka.schemas.values import FIRST_MESSAGE
 
 _MAGIC_ID = 0
 _MAGIC_GUID = 1
 _ID_BYTES = 5
+_GUID_BYTES = 17
 
 GLOBAL_ID = "global id"
 CONTENT_ID = "content id"
@@ -319,111 +320,84 @@ class Unframer:
             is_same = not data[starts].any() and bool((ids == ids[0]).all())
             if is_same and not (self._with_indexes and data[starts + _ID_BYTES].any()):
                 return Frames([WriterId(int(ids[0]))], None, starts + min_size, [])
-        count = len(starts)
-        magic = np.full(count, -1, np.int64)
+        sizes = np.full(len(starts), _ID_BYTES)
         filled = np.flatnonzero(lengths)
-        magic[filled] = data[starts[filled]]
-        sizes = np.where(magic == _MAGIC_GUID, 17, _ID_BYTES)
-        has_id = ((magic == _MAGIC_ID) | (magic == _MAGIC_GUID)) & (lengths >= sizes)
-        bodies = starts + sizes
+        sizes[filled[data[starts[filled]] == _MAGIC_GUID]] = _GUID_BYTES
+        if self._with_indexes and len(data):
+            sizes = _skip_indexes(data, starts + sizes) - starts
+        head_sizes = lengths if in_header else np.minimum(lengths, sizes)
+        heads = gather(pa.py_buffer(data), starts, head_sizes)
+        return frames_of(heads, starts + sizes, partial(self._parse_head, in_header=in_header))
 
-        # One row for each frame, the same for the same writer: the magic byte, the id or the GUID
-        # in two halves; then the count of message indexes (0: the short form) and these.
-        keys = np.zeros((count, 4 + MAX_INDEXES if self._with_indexes else 3), np.int64)
-        keys[:, 0] = magic
-        with_id = np.flatnonzero(has_id & (magic == _MAGIC_ID))
-        keys[with_id, 1] = windows(data, ">u4")[starts[with_id] + 1]
-        with_guid = np.flatnonzero(has_id & (magic == _MAGIC_GUID))
-        for half in (0, 1):
-            words = windows(data, ">u8")[starts[with_guid] + 1 + 8 * half]
-            keys[with_guid, 1 + half] = words.astype(np.uint64).view(np.int64)
-        is_whole = has_id.copy()
-        if self._with_indexes:
-            rows = np.flatnonzero(has_id)
-            is_whole[rows], bodies[rows] = _read_indexes(data, bodies[rows], ends[rows], keys, rows)
-        good = is_whole & (bodies == ends) if in_header else is_whole
-
-        def reason(row: int) -> str:
-            """Return why a frame is bad."""
-            what = f"header {header_name(self._column)}" if in_header else "it"
-            if is_whole[row]:
-                return f"{what} has {ends[row] - bodies[row]} bytes behind the schema's id"
-            if has_id[row]:
-                return f"{what} has broken message indexes behind {_writer_of(keys[row][:3])}"
-            if lengths[row] and magic[row] not in (_MAGIC_ID, _MAGIC_GUID):
-                return (
-                    f"{what} begins with byte 0x{int(magic[row]):02x}, not with 0x00 and a schema "
-                    f"id ({self._column}Framing=none reads payloads without an id)"
-                )
-            return f"{what} has {lengths[row]} bytes, and a schema id takes {sizes[row]}"
-
-        reasons = [reason(row) for row in np.flatnonzero(~good).tolist()]
-        kept = np.flatnonzero(good)
-        writer_indexes = np.full(count, -1, np.int64)
-        if not len(kept):
-            return Frames([], writer_indexes, bodies, reasons)
-        keys = keys[kept]
-        if keys[:, 0].any() or (self._with_indexes and keys[:, 3].any()):
-            used = keys[:, keys.any(axis=0)]  # comparing columns of zeros takes most of the time
-            _, first, inverse = np.unique(used, axis=0, return_index=True, return_inverse=True)
-            writer_indexes[kept] = inverse.reshape(-1)
-            writers = [_writer_of(keys[index]) for index in first]
+    def _parse_head(self, head: bytes, *, in_header: bool) -> WriterId | str:
+        """Return the writer that a frame names, or why it is none."""
+        what = f"header {header_name(self._column)}" if in_header else "it"
+        size = _GUID_BYTES if head[:1] == bytes([_MAGIC_GUID]) else _ID_BYTES
+        if head and head[0] not in (_MAGIC_ID, _MAGIC_GUID):
+            return (
+                f"{what} begins with byte 0x{head[0]:02x}, not with 0x00 and a schema "
+                f"id ({self._column}Framing=none reads payloads without an id)"
+            )
+        if len(head) < size:
+            return f"{what} has {len(head)} bytes, and a schema id takes {size}"
+        if head[0] == _MAGIC_GUID:
+            writer = WriterId(guid=head[1:size])
         else:
-            coded = arrow.from_numpy(keys[:, 1]).dictionary_encode()
-            writer_indexes[kept] = arrow.to_numpy(coded.indices)
-            writers = [WriterId(schema_id) for schema_id in coded.dictionary.to_pylist()]
-        if len(writers) == 1 and len(kept) == count:
-            return Frames(writers, None, bodies, [])
-        return Frames(writers, writer_indexes, bodies, reasons)
+            writer = WriterId(int.from_bytes(head[1:size], "big"))
+        if self._with_indexes:
+            try:
+                message, size = _read_indexes(head, size)
+            except (ValueError, IndexError):
+                return f"{what} has broken message indexes behind {writer}"
+            writer = replace(writer, message=message)
+        if len(head) > size:
+            return f"{what} has {len(head) - size} bytes behind the schema's id"
+        return writer
 
 
-def _writer_of(key: Ints) -> WriterId:
-    """Return the writer of a row of `keys` in `Unframer._parse`."""
-    message = FIRST_MESSAGE
-    if len(key) > 3 and key[3]:
-        message = tuple(key[4 : 4 + int(key[3])].tolist())
-    if key[0] == _MAGIC_ID:
-        return WriterId(int(key[1]), message=message)
-    return WriterId(guid=key[1:3].astype(">i8").tobytes(), message=message)
-
-
-def _read_indexes(data: Bytes, at: Ints, ends: Ints, keys: Ints, rows: Ints) -> tuple[Flags, Ints]:
-    """Read the message indexes at the positions `at` into `rows` of `keys` (from column 3 on: the
-    count, then the indexes). Return which are valid, and the positions after them."""
-    valid = at < ends
-    after = at.copy()
-    first = np.ones(len(at), np.uint8)
-    first[valid] = data[at[valid]]
-    after[valid & (first == 0)] += 1  # the short form
-    open_rows = np.flatnonzero(
-        valid & (first != 0)
-    )  # those that are read on, one number in each round
-    at = at[open_rows]
-    counts = np.zeros(len(open_rows), np.int64)
-    for column in range(3, 4 + MAX_INDEXES):  # the count, and then each index
-        values, at, good = _read_varints(data, at, ends[open_rows])
-        good &= values >= 0
-        if column == 3:
-            good &= values <= MAX_INDEXES
-            counts = values
-        valid[open_rows[~good]] = False
-        open_rows, at, values, counts = open_rows[good], at[good], values[good], counts[good]
-        keys[rows[open_rows], column] = values
-        after[open_rows] = at
-        unfinished = counts > column - 3
-        open_rows, at, counts = open_rows[unfinished], at[unfinished], counts[unfinished]
-        if not len(open_rows):
-            break
-    # [0] may also be written in the long form; it is the same message.
-    is_first = (keys[rows, 3] == 1) & (keys[rows, 4] == 0)
-    keys[rows[is_first], 3] = 0
-    return valid, after
-
-
-def _read_varints(data: Bytes, at: Ints, ends: Ints) -> tuple[Ints, Ints, Flags]:
-    """Read zigzag varints of at most 5 bytes: values, positions after them, and which are valid."""
+def _skip_indexes(data: Bytes, at: Ints) -> Ints:
+    """Return the positions after the message indexes at these positions."""
     raw, after, _ = read_unsigned(data, at)
-    return unzigzag(raw), after, (after <= ends) & (after - at <= 5)
+    counts = unzigzag(raw)
+    for number in range(MAX_INDEXES):
+        some = np.flatnonzero(counts > number)
+        if not len(some):
+            break
+        after[some] = read_unsigned(data, after[some])[1]
+    return after
+
+
+def _read_indexes(head: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    """Return message indexes, and the position after them. Raises ValueError, IndexError."""
+    count, at = read_zigzag(head, at, len(head), VARINT_BITS)
+    if not 0 <= count <= MAX_INDEXES:
+        raise ValueError(count)
+    indexes = []
+    for _ in range(count):
+        index, at = read_zigzag(head, at, len(head), VARINT_BITS)
+        if index < 0:
+            raise ValueError(index)
+        indexes.append(index)
+    return tuple(indexes) or FIRST_MESSAGE, at
+
+
+Parse = Callable[[bytes], WriterId | str]
+"""Returns the writer of a frame, or why it is none."""
+
+
+def frames_of(heads: pa.Array, bodies: Ints, parse: Parse) -> Frames:
+    """Return the frames with these bytes, each of which `parse` gets once. `bodies`: where each
+    payload begins."""
+    coded = heads.fill_null(b"").dictionary_encode()
+    parsed = [parse(head) for head in coded.dictionary.to_pylist()]
+    writers = list(dict.fromkeys(one for one in parsed if isinstance(one, WriterId)))
+    numbers: dict[WriterId | str, int] = {writer: number for number, writer in enumerate(writers)}
+    codes = arrow.to_numpy(coded.indices)
+    writer_indexes = np.array([numbers.get(one, -1) for one in parsed], np.int64)[codes]
+    bad = codes[writer_indexes < 0].tolist()
+    if len(writers) == 1 and not bad:
+        return Frames(writers, None, bodies, [])
+    return Frames(writers, writer_indexes, bodies, [str(parsed[code]) for code in bad])
 
 
 def join_parts(parts: list[Unframed]) -> Unframed:

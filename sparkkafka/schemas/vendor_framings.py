@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 import uuid
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -43,17 +43,19 @@ from sparkkafka.config.kinds import (
     HEADERS,
     SINGLE_OBJECT,
 )
-from sparkkafka.protocol.records.arrow import binary_array, bits, from_numpy, is_valid, to_numpy
+from sparkkafka.protocol.records.arrow import binary_array, bits, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, read_unsigned, windows
 from sparkkafka.schemas.confluent_framing import (
     CONTENT_ID,
     FINGERPRINT,
     GLOBAL_ID,
     Frames,
+    Parse,
     Unframed,
     Unframer,
     WriterId,
     frame_of,
+    frames_of,
     header_name,
     join_parts,
     last_headers,
@@ -71,9 +73,6 @@ MAX_UNPACKED: Final = 64 << 20
 
 _GLUE_KINDS: Final = {b"\x03\x00": False, b"\x03\x05": True}
 _SINGLE_MARK: Final = b"\xc3\x01"
-
-Parse = Callable[[bytes], WriterId | str]
-"""Returns the writer of a frame, or why it is none."""
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -278,23 +277,7 @@ def _read_heads(unframer: Unframer, rows: Ints, size: int, parse: Parse) -> Fram
             writer = parse(unframer.data[starts[0] : starts[0] + size].tobytes())
             if isinstance(writer, WriterId):
                 return Frames([writer], None, starts + size, [])
-    return _frames_of(unframer.heads(rows, size), starts + size, parse)
-
-
-def _frames_of(heads: pa.Array, bodies: Ints, parse: Parse) -> Frames:
-    """Return the frames with these bytes. `parse` is called once for each distinct frame."""
-    coded = heads.fill_null(b"").dictionary_encode()
-    parsed = [parse(head) for head in coded.dictionary.to_pylist()]
-    writers = [writer for writer in parsed if isinstance(writer, WriterId)]
-    numbers = np.full(len(parsed), -1, np.int64)
-    is_good = np.array([isinstance(writer, WriterId) for writer in parsed], np.bool_)
-    numbers[is_good] = np.arange(len(writers))
-    codes = to_numpy(coded.indices)
-    writer_indexes = numbers[codes]
-    if len(writers) == len(parsed) == 1:
-        return Frames(writers, None, bodies, [])
-    bad = codes[writer_indexes < 0].tolist()
-    return Frames(writers, writer_indexes, bodies, [str(parsed[code]) for code in bad])
+    return frames_of(unframer.heads(rows, size), starts + size, parse)
 
 
 def _parse_or_advise(parse: Parse, framing: str, column: str, head: bytes) -> WriterId | str:
@@ -445,7 +428,7 @@ def _header_frames(
             keep = keep & bits(is_azure.buffers()[1], is_azure.offset, len(is_azure)).view(np.bool_)
         rows, values = _filter(rows, values, keep)
         if len(rows):
-            yield rows, _frames_of(values, unframer.starts[rows], parse)
+            yield rows, frames_of(values, unframer.starts[rows], parse)
 
 
 def _filter(rows: Ints, values: pa.Array, keep: Flags) -> tuple[Ints, pa.Array]:
