@@ -180,7 +180,7 @@ class Changes:
                 f".schema(…): {_column_list(lacking)}; or leave .schema(…) out."
             )
         if isinstance(keys, str):
-            raise OptionError(f"keys={keys!r} is a text. Pass a list of columns: [{keys!r}].")
+            raise OptionError(f"keys={keys!r} is a string. Pass a list of columns: [{keys!r}].")
         chosen = tuple(_fields(df, "key") if keys is None else keys)
         if keys is not None and not chosen:
             raise OptionError("keys is empty. Name the key's columns, or pass no keys.")

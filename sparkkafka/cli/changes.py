@@ -72,7 +72,7 @@ def parse_change(key: Any, value: Any) -> Change:
     if value is None:
         return Change(TOMBSTONE, key=key)
     if not isinstance(value, Mapping):
-        raise BadRecordError("the value is no JSON object, and so no change of Debezium")
+        raise BadRecordError("the value is not a JSON object, so it is not a change of Debezium")
     op = value.get("op")
     if op is not None and (not isinstance(op, str) or op not in KIND_OF_OP):
         raise BadRecordError(f"field op: {value_text(op)} is none of {', '.join(KIND_OF_OP)}")
@@ -97,7 +97,7 @@ def _payload(text: Any, column: str) -> tuple[Any, Mapping[str, Any] | None]:
         try:
             text = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise BadRecordError(f"the {column} is no JSON: {error}") from None
+            raise BadRecordError(f"the {column} is not JSON: {error}") from None
     if isinstance(text, Mapping) and text.keys() == {"schema", "payload"}:
         return text["payload"], text["schema"]
     return text, None

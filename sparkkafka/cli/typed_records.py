@@ -153,7 +153,7 @@ class _TextDecoder:
                 try:
                     json.loads(text, parse_constant=refuse_constant)
                 except (ValueError, RecursionError) as error:
-                    bad[row] = f"it is no JSON: {error}"
+                    bad[row] = f"it is not JSON: {error}"
                 else:
                     # Line ends in JSON are white space, and would break the line of output.
                     texts[row] = text.replace(b"\n", b" ").replace(b"\r", b" ")

@@ -242,7 +242,7 @@ def test_errors_say_what_to_do(spark: Any) -> None:
     changes = frame(spark, [record(7, "c", "1", key=None)])
     for call, message in (
         (lambda: cdc.latest(spark.range(1)), "no column 'change', .* change struct<op string, "),
-        (lambda: cdc.latest(changes, "id"), r"keys='id' is a text.*\['id'\]"),
+        (lambda: cdc.latest(changes, "id"), r"keys='id' is a string.*\['id'\]"),
         (lambda: cdc.latest(changes, ["no"]), "'no' is not in the row's columns id, part, note"),
         (lambda: cdc.latest(changes, deletes="no"), "deletes='no' is unknown"),
         (lambda: cdc.latest(changes.drop("id"), None), "'id' is not in the row's columns"),

@@ -157,10 +157,10 @@ def test_a_record_that_is_no_change_is_an_error_with_its_location(fake, command)
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        (b"a", b"{}", "the key is no JSON"),
-        (None, b"[]", "no JSON object"),
-        (None, b"x", "no JSON"),
-        (None, b"[" * 100_000, "no JSON"),
+        (b"a", b"{}", "the key is not JSON"),
+        (None, b"[]", "not a JSON object"),
+        (None, b"x", "not JSON"),
+        (None, b"[" * 100_000, "not JSON"),
         (None, b'{"op": ["c"], "after": {}}', r"field op: \["),
     ],
 )

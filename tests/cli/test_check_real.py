@@ -84,7 +84,7 @@ def test_everything_is_ok(check, secured, admin):
         ("SASLTLS", {"sasl_jaas_config": "PLAIN"}, "this listener"),
         ("SASLTLS", {"security_protocol": "PLAINTEXT"}, "TLS"),
         ("TLS", {"security_protocol": "PLAINTEXT"}, "TLS"),
-        ("SASLTEXT", {"security_protocol": "SASL_SSL"}, "without TLS"),
+        ("SASLTEXT", {"security_protocol": "SASL_SSL"}, "does not use TLS"),
     ],
 )
 def test_problems_of_a_connection(check, secured, listener, changes, text):

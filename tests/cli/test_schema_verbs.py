@@ -263,7 +263,7 @@ def test_json_values_stay_as_they_are(command):
     assert [json.loads(line)["payload"] for line in out] == [{"a": 1}, {"b": 2}]
     command.plain(b"{")
     command("read", "orders", "-e", "--value-format", "json", code=1)
-    assert "offset 2: column value: it is no JSON" in command.err
+    assert "offset 2: column value: it is not JSON" in command.err
 
 
 def test_json_read_by_a_schema_is_written_back_as_it_was(command, tmp_path):
@@ -297,7 +297,7 @@ def test_one_profile_serves_calls_that_need_no_registry(command, registry, profi
     )
     assert command("read", "orders", "-e", "--from", "-1", *avro) == b'{"id":5,"note":null}\n'
     command("read", "orders", "-e", *as_json, code=1)
-    assert "offset 0: column value: it is no JSON" in command.err
+    assert "offset 0: column value: it is not JSON" in command.err
     command("write", "orders", "--value-format", "avro", stdin=b'{"id": 5}\n', code=1)
     assert "orders-value" in command.err  # the profile's registry has no such subject
 

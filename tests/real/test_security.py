@@ -369,9 +369,9 @@ CROSSED = {
     "PLAINTEXT to SSL": ("TLS", "PLAINTEXT", KafkaError, "SSL or SASL_SSL"),
     "PLAINTEXT to SASL_SSL": ("SASLTLS", "PLAINTEXT", KafkaError, "SSL or SASL_SSL"),
     "PLAINTEXT to SASL_PLAINTEXT": ("SASLTEXT", "PLAINTEXT", KafkaError, "requires SASL"),
-    "SSL to PLAINTEXT": ("CLIENT", "SSL", KafkaError, "without TLS"),
+    "SSL to PLAINTEXT": ("CLIENT", "SSL", KafkaError, "does not use TLS"),
     "SSL to SASL_SSL": ("SASLTLS", "SSL", KafkaError, "requires SASL"),
-    "SASL_SSL to SASL_PLAINTEXT": ("SASLTEXT", "SASL_SSL", KafkaError, "without TLS"),
+    "SASL_SSL to SASL_PLAINTEXT": ("SASLTEXT", "SASL_SSL", KafkaError, "does not use TLS"),
     "SASL_PLAINTEXT to SASL_SSL": ("SASLTLS", "SASL_PLAINTEXT", KafkaError, "SSL or SASL_SSL"),
     "SASL_PLAINTEXT to PLAINTEXT": (
         "CLIENT", "SASL_PLAINTEXT", AuthenticationError, "this listener does not use SASL"

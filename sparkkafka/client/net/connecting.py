@@ -203,9 +203,9 @@ def start_tls(
             raise errors.AuthenticationError(_tls_refusal(error, where, prefix)) from error
         if _send_probe(peer, ApiVersionsRequest(), 0, None, "") is not None:
             raise _final_error(
-                f"{where}: this listener is one of Kafka's without TLS, it answers requests that "
-                f"are not encrypted: set {prefix}security.protocol to PLAINTEXT or SASL_PLAINTEXT "
-                "(then nothing is encrypted, passwords neither), or connect to a listener with TLS"
+                f"{where}: this Kafka listener does not use TLS: set {prefix}security.protocol to "
+                "PLAINTEXT or SASL_PLAINTEXT (then nothing is encrypted, not even passwords), or "
+                "connect to a listener with TLS"
             ) from error
         what = "the server closed the connection"
         if not isinstance(error, hung_up):

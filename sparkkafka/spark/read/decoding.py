@@ -112,7 +112,7 @@ class TaskDecoder:
             if context is not None:
                 reader = f"task {context.partitionId()}.{context.attemptNumber()}: "
             log.warning(
-                "%s%d of %d records are bad (onBadRecord=%s%s); the first is %s",
+                "%sbad records: %d of %d (onBadRecord=%s%s); the first is %s",
                 reader,
                 self._bad_rows,
                 self._rows,

@@ -44,8 +44,8 @@ def trusting(config: dict[str, str]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("listener", "config", "words"),
     [
-        ("", TLS, "without TLS.*set security.protocol to PLAINTEXT or SASL_PLAINTEXT"),
-        ("sasl", {**TLS, **ALICE, "security.protocol": "SASL_SSL"}, "without TLS"),
+        ("", TLS, "does not use TLS.*set security.protocol to PLAINTEXT or SASL_PLAINTEXT"),
+        ("sasl", {**TLS, **ALICE, "security.protocol": "SASL_SSL"}, "does not use TLS"),
         ("tls", {}, "TLS.*security.protocol to SSL or SASL_SSL"),
         ("tls", {**ALICE, "security.protocol": "SASL_PLAINTEXT"}, "TLS.*SASL_SSL"),
         ("sasl", {}, "requires SASL: set security.protocol to SASL_PLAINTEXT .*one of .*PLAIN"),
@@ -73,10 +73,10 @@ def test_what_is_certain_is_final_codes(
 
 def test_consumer_and_producer_say_it_too(fake_cluster_factory: Any) -> None:
     given = {"bootstrap.servers": fake_cluster_factory(1).bootstrap_servers, **TLS}
-    with Consumer(given) as consumer, pytest.raises(KafkaError, match="without TLS"):
+    with Consumer(given) as consumer, pytest.raises(KafkaError, match="does not use TLS"):
         consumer.beginning_offsets([("t", 0)], timeout_s=LONG_S)  # type: ignore[list-item]
     with Producer(given | {"max.block.ms": "60000"}) as producer:
-        with pytest.raises(KafkaError, match="without TLS"):
+        with pytest.raises(KafkaError, match="does not use TLS"):
             producer.send("t", b"v").result(LONG_S)
 
 
