@@ -73,8 +73,8 @@ def read(
             "--from",
             metavar="START",
             help="earliest, latest, an offset, -N for the last N of each partition, @TIME (ISO, "
-            "ms since 1970, -2h), committed (with --group), or of tiered storage earliest-local, "
-            "latest-tiered, earliest-pending-upload. [default: earliest]",
+            "ms since 1970, -2h), or of tiered storage earliest-local, latest-tiered, "
+            "earliest-pending-upload. [default: earliest]",
         ),
     ] = None,
     until: Annotated[
@@ -94,7 +94,7 @@ def read(
     group: Annotated[
         str | None,
         typer.Option(
-            help="Begin at this group's committed offsets, without joining it.",
+            help="Begin at this group's committed offsets, without joining it. Not with --from.",
             autocompletion=group_names,
         ),
     ] = None,
@@ -219,7 +219,10 @@ def read(
     else:
         start_bound = Bound("earliest" if group is None else "committed")
     if group is not None and start_bound.kind != "committed":
-        raise OptionError("--group and --from exclude each other: a group says where to begin")
+        raise OptionError(
+            "--group and --from exclude each other: --group begins at the group's committed "
+            "offsets. Remove one of them"
+        )
     end = parse_bound(until, "--until") if until is not None else None
     if at_end or (output is not None and end is None and count is None and seconds is None):
         end = Bound("latest")

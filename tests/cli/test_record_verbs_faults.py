@@ -70,7 +70,7 @@ def test_no_server_can_be_reached(verb, dead_port, capsys, lines):
         (["read", "t", "--from", "soon"], "--from is earliest"),
         (["read", "t", "--from", "@soon"], "--from is ms since 1970 (1767225600000), ISO 8601"),
         (["read", "t", "--from", "committed"], "--group"),
-        (["read", "t", "--group", "g", "--from", "latest"], "exclude each other"),
+        (["read", "t", "--group", "g", "--from", "latest"], "--group begins at the group's"),
         (["read", "t", "-e", "--until", "5"], "exclude each other"),
         (["read", "t", "-f", "%z"], "there is no '%z'"),
         (
