@@ -6,9 +6,9 @@ in a new partition is its own setting share.auto.offset.reset, latest by default
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sparkkafka.client import arguments
 from sparkkafka.client.admin import groups
@@ -27,9 +27,6 @@ from sparkkafka.client.group.committed_offsets import coordinator_of
 from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError
 from sparkkafka.protocol import messages
-
-_K = TypeVar("_K", bound=Hashable)
-
 
 _HINTS: Mapping[int, str] = {
     ErrorCode.NON_EMPTY_GROUP: (
@@ -168,15 +165,6 @@ def _share_offset(row: Any) -> ShareGroupOffset | None:
     )
 
 
-def _group_or_item_outcomes(
-    response: Any, items: Iterable[_K], rows: Iterable[tuple[_K, Any]]
-) -> Outcomes[_K]:
-    """Read a response with an error of the whole group, which is then that of each item, or else
-    the outcome of each item, which `rows` has with its part of the response."""
-    parts = [(item, response) for item in items] if response.error_code else rows
-    return [(item, Outcome.of(part)) for item, part in parts]
-
-
 class _AlterOffsets(ApiHandler[TopicPartition, None]):
     request_type = messages.AlterShareGroupOffsetsRequest
     name_format = "{} of group {handler.group_id!r}"
@@ -206,12 +194,11 @@ class _AlterOffsets(ApiHandler[TopicPartition, None]):
         return messages.AlterShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
-        rows = (
-            (TopicPartition(topic.topic_name, row.partition_index), row)
+        return [
+            (TopicPartition(topic.topic_name, row.partition_index), Outcome.of(row))
             for topic in response.responses
             for row in topic.partitions
-        )
-        return _group_or_item_outcomes(response, items, rows)
+        ]
 
 
 class _DeleteShareOffsets(ApiHandler[str, None]):
@@ -230,8 +217,7 @@ class _DeleteShareOffsets(ApiHandler[str, None]):
         return messages.DeleteShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        rows = ((row.topic_name, row) for row in response.responses)
-        return _group_or_item_outcomes(response, items, rows)
+        return [(row.topic_name, Outcome.of(row)) for row in response.responses]
 
 
 class ShareGroupAdmin(groups.GroupAdmin):

@@ -140,13 +140,8 @@ class _ListResources(ApiHandler[str, list[ConfigResource]]):
         return messages.ListConfigResourcesRequest(resource_types=numbers)
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        resources = sorted(
-            ConfigResource(
-                _TYPE_NAMES.get(row.resource_type, str(row.resource_type)), row.resource_name
-            )
-            for row in response.config_resources
-        )
-        return [(item, Outcome(response.error_code, resources)) for item in items]
+        resources = sorted(map(_resource, response.config_resources))
+        return [(item, Outcome(0, resources)) for item in items]
 
 
 def list_config_resources(
@@ -424,17 +419,13 @@ def _entry(row: Any) -> ConfigEntry:
     return ConfigEntry(
         name=row.name,
         value=row.value,
-        source=_source(row.config_source),
+        source=_SOURCES.get(row.config_source, "UNKNOWN"),
         is_sensitive=row.is_sensitive,
         is_read_only=row.read_only,
         type=_CONFIG_TYPES.get(row.config_type, "UNKNOWN"),
         synonyms=tuple(
-            (synonym.name, synonym.value, _source(synonym.source)) for synonym in row.synonyms
+            (synonym.name, synonym.value, _SOURCES.get(synonym.source, "UNKNOWN"))
+            for synonym in row.synonyms
         ),
         documentation=row.documentation or None,
     )
-
-
-def _source(number: int) -> str:
-    """Return Java's name of a ConfigSource."""
-    return _SOURCES.get(number, "UNKNOWN")

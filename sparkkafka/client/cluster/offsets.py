@@ -388,8 +388,8 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
             for row in topic.partitions:
                 # 0 is read_uncommitted, 1 is read_committed.
                 end = row.last_stable_offset if self._isolation_level else row.high_watermark
-                code = response.error_code or row.error_code
-                yield TopicPartition(topic.topic, row.partition_index), Outcome(code, end)
+                tp = TopicPartition(topic.topic, row.partition_index)
+                yield tp, Outcome(row.error_code, end)
 
 
 def confirmed_ends(
