@@ -45,7 +45,7 @@ class SourceChange(NamedTuple):
 
 
 def diff(before: logs.Plan | None, after: logs.Plan | None) -> list[SourceChange]:
-    """Compare two plans, source by source; the sources of both are in the result."""
+    """Compare two plans, and return the changes of each source that is in either of them."""
     names = dict.fromkeys(
         source.name for plan in (before, after) if plan is not None for source in plan.sources
     )

@@ -1,4 +1,4 @@
-"""What every verb gets from the shared options: client settings, one deadline, an Admin.
+"""The session of a verb: client settings, one deadline and an Admin, from the shared options.
 
     session = session_of(context)              # in a verb
     with session.admin() as admin:             # every call ends at the session's deadline

@@ -364,9 +364,9 @@ def write_topic(
 def _stopped_error(
     source: Input, topic: str, writer: TopicWriter, error: Exception, next_number: int
 ) -> StoppedError:
-    """Wait until all rows before the error are acknowledged, and return the error to raise: what is
-    written, and where to continue. That is the bad row of a BadRowError, else `next_number`. Raises
-    NotWrittenError."""
+    """Wait until all rows before the error are acknowledged, and return the error to raise. It says
+    what is written, and where to continue: at the bad row of a BadRowError, else at `next_number`.
+    Raises NotWrittenError."""
     message = str(error)
     if isinstance(error, BadRowError):
         next_number = error.number

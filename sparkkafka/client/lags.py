@@ -1,4 +1,4 @@
-"""How far a consumer is behind, by partition: offsets from Admin, ages from the records.
+"""A consumer's lag by partition: in offsets, from Admin, and as an age, from the records.
 
     list_lags(admin, committed)            for offsets of a group or a checkpoint
     AgeReader(settings).add_ages(lags, deadline)

@@ -1,4 +1,4 @@
-"""What brokers of each Kafka release offer. The requests' declarations say it, each for itself."""
+"""The API versions of each Kafka release's brokers, from the declarations of the requests."""
 
 from __future__ import annotations
 

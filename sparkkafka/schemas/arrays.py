@@ -1,4 +1,4 @@
-"""What the decoders and encoders of all formats do with Arrow arrays, without pandas and copies."""
+"""Functions on Arrow arrays for the decoders and encoders of all formats: no pandas, no copies."""
 
 from __future__ import annotations
 

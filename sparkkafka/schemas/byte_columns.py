@@ -409,7 +409,7 @@ def _encode_codes(codes: NDArray[np.uint64]) -> list[tuple[Any, Sizes]]:
 
 
 def _merge_words(columns: Sequence[Words | BinaryColumn]) -> list[Words | BinaryColumn]:
-    """Return the columns with neighbouring words joined where they fit one."""
+    """Return the columns, in which adjacent words are joined if they fit into one word."""
     merged: list[Words | BinaryColumn] = []
     for column in columns:
         last = merged[-1] if merged else None

@@ -1,4 +1,4 @@
-"""What every call of `Admin` uses: the cluster, one lock, and a deadline."""
+"""The base of Admin's calls: the cluster, one lock, and a deadline for each call."""
 
 from __future__ import annotations
 

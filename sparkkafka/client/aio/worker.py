@@ -1,4 +1,4 @@
-"""What connects an event loop with threads: the thread that runs a client's blocking calls one at a
+"""Connects an event loop with threads: the thread that runs a client's blocking calls one at a
 time, the user's callbacks on the loop, and queues that wake the loop once for many items.
 """
 

@@ -334,14 +334,14 @@ class Cluster:
         return missing
 
     def nearest_topics(self, names: Sequence[str], deadline: Deadline) -> dict[str, str]:
-        """Return {missing topic: the most similar existing one that this user may see}, for an
-        error message. Topics that have existed are left out; empty if no broker answers."""
+        """Return by missing topic the most similar topic that this user may see, for an error
+        message. Topics that have existed are left out. Empty if no broker answers."""
         never_known = [name for name in names if name not in self.metadata.known_names]
         if not never_known:
             return {}
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         try:
-            # A hint is worth no long wait: the caller has other topics to serve.
+            # Do not wait long for a hint: the caller has other topics to serve.
             response = self._call_once(request, deadline.sooner(UNKNOWN_TO_ALL_GRACE_MS))
         except errors.KafkaError as error:
             log.info("no topics to compare %s with: %s", some_topics(names), error)

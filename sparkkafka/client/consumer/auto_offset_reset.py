@@ -1,4 +1,4 @@
-"""Where a partition starts: the group's committed offset, else what auto.offset.reset says."""
+"""Finds the first offset to read: the group's committed one, else by auto.offset.reset."""
 
 from __future__ import annotations
 

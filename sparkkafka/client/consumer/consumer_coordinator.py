@@ -590,7 +590,7 @@ class AsyncCommits:
         threading.Thread(target=self._commit_all, name="kafka-commits", daemon=True).start()
 
     def wait(self, deadline: Deadline) -> bool:
-        """Wait until all have ended; return False if the deadline passes before."""
+        """Wait until all commits have ended; return False if the deadline is over earlier."""
         if not self._is_running:
             return True
         with self._lock:

@@ -148,8 +148,8 @@ class LeaderConnection:
     def read_response(
         self, *, is_ready: bool, limit_s: float, metrics: FetchMetrics | None
     ) -> tuple[Any, ResponseBuffer] | None:
-        """Read what has arrived of the response. Return the response once it is complete, with its
-        memory, else None. `is_ready`: the socket has input.
+        """Read the bytes of the response that have arrived. Return the response and its memory once
+        it is complete, else None. `is_ready`: the socket has input.
 
         Raises KafkaTimeoutError if nothing has arrived `limit_s` after the request.
         """

@@ -1,8 +1,8 @@
-"""What a consumer returns: records one by one, or an Arrow table of them.
+"""The records that a consumer returns: one by one, or as an Arrow table.
 
 The `next_offset` of a record is the next offset to read, and the offset to commit once the record
 is processed. It is the offset of the next record in its partition if that was fetched, else the
-next offset that can have a record: mostly offset + 1, but more across transaction markers, aborted
+next offset that can have a record: usually offset + 1, but more across transaction markers, aborted
 transactions and compacted records.
 """
 

@@ -274,8 +274,8 @@ class MemberThread(ABC):
     # --- the thread ------------------------------------------------------------------------------
 
     def stay(self) -> float:
-        """Do what is due in a member: leave after max.poll.interval.ms, send a heartbeat, look up
-        topics. Return the seconds until something else is due."""
+        """Run a member's tasks that are due: leave after max.poll.interval.ms, send a heartbeat,
+        look up topics. Return the seconds until the next one is due."""
         if self.until_leave_s <= 0:
             self._leave_after_max_poll_interval()
             return 0

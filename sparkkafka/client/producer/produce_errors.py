@@ -1,7 +1,7 @@
-"""What a broker's error for a batch means: what to do, what may be written, and its message.
+"""Decides on a broker's error for a batch: the action, the error's message, and what is written.
 
-`decide` is a table, and a few rules that depend on the batch's history. As in librdkafka's table of
-produce errors, what to do and what is known about the records are two questions.
+`decide` has a table, and a few rules that depend on the batch's history. As in librdkafka's table
+of produce errors, the action is independent of whether the records may be written.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What `send`, `send_many` and `send_table` queue for the I/O thread: checked records of one topic.
+"""The records that `send`, `send_many` and `send_table` queue for the I/O thread, by topic.
 
 A table has the columns and types of the Spark sink: value, key, headers, topic, partition,
-timestamp. No Python object is made for a row of it.
+timestamp. No Python object is created for a row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The transactions of a Producer: which call may follow which, whether the producer takes records,
-where an error leads, and the requests. The requests that Spark's writes send as well are in
-`transactions`; `Sender` requests the producer id of a producer without transactions.
+"""The transactions of a Producer: its state, the calls that each state allows, and the requests.
+
+The requests that Spark's writes send as well are in `transactions`. For a producer without
+transactions, `Sender` requests the producer id.
 
     UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING_TRANSACTION -> READY
                                              -> ABORTING_TRANSACTION   -> READY

@@ -1,6 +1,6 @@
-"""Offsets of a group as part of a transaction: they count once it is committed.
+"""Offsets of a group as part of a transaction, with which they are committed or dropped.
 
-Apart from `transactions`, since only these requests need the messages of groups.
+This module is separate from `transactions` since only these requests need the messages of groups.
 """
 
 from __future__ import annotations

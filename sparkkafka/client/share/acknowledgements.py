@@ -1,8 +1,9 @@
-"""Records that a leader has handed out to this member, and their acknowledgements.
+"""Records that this member has acquired from a leader, and their acknowledgements.
 
-A member acquires ranges of offsets, for a time. Some offsets in them have no record (markers, what
-compaction removed): they are acknowledged as gaps. In implicit mode `ShareConsumer.poll` accepts
-the records of the last poll. (Java's ShareInFlightBatch and Acknowledgements.)
+A member acquires ranges of offsets for a limited time. Some of the offsets have no record (markers,
+and records that compaction removed): they are acknowledged as gaps. In implicit mode
+`ShareConsumer.poll` accepts the records of the last poll. (Java's ShareInFlightBatch and
+Acknowledgements.)
 """
 
 from __future__ import annotations

@@ -332,8 +332,8 @@ def _long_advance(data: Bytes, position: int) -> int:
 
 
 def lockstep_counted(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """Find the `counts` starts of each chain, and return them chain by chain. They are wrong from
-    the first prefix on that is not in `_ADVANCE`."""
+    """Find the `counts` starts of each chain, and return them chain by chain. After a prefix that
+    is not in `_ADVANCE`, the starts of the chain are wrong."""
     total = int(counts.sum())
     if len(begins) < _MIN_CHAINS:
         return _follow_each(data, begins, ends, counts)

@@ -3,12 +3,12 @@
 A cursor has one position for each entry. An entry is a row, or an item of a row's array or map; it
 is named by its index in the cursor. Each read takes one value of every entry and moves all
 positions. An entry that must not be read (its row is null or bad, or its union has another branch)
-is inactive: its position lies in zeros behind the data, where each type reads as its zero, and its
-end is beyond all positions. So every column has one value for each entry, and none needs to be
+is inactive: its position is in the zeros after the data, where each type reads as its zero, and its
+end is beyond all positions. So every column has one value for each entry, and no column needs to be
 filtered.
 
 The position of an active entry is never beyond its end: a read that would move it there makes the
-row bad and the entry inactive. Positions never leave the data and the zeros behind it.
+row bad and the entry inactive. Positions are always in the data or in the zeros after it.
 """
 
 from __future__ import annotations

@@ -667,7 +667,7 @@ def _in_order(rounds: Sequence[Round], count: int) -> StepValues:
 
 
 def skip_one_by_one(skipper: Skipper, cursor: Cursor) -> None:
-    """Skip one value of each entry, one entry after the other."""
+    """Skip one value of each entry, in a loop over the entries."""
     cursor.at = cursor.at.copy()
     for entry in np.flatnonzero(cursor.is_active()).tolist():
         try:

@@ -1,7 +1,7 @@
 """Types of Kafka Connect: what a decoded field means, besides its Arrow type.
 
-A schema says it in the format's own way: Avro by the properties connect.name and
-connect.parameters, a JSON Schema by title and connect.parameters, and Connect's JsonConverter by a
+Each format's schema has the type in another form: Avro in the properties connect.name and
+connect.parameters, a JSON Schema in title and connect.parameters, and Connect's JsonConverter in a
 schema beside each payload. `type_of_schema` and `type_of_connect_schema` read them.
 """
 

@@ -494,8 +494,8 @@ def _mysql_type(text: str) -> pa.DataType:
 def sample_type(
     form: EnvelopeForm, samples: Sequence[bytes], keys: Sequence[bytes], infer: Any, *, infers: bool
 ) -> pa.DataType | None:
-    """Return struct<row, change> by samples; None if they do not say the types of columns and
-    `infers` is false."""
+    """Return struct<row, change> by samples; None if they lack the types of columns and `infers` is
+    false."""
     documents = [document for document in map(_parsed, samples) if document]
     rows = [document for document in documents if document.get(form.row)]
     if form.numbers_are_text and any("mysqlType" in document for document in rows):

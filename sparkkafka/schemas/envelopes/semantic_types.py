@@ -250,7 +250,7 @@ def convert(
 
 
 def _is_plain(node: ConnectType, target: pa.DataType) -> bool:
-    """Return whether decoded values are `target` as they are."""
+    """Return whether decoded values have the type `target` without a conversion."""
     if node.is_base64 or node.name in _CONVERSIONS:
         return False
     if node.leaf is not None:

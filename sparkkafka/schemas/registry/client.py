@@ -281,8 +281,8 @@ class RegistryClient:
         return Deadline(self._options.api_timeout_ms)
 
     def _get_schema(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
-        """Return a schema from the cache, or request it. `key`: in the cache; `what` names it in
-        errors; `path`: of the request. Raises the errors of `by_id`."""
+        """Return a schema from the cache, or request it. `key` is its key in the cache, `what` its
+        name in errors, `path` the path of the request. Raises the errors of `by_id`."""
         schema = self._cache.get(key)
         if schema is not None:
             return schema

@@ -1,9 +1,9 @@
-"""Bad records to the dead-letter topic, with headers that say why they are bad.
+"""Writes bad records to the dead-letter topic, with headers that say why they are bad.
 
-Key, value, headers and time are the record's own; the partition is chosen by key. The added headers
-have the names of Kafka Connect's (`DeadLetterQueueReporter`) and text as values: topic, partition,
-offset and time of the record, the stage (VALUE_CONVERTER or KEY_CONVERTER), and class and message
-of the error.
+Key, value, headers and time are those of the record; the partition is chosen by key. The added
+headers have the names of Kafka Connect's `DeadLetterQueueReporter`, and text as values: topic,
+partition, offset and time of the record, the stage (VALUE_CONVERTER or KEY_CONVERTER), and class
+and message of the error.
 """
 
 from __future__ import annotations

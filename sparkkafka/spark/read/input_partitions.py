@@ -1,9 +1,9 @@
-"""From a subscription and offsets to the ranges that tasks read. Pure functions, no I/O.
+"""Splits a subscription's offsets into the ranges that tasks read. Pure functions, no I/O.
 
 Offsets are those of Kafka: a range [start, end) ends before `end`. Names in square brackets in
 messages are the error conditions of Spark's JVM connector, so that they can be searched for.
 
-One difference from the JVM connector is on purpose: `assign` with a partition that does not exist
+One difference from the JVM connector is intended: `assign` with a partition that does not exist
 is an error (the JVM connector silently reads less).
 
 Spark plans a Python data source once for each `load()` and reads the same input partitions in each

@@ -1,4 +1,4 @@
-"""What a write task reports to the driver, and what the driver reports of it to the metrics."""
+"""The commit message of a write task, and what the driver reports of it to the metrics."""
 
 from __future__ import annotations
 
