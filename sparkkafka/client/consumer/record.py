@@ -114,7 +114,8 @@ class RecordBlock:
         # One number more than rows: a row's next offset is the following number.
         self._offsets: list[int] = columns.offsets.tolist()
         self._offsets.append(self._next_offset)
-        self._times_ms = _numbers(_timestamps_ms(columns))
+        times_ms = columns.timestamps_ms  # None if they were not selected
+        self._times_ms = _Constant(-1) if times_ms is None else _numbers(times_ms)
         self._types = _numbers(columns.timestamp_types)
         # A large record has its bytes already.
         large = columns.large
@@ -304,12 +305,6 @@ class Records(Sequence[Record]):
         return {block.tp: block.next_offset(stop) for block, _, stop in self._parts}
 
 
-def _timestamps_ms(columns: DecodedRecords) -> NDArray[np.int64]:
-    """Return the timestamps, -1 in all rows if they were not selected."""
-    times_ms = columns.timestamps_ms
-    return np.full(len(columns), -1, np.int64) if times_ms is None else times_ms
-
-
 _SMALL_ROWS = 1024  # making a shorter column is faster than looking up a cached one
 
 
@@ -354,7 +349,7 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
             topic_column(tp.topic, count),
             partition_column(tp.partition, count),
             from_numpy(columns.offsets),
-            times_as_us(_timestamps_ms(columns), columns, where),
+            times_as_us(columns, where),
             from_numpy(columns.timestamp_types),
             or_nulls(columns.keys, count, pa.binary()),
             or_nulls(columns.values, count, pa.binary()),
@@ -365,10 +360,13 @@ def to_arrow(tp: TopicPartition, columns: DecodedRecords, next_offset: int) -> p
     )
 
 
-def times_as_us(times_ms: Any, columns: DecodedRecords, where: str) -> pa.Array:
-    """Convert milliseconds to Arrow's (and Spark's) microseconds. Kafka's "no timestamp", -1 ms,
-    becomes 1969-12-31T23:59:59.999Z as in the JVM connector. Raises DecodeError, which begins with
-    `where`."""
+def times_as_us(columns: DecodedRecords, where: str) -> pa.Array:
+    """Return the timestamps in Arrow's (and Spark's) microseconds, nulls if they were not selected.
+    Kafka's "no timestamp", -1 ms, becomes 1969-12-31T23:59:59.999Z as in the JVM connector. Raises
+    DecodeError, which begins with `where`."""
+    times_ms, time_type = columns.timestamps_ms, RECORD_SCHEMA.field("timestamp").type
+    if times_ms is None:
+        return pa.nulls(len(columns), time_type)
     if len(times_ms) and (times_ms.max() > _MAX_MS or times_ms.min() < -_MAX_MS):
         row = int(np.argmax((times_ms > _MAX_MS) | (times_ms < -_MAX_MS)))
         raise DecodeError(
@@ -376,7 +374,7 @@ def times_as_us(times_ms: Any, columns: DecodedRecords, where: str) -> pa.Array:
             f"timestamp {int(times_ms[row])} ms does not fit into the microseconds of Arrow and "
             "Spark; its producer may have written microseconds or nanoseconds"
         )
-    return from_numpy(times_ms * 1000, RECORD_SCHEMA.field("timestamp").type)
+    return from_numpy(times_ms * 1000, time_type)
 
 
 def or_nulls(column: pa.Array | None, count: int, data_type: pa.DataType) -> pa.Array:

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from sparkkafka.client.consumer.record import times_as_us
+from sparkkafka.client.consumer.record import partition_column, times_as_us, topic_column
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import DecodedRecords
 from sparkkafka.protocol.records import arrow
@@ -260,16 +260,11 @@ def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 def _kafka_columns(records: DecodedRecords, topic: str, partition: int) -> dict[str, pa.Array]:
     """Return the fields of the change that Kafka knows."""
-    count, times_ms = len(records), records.timestamps_ms
-    if times_ms is None:
-        times = pa.nulls(count, pa.timestamp("us", "UTC"))
-    else:
-        times = times_as_us(times_ms, records, f"topic {topic} partition {partition}")
     return {
-        "topic": arrow.repeat_text(topic, count),
-        "partition": arrow.from_numpy(np.full(count, partition, np.int32)),
+        "topic": topic_column(topic, len(records)),
+        "partition": partition_column(partition, len(records)),
         "offset": arrow.from_numpy(records.offsets),
-        "timestamp": times,
+        "timestamp": times_as_us(records, f"topic {topic} partition {partition}"),
     }
 
 

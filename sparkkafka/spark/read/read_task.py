@@ -286,7 +286,7 @@ class BatchShaper:
             "topic": lambda records: topic_column(tp.topic, len(records)),
             "partition": lambda records: partition_column(tp.partition, len(records)),
             "offset": lambda records: from_numpy(records.offsets),
-            "timestamp": self._timestamps,
+            "timestamp": lambda records: times_as_us(records, self._partition_name),
             "timestampType": lambda records: from_numpy(records.timestamp_types),
             "headers": lambda records: or_nulls(records.headers, len(records), HEADERS_TYPE),
         }
@@ -346,11 +346,6 @@ class BatchShaper:
             f"({array[bad[0]].as_py()[:40]!r}). Read it as binary, or set invalidUtf8=null to get "
             "null for such values"
         )
-
-    def _timestamps(self, records: DecodedRecords) -> pa.Array:
-        if records.timestamps_ms is None:  # not decoded
-            return pa.nulls(len(records), pa.timestamp("us", tz="UTC"))
-        return times_as_us(records.timestamps_ms, records, self._partition_name)
 
 
 def bad_text_rows(array: pa.Array) -> list[int]:
