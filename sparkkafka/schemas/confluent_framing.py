@@ -165,73 +165,12 @@ class Unframed(NamedTuple):
     reasons: list[str]
 
 
-def unframe(
-    payloads: pa.Array,
-    headers: pa.Array | None,
-    column: str,
-    *,
-    with_indexes: bool,
-    only_headers: bool = False,
-) -> Unframed:
-    """Group the payloads of a column by the schema that wrote them.
-
-    `payloads` is binary, null for no payload; `headers` of HEADERS_TYPE, or None to use none.
-    `with_indexes`: frames have a message's indexes. `only_headers`: no payload has a frame, so a
-    row without the header is bad.
-    """
-    unframer = Unframer(payloads, column, with_indexes=with_indexes)
-    has_payload = arrow.is_valid(payloads)
-    rows = np.flatnonzero(has_payload)
-    if not len(rows):
-        return Unframed([], _NO_ROWS, [])
-    framed = None if headers is None else last_headers(headers, header_name(column))
-    if only_headers:
-        framed = framed or (_NO_ROWS, pa.nulls(0, pa.binary()))
-    if framed is None:
-        return unframer.group(rows, unframer.read_frames(rows), with_nulls=True)
-
-    header_rows, values = framed
-    keep = has_payload[header_rows]
-    header_rows, values = header_rows[keep], values.filter(arrow.from_numpy(keep))
-    parts = []
-    if len(header_rows):
-        parts.append(unframer.group(header_rows, unframer.read_header_frames(header_rows, values)))
-    has_payload[header_rows] = False
-    without_header = np.flatnonzero(has_payload)
-    if len(without_header) and only_headers:
-        reason = f"the record has no header {header_name(column)}"
-        parts.append(Unframed([], without_header, [reason] * len(without_header)))
-    elif len(without_header):
-        parts.append(unframer.group(without_header, unframer.read_frames(without_header)))
-    return join_parts(parts)
-
-
 def unframe_bare(payloads: pa.Array) -> Unframed:
     """Return payloads without frames as one group."""
-    return Unframed([PayloadGroup(NO_FRAME, None, payloads)], _NO_ROWS, [])
+    return Unframed([PayloadGroup(NO_FRAME, None, payloads)], NO_ROWS, [])
 
 
-def unframe_texts(
-    payloads: pa.Array, column: str, read: Callable[[Unframer, Ints], Frames] | None = None
-) -> Unframed:
-    """Group payloads of text (JSON), with or without a frame: no text begins with a byte below 4.
-    `read` reads the frames of rows; None: they are Confluent's."""
-    unframer = Unframer(payloads, column, with_indexes=False)
-    is_bare = arrow.is_valid(payloads)
-    rows = np.flatnonzero(is_bare & (unframer.ends > unframer.starts))
-    rows = rows[unframer.data[unframer.starts[rows]] < 4]
-    if not len(rows):
-        return unframe_bare(payloads)
-    frames = unframer.read_frames(rows) if read is None else read(unframer, rows)
-    parts = [unframer.group(rows, frames)]
-    is_bare[rows] = False
-    bare = np.flatnonzero(is_bare)
-    if len(bare):
-        parts.append(Unframed([unframer.group_of_writer(NO_FRAME, bare)], _NO_ROWS, []))
-    return join_parts(parts)
-
-
-_NO_ROWS = np.empty(0, np.int64)
+NO_ROWS = np.empty(0, np.int64)
 
 
 class Frames(NamedTuple):
@@ -259,15 +198,22 @@ class Unframer:
 
     def read_frames(self, rows: Ints) -> Frames:
         """Read the frames before the payloads of these rows."""
-        return self._parse(self.data, self.starts[rows], self.ends[rows])
-
-    def read_header_frames(self, rows: Ints, values: pa.Array) -> Frames:
-        """Read the frames of these rows from the values of headers."""
-        offsets = arrow.blob_offsets(values).astype(np.int64)
-        data = np.frombuffer(values.buffers()[2] or b"", np.uint8)
-        starts, ends = offsets[:-1], offsets[1:]
-        ends = np.where(arrow.is_valid(values), ends, starts)
-        return self._parse(data, starts, ends, in_header=True)._replace(bodies=self.starts[rows])
+        data, starts, lengths = self.data, self.starts[rows], self.ends[rows] - self.starts[rows]
+        # The usual case: all rows have the same id (and the first message).
+        min_size = _ID_BYTES + self._with_indexes
+        if int(lengths.min()) >= min_size:
+            ids = windows(data, ">u4")[starts + 1]
+            is_same = not data[starts].any() and bool((ids == ids[0]).all())
+            if is_same and not (self._with_indexes and data[starts + _ID_BYTES].any()):
+                return Frames([WriterId(int(ids[0]))], None, starts + min_size, [])
+        sizes = np.full(len(starts), _ID_BYTES)
+        filled = np.flatnonzero(lengths)
+        sizes[filled[data[starts[filled]] == _MAGIC_GUID]] = _GUID_BYTES
+        if self._with_indexes and len(data):
+            sizes = _skip_indexes(data, starts + sizes) - starts
+        heads = gather(self._content, starts, np.minimum(lengths, sizes))
+        parse = partial(parse_frame, column=self._column, with_indexes=self._with_indexes)
+        return frames_of(heads, starts + sizes, parse)
 
     def heads(self, rows: Ints, size: int) -> pa.Array:
         """Return the first `size` bytes of these rows' payloads, or fewer."""
@@ -296,7 +242,7 @@ class Unframer:
             group = self.group_of_writer(
                 frames.writers[0], rows, frames.bodies, with_nulls=with_nulls
             )
-            return Unframed([group], _NO_ROWS, [])
+            return Unframed([group], NO_ROWS, [])
         writer_indexes = frames.writer_indexes
         if len(frames.writers) < 1 << 15:
             writer_indexes = writer_indexes.astype(np.int16)  # sorted much faster
@@ -309,50 +255,33 @@ class Unframer:
             groups.append(self.group_of_writer(writer, rows[some], frames.bodies[some]))
         return Unframed(groups, rows[order[: starts[0]]], frames.reasons)
 
-    def _parse(self, data: Bytes, starts: Ints, ends: Ints, *, in_header: bool = False) -> Frames:
-        """Read frames that begin at `starts`. They end before `ends`, or, in headers, exactly
-        there: a header's value is only the frame."""
-        lengths = ends - starts
-        # The usual case: all rows have the same id (and the first message).
-        min_size = _ID_BYTES + self._with_indexes
-        if int(lengths.min()) >= min_size and not (in_header and int(lengths.max()) > min_size):
-            ids = windows(data, ">u4")[starts + 1]
-            is_same = not data[starts].any() and bool((ids == ids[0]).all())
-            if is_same and not (self._with_indexes and data[starts + _ID_BYTES].any()):
-                return Frames([WriterId(int(ids[0]))], None, starts + min_size, [])
-        sizes = np.full(len(starts), _ID_BYTES)
-        filled = np.flatnonzero(lengths)
-        sizes[filled[data[starts[filled]] == _MAGIC_GUID]] = _GUID_BYTES
-        if self._with_indexes and len(data):
-            sizes = _skip_indexes(data, starts + sizes) - starts
-        head_sizes = lengths if in_header else np.minimum(lengths, sizes)
-        heads = gather(pa.py_buffer(data), starts, head_sizes)
-        return frames_of(heads, starts + sizes, partial(self._parse_head, in_header=in_header))
 
-    def _parse_head(self, head: bytes, *, in_header: bool) -> WriterId | str:
-        """Return the writer that a frame names, or why it is none."""
-        what = f"header {header_name(self._column)}" if in_header else "it"
-        size = _GUID_BYTES if head[:1] == bytes([_MAGIC_GUID]) else _ID_BYTES
-        if head and head[0] not in (_MAGIC_ID, _MAGIC_GUID):
-            return (
-                f"{what} begins with byte 0x{head[0]:02x}, not with 0x00 and a schema "
-                f"id ({self._column}Framing=none reads payloads without an id)"
-            )
-        if len(head) < size:
-            return f"{what} has {len(head)} bytes, and a schema id takes {size}"
-        if head[0] == _MAGIC_GUID:
-            writer = WriterId(guid=head[1:size])
-        else:
-            writer = WriterId(int.from_bytes(head[1:size], "big"))
-        if self._with_indexes:
-            try:
-                message, size = _read_indexes(head, size)
-            except (ValueError, IndexError):
-                return f"{what} has broken message indexes behind {writer}"
-            writer = replace(writer, message=message)
-        if len(head) > size:
-            return f"{what} has {len(head) - size} bytes behind the schema's id"
-        return writer
+def parse_frame(
+    head: bytes, column: str, *, with_indexes: bool, in_header: bool = False
+) -> WriterId | str:
+    """Return the writer that a frame names, or why it is none."""
+    what = f"header {header_name(column)}" if in_header else "it"
+    size = _GUID_BYTES if head[:1] == bytes([_MAGIC_GUID]) else _ID_BYTES
+    if head and head[0] not in (_MAGIC_ID, _MAGIC_GUID):
+        return (
+            f"{what} begins with byte 0x{head[0]:02x}, not with 0x00 and a schema id "
+            f"({column}Framing=none reads payloads without an id)"
+        )
+    if len(head) < size:
+        return f"{what} has {len(head)} bytes, and a schema id takes {size}"
+    if head[0] == _MAGIC_GUID:
+        writer = WriterId(guid=head[1:size])
+    else:
+        writer = WriterId(int.from_bytes(head[1:size], "big"))
+    if with_indexes:
+        try:
+            message, size = _read_indexes(head, size)
+        except (ValueError, IndexError):
+            return f"{what} has broken message indexes behind {writer}"
+        writer = replace(writer, message=message)
+    if len(head) > size:
+        return f"{what} has {len(head) - size} bytes behind the schema's id"
+    return writer
 
 
 def _skip_indexes(data: Bytes, at: Ints) -> Ints:

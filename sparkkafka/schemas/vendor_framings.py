@@ -1,5 +1,5 @@
-"""The frames of other serializers than Confluent's, for whole columns: AWS Glue, Apicurio, Azure's
-Schema Registry and Avro's single-object encoding.
+"""Reads and writes whole columns in any framing: Confluent's, and the frames of other serializers,
+which are AWS Glue, Apicurio, Azure's Schema Registry and Avro's single-object encoding.
 
     0x03  0x00 or 0x05 (zlib)  schema version, 16 bytes                     glue, glue-zlib
         with Protobuf only: the message's number, a varint, compressed with the payload
@@ -22,10 +22,10 @@ from __future__ import annotations
 import re
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,8 @@ from sparkkafka.schemas.confluent_framing import (
     CONTENT_ID,
     FINGERPRINT,
     GLOBAL_ID,
+    NO_FRAME,
+    NO_ROWS,
     Frames,
     Parse,
     Unframed,
@@ -59,8 +61,8 @@ from sparkkafka.schemas.confluent_framing import (
     header_name,
     join_parts,
     last_headers,
-    unframe,
-    unframe_texts,
+    parse_frame,
+    unframe_bare,
 )
 from sparkkafka.schemas.values import MemoryBudget
 
@@ -123,36 +125,57 @@ def unframe_column(
 ) -> Unframed:
     """Group the payloads of a column by the schema that wrote them, with any framing but none.
 
-    Arguments as of `unframe`. `is_text`: payloads are JSON, which may have no frame; headers are
-    not needed. `budget`: of the caller, for payloads that are decompressed. Raises
-    TooManyRowsError.
+    `payloads` is binary, null for no payload; `headers` of HEADERS_TYPE, or None to use none.
+    `with_indexes`: frames have a message's indexes, or its number. `is_text`: payloads are JSON,
+    which may have no frame; headers are not needed. `budget`: of the caller, for payloads that are
+    decompressed. Raises TooManyRowsError.
     """
+    has_numbers = with_indexes and framing not in (CONFLUENT, HEADERS)
+    unframer = Unframer(payloads, column, with_indexes=with_indexes and not has_numbers)
     if is_text:
-        read = partial(_read_frames, framing=framing, column=column)
-        unframed = unframe_texts(payloads, column, read)
-    elif framing in (CONFLUENT, HEADERS):
-        only_headers = framing == HEADERS
-        return unframe(
-            payloads, headers, column, with_indexes=with_indexes, only_headers=only_headers
-        )
+        unframed = _unframe_texts(unframer, payloads, column, framing)
     else:
-        unframed = _unframe(payloads, headers, column, framing)
+        parsers = _header_parsers(column, with_indexes=with_indexes and not has_numbers)
+        unframed = _unframe(unframer, payloads, headers, column, framing, parsers)
     if any(group.writer.is_zlib for group in unframed.groups):
         unframed = _decompress(unframed, budget or MemoryBudget(payloads))
-    return _split_by_message(unframed) if with_indexes else unframed
+    return _split_by_message(unframed) if has_numbers else unframed
 
 
-def _unframe(payloads: pa.Array, headers: pa.Array | None, column: str, framing: str) -> Unframed:
+def _unframe_texts(unframer: Unframer, payloads: pa.Array, column: str, framing: str) -> Unframed:
+    """Group payloads of text (JSON), with or without a frame: no text begins with a byte below
+    4."""
+    is_bare = is_valid(payloads).copy()
+    rows = np.flatnonzero(is_bare & (unframer.ends > unframer.starts))
+    rows = rows[unframer.data[unframer.starts[rows]] < 4]
+    if not len(rows):
+        return unframe_bare(payloads)
+    parts = [unframer.group(rows, _read_frames(unframer, rows, framing=framing, column=column))]
+    is_bare[rows] = False
+    bare = np.flatnonzero(is_bare)
+    if len(bare):
+        parts.append(Unframed([unframer.group_of_writer(NO_FRAME, bare)], NO_ROWS, []))
+    return join_parts(parts)
+
+
+def _unframe(
+    unframer: Unframer,
+    payloads: pa.Array,
+    headers: pa.Array | None,
+    column: str,
+    framing: str,
+    header_parsers: Sequence[HeaderParser],
+) -> Unframed:
     """Group the payloads of a column by the schema that wrote them; payloads stay compressed."""
-    unframer = Unframer(payloads, column, with_indexes=False)
     has_no_frame = is_valid(payloads).copy()
     parts = []
-    for rows, frames in _header_frames(unframer, headers, has_no_frame, column, framing):
+    parsers = [parser for parser in header_parsers if framing in parser.framings]
+    for rows, frames in _header_frames(unframer, headers, has_no_frame, parsers, framing):
         parts.append(unframer.group(rows, frames))
         has_no_frame[rows] = False
     remaining = np.flatnonzero(has_no_frame)
     if len(remaining) and framing in IN_HEADERS:
-        reason = f"the record has no header {_header_names(framing, column)}"
+        reason = f"the record has no header {' or '.join(parser.name for parser in parsers)}"
         parts.append(Unframed([], remaining, [reason] * len(remaining)))
     elif len(remaining):
         frames = _read_frames(unframer, remaining, framing=framing, column=column)
@@ -204,7 +227,7 @@ def _decompress(unframed: Unframed, budget: MemoryBudget) -> Unframed:
     parts = [unframed._replace(groups=[])]
     for group in unframed.groups:
         if not group.writer.is_zlib:
-            parts.append(Unframed([group], _NO_ROWS, []))
+            parts.append(Unframed([group], NO_ROWS, []))
             continue
         values, reasons = _decompress_payloads(group.payloads, budget)
         bad = np.array([*reasons], np.int64)
@@ -214,9 +237,6 @@ def _decompress(unframed: Unframed, budget: MemoryBudget) -> Unframed:
         texts = [f"{reason} ({writer})" for reason in reasons.values()]
         parts.append(Unframed([group._replace(writer=writer, payloads=values)], bad, texts))
     return join_parts(parts)
-
-
-_NO_ROWS: Final = np.empty(0, np.int64)
 
 
 def _decompress_payloads(
@@ -378,18 +398,27 @@ _AUTO: Final = {GLUE: 18, SINGLE_OBJECT: 10, CONFLUENT: 5}
 # --- frames in headers --------------------------------------------------------------------------
 
 
-def _header_names(framing: str, column: str) -> str:
-    """Return the names of the headers that may have the frame, for messages."""
-    return " or ".join(name for name, _, of in _header_parsers(column) if framing in of)
+class HeaderParser(NamedTuple):
+    """A header that may have a frame: what parses its value, and the framings that read it."""
+
+    name: str
+    parse: Parse
+    framings: frozenset[str]
 
 
-def _header_parsers(column: str) -> Iterator[tuple[str, Parse, frozenset[str]]]:
-    """Yield each header's name, what parses its value, and the framings that read it."""
+def _header_parsers(column: str, *, with_indexes: bool) -> list[HeaderParser]:
+    """Return the headers of all framings. `with_indexes`: Confluent's frames have indexes."""
     apicurio = frozenset({APICURIO, APICURIO_CONTENT, APICURIO_HEADERS, AUTO})
-    yield f"apicurio.{column}.globalId", _apicurio_id, apicurio
-    yield f"apicurio.{column}.contentId", partial(_apicurio_id, kind=CONTENT_ID), apicurio
+    confluent = partial(parse_frame, column=column, with_indexes=with_indexes, in_header=True)
+    content_id = partial(_apicurio_id, kind=CONTENT_ID)
+    parsers = [
+        HeaderParser(header_name(column), confluent, frozenset({CONFLUENT, HEADERS, AUTO})),
+        HeaderParser(f"apicurio.{column}.globalId", _apicurio_id, apicurio),
+        HeaderParser(f"apicurio.{column}.contentId", content_id, apicurio),
+    ]
     if column == "value":
-        yield "content-type", _azure_id, frozenset({AZURE, AUTO})
+        parsers.append(HeaderParser("content-type", _azure_id, frozenset({AZURE, AUTO})))
+    return parsers
 
 
 def _azure_id(value: bytes) -> WriterId | str:
@@ -404,21 +433,15 @@ def _header_frames(
     unframer: Unframer,
     headers: pa.Array | None,
     has_payload: Flags,
-    column: str,
+    parsers: Sequence[HeaderParser],
     framing: str,
 ) -> Iterator[tuple[Ints, Frames]]:
     """Yield rows and their frames for each header that has frames. The caller clears `has_payload`
     of these rows, so that a row is yielded once."""
     if headers is None:
         return
-    if framing == AUTO:
-        with_header = last_headers(headers, header_name(column))
-        if with_header is not None:
-            rows, values = _filter(*with_header, has_payload[with_header[0]])
-            if len(rows):
-                yield rows, unframer.read_header_frames(rows, values)
-    for name, parse, framings in _header_parsers(column):
-        with_header = last_headers(headers, name) if framing in framings else None
+    for name, parse, _ in parsers:
+        with_header = last_headers(headers, name)
         if with_header is None:
             continue
         rows, values = with_header
@@ -426,11 +449,6 @@ def _header_frames(
         if framing == AUTO and parse is _azure_id:
             is_azure = pc.starts_with(values.fill_null(b""), pattern=AZURE_TYPE)
             keep = keep & bits(is_azure.buffers()[1], is_azure.offset, len(is_azure)).view(np.bool_)
-        rows, values = _filter(rows, values, keep)
+        rows, values = rows[keep], values.filter(from_numpy(keep))
         if len(rows):
             yield rows, frames_of(values, unframer.starts[rows], parse)
-
-
-def _filter(rows: Ints, values: pa.Array, keep: Flags) -> tuple[Ints, pa.Array]:
-    """Return the rows and values for which `keep` is true."""
-    return rows[keep], values.filter(from_numpy(keep))

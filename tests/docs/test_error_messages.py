@@ -10,10 +10,11 @@ import pytest
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.client import Admin, Consumer, Producer, TopicPartition
 from sparkkafka.client.deadline import Deadline
+from sparkkafka.config.kinds import CONFLUENT
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.config.source import OffsetBound
 from sparkkafka.errors import KafkaError
-from sparkkafka.schemas.confluent_framing import unframe
+from sparkkafka.schemas.vendor_framings import unframe_column
 from sparkkafka.spark.read.data_loss import Loss, loss_error
 from sparkkafka.spark.read.input_partitions import check_named
 from sparkkafka.spark.write.writer import input_columns
@@ -83,7 +84,7 @@ def messages() -> list[str]:
             found.append(message(error))
     found.append(str(loss_error([Loss("KAFKA_DATA_LOSS", "gone", 1)], streaming=True)))
     json = pa.array([b'{"id": 1}'], pa.binary())
-    found.extend(unframe(json, None, "value", with_indexes=False).reasons)
+    found.extend(unframe_column(json, None, "value", CONFLUENT).reasons)
     return found
 
 

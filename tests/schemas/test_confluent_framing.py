@@ -12,6 +12,7 @@ from confluent_kafka.schema_registry.serde import SchemaId
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparkkafka.config import kinds
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.confluent_framing import (
     MAX_INDEXES,
@@ -20,11 +21,10 @@ from sparkkafka.schemas.confluent_framing import (
     add_header,
     frame_of,
     header_name,
-    unframe,
     unframe_bare,
-    unframe_texts,
 )
 from sparkkafka.schemas.values import with_prefix
+from sparkkafka.schemas.vendor_framings import unframe_column
 
 GUID = uuid.UUID("0e0a1d5c-8a71-44a9-9b0f-2f6a8f2f1e33")
 Headers = list[tuple[str, bytes | None]] | None
@@ -153,7 +153,10 @@ def test_rows_are_those_of_a_plain_reader(
     headers = None
     if with_headers:
         headers = pa.array([None] * skip + [one for _, one in rows], HEADERS_TYPE).slice(skip)
-    found = by_row(unframe(payloads, headers, "value", with_indexes=with_indexes), len(rows))
+    found = by_row(
+        unframe_column(payloads, headers, "value", kinds.CONFLUENT, with_indexes=with_indexes),
+        len(rows),
+    )
     for row, (payload, some) in zip(found, rows, strict=True):
         wanted = expected(payload, some if with_headers else None, with_indexes)
         if wanted is None:
@@ -166,7 +169,7 @@ def test_rows_are_those_of_a_plain_reader(
 
 def test_one_writer_is_one_group_with_its_nulls() -> None:
     payloads = binary([b"\0\0\0\0\x07a", None, b"\0\0\0\0\x07", b"\0\0\0\0\x07ccc"])
-    (group,) = unframe(payloads, None, "value", with_indexes=False).groups
+    (group,) = unframe_column(payloads, None, "value", kinds.CONFLUENT, with_indexes=False).groups
     assert group.writer == WriterId(7)
     assert group.rows is None
     assert group.payloads.to_pylist() == [b"a", None, b"", b"ccc"]
@@ -176,7 +179,7 @@ def test_many_writers() -> None:
     rows = [
         b"\0" + (number * 7919 % 50).to_bytes(4, "big") + b"%d" % number for number in range(300)
     ]
-    unframed = unframe(binary(rows), None, "value", with_indexes=False)
+    unframed = unframe_column(binary(rows), None, "value", kinds.CONFLUENT, with_indexes=False)
     assert len(unframed.groups) == 50
     assert by_row(unframed, 300) == [
         (WriterId(int.from_bytes(row[1:5], "big")), row[5:]) for row in rows
@@ -184,26 +187,33 @@ def test_many_writers() -> None:
 
 
 def test_no_rows_and_no_payloads() -> None:
-    assert unframe(binary([]), None, "value", with_indexes=True).groups == []
-    assert unframe(binary([None, None]), None, "value", with_indexes=True).groups == []
+    assert (
+        unframe_column(binary([]), None, "value", kinds.CONFLUENT, with_indexes=True).groups == []
+    )
+    assert (
+        unframe_column(
+            binary([None, None]), None, "value", kinds.CONFLUENT, with_indexes=True
+        ).groups
+        == []
+    )
 
 
 def test_only_headers() -> None:
     headers = pa.array([[("__value_schema_id", b"\0\0\0\0\7")], None, [("a", b"")]], HEADERS_TYPE)
     payloads = binary([b"\0\0\0\0\1a", b"b", None])
-    unframed = unframe(payloads, headers, "value", with_indexes=False, only_headers=True)
+    unframed = unframe_column(payloads, headers, "value", kinds.HEADERS, with_indexes=False)
     reason = "the record has no header __value_schema_id"
     assert by_row(unframed, 3) == [(WriterId(7), b"\0\0\0\0\1a"), reason, None]
-    unframed = unframe(payloads, None, "value", with_indexes=False, only_headers=True)
+    unframed = unframe_column(payloads, None, "value", kinds.HEADERS, with_indexes=False)
     assert by_row(unframed, 3) == [reason, reason, None]
 
 
 def test_texts_with_and_without_frames() -> None:
     bare = binary([b"{}", None, b"", b"1"])
-    (group,) = unframe_texts(bare, "value").groups
+    (group,) = unframe_column(bare, None, "value", kinds.CONFLUENT, is_text=True).groups
     assert group.payloads is bare
     mixed = binary([b"{}", b"\0\0\0\0\1[]", None, b"\0\0", b"", b"\0\0\0\0\1"])
-    assert by_row(unframe_texts(mixed, "value"), 6) == [
+    assert by_row(unframe_column(mixed, None, "value", kinds.CONFLUENT, is_text=True), 6) == [
         (WriterId(), b"{}"),
         (WriterId(1), b"[]"),
         None,
@@ -230,7 +240,9 @@ def test_without_frames() -> None:
     ],
 )
 def test_reasons(payload: bytes, with_indexes: bool, words: str) -> None:
-    unframed = unframe(binary([payload]), None, "value", with_indexes=with_indexes)
+    unframed = unframe_column(
+        binary([payload]), None, "value", kinds.CONFLUENT, with_indexes=with_indexes
+    )
     assert pa.array(unframed.reasons).to_pylist() == unframed.reasons
     with pytest.raises(ValueError, match=words):
         raise ValueError(unframed.reasons[0])
