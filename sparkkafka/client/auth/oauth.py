@@ -25,7 +25,6 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -162,7 +161,8 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
     if settings.method == TokenMethod.GIVEN_TOKEN:
         return lambda _deadline: settings.token
     if settings.method == TokenMethod.TOKEN_FILE:
-        return lambda _deadline: _read_token_file(settings.token_path)
+        store = Store("the file of the OAuth token", settings.token_path)
+        return lambda _deadline: _read_text(store)
     if settings.method == TokenMethod.CLIENT_CREDENTIALS:
         parse_endpoint(settings)
     make = functools.partial(_MAKERS[settings.method], settings)
@@ -398,15 +398,7 @@ def make_assertion(settings: AssertionSettings) -> Secret:
     """Return the assertion of a JWT bearer: the content of the file, or a new signed JWT. Raises
     OptionError, naming the option."""
     if settings.file:
-        text = (
-            read_store(settings.file, MAX_RESPONSE_BYTES)
-            .reveal()
-            .decode("utf-8", "replace")
-            .strip()
-        )
-        if not text:
-            raise OptionError(f"{settings.file} is empty")
-        return Secret(text)
+        return _read_text(settings.file)
     now_s = int(time.time())
     header, claims = _read_template(settings.template)
     claims = {**dict(settings.claims), **claims}
@@ -477,22 +469,12 @@ def _read_template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
 # --- files, callables, unsecured tokens ------------------------------------------------------
 
 
-def _read_token_file(path: str) -> Secret:
-    """Read the token in a file. Raises AuthenticationError."""
-    try:
-        with Path(path).open("rb") as file:
-            content = SecretBytes(file.read(MAX_RESPONSE_BYTES + 1))
-    except (OSError, ValueError) as error:
-        what = getattr(error, "strerror", None) or str(error)
-        raise AuthenticationError(
-            f"the file of the OAuth token, {path}, cannot be read on this machine ({what})"
-        ) from None
-    token = Secret(content.reveal().decode("utf-8", "replace").strip())
-    if not token or len(content) > MAX_RESPONSE_BYTES:
-        raise AuthenticationError(
-            f"the file of the OAuth token, {path}, is {'too large' if token else 'empty'}"
-        )
-    return token
+def _read_text(store: Store) -> Secret:
+    """Return the text in a file. Raises OptionError, also if there is none."""
+    text = Secret(read_store(store, MAX_RESPONSE_BYTES).reveal().decode("utf-8", "replace").strip())
+    if not text:
+        raise OptionError(f"{store} is empty")
+    return text
 
 
 def _call_user_function(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:

@@ -621,13 +621,13 @@ def test_files_that_hold_no_token(tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as sparse:
         sparse.truncate(2_000_000)
     for name, words in {
-        "missing": "missing, cannot be read on this machine (No such file or directory)",
-        "empty": "empty, is empty",
-        "large": "large, is too large",
+        "missing": "missing cannot be read on this machine (No such file or directory)",
+        "empty": "empty is empty",
+        "large": "large is larger than 1000000 bytes",
         "nul\0": "cannot be read",
     }.items():
         wanted = OAuthSettings(method=TokenMethod.TOKEN_FILE, token_path=str(tmp_path / name))
-        assert words in failure(wanted, AuthenticationError)
+        assert words in failure(wanted, OptionError)
 
 
 def callback(call: Any) -> OAuthSettings:
