@@ -327,7 +327,7 @@ def kafka_offsets(text: str) -> Offsets | None:
 
 def kafka_line(offsets: Offsets) -> str:
     """Format the line of a Kafka source; both connectors read it."""
-    tree = tree_of_offsets({(tp.topic, tp.partition): offset for tp, offset in offsets.items()})
+    tree = tree_of_offsets(offsets)
     return json.dumps(tree, separators=(",", ":"))
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sparkkafka.config.kinds import INT32_MAX, INT64_MAX, integer, kind
 from sparkkafka.errors import OptionError
@@ -33,6 +33,7 @@ TIERED_OFFSETS = {"earliest-local": -4, "latest-tiered": -5, "earliest-pending-u
 
 PartitionKey = tuple[str, int]
 """(topic, partition). A client `TopicPartition` compares and hashes equal to it."""
+_KeyT = TypeVar("_KeyT", bound=PartitionKey)
 
 _OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":4500},"topicB":{"0":7}}'
 
@@ -327,7 +328,7 @@ def offsets_of_tree(tree: Any) -> dict[PartitionKey, int]:
     return offsets
 
 
-def tree_of_offsets(offsets: Mapping[PartitionKey, int]) -> dict[str, dict[str, int]]:
+def tree_of_offsets(offsets: Mapping[_KeyT, int]) -> dict[str, dict[str, int]]:
     """Return offsets as a checkpoint's JSON has them, {topic: {partition: offset}}, with topics and
     partitions in ascending order."""
     topics: dict[str, dict[str, int]] = {}

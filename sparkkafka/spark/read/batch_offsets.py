@@ -22,7 +22,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.metric_reports import Report
 from sparkkafka.spark.read import data_loss, input_partitions
-from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets
+from sparkkafka.spark.read.offset_reader import OffsetReader
 
 _REPLACED = {
     row.name.lower()
@@ -73,8 +73,8 @@ def resolve_offsets(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: value for name, value in options.items() if name.lower() not in _REPLACED},
         "assign": json.dumps(by_topic(sorted(ends))),
-        "startingOffsets": _json_of(starts),
-        "endingOffsets": _json_of(ends),
+        "startingOffsets": json.dumps(tree_of_offsets(starts)),
+        "endingOffsets": json.dumps(tree_of_offsets(ends)),
         **({"topicIds": json.dumps(ids)} if ids else {}),
     }
 
@@ -107,12 +107,6 @@ def commit(options: Mapping[str, Any], group: str | None = None) -> None:
     ids = {tp: parsed.topic_ids[tp.topic] for tp in offsets if tp.topic in parsed.topic_ids}
     with Cluster(parsed.client) as cluster:
         commit_group_offsets(cluster, group_id, offsets, topic_ids=ids)
-
-
-def _json_of(offsets: Offsets) -> str:
-    """Return offsets as the value of startingOffsets or endingOffsets."""
-    tree = tree_of_offsets({(tp.topic, tp.partition): offset for tp, offset in offsets.items()})
-    return json.dumps(tree)
 
 
 def _parse_options(options: Mapping[str, Any], function: str) -> ReadOptions:

@@ -201,7 +201,7 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
     if bound.kind not in ("specific", "timestamps"):
         return
     named = set(bound.offsets)
-    read: set[PartitionKey] = {(tp.topic, tp.partition) for tp in partitions}
+    read = set[PartitionKey](partitions)
     if named != read:
         hint = " (use -2 for earliest)" if "starting" in option else " (use -1 for latest)"
         condition = "KAFKA_START_OFFSET"
@@ -261,9 +261,7 @@ def bound_at_times(
     """Return a bound by time as offsets. `offsets_at_times` has -1, which means the end of the log,
     for a partition in which no record has that time or a later one; `missed_times_ms` of the result
     has these times."""
-    offsets: dict[PartitionKey, int] = {
-        (tp.topic, tp.partition): offset for tp, offset in offsets_at_times.items()
-    }
+    offsets: dict[PartitionKey, int] = {tp: offsets_at_times[tp] for tp in offsets_at_times}
     missed_times_ms: dict[PartitionKey, int] = {
         tp: ms for tp, ms in times_of(bound, offsets_at_times).items() if offsets_at_times[tp] < 0
     }

@@ -222,8 +222,7 @@ class OffsetReader:
                 "partitions begin"
             )
         fallback = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
-        offsets: dict[PartitionKey, int] = {(tp.topic, tp.partition): fallback for tp in missing}
-        offsets |= {(tp.topic, tp.partition): offset for tp, offset in committed.items()}
+        offsets: dict[PartitionKey, int] = {tp: committed.get(tp, fallback) for tp in partitions}
         return replace(bound, kind="specific", offsets=offsets, fallback="")
 
     # --- ranges -----------------------------------------------------------------------------------

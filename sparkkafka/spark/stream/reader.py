@@ -118,7 +118,7 @@ class KafkaStreamReader(
 
     def initialOffset(self) -> Tree:
         """Return where a query without a checkpoint starts."""
-        return tree_of(self._planner.initial_offsets())
+        return tree_of_offsets(self._planner.initial_offsets())
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         """Return the input partitions of the micro-batch from `start` to `end`."""
@@ -173,7 +173,7 @@ class StreamReaderSpark40(KafkaStreamReader):
         start = offsets_of(self._last_end or self.initialOffset())
         end = self._planner.next_end(start, limited=True)
         self._plan_ahead.begin(start, end)
-        return tree_of(end)
+        return tree_of_offsets(end)
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
         partitions = super().partitions(start, end)
@@ -206,7 +206,7 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             begin = offsets_of(start)
             end = self._planner.next_end(begin, limited=not isinstance(limit, ReadAllAvailable))
             self._to_plan_ahead = (begin, end)
-            return tree_of(end)
+            return tree_of_offsets(end)
 
         def getDefaultReadLimit(self) -> ReadLimit:
             """Return the limit that Spark passes to `latestOffset`, except with Trigger.Once."""
@@ -228,7 +228,7 @@ if find_spec("pyspark.sql.streaming.datasource"):  # Spark 4.2
             if self._to_plan_ahead is not None:
                 self._plan_ahead.begin(*self._to_plan_ahead)
                 self._to_plan_ahead = None
-            return tree_of(self._open_planner.latest) or None
+            return tree_of_offsets(self._open_planner.latest) or None
 
         def prepareForTriggerAvailableNow(self) -> None:
             """Let the query end at the present ends of the logs."""
@@ -379,8 +379,3 @@ class PlanAhead(Generic[_T]):
 def offsets_of(tree: Tree) -> Offsets:
     """Return offsets of Spark's JSON by partition."""
     return {TopicPartition(*key): offset for key, offset in offsets_of_tree(tree).items()}
-
-
-def tree_of(offsets: Mapping[TopicPartition, int]) -> Tree:
-    """Return offsets as Spark's JSON has them."""
-    return tree_of_offsets({(tp.topic, tp.partition): offset for tp, offset in offsets.items()})
