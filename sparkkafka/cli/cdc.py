@@ -301,7 +301,7 @@ def _tombstones(sample: SampledRecords) -> Finding:
         return problem(
             "tombstones",
             f"none after {counted(len(deletes), 'delete')} (tombstones.on.delete=false): in a "
-            "compacted topic the last change of a deleted row stays for good",
+            "compacted topic the last change of a deleted row stays forever",
         )
     return ok("tombstones", f"after {with_tombstone:,} of {counted(len(deletes), 'delete')}")
 

@@ -235,7 +235,7 @@ def _decode(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) -
             batch.column(column)[row].as_py() for column in ("topic", "partition", "offset")
         )
         raise DecodeError(
-            f"topic {topic} partition {partition} offset {offset}: the {name} is no UTF-8, which "
+            f"topic {topic} partition {partition} offset {offset}: the {name} is not UTF-8, which "
             f"CSV needs: {'' if 'header' in name else 'give --format hex, or '}write .parquet"
         ) from None
 

@@ -190,7 +190,7 @@ def string_map(text: str) -> tuple[tuple[str, str], ...]:
         raise ValueError
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     values = []
     for name, value in pairs:
         if not isinstance(value, str | int | float):
@@ -581,7 +581,7 @@ def _registry_url_or_problem(entry: str) -> HttpUrl | str:
     if "?" in entry or "#" in entry:
         return "a URL has a query or a fragment, which a registry's URL cannot have"
     if url is None:
-        return f"{shown} is no URL of the kind https://host:port/path (port 1 to 65535)"
+        return f"{shown} is not a URL of the form https://host:port/path (port 1 to 65535)"
     return url._replace(path=url.path.rstrip("/"))
 
 

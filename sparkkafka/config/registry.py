@@ -228,7 +228,7 @@ def _warn_of_clear_text(options: RegistryOptions, settings: RegistrySettings) ->
             warn(
                 "registry in the clear",
                 f"{options.name_of('url')}: the {what} is sent to {url} in the clear: "
-                "everybody on the way can read it. Use https:// outside of a test",
+                "anyone on the network path can read it. Use https:// outside of a test",
             )
 
 

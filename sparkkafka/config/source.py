@@ -7,7 +7,7 @@ JsonUtils), since people search for them. The JSON is the connector's too:
     timestamps   {"topicA": {"0": 1700000000000}}
     partitions   {"topicA": [0, 1], "topicB": [2]}
 
-Unlike `JsonUtils`, a partition that is there twice, or an offset that is not a whole number, is an
+Unlike `JsonUtils`, a partition that occurs twice, or an offset that is not a whole number, is an
 error that names topic and partition.
 """
 

@@ -361,7 +361,7 @@ def test_csv_refuses_a_header_that_is_no_text(fake_cluster, tmp_path, capsys):
     path = tmp_path / "a.csv"
     assert main(["-b", fake_cluster.bootstrap_servers, "read", "t", "--output", str(path)]) == 1
     error = one_line(capsys)
-    assert "partition 0 offset 0: the value of header 'h' is no UTF-8" in error
+    assert "partition 0 offset 0: the value of header 'h' is not UTF-8" in error
     assert error.rstrip().endswith("which CSV needs: write .parquet")
     assert not path.exists()
 

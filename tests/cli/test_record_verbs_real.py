@@ -231,7 +231,7 @@ def test_a_file_has_all_columns_of_the_records(ending, command, odd, new_topic, 
 def test_csv_is_text(command, odd, new_topic, tmp_path):
     path = tmp_path / "records.csv"
     command("read", odd, "--output", str(path), code=1)
-    assert "offset 8: the key is no UTF-8" in command.err
+    assert "offset 8: the key is not UTF-8" in command.err
     assert list(tmp_path.iterdir()) == []
     command("read", odd, "--until", "8", "--output", str(path))
     copy = new_topic()

@@ -985,7 +985,7 @@ def test_create_topic_options() -> None:
         ("compact", "createTopic.configs must be JSON"),
         ("[1]", "createTopic.configs must be JSON"),
         ("[" * 100_000, "its brackets are nested too deep"),
-        ('{"a": "1", "a": "2"}', "a name is there twice"),
+        ('{"a": "1", "a": "2"}', "a name occurs twice"),
         ('{"a": null}', "the value of 'a' must be a string or a number"),
         ('{"a": {"b": "c"}}', "the value of 'a' must be a string or a number"),
         ('{"a": NaN}', "the value of 'a' is not a number that JSON or Kafka has"),

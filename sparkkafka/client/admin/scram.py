@@ -224,7 +224,7 @@ def _salt(upsertion: UserScramCredentialUpsertion) -> _Salted:
         salted = salted_password(upsertion.mechanism, password, salt, upsertion.iterations)
     except UnicodeEncodeError:  # which quotes the text
         raise OptionError(
-            f"user {upsertion.user}: the password has a character that UTF-8 cannot write"
+            f"user {upsertion.user}: the password has a character that UTF-8 cannot encode"
         ) from None
     return _Salted(upsertion.iterations, SecretBytes(salt), salted)
 

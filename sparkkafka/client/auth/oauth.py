@@ -205,7 +205,7 @@ def _endpoint_or_problem(settings: OAuthSettings) -> HttpUrl | str:
     """Return the URL, or what is wrong with it."""
     url = parse_http_url(settings.token_endpoint_url)
     if url is None:
-        return " is no URL of the kind https://host/path"
+        return " is not a URL of the form https://host/path"
     if "@" in urlsplit(settings.token_endpoint_url).netloc:
         return f" has a user or a password in it: set {settings.options.client} instead"
     if not (url.secure or settings.allow_http or url.is_loopback):
@@ -304,13 +304,13 @@ def _headers(settings: OAuthSettings) -> dict[str, str | Secret]:
         return headers
     basic = _basic_authorization(settings)
     if basic is None:
-        raise OptionError("the OAuth client's id or secret has a character that UTF-8 cannot write")
+        raise OptionError("the OAuth client id or secret has a character that UTF-8 cannot encode")
     return headers | {"Authorization": basic}
 
 
 def _basic_authorization(settings: OAuthSettings) -> Secret | None:
     """Return the header Authorization (HTTP's basic authentication) with client id and secret; None
-    if UTF-8 cannot write it."""
+    if UTF-8 cannot encode it."""
     parts = (settings.client_id, settings.client_secret.reveal())
     if settings.header_urlencode:  # RFC 6749, 2.3.1
         parts = (quote_plus(parts[0]), quote_plus(parts[1]))
@@ -332,7 +332,7 @@ def _body(settings: OAuthSettings) -> SecretBytes:
         text = urlencode(form)
     except UnicodeEncodeError:
         raise OptionError(
-            "the OAuth scope or audience has a character that UTF-8 cannot write"
+            "the OAuth scope or audience has a character that UTF-8 cannot encode"
         ) from None
     if assertion is None:
         return SecretBytes(text.encode())

@@ -142,7 +142,7 @@ def _client_and_server_proof(
 
 def salted_password(mechanism: str, password: Secret, salt: bytes, iterations: int) -> SecretBytes:
     """Return the salted password, Hi() of RFC 5802. It is as secret as the password. Raises
-    UnicodeEncodeError if UTF-8 cannot write the password."""
+    UnicodeEncodeError if UTF-8 cannot encode the password."""
     return SecretBytes(
         hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], password.reveal().encode(), salt, iterations)
     )
@@ -184,12 +184,12 @@ def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
         text.reveal().encode()
     except UnicodeEncodeError:  # which quotes the text
         raise AuthenticationError(
-            f"{mechanism}: the {what} has a character that UTF-8 cannot write"
+            f"{mechanism}: the {what} has a character that UTF-8 cannot encode"
         ) from None
 
 
 def _parse_attributes(mechanism: str, message: bytes) -> dict[str, str]:
-    """Parse `a=b,c=d` of a SCRAM message. If a name is there twice the first value counts. Raises
+    """Parse `a=b,c=d` of a SCRAM message. If a name occurs twice the first value counts. Raises
     AuthenticationError for other text."""
     try:
         text = bytes(message).decode("utf-8")

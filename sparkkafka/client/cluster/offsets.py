@@ -213,7 +213,7 @@ class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
     def split(
         self, items: Sequence[_OffsetQuery], version: int
     ) -> Iterable[Sequence[_OffsetQuery]]:
-        """Make several requests if a partition is there twice: brokers refuse it in one."""
+        """Make several requests if a partition occurs twice: brokers refuse it in one."""
         requests: list[dict[TopicPartition, _OffsetQuery]] = []
         for item in items:
             request = next((other for other in requests if item.tp not in other), None)

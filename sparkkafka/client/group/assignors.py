@@ -851,7 +851,7 @@ class GroupAssignors:
         watch = TopicWatch(topics, counts, racks, cluster.options.metadata_max_age_ms)
         if watch.missing:
             log.warning(
-                "group %s: %s: nobody gets partitions of a topic until it appears",
+                "group %s: %s: no member gets partitions of a topic until it appears",
                 group_id,
                 missing_topics_text(watch.missing),
             )

@@ -132,7 +132,7 @@ def parse_jaas(text: str) -> LoginModule:
                 "options are name=value, values with other than letters and digits in double quotes"
             )
         if name in options:
-            raise ValueError("the name of an option is there twice")
+            raise ValueError("an option occurs twice")
         options[name] = value
     else:
         raise ValueError("the semicolon at its end is missing")

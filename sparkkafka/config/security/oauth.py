@@ -421,7 +421,7 @@ def _check_aws(options: Mapping[str, str]) -> None:
         )
     if options.get("awsAddDefaultProviders") == "false" and not named:
         raise OptionError(
-            f"awsAddDefaultProviders=false in {java.JAAS} leaves nobody to sign as: give "
+            f"awsAddDefaultProviders=false in {java.JAAS} leaves no identity to sign with: give "
             "awsProfileName or awsRoleArn"
         )
     if options.get("awsShouldUseFips") == "true":

@@ -142,7 +142,7 @@ def warn_of_other_references(options: references.WithReferences, prefix: str = "
             option = prefix + options.name_of(name)
             warn(
                 f"{option} as it stands",
-                f"{option} has a ${{…:…}} of no provider that is set up: it is taken as it stands",
+                f"{option} has a ${{…:…}} of no provider that is set up: it is used literally",
             )
 
 
@@ -205,8 +205,8 @@ def _warn_of_weak_security(options: SecurityOptions, settings: SecureSettings, p
         if oauth.allow_http and oauth.token_endpoint_url.lower().startswith("http:"):
             warn(
                 "token in the clear",
-                f"{prefix}{options.name_of('oauth_token_endpoint_url')} is not https: everybody "
-                "on the way can read the client's secret and the token",
+                f"{prefix}{options.name_of('oauth_token_endpoint_url')} is not https: anyone "
+                "on the network path can read the client's secret and the token",
             )
     if sasl is not None and tls is None and sasl.mechanism in ("PLAIN", "OAUTHBEARER"):
         what = "password" if sasl.mechanism == "PLAIN" else "token"

@@ -221,7 +221,7 @@ def parse_properties(text: str) -> dict[str, str]:
     """Parse Java's format: key=value, key: value or key value; # and ! begin comments.
 
     A backslash escapes the next character, and at the end of a line continues it on the next. If a
-    key is there twice the last value counts, as in Java.
+    key occurs twice, the last value counts, as in Java.
     """
     properties: dict[str, str] = {}
     line, is_continued = "", False

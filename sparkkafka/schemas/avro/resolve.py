@@ -693,7 +693,7 @@ def _default_scalar(node: Node, value: Any) -> bytes | None:
     if kind == avro.ENUM:
         return zigzag_bytes(node.symbols.index(value)) if value in node.symbols else None
     try:
-        # In bytes and fixed, a character is a byte. Half of a surrogate pair is no UTF-8.
+        # In bytes and fixed, a character is a byte. Half of a surrogate pair is not UTF-8.
         data = value.encode("utf-8" if kind == avro.STRING else "latin-1")
     except UnicodeEncodeError:
         return None

@@ -212,7 +212,7 @@ class RestService:
             basic = _basic_header(self.settings.user_info)
             if basic is None:
                 raise errors.OptionError(
-                    f"{options.name_of('user_info')} has a character that UTF-8 cannot write"
+                    f"{options.name_of('user_info')} has a character that UTF-8 cannot encode"
                 )
             return basic
         if self._tokens is None:
@@ -363,7 +363,7 @@ def _retry_after_s(headers: HTTPMessage) -> float:
 
 
 def _basic_header(user_info: Secret) -> Secret | None:
-    """Return the value of the header Authorization; None for text that UTF-8 cannot write."""
+    """Return the value of the header Authorization; None for text that UTF-8 cannot encode."""
     try:
         return Secret(f"Basic {base64.b64encode(user_info.reveal().encode()).decode()}")
     except UnicodeEncodeError:  # whose message has the secret

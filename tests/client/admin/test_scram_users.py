@@ -212,7 +212,7 @@ WRONG: list[tuple[Any, str]] = [
     ([setting(password="")], "user alice: the password is empty"),
     ([setting(password=Secret())], "the password is empty"),
     ([setting(password=HUSH.encode())], "the password is text, or a Secret, got bytes"),
-    ([setting(password=f"{HUSH}\udcff")], "a character that UTF-8 cannot write"),
+    ([setting(password=f"{HUSH}\udcff")], "a character that UTF-8 cannot encode"),
     ([setting(), setting()], "SCRAM-SHA-512 is altered twice in one call"),
     ([setting(), deleting()], "SCRAM-SHA-512 is altered twice in one call"),
     (["alice"], "one in it is of type str"),

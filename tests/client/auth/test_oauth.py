@@ -130,13 +130,13 @@ def test_http_on_this_machine() -> None:
         ("http://idp.example/token", "without TLS others on the way could read"),
         ("http://127.0.0.1.example/token", "without TLS"),
         ("https://me:hush@idp.example/token", "has a user or a password in it"),
-        ("ftp://idp.example/token", "of the kind https://host/path"),
-        ("https:///token", "of the kind https://host/path"),
-        ("https://idp.example/to ken", "of the kind https://host/path"),
-        ("https://idp.example/\r\nX: y", "of the kind https://host/path"),
-        ("https://idp.example:99999/", "is no URL"),
-        ("https://[::1/", "is no URL"),
-        ("", "of the kind https://host/path"),
+        ("ftp://idp.example/token", "of the form https://host/path"),
+        ("https:///token", "of the form https://host/path"),
+        ("https://idp.example/to ken", "of the form https://host/path"),
+        ("https://idp.example/\r\nX: y", "of the form https://host/path"),
+        ("https://idp.example:99999/", "is not a URL"),
+        ("https://[::1/", "is not a URL"),
+        ("", "of the form https://host/path"),
     ],
 )
 def test_a_url_that_is_not_good_is_refused_at_once(url: str, words: str) -> None:
@@ -589,7 +589,7 @@ def test_no_variable_of_a_frame_has_a_request(
 def test_a_secret_that_cannot_be_written() -> None:
     with TokenServer(None, SIGNER) as tokens:
         wanted = settings(tokens, client_secret=Secret("hush\udcff"))
-        assert "a character that UTF-8 cannot write" in failure(wanted, OptionError)
+        assert "a character that UTF-8 cannot encode" in failure(wanted, OptionError)
 
 
 def test_a_scope_that_cannot_be_written_shows_no_assertion(tmp_path: Path) -> None:

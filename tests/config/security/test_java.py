@@ -76,7 +76,7 @@ def test_a_login_module(text: str, name: str, options: dict[str, str]) -> None:
         (f"{PLAIN} required password=hush hush;", "options are name=value"),
         (f"{PLAIN} required password=;hush", "options are name=value"),
         (f"{PLAIN} required =hush;", "options are name=value"),
-        (f'{PLAIN} required a="hush" a="hush";', "the name of an option is there twice"),
+        (f'{PLAIN} required a="hush" a="hush";', "an option occurs twice"),
         (f"{PLAIN} required; {PLAIN} required;", "something follows the semicolon"),
     ],
 )

@@ -351,7 +351,7 @@ def test_references_by_the_names_of_config_providers(
 def test_a_password_that_looks_like_a_reference(caplog: pytest.LogCaptureFixture) -> None:
     found = sasl("PLAIN", sasl_username="a", sasl_password="${hush:hush}")
     assert found.password == Secret("${hush:hush}")
-    assert "sasl.password has a ${…:…} of no provider that is set up: it is taken" in caplog.text
+    assert "sasl.password has a ${…:…} of no provider that is set up: it is used" in caplog.text
     assert "hush" not in caplog.text
     text = jaas("plain.PlainLoginModule", username="a", password="${hush:hush}")
     assert sasl("PLAIN", sasl_jaas_config=text) == found
@@ -855,7 +855,7 @@ def test_an_endpoint_in_the_clear_is_said(caplog: pytest.LogCaptureFixture) -> N
     assert oauth(sasl_oauthbearer_token_endpoint_url=URL, **given).allow_http
     assert not caplog.records
     oauth(sasl_oauthbearer_token_endpoint_url="HTTP://id.example/token", **given)
-    assert "is not https: everybody on the way can read the client's secret" in caplog.text
+    assert "is not https: anyone on the network path can read the client's secret" in caplog.text
 
 
 MSK = "b-1.x.y1.c2.kafka.eu-west-1.amazonaws.com:9198"
@@ -932,7 +932,7 @@ KEYS = {"awsRoleAccessKeyId": "k", "awsRoleSecretAccessKey": "hush"}
         ({"awsRoleARN": "hush"}, "unknown for AWS_MSK_IAM; use awsProfileName, awsRoleArn"),
         ({"awsRoleArn": ""}, "awsRoleArn in sasl.jaas.config is empty"),
         ({"awsRoleArn": "r", "awsAddDefaultProviders": "true"}, "sign as whoever the machine is"),
-        ({"awsAddDefaultProviders": "false"}, "leaves nobody to sign as: give awsProfileName"),
+        ({"awsAddDefaultProviders": "false"}, "no identity to sign with: give awsProfileName"),
         ({"awsMskRegionProvider": "com.x.Hush"}, "names a Java class, which cannot run here"),
         ({"awsDebugCreds": "hush"}, "awsDebugCreds in sasl.jaas.config must be true or false"),
         ({"awsMaxRetries": "-1"}, "awsMaxRetries in sasl.jaas.config must be a whole number"),

@@ -932,7 +932,7 @@ def test_tokens_that_no_header_can_have(server: RegistryServer, token: str) -> N
 def test_a_password_that_utf8_cannot_write(server: RegistryServer) -> None:
     registry = client(server, user_info=Secret("me:hush\udcff"))
     text = failure(lambda: registry.by_id(1), OptionError)
-    assert "schema.registry.basic.auth.user.info has a character that UTF-8 cannot write" in text
+    assert "schema.registry.basic.auth.user.info has a character that UTF-8 cannot encode" in text
 
 
 def with_issuer(server: RegistryServer, tokens: TokenServer) -> RegistryClient:
