@@ -422,8 +422,7 @@ class _Batch:
         for row, value in self._parsed_values(
             arrow.binary_array(texts), np.arange(len(texts)), rows[indexes], unread
         ):
-            misfits = [name for name, flags in self._misfits.items() if flags[row]]
-            rest = self._decoder.normalizer.rest_of_fitting(value, misfits)
+            rest = self._decoder.normalizer.rest_of(value)
             if rest is not None:
                 rests.append((row, rest))
         if unread.any():  # no text is known on which the two parsers differ

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import binascii
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final
@@ -65,11 +65,6 @@ class Normalizer:
         self._write = make_writer(root)
         self._write_fitting = make_writer(root, unfit_to_null=True) if rest else self._write
         self._writers: dict[int, Writer] = {}  # of nodes without fields, by their Python id
-        self._with_fields = {  # by the Python id of nodes, and which of their children have some
-            id(node): [name for name, child in node.children.items() if _has_fields(child)]
-            for node in _walk_nodes(root)
-            if _has_fields(node)
-        }
 
     @cached_property
     def field_names(self) -> tuple[list[bytes], dict[bytes, list[bytes]]]:
@@ -95,24 +90,17 @@ class Normalizer:
                 "has items that take too much memory as columns, for a payload of "
                 f"{len(payload):,} bytes"
             )
-        if self._exact and id(self._root) in self._with_fields:
+        if self._exact:
             self._check_names(self._root, value)
         if not self._rest:
             return self._write(value), None
         if type(value) is not dict:
             raise UnfitError(f"is {syntax.json_type_name(value)}, not an object")
-        try:  # most values fit: then the rest has only fields that the type lacks
-            text = self._write(value)
-            rest = self._rest_of_fitting(self._root, value)
-        except UnfitError:
-            text = self._write_fitting(value)
-            rest = self._rest_of(self._root, value)
-        return text, None if rest is NOTHING else syntax.to_json(rest)
+        return self._write_fitting(value), self.rest_of(value)
 
-    def rest_of_fitting(self, value: Any, misfits: Collection[str]) -> str | None:
-        """Return the rest of a parsed text that is known to fit, but for fields that do not
-        (`misfits`), which have no fields themselves."""
-        rest = self._rest_of_fitting(self._root, value, misfits)
+    def rest_of(self, value: Any) -> str | None:
+        """Return the rest of a parsed text as JSON text, or None."""
+        rest = self._rest_of(self._root, value)
         return None if rest is NOTHING else syntax.to_json(rest)
 
     def _check_names(self, node: Node, value: Any) -> None:
@@ -129,34 +117,11 @@ class Normalizer:
                     raise _unknown_field(name, node.children)
             steps = ((f".{name}", node.children[name], item) for name, item in value.items())
         for step, child, item in steps:
-            if id(child) in self._with_fields:
-                try:
-                    self._check_names(child, item)
-                except UnfitError as error:
-                    error.path.append(step)
-                    raise
-
-    def _rest_of_fitting(self, node: Node, value: Any, misfits: Collection[str] = ()) -> Any:
-        """Return the rest of a value that fits its node: the fields that its type lacks, and
-        `misfits`."""
-        if value is None:
-            return NOTHING
-        if node.kind is _LIST:
-            return _rest_of_items([self._rest_of_fitting(node.item, item) for item in value])
-        if node.kind is _MAP:
-            pairs = ((name, self._rest_of_fitting(node.item, item)) for name, item in value.items())
-            return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
-        children = node.children
-        rest = {
-            name: item for name, item in value.items() if name not in children or name in misfits
-        }
-        for name in self._with_fields[id(node)]:
-            below = self._rest_of_fitting(children[name], value.get(name))
-            if below is not NOTHING:
-                rest[name] = below
-        if len(rest) > 1:  # in the text's order
-            return {name: rest[name] for name in value if name in rest}
-        return rest or NOTHING
+            try:
+                self._check_names(child, item)
+            except UnfitError as error:
+                error.path.append(step)
+                raise
 
     def _rest_of(self, node: Node, value: Any) -> Any:
         """Return the rest of a value: the parts that match no field, with the objects and arrays
@@ -177,7 +142,10 @@ class Normalizer:
             pairs = ((name, self._rest_of(node.item, item)) for name, item in value.items())
             return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
         if node.kind is _LIST and python_type is list:
-            return _rest_of_items([self._rest_of(node.item, item) for item in value])
+            rests = [self._rest_of(node.item, item) for item in value]
+            if all(rest is NOTHING for rest in rests):
+                return NOTHING
+            return [None if rest is NOTHING else rest for rest in rests]
         write = self._writers.get(id(node))
         if write is None:
             write = self._writers[id(node)] = make_writer(node)
@@ -186,20 +154,6 @@ class Normalizer:
         except UnfitError:
             return value
         return NOTHING
-
-
-def _rest_of_items(rests: list[Any]) -> Any:
-    """Return the rest of an array by those of its items."""
-    if all(rest is NOTHING for rest in rests):
-        return NOTHING
-    return [None if rest is NOTHING else rest for rest in rests]
-
-
-def _walk_nodes(node: Node) -> Iterator[Node]:
-    """Yield a node and all nodes below it."""
-    yield node
-    for child in node.children.values():
-        yield from _walk_nodes(child)
 
 
 def _has_fields(node: Node) -> bool:

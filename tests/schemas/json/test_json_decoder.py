@@ -607,13 +607,13 @@ def test_what_is_left_of_many_rows_is_what_is_left_of_each(monkeypatch: pytest.M
         ]
     )
     parsed = []
-    rest_of_fitting = Normalizer.rest_of_fitting
+    rest_of = Normalizer.rest_of
 
-    def noted(normalizer: Normalizer, value: Any, misfits: list[str]) -> str | None:
+    def noted(normalizer: Normalizer, value: Any) -> str | None:
         parsed.append(value)
-        return rest_of_fitting(normalizer, value, misfits)
+        return rest_of(normalizer, value)
 
-    monkeypatch.setattr(Normalizer, "rest_of_fitting", noted)
+    monkeypatch.setattr(Normalizer, "rest_of", noted)
     for cases in (COMPACT, LEFT_OF_MANY):
         assert not parsed
         read = run(kind, *(text.encode() for text, _ in cases * 50), rest=True)
