@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records import arrow
-from sparkkafka.protocol.records.varint_columns import Flags, Ints, unzigzag
+from sparkkafka.protocol.records.varint_columns import Flags, Ints, unzigzag, zigzag
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import (
@@ -249,24 +249,13 @@ def _decode_messages(
     """Decode payloads without nulls to structs. The state says which of them are bad or need the
     runtime: their structs mean nothing."""
     count = len(payloads)
-    data, starts, ends = _find_payloads(payloads)
-    state = DecodeState(starts, np.zeros(count, np.bool_), budget, {}, [])
-    arrays = _decode_fields(layout, data, starts, ends, np.arange(count), state)
+    offsets = arrow.blob_offsets(payloads).astype(np.int64)
+    content = np.frombuffer((payloads.buffers()[2] if count else None) or b"", np.uint8)
+    data = WireData(content[offsets[0] : offsets[-1]])
+    offsets -= offsets[0]
+    state = DecodeState(offsets[:-1], np.zeros(count, np.bool_), budget, {}, [])
+    arrays = _decode_fields(layout, data, offsets[:-1], offsets[1:], np.arange(count), state)
     return _struct_array(layout, arrays, count, None), state
-
-
-def _find_payloads(payloads: pa.Array) -> tuple[WireData, Ints, Ints]:
-    """Return the payloads' bytes, and where each begins and ends in them."""
-    if not len(payloads):
-        return WireData(np.zeros(0, np.uint8)), np.zeros(0, np.int64), np.zeros(0, np.int64)
-    is_large = pa.types.is_large_binary(payloads.type) or pa.types.is_large_string(payloads.type)
-    _, offsets_buffer, content_buffer = payloads.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64 if is_large else np.int32)
-    offsets = offsets[payloads.offset : payloads.offset + len(payloads) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    at = offsets.astype(np.int64)
-    at -= first
-    return WireData(np.frombuffer(content_buffer or b"", np.uint8)[first:last]), at[:-1], at[1:]
 
 
 def _decode_fields(
@@ -611,7 +600,9 @@ def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints,
     any_damaged = bool(is_damaged.any())
     if any_damaged:
         size = np.where(is_damaged, 0, size)
-    content = _gather_bytes(data, at, size)
+    gathered = gather(data.buffer, at, size)
+    content: Any = np.frombuffer(gathered.buffers()[2] or b"", np.uint8)
+    content = content[: arrow.blob_offsets(gathered)[-1]]
     if width is not None:
         raw = content.view("<u8" if width == 8 else "<u4")
         return raw, size // width, is_damaged if any_damaged else None
@@ -642,16 +633,6 @@ def _short_varints(content: Any, stops: Ints) -> Any:
     earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)  # 0 if the byte is another varint's
     values |= earlier
     return values
-
-
-def _gather_bytes(data: WireData, at: Ints, size: Ints) -> Any:
-    """Return slices of the data, concatenated, as uint8."""
-    gathered = gather(data.buffer, at, size)
-    if not len(gathered):
-        return np.zeros(0, np.uint8)
-    _, offsets, content = gathered.buffers()
-    end = int(np.frombuffer(offsets, np.int32)[len(gathered)])
-    return np.frombuffer(content, np.uint8)[:end] if end else np.zeros(0, np.uint8)
 
 
 def _number_array(field: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any, Any]:
@@ -790,22 +771,22 @@ def _repeat_default(field: Field, count: int) -> pa.Array:
         offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
         return pa.Array.from_buffers(field.value_type, count, buffers)
-    if field.kind == types.DOUBLE:
-        return arrow.from_numpy(np.full(count, value, np.float64), field.value_type)
-    if field.kind == types.FLOAT:
-        single = np.full(count, value, np.float32)
-        is_single = field.value_type == pa.float32()
-        return arrow.from_numpy(
-            single if is_single else single.astype(np.float64), field.value_type
-        )
-    if field.kind == types.BOOL:
-        return arrow.from_numpy(np.full(count, value, np.bool_))
-    if field.kind == types.ENUM and pa.types.is_string(field.value_type):
-        names = _text_array([field.names.get(value, str(value))])
-        return names.take(arrow.from_numpy(np.zeros(count, np.int32)))
-    unsigned = field.kind in (types.UINT64, types.FIXED64)
-    numbers = np.full(count, value, np.uint64 if unsigned else np.int64)
-    return _integer_array(numbers, field.value_type)[0]
+    dtype = _DEFAULT_TYPES.get(field.kind, np.int64)
+    raw: Any = np.full(count, value, dtype)
+    if field.kind in (types.SINT32, types.SINT64):
+        raw = zigzag(raw)
+    return _number_array(field, raw.view(f"u{raw.itemsize}"), None)[0]
+
+
+_DEFAULT_TYPES: Final[dict[int, Any]] = {
+    types.DOUBLE: np.float64,
+    types.FLOAT: np.float32,
+    types.BOOL: np.uint8,
+    types.UINT64: np.uint64,
+    types.FIXED64: np.uint64,
+    types.SFIXED32: np.int32,
+}
+"""NumPy's types of defaults; int64 for all others."""
 
 
 def _misfit_reason(field: Field, raw: int) -> str:
