@@ -206,11 +206,15 @@ class SendBuffer:
                 self.ready
                 or has_commands()
                 or ((self.waiting_threads or self.flushes) and (self.may_linger or self.open))
-                or any(records.size_bytes >= self.wake_bytes for records in self.open.values())
             ):
                 return -math.inf
+            since_s = math.inf
+            for records in self.open.values():
+                if records.size_bytes >= self.wake_bytes:
+                    return -math.inf
+                since_s = min(since_s, records.since_s)
             self.is_sleeping = True
-            return min((records.since_s for records in self.open.values()), default=math.inf)
+            return since_s
 
     def free(self, io_bytes: int) -> None:
         """Free the memory of records that have outcomes; the I/O thread still holds `io_bytes`."""

@@ -925,10 +925,10 @@ class Sender:
     @property
     def _next_expiry_s(self) -> float:
         """When the first batch expires (monotonic seconds); infinite without batches."""
-        created_s = min(
-            (queue.batches[0].created_s for queue in self._busy.values() if queue.batches),
-            default=math.inf,
-        )
+        created_s = math.inf
+        for queue in self._busy.values():
+            if queue.batches:
+                created_s = min(created_s, queue.batches[0].created_s)
         return created_s + self._options.delivery_timeout_ms / 1000
 
     @property
