@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -32,7 +33,13 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.cdc import net_changes
-from sparkkafka.cdc.merge_sql import UNKNOWN_VALUE, HistoryMerge, Merge, columns_to_add
+from sparkkafka.cdc.merge_sql import (
+    UNKNOWN_VALUE,
+    HistoryMerge,
+    Merge,
+    check_types,
+    columns_to_add,
+)
 from sparkkafka.errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ _JSON_OPTIONS = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Spark's default formats have only milliseconds."""
+_UTC_OPTIONS = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
 _STAGED_COLUMNS = {
     net_changes.POSITION: net_changes.POSITION,
     net_changes.DELETED: "1 = 1",
@@ -67,6 +75,10 @@ class Dialect:
     has_arrays: bool
     fold: Callable[[str], str]
     """Folds the case of a name without quotes, as the database does."""
+    fold_quoted: Callable[[str], str]
+    """The same for a name in quotes."""
+    max_name_bytes: float
+    """Longer names are cut off, silently."""
     begin: str
     """The statement that locks out other writers until the end of the transaction."""
     autocommit: int
@@ -99,6 +111,8 @@ _DIALECTS = {
         },
         has_arrays=False,
         fold=str,
+        fold_quoted=str.lower,
+        max_name_bytes=math.inf,
         begin="BEGIN IMMEDIATE",
         autocommit=-1,
         column_types=None,
@@ -126,6 +140,8 @@ _DIALECTS = {
         },
         has_arrays=True,
         fold=str.lower,
+        fold_quoted=str,
+        max_name_bytes=63,
         begin="LOCK TABLE {target} IN SHARE ROW EXCLUSIVE MODE",
         autocommit=False,
         column_types=(
@@ -161,6 +177,12 @@ def apply_to_database(
             quote='"',
             collate=dialect.collate,
         )
+        for name in (merge.deletes.rpartition(".")[2].strip('"'), *columns):
+            if len(name.encode()) > dialect.max_name_bytes:
+                raise OptionError(
+                    f"The name {name!r} has more than {dialect.max_name_bytes} bytes, which the "
+                    "database would cut off. Choose a shorter one."
+                )
         rows = read()
         _prepare(connection, dialect, merge, rows, add_columns)
         truncated, unavailable = _stage(cursor, dialect, merge, rows)
@@ -232,6 +254,12 @@ def _dialect_of(connection: Any) -> Dialect:
             f"connect returned a connection of {module}. Return one of {' or '.join(_DIALECTS)}."
         )
     dialect = _DIALECTS[module]
+    factory = getattr(connection, "row_factory", None)
+    if factory is not None and getattr(factory, "__name__", "") not in ("Row", "tuple_row"):
+        raise OptionError(
+            f"connect returned a connection of {module} whose row_factory makes no tuples. Leave "
+            "row_factory out."
+        )
     if getattr(connection, "autocommit", dialect.autocommit) != dialect.autocommit:
         raise OptionError(
             f"connect returned a connection of {module} with autocommit={connection.autocommit}, "
@@ -262,11 +290,14 @@ def _prepare(
     )
     cursor.execute(f"SELECT * FROM {merge.target} WHERE 1 = 0")
     found = (column[0] for column in cursor.description)
-    for name in columns_to_add(merge, found, add_columns):
+    for name in columns_to_add(merge, found, add_columns, dialect.fold_quoted):
         cursor.execute(f"ALTER TABLE {merge.target} ADD COLUMN {columns[name]}")
     if dialect.column_types is not None:  # the target may be a table that the user created
         cursor.execute(dialect.column_types, [merge.target])
-        types |= {name: type for name, type in cursor.fetchall() if name in merge.keys}
+        existing = dict(cursor.fetchall())
+        old = {name: type for name, text in existing.items() if (type := _type_of_postgres(text))}
+        check_types(merge, {field.name: field.dataType for field in rows.schema}, old)
+        types |= {name: text for name, text in existing.items() if name in merge.keys}
     delete_columns = ", ".join(
         f"{merge.name(name)} {types[name]}"
         for name in (*merge.keys, *merge.delete_values, net_changes.POSITION)
@@ -276,6 +307,22 @@ def _prepare(
         f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({delete_columns}, UNIQUE ({unique}))"
     )
     connection.commit()
+
+
+_POSTGRES_TYPES: Mapping[str, DataType] = {
+    "smallint": ShortType(),
+    "integer": IntegerType(),
+    "bigint": LongType(),
+    "real": FloatType(),
+    "date": DateType(),
+}
+
+
+def _type_of_postgres(text: str) -> DataType | None:
+    """Return Spark's type for a type of Postgres that may be too narrow; None for others."""
+    if match := re.fullmatch(r"numeric\((\d+),(-?\d+)\)", text):
+        return DecimalType(int(match[1]), int(match[2]))
+    return _POSTGRES_TYPES.get(text)
 
 
 def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tuple[bool, set[str]]:
@@ -316,10 +363,12 @@ def _portable(column: Column, type: DataType, dialect: Dialect) -> Column:
     JSON."""
     if isinstance(type, TimestampType | TimestampNTZType):
         text = column.cast("string")
-        if isinstance(type, TimestampType):
-            text = F.date_format(column, "yyyy-MM-dd HH:mm:ss.SSSSSSXXX")
+        if isinstance(type, TimestampType):  # the same text in sessions of any time zone
+            # A row of nulls only ends in a NullPointerException of Spark's.
+            text = F.when(column.isNotNull(), F.to_csv(F.struct(column), _UTC_OPTIONS))
         # Debezium sends Postgres's infinity as a timestamp in one of these years.
-        return F.regexp_replace(text, r"^\+?(-?)29(?:4247|0308)-.*", "$1infinity")
+        text = F.regexp_replace(text, r"^\+?(-?)29(?:4247|0308)-.*", "$1infinity")
+        return F.regexp_replace(text, r"^\+", "")  # Spark's sign of years after 9999
     if dialect.has_arrays and _is_plain_array(type):
         item_type = type.elementType  # type: ignore[attr-defined]
         return F.transform(column, lambda item: _portable(item, item_type, dialect))

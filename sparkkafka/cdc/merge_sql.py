@@ -7,8 +7,19 @@ could insert a deleted row again. In `d` a truncate is a row without a key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from sparkkafka.cdc.net_changes import (
     DELETED,
@@ -363,13 +374,19 @@ UNKNOWN_VALUE = (
 )
 
 
-def columns_to_add(merge: Merge, existing: Iterable[str], add_columns: bool) -> list[str]:
-    """Return the columns that the target lacks; `existing` are those that it has.
+def columns_to_add(
+    merge: Merge,
+    existing: Iterable[str],
+    add_columns: bool,
+    fold: Callable[[str], str] = str.lower,
+) -> list[str]:
+    """Return the columns that the target lacks; `existing` are those that it has. `fold` returns a
+    name as the database compares it.
 
-    Raises OptionError if it lacks columns and `add_columns` is false, or if it was created with
-    another scd."""
-    names = {name.lower() for name in existing}
-    missing = [name for name in merge.all_columns if name.lower() not in names]
+    Raises OptionError if it lacks columns and `add_columns` is false, or if it lacks one of the
+    key, or was created with another scd."""
+    names = {fold(name) for name in existing}
+    missing = [name for name in merge.all_columns if fold(name) not in names]
     is_history = isinstance(merge, HistoryMerge)
     if is_history and IS_CURRENT in missing and POSITION in names:
         raise OptionError(
@@ -377,10 +394,16 @@ def columns_to_add(merge: Merge, existing: Iterable[str], add_columns: bool) -> 
             "another table."
         )
     of_history = {VALID_FROM, VALID_TO, IS_CURRENT}
-    if not is_history and of_history <= names - {name.lower() for name in merge.columns}:
+    if not is_history and of_history <= names - {fold(name) for name in merge.columns}:
         raise OptionError(
             f"The table {merge.target} has a history (scd=2). One row per key (scd=1) needs "
             "another table."
+        )
+    if lost_keys := [name for name in missing if name in merge.keys]:
+        raise OptionError(
+            f"The table {merge.target} has no column {', '.join(lost_keys)}, which is part of the "
+            "key. If the source has renamed it, rename it in the table and in "
+            f"{merge.deletes}; or choose other keys=[…]."
         )
     if missing and not add_columns:
         raise OptionError(
@@ -388,6 +411,33 @@ def columns_to_add(merge: Merge, existing: Iterable[str], add_columns: bool) -> 
             "new_columns='add'."
         )
     return missing
+
+
+def check_types(
+    merge: Merge, changes: Mapping[str, DataType], existing: Mapping[str, DataType]
+) -> None:
+    """Raise OptionError if a column of the target cannot hold all that the changes have: MERGE and
+    databases round, or cut off the time, silently. `changes` and `existing` are types by name."""
+    for name in merge.columns:
+        old, new = existing.get(name), changes[name]
+        if old is not None and _is_narrower(old, new):
+            raise OptionError(
+                f"The column {name} of the table {merge.target} has the type "
+                f"{old.simpleString()}, and the changes have {new.simpleString()}, whose values "
+                "would be rounded or cut. Change the column's type, or cast the column of the batch"
+            )
+
+
+def _is_narrower(old: DataType, new: DataType) -> bool:
+    """Whether values of the type `new` lose something in a column of the type `old`."""
+    scale = new.scale if isinstance(new, DecimalType) else 0
+    if isinstance(old, DecimalType):
+        return scale > old.scale
+    if isinstance(old, IntegralType):
+        return scale > 0 or isinstance(new, FloatType | DoubleType)
+    if isinstance(old, FloatType):
+        return isinstance(new, DoubleType)
+    return isinstance(old, DateType) and isinstance(new, TimestampType | TimestampNTZType)
 
 
 def deletes_table(target: str) -> str:

@@ -92,11 +92,11 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
         raise OptionError(f"deletes={deletes!r} is unknown. Use {DROP!r} or {KEEP!r}.")
     changes = Changes.of(df, keys)
     # This reads the changes a second time, for the truncates, of which there are few or none.
-    cut = changes.truncates().agg(F.max(POSITION).alias("_cut"))
+    cut = changes.truncates().agg(F.max(POSITION).alias("_sparkkafka_cut"))
     rows = (
         changes.net(changes.unsent_columns(), with_change=True)
         .crossJoin(F.broadcast(cut))
-        .where(newer(POSITION, "_cut"))
+        .where(newer(POSITION, "_sparkkafka_cut"))
     )
     if deletes == DROP:
         rows = rows.where(f"NOT {DELETED} AND NOT {TRUNCATED}")
@@ -172,6 +172,12 @@ class Changes:
             raise OptionError(
                 f"The columns {', '.join(duplicates)} differ only in case, which tables ignore. "
                 "Rename all but one of them with toDF(…)."
+            )
+        own = [name for name in names if name == POSITION or name.startswith("_sparkkafka_")]
+        if own:
+            raise OptionError(
+                f"The changes have a column {own[0]!r}, a name that this function uses. Rename the "
+                "column first."
             )
         lacking = [name for name in _FIELDS if name not in _fields(df)]
         if lacking:

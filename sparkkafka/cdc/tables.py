@@ -10,7 +10,7 @@ from uuid import uuid4
 from pyspark.sql import functions as F
 
 from sparkkafka.cdc.databases import apply_to_database
-from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, columns_to_add
+from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types, columns_to_add
 from sparkkafka.cdc.net_changes import (
     DELETED,
     IS_CURRENT,
@@ -73,7 +73,7 @@ def apply(
     if new_columns not in (ADD, FAIL):
         raise OptionError(f"new_columns={new_columns!r} is unknown. Use {ADD!r} or {FAIL!r}.")
     changes = Changes.of(batch, keys)
-    reserved = {POSITION, *((VALID_FROM, VALID_TO, IS_CURRENT) if scd == 2 else ())}
+    reserved = {VALID_FROM, VALID_TO, IS_CURRENT} if scd == 2 else set()
     taken = [name for name in (*changes.keys, *changes.values) if name.lower() in reserved]
     if taken:
         raise OptionError(
@@ -89,6 +89,11 @@ def apply(
 def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd: int) -> None:
     """Merge the changes into a Spark table with one MERGE. Deletes are written before it, so that a
     batch that fails between the two can be applied again."""
+    if "/" in target:
+        raise OptionError(
+            f"target={target!r} is a path, and the table of deletes needs a name beside the "
+            "target's. Name it: CREATE TABLE customers USING delta LOCATION '/…'."
+        )
     spark = changes.df.sparkSession
     view = f"sparkkafka_changes_{uuid4().hex}"
     read = changes.net if scd == 1 else changes.history
@@ -185,7 +190,11 @@ def _prepare(spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bo
             f"CREATE TABLE {merge.target} ({columns}) USING delta (or iceberg). For a table of a "
             "database, pass connect=…"
         )
-    missing = columns_to_add(merge, spark.table(merge.target).columns, add_columns)
+    existing = spark.table(merge.target).schema
+    missing = columns_to_add(merge, existing.names, add_columns)
+    types = {field.name.lower(): field.dataType for field in existing}
+    old = {name: types[name.lower()] for name in merge.columns if name not in missing}
+    check_types(merge, {field.name: field.dataType for field in rows.schema}, old)
     if missing:
         columns = ", ".join(_definitions(merge, rows, missing))
         spark.sql(f"ALTER TABLE {merge.target} ADD COLUMNS ({columns})")

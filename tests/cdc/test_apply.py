@@ -229,6 +229,53 @@ def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) ->
     assert rows(connect, "id, note, seen") == [(1, "after", "yes"), (2, None, "no")]
 
 
+@pytest.mark.parametrize("connect", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    ("type", "value"),
+    [
+        ("numeric(10,2)", "CAST(1.2345 AS decimal(12,4))"),
+        ("bigint", "1.7d"),
+        ("integer", "CAST(1.5 AS decimal(5,1))"),
+        ("real", "1.1d"),
+        ("date", "timestamp '2026-01-02 03:04:05Z'"),
+    ],
+)
+def test_a_type_that_would_round_is_an_error(
+    spark: Any, connect: Connect, type: str, value: str
+) -> None:
+    with closing(connect()) as connection:
+        connection.cursor().execute(
+            f"CREATE TABLE orders (id int, part text, number {type}, PRIMARY KEY (id, part))"
+        )
+        connection.commit()
+    batch = frame(spark, [record(0, "c", "1")]).withColumn("number", F.expr(value))
+    with pytest.raises(OptionError, match=r"column number .* would be rounded or cut"):
+        cdc.apply(batch, "orders", connect=connect, new_columns="add")
+
+
+def test_a_key_that_the_source_renamed_is_an_error(spark: Any, connect: Connect) -> None:
+    batch = frame(spark, [record(0, "c", "1")])
+    cdc.apply(batch, "orders", connect=connect)
+    renamed = batch.withColumnRenamed("part", "PART2")
+    with pytest.raises(OptionError, match=r"no column PART2, which is part of the key"):
+        cdc.apply(renamed, "orders", keys=["id", "PART2"], connect=connect, new_columns="add")
+
+
+@pytest.mark.parametrize("connect", ["postgres"], indirect=True)
+def test_names_that_postgres_would_cut_off_or_not_find(spark: Any, connect: Connect) -> None:
+    batch = frame(spark, [record(0, "c", "1")])
+    with pytest.raises(OptionError, match="more than 63 bytes"):
+        cdc.apply(batch, "o" * 60, connect=connect)
+    with closing(connect()) as connection:
+        connection.cursor().execute(
+            "CREATE TABLE orders (id int, part text, note text, PRIMARY KEY (id, part))"
+        )
+        connection.commit()
+    upper = batch.withColumnRenamed("note", "NOTE")
+    with pytest.raises(OptionError, match="has no column NOTE"):
+        cdc.apply(upper, "orders", connect=connect)
+
+
 def test_times_keep_their_microseconds_zones_and_infinity(
     spark: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,16 +290,22 @@ def test_times_keep_their_microseconds_zones_and_infinity(
             "days": F.expr("array(date '2026-01-02')"),
             "nested": F.expr(f"struct({at} AS t)"),
             "ends": F.expr("timestamp_micros(-9223372036832400000)"),
+            "late": F.expr("timestamp '+12345-03-15 00:00:00Z'"),
+            "same": F.expr(at),  # in any session
+            "none": F.expr("CAST(NULL AS timestamp)"),
         }
         batch = frame(spark, [record(0, "c", "1")]).withColumns(columns)
         cdc.apply(batch, "orders", connect=connect)
     time.tzset()
-    [(times, local, days, nested, ends)] = rows(
+    [(times, local, days, nested, ends, late, same, none)] = rows(
         connect, ", ".join(f"CAST({name} AS text)" for name in columns if name != "numbers")
     )
     assert "2026-01-02 03:04:05.123456" in local.replace("T", " ")
     assert "2026-01-02" in days
     assert ends == "-infinity"
+    assert none is None
+    assert late.startswith("12345-03-15 00:00:00")
+    assert same.startswith("2026-01-02 03:04:05.123456")
     for text in (times, nested):
         text = re.search(r"2026-01-0\d.*?(Z|[+-]\d\d(:?\d\d)?)\b", text)[0]
         assert datetime.fromisoformat(text) == datetime(2026, 1, 2, 3, 4, 5, 123456, UTC)
@@ -346,6 +399,8 @@ def test_other_connections_and_tables_are_refused(spark: Any) -> None:
         OptionError, match=r"CREATE TABLE no_table \(`id` int, .*USING delta.* connect="
     ):
         cdc.apply(batch, "no_table")
+    with pytest.raises(OptionError, match="is a path, and the table of deletes"):
+        cdc.apply(batch, "delta.`/lake/orders`")
     with closing(sqlite3.connect(":memory:")) as connection:
         with pytest.raises(OptionError, match="connect is a Connection"):
             cdc.apply(batch, "orders", connect=connection)
@@ -353,9 +408,13 @@ def test_other_connections_and_tables_are_refused(spark: Any) -> None:
         cdc.apply(batch, "orders", keys=[])
     with pytest.raises(OptionError, match="new_columns='no' is unknown"):
         cdc.apply(batch, "orders", new_columns="no")
-    for name, scd in (("_Position", 1), ("valid_from", 2)):
-        with pytest.raises(OptionError, match=f"have a column '{name}', .* to orders"):
-            cdc.apply(batch.withColumnRenamed("note", name), "orders", scd=scd)
+    with pytest.raises(OptionError, match=r"have a column 'valid_from', .* to orders"):
+        cdc.apply(batch.withColumnRenamed("note", "valid_from"), "orders", scd=2)
+    with pytest.raises(OptionError, match="have a column '_position', a name"):
+        cdc.latest(batch.withColumnRenamed("note", "_Position"))
+    made |= {"autocommit": False, "row_factory": dict}
+    with pytest.raises(OptionError, match="psycopg whose row_factory makes no tuples"):
+        cdc.apply(batch, "orders", connect=type("Connection", (), made))
     with pytest.raises(OptionError, match="columns note, NOTE differ only in case"):
         cdc.apply(batch.withColumn("x", F.lit(1)).toDF(*batch.columns, "NOTE"), "orders")
     with pytest.raises(OptionError, match="scd=3 is unknown"):
