@@ -1,11 +1,12 @@
 """Decodes messages to Arrow columns: one call for each message type, one for each of its fields.
 
 The decoder is our own. ptars (Rust) is faster for most shapes, but has no bad rows, and nested
-groups crash it with a segmentation fault. Damaged payloads become bad rows here. protobuf's runtime
-makes an object for each message, so it gets only the payloads that need it (`needs_runtime`): those
-with groups, and those in which something occurs twice or in an order that is not seen here, so that
-the runtime's rules of merging apply. It writes them anew (`normalizer.py`), and then they are
-decoded here like the others.
+groups crash it with a segmentation fault. Damaged payloads become bad rows here, and the parts of a
+message that occurs twice are merged here. protobuf's runtime makes an object for each
+message, so it gets only the payloads that need it (`needs_runtime`): those with groups, and those
+in which something else occurs twice or in an order that is not seen here, so that the runtime's
+rules of merging apply. It writes them anew (`normalizer.py`), and then they are decoded here like
+the others.
 
 A row is a row of the column. Messages of one type are decoded together, those of all rows at any
 level: a message's index is its index among these, and `rows` has the row of each.
@@ -17,7 +18,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -166,6 +167,23 @@ class DecodeState:
         return by_row
 
 
+class MessageParts(NamedTuple):
+    """Messages of which some lie in several parts, which are read one by one and then merged: where
+    each part lies, and the index of its message, which ascends."""
+
+    starts: Ints
+    ends: Ints
+    messages: Ints
+
+    def merge(self, tokens: list[Tokens]) -> list[Tokens]:
+        """Return the tokens of a field in all parts as those of the messages."""
+        merged, _ = sort_tokens(tokens, len(self.starts))
+        if merged is None:
+            return []
+        parts = merged.sparse(len(self.starts)).messages
+        return [merged._replace(messages=self.messages[parts], ascending=False)]
+
+
 @dataclass(frozen=True, slots=True)
 class MessageLayout:
     """A message's tags, in the order in which they are searched, and its fields' layouts. `path`:
@@ -259,14 +277,28 @@ def _decode_messages(
 
 
 def _decode_fields(
-    layout: MessageLayout, data: WireData, starts: Ints, ends: Ints, rows: Ints, state: DecodeState
+    layout: MessageLayout,
+    data: WireData,
+    starts: Ints,
+    ends: Ints,
+    rows: Ints,
+    state: DecodeState,
+    parts: MessageParts | None = None,
 ) -> list[pa.Array]:
-    """Return one array for each field of the messages that lie at `starts` to `ends`."""
-    tokens, needs_runtime, damage = tokenize(data, starts, ends, layout.tags, layout.slot_count)
+    """Return one array for each field of the messages that lie at `starts` to `ends`, or in
+    `parts`."""
+    if parts is None:
+        all_tokens, found_rows = tokenize(data, starts, ends, layout.tags, layout.slot_count), rows
+    else:
+        all_tokens = tokenize(data, parts.starts, parts.ends, layout.tags, layout.slot_count)
+        found_rows = rows[parts.messages]
+    tokens, needs_runtime, damage = all_tokens
     if damage.messages:
-        state.damage.append((layout, rows[damage.messages], damage))
+        state.damage.append((layout, found_rows[damage.messages], damage))
     if needs_runtime.any():
-        state.needs_runtime[rows[needs_runtime]] = True
+        state.needs_runtime[found_rows[needs_runtime]] = True
+    if parts is not None:
+        tokens = [parts.merge(slot_tokens) for slot_tokens in tokens]
     for slots in layout.oneofs:
         _flag_oneof_conflicts([tokens[slot] for slot in slots], rows, state)
     columns = _MessageColumns(data, starts, rows, state)
@@ -354,9 +386,10 @@ class _MessageColumns:
             if field.default is None or field.message is not None:
                 return pa.nulls(self.count, field.type)
             return _repeat_default(field, self.count)
-        self._flag_repeated_fields(field, tokens)
         if inner is not None and field.special not in types.FROM_BYTES:
             return self._decode_single_message(field, inner, tokens, present)
+        if types.FIELD_TYPES[field.kind].wire == types.LEN or field.closed:
+            self._flag_repeated_fields(field, tokens)
         if tokens.value is None:
             at, size = self._by_message(tokens)
             if present is not None and field.special in types.FROM_BYTES:
@@ -442,6 +475,8 @@ class _MessageColumns:
         """Return a field that is a message, null where it is absent. If most messages have it,
         absent ones are decoded too, as empty messages: that is faster than to leave them out."""
         at, size = self._by_message(tokens)
+        if self._have_twice(tokens) is not None:
+            return self._merge_messages(field, inner, tokens, present)
         if present is None or (
             not inner.has_required and 2 * int(np.count_nonzero(present)) >= self.count
         ):
@@ -450,16 +485,49 @@ class _MessageColumns:
         array = self._decode_nested(field, inner, at[having], size[having], self.rows[having], None)
         return spread(array, having, self.count)
 
+    def _have_twice(self, tokens: Tokens) -> Flags | None:
+        """Return which messages have a field that is not repeated several times; None if none."""
+        if tokens.messages is None or tokens.ascending:
+            return None
+        counts = np.bincount(tokens.messages, minlength=self.count)
+        return counts > 1 if int(counts.max()) > 1 else None
+
+    def _merge_messages(
+        self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
+    ) -> pa.Array:
+        """Return a field that a message may have several times: the runtime merges these parts into
+        one message, and so does this."""
+        messages: Any = tokens.messages
+        having = np.arange(self.count) if present is None else np.flatnonzero(present)
+        order = np.argsort(messages, kind="stable")
+        at, size = (array[order] for array in _bytes_of(tokens))
+        messages = messages[order]
+        parts = MessageParts(at, at + size, np.searchsorted(having, messages))
+        first = np.searchsorted(messages, having)
+        array = self._decode_nested(
+            field, inner, at[first], size[first], self.rows[having], None, parts
+        )
+        return spread(array, having, self.count)
+
     def _flag_repeated_fields(self, field: Field, tokens: Tokens) -> None:
         """Flag rows for the runtime if a message has the field, which is not repeated, several
-        times: the runtime refuses invalid texts, merges messages, and takes an unknown number of a
-        closed enum for absent. (Otherwise the last value counts.)"""
-        is_number = types.FIELD_TYPES[field.kind].wire != types.LEN and field.message is None
-        if tokens.messages is None or tokens.ascending or field.kind == types.BYTES:
+        times: the runtime refuses invalid texts, merges messages that become text, and takes an
+        unknown number of a closed enum for absent. (Otherwise the last value counts.)"""
+        repeated = self._have_twice(tokens)
+        if repeated is None or field.kind == types.BYTES:
             return
-        if field.closed or not is_number:
-            repeated = np.bincount(tokens.messages, minlength=self.count) > 1
-            self.state.needs_runtime[self.rows[repeated]] = True
+        if field.kind == types.STRING:
+            at, size = _bytes_of(tokens)
+            order = np.argsort(at)
+            texts = gather(self.data.buffer, at[order], size[order])
+            try:
+                as_texts(texts)
+            except pa.ArrowInvalid:
+                messages: Any = tokens.messages
+                repeated &= self._is_among(messages[order[~is_utf8(texts)]])
+            else:
+                return
+        self.state.needs_runtime[self.rows[repeated]] = True
 
     def _add_bad_values(self, field: Field, rows: Ints, reasons: dict[int, str]) -> None:
         """Mark the rows of bad values as bad. `reasons`: by the value's index in `rows`."""
@@ -474,10 +542,11 @@ class _MessageColumns:
         size: Ints,
         rows: Ints,
         present: Flags | None,
+        parts: MessageParts | None = None,
     ) -> pa.Array:
         """Return the messages of a field, as structs or as its special type; null where not
-        `present` (None: all are). `rows`: of each message."""
-        arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state)
+        `present` (None: all are). `rows`: of each message; `parts`: if they lie in several."""
+        arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state, parts)
         if field.special is None:
             return _struct_array(inner, arrays, len(at), present)
         array, reasons = _special_array(field, arrays, present)

@@ -3,7 +3,7 @@ runtime merges fields that occur twice, drops unknown fields, sorts fields, and 
 messages.
 
 `decode.py` can read what the runtime writes, except for groups: these are rewritten as messages
-with a length.
+with a length. If the runtime refuses a message, `explain` finds the field.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Normalizer:
                 data = _rewrite(memoryview(payload), self._message, by_runtime=False)
             parsed = self._class.FromString(data)
         except (self._error, ValueError, RecursionError, MemoryError) as error:
-            return f"message {self._message.full_name}: {str(error)[:300]}"
+            return explain(payload, self._message.descriptor) or str(error)[:300]
         parsed.DiscardUnknownFields()
         written: bytes = parsed.SerializePartialToString()
         if not self._has_groups:
@@ -130,6 +130,51 @@ def _find_value(data: Any, tag: int, at: int, end: int) -> tuple[int, int, int]:
     return begin, after, after
 
 
+def explain(payload: bytes, descriptor: Any) -> str | None:
+    """Return the first thing that is wrong with a message, with its field and byte; None if nothing
+    is found."""
+    return _explain(memoryview(payload), 0, len(payload), descriptor, "", 0)
+
+
+def _explain(
+    data: memoryview, at: int, end: int, descriptor: Any, path: str, depth: int
+) -> str | None:
+    """Return what is wrong first in the message from `at` to `end`, None if nothing is found. It is
+    nested `depth` levels deep, in the field `path` ("" for the outermost)."""
+    fields = descriptor.fields_by_number
+    while at < end:
+        start, number = at, 0
+        try:
+            tag, at = read_tag(data, at, end)
+            number = tag >> 3
+            begin, stop, at = _find_value(data, tag, at, end)
+        except ValueError as error:
+            return f"{field_label(descriptor, path, number)}: at byte {start}: {error}"
+        field = fields.get(number)
+        if field is None:
+            continue
+        wire, reason = tag & 7, None
+        if wire == types.LEN and field.type == types.STRING:
+            try:
+                str(data[begin:stop], "utf-8")
+            except UnicodeDecodeError:
+                reason = "its text is not UTF-8"
+        elif field.message_type is not None and wire == types.FIELD_TYPES[field.type].wire:
+            if depth < MAX_LEVELS:
+                name = f"{path}.{field.name}" if path else field.name
+                inner = _explain(data, begin, stop, field.message_type, name, depth + 1)
+                if inner is not None:
+                    return inner
+            else:
+                reason = f"nested in more than {MAX_LEVELS} levels"
+        elif wire == types.LEN and types.is_repeated(field) and not types.is_map(field):
+            wrong = _packed_error(data, begin, stop, field)
+            reason = wrong and f"at byte {start}: {wrong}"
+        if reason:
+            return f"{field_label(descriptor, path, number)}: {reason}"
+    return None
+
+
 def field_label(descriptor: Any, path: str, number: int) -> str:
     """Return what to call a field in reasons by its number (0: its message itself). `path`: of the
     field that has the message, "" for the outermost one."""
@@ -138,3 +183,17 @@ def field_label(descriptor: Any, path: str, number: int) -> str:
     if field is not None:
         return f"field {path}.{field.name}" if path else f"field {field.name}"
     return f"{message_label}: unknown field {number}" if number else message_label
+
+
+def _packed_error(data: memoryview, at: int, end: int, field: Any) -> str | None:
+    """Return what is wrong with the packed numbers from `at` to `end`; None if nothing is."""
+    wire = types.FIELD_TYPES[field.type].wire
+    if wire == types.VARINT:
+        try:
+            while at < end:
+                _, at = read_one_varint(data, at, end)
+        except ValueError as error:
+            return str(error)
+    elif wire in types.FIXED_WIDTH and (end - at) % types.FIXED_WIDTH[wire]:
+        return f"{end - at} bytes are not packed {types.FIELD_TYPES[field.type].name}"
+    return None
