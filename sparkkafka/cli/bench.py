@@ -118,7 +118,7 @@ def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) 
 
     batch = _random_records(load)
     latencies_s: list[float] = []
-    deliveries: deque[TableDelivery] = deque()  # those that were not acknowledged when last seen
+    deliveries: deque[TableDelivery] = deque()  # not acknowledged at the last check
     settings = producer_settings(session.timeout_s)
     if not session.has_timeout:  # a slow cluster is measured, not given up
         del settings["delivery.timeout.ms"]

@@ -654,7 +654,7 @@ class TopicReader:
         window = count
         while below:
             windows = {tp: max(starts[tp], end - window) for tp, end in below.items()}
-            self.positions, self.ends = dict(windows), dict(below)  # what `_batches` reads
+            self.positions, self.ends = dict(windows), dict(below)  # for `_batches`
             offsets: dict[TopicPartition, list[NDArray[np.int64]]] = {tp: [] for tp in below}
             for batch in self._batches(Filter(), None, None):
                 tp = TopicPartition(self._plan.topic, batch.column("partition")[0].as_py())

@@ -50,7 +50,7 @@ class ClientBase:
                 ) from None
         return super().__new__(cls)
 
-    if not TYPE_CHECKING:  # it would let any name pass
+    if not TYPE_CHECKING:  # type checkers would then accept any name
 
         def __getattr__(self, name: str) -> NoReturn:
             """Raise AttributeError, for methods of other libraries' clients with ours."""

@@ -92,7 +92,7 @@ class MetricAggregator:
         self._unmatched: OrderedDict[str, list[Report]] = OrderedDict()
         self._unmatched_offsets: OrderedDict[str, dict[tuple[str, int], int]] = OrderedDict()
         self._batch_ends: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self._own: Totals = defaultdict(float)  # of the export itself (`catalogue.OWN`)
+        self._own: Totals = defaultdict(float)  # metrics of the export (`catalogue.OWN`)
         self._dropped: Totals = defaultdict(float)  # reports, by reason
 
     # --- events and reports -----------------------------------------------------------------------

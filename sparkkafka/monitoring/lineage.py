@@ -106,7 +106,7 @@ class Lineage(StreamingQueryListener):
         self._has_ended = threading.Event()  # Thread.join fails after Ctrl-C (bpo-45274)
         threading.Thread(target=self._emit, name="sparkkafka-lineage", daemon=True).start()
         jvm: Any = spark._jvm
-        spark.streams.addListener(self)  # which also starts py4j's callback server
+        spark.streams.addListener(self)  # this also starts py4j's callback server
         # Spark removes a listener by its identity: the list returns the Java object that py4j made.
         made = jvm.java.util.ArrayList()
         made.add(_ExecutionListener(self))

@@ -28,10 +28,10 @@ from sparkkafka.schemas.values import ValueRowError
 CHUNK_ROWS: Final = 1 << 15
 """The most rows that are encoded together. More make the tables of views larger, not faster."""
 _MAX_WORD: Final = 8
-_MAX_WORDS: Final = 4  # of a slice
+_MAX_WORDS: Final = 4  # the most words of a slice
 _BITS: Final = np.uint64(64)
 _MAX_INLINE: Final = 12  # a view holds up to 12 bytes itself
-MAX_BYTES: Final = (1 << 31) - 1  # of an array with offsets of 32 bits
+MAX_BYTES: Final = (1 << 31) - 1  # the most bytes of an array with offsets of 32 bits
 _VIEW_BYTES: Final = 16
 
 

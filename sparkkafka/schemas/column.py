@@ -374,7 +374,7 @@ class ColumnDecoder:
         module = format_module(plan.format)
         try:
             written = envelopes.full_type(module, plan.envelope, schema, writer.message, None)
-        except SchemaError:  # of other records, such as heartbeats
+        except SchemaError:  # the schema of other records, such as heartbeats
             return
         envelopes.check_columns(plan.envelope, written, f"{writer}, subject {plan.subject}")
 

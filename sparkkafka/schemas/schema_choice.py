@@ -271,7 +271,7 @@ def _register_or_look_up(
             return registry.register(subject, schema, normalize=normalize)
         registered = registry.lookup(subject, schema, normalize=normalize)
     except RegistryError as error:
-        if error.status is not None:  # of another format some say only "unknown type"
+        if error.status is not None:  # for another format some registries say only "unknown type"
             _check_format(registry, column, subject)
         raise
     if registered is None:

@@ -51,7 +51,7 @@ OPERATIONS: Final = {
     "DESCRIBE_TOKENS": 14,
     "TWO_PHASE_COMMIT": 15,
 }
-OPERATIONS_VERSION: Final = 8  # of Metadata, which has them as bits
+OPERATIONS_VERSION: Final = 8  # Metadata has the operations as bits from this version on
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The one name that a resource of type cluster can have."""

@@ -222,7 +222,7 @@ def _salt(upsertion: UserScramCredentialUpsertion) -> _Salted:
     salt = secrets.token_bytes(24)
     try:
         salted = salted_password(upsertion.mechanism, password, salt, upsertion.iterations)
-    except UnicodeEncodeError:  # which quotes the text
+    except UnicodeEncodeError:  # the error quotes the password
         raise OptionError(
             f"user {upsertion.user}: the password has a character that UTF-8 cannot encode"
         ) from None

@@ -368,7 +368,7 @@ def _wait_for_leaders(
 
     def has_leaders(name: str, failed: Mapping[str, int]) -> bool:
         if name in failed:
-            return not is_retriable(failed[name])  # this user may not see it: do not wait for it
+            return not is_retriable(failed[name])  # this user may not see the topic: do not wait
         topic = cluster.known_topic(name)
         return (
             topic is not None
@@ -683,7 +683,7 @@ class TopicAdmin(AdminCalls):
         try:
             with self._call(timeout_s) as (cluster, deadline):
                 nearest = cluster.nearest_topics(missing, deadline)
-        except KafkaError:  # it is only a hint
+        except KafkaError:  # the list is only for a hint
             return dict(errors)
         return {
             **errors,

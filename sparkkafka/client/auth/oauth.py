@@ -316,7 +316,7 @@ def _basic_authorization(settings: OAuthSettings) -> Secret | None:
         parts = (quote_plus(parts[0]), quote_plus(parts[1]))
     try:
         return Secret(f"Basic {base64.b64encode(':'.join(parts).encode()).decode()}")
-    except UnicodeEncodeError:  # which quotes the text
+    except UnicodeEncodeError:  # the error quotes the secret
         return None
 
 
@@ -444,7 +444,7 @@ def _load_signing_key(settings: AssertionSettings) -> Any:
     content = read_store(store, MAX_RESPONSE_BYTES)
     try:
         return load_pem_private_key(content.reveal(), passphrase.reveal().encode() or None)
-    except Exception:  # of several types, with messages of OpenSSL that do not help
+    except Exception:  # cryptography raises several types, with messages of OpenSSL
         raise OptionError(
             f"{store} is not a private key in PEM, or its passphrase "
             f"(sasl.oauthbearer.assertion.private.key.passphrase) is "
@@ -684,7 +684,7 @@ def _request_from_google(settings: OAuthSettings, deadline: Deadline, once: bool
         account = getattr(credentials, "service_account_email", None)
         expiry_s = credentials.expiry.replace(tzinfo=UTC).timestamp()
         access_token = Secret(credentials.token)
-    except Exception as error:  # it has many types
+    except Exception as error:  # google-auth raises many types
         raise AuthenticationError(
             f"Google's library gives no token: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:300]}; are there Google credentials on this machine?"

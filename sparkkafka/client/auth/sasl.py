@@ -182,7 +182,7 @@ def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
     variable may not (lone surrogates)."""
     try:
         text.reveal().encode()
-    except UnicodeEncodeError:  # which quotes the text
+    except UnicodeEncodeError:  # the error quotes the text
         raise AuthenticationError(
             f"{mechanism}: the {what} has a character that UTF-8 cannot encode"
         ) from None

@@ -397,7 +397,7 @@ def _load_pkcs12(store: Store, content: SecretBytes) -> Any:
     load = _import_serialization(store).pkcs12.load_pkcs12
     try:
         return load(content.reveal(), store.password.reveal().encode() or None)
-    except Exception:  # of several types, with messages of OpenSSL that do not help
+    except Exception:  # cryptography raises several types, with messages of OpenSSL
         raise OptionError(
             f"{store} cannot be opened: its password is "
             f"{'wrong' if store.password else 'missing'}, or it is neither PEM, PKCS#12 nor JKS"
@@ -444,7 +444,7 @@ def system_message(error: BaseException) -> str:
 # --- messages of errors ----------------------------------------------------------------------
 
 # OpenSSL's X509_V_ERR_… codes.
-NAME_MISMATCHES: Final = (62, 64)  # of a host name, of an IP address
+NAME_MISMATCHES: Final = (62, 64)  # OpenSSL's codes for a host name and an IP address
 _SELF_SIGNED = 18
 _UNTRUSTED = (7, _SELF_SIGNED, 19, 20, 21)  # 7: signed by another key of the same name
 _DATES = {

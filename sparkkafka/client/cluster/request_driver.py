@@ -369,7 +369,7 @@ class _Attempt(Generic[K, V]):
         timeouts: dict[Connection, KafkaTimeoutError] = {}
         for connection, items in self._sent:
             try:
-                if connection in timeouts:  # it is closed: the timeout is the better error
+                if connection in timeouts:  # the connection is closed: the timeout is clearer
                     raise timeouts[connection]
                 response = connection.receive(self._request_deadline)[1]
                 throttle(response, self._deadline)
@@ -468,7 +468,7 @@ class _Attempt(Generic[K, V]):
 def _explain(handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadline) -> KafkaError:
     """Explain the error, and make UNKNOWN_TOPIC_OR_PARTITION final after the grace period."""
     if not isinstance(error, BrokerError) or isinstance(error, UnknownTopicError):
-        return error  # of a lookup that knows that the topic is missing, too
+        return error  # from a lookup that found the topic missing, too
     if _is_unknown_topic(error) and (grace.expired or error.code in handler.final_codes):
         return _as_unknown_topic_error(error)
     return handler.explain(item, error)

@@ -340,7 +340,7 @@ class ConsumerCoordinator(RebalanceHooks):
             self._call(callback, partitions)
         finally:
             self._being_revoked = frozenset()
-            if self._member is member:  # else the callback left the group
+            if self._member is member:  # otherwise the callback left the group
                 self._subscription.assign(self._subscription.partitions - partitions)
 
     # --- offsets ----------------------------------------------------------------------------
@@ -474,7 +474,7 @@ class ConsumerCoordinator(RebalanceHooks):
                 self._call(self._on_revoked, not_notified)
         finally:
             try:
-                self._finish_async_commits(deadline, "at the end")  # those that on_revoked made
+                self._finish_async_commits(deadline, "at the end")  # the commits of on_revoked
             finally:
                 self._is_leaving = False
                 self._member = None

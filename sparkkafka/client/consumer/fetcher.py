@@ -374,7 +374,7 @@ class Fetcher:
             for topic in (response.responses if leader.is_fetch else response.topics)
             for row in topic.partitions
         }
-        if not code and any(not topic for topic, _ in rows):  # as Java, use nothing of the response
+        if not code and any(not topic for topic, _ in rows):  # as Java, ignore the response
             code = ErrorCode.INCONSISTENT_TOPIC_ID
             log.warning("%s: a Fetch response has a topic id that was not requested", connection)
         has_news = False
@@ -392,7 +392,7 @@ class Fetcher:
             row = rows.get(tp)
             where = f"{name} of {tp} @ {connection}"
             if row is None and leader.is_fetch and not code:
-                continue  # it has no records for this partition now (Tansu leaves it out then)
+                continue  # no records now: Tansu leaves the partition out of its response
             if code or row is None:
                 reason = None if code else "the response leaves it out"
                 error = BrokerError(
@@ -520,7 +520,7 @@ class Fetcher:
         """Handle that a broker did not answer: request its partitions again later, perhaps from
         another broker. Raises errors that a retry cannot fix."""
         states = list(leader.requested)
-        if leader.connection is None:  # it could not even be reached
+        if leader.connection is None:  # the leader could not be reached
             states = [
                 state for state in self._subscription if self._node_of(state) == leader.node_id
             ]

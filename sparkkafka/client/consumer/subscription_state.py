@@ -146,7 +146,7 @@ class PartitionState:
         self.is_decoding = False
         """The last call's deadline passed in the middle of a large record."""
         self._row = 0
-        self._block: RecordBlock | None = None  # of the rows of `_records` from `_block_from` on
+        self._block: RecordBlock | None = None  # the rows of `_records` from `_block_from` on
         self._block_from = 0
 
     # --- position ---------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class PartitionState:
             fetched = self._fetched[0]
             try:
                 records = fetched.next_records(deadline)
-            except BaseException:  # what is partly decoded is fetched again
+            except BaseException:  # fetch the partly decoded records again
                 self.drop()
                 raise
             self.is_decoding = records is not None and not len(records)

@@ -112,7 +112,7 @@ class ClassicMemberThread(membership.MemberThread):
         self._node_id = -1  # its broker
         self._response_due = Deadline(0)
         """When the response that `_connection` awaits is given up."""
-        self._watch: TopicWatch | None = None  # of the leader
+        self._watch: TopicWatch | None = None  # only in the leader
 
     # --- called by the member --------------------------------------------------------------------
 

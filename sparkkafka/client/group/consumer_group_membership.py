@@ -279,7 +279,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
             self.is_joining = self.is_joining and response.assignment is not None
             self._reported_topics, self._reported_owned = topics, owned
             self._interval_s = max(response.heartbeat_interval_ms, 1) / 1000
-            if self.next_heartbeat_s > 0:  # else there is a change to report
+            if self.next_heartbeat_s > 0:  # otherwise there is a change to report
                 self.next_heartbeat_s = time.monotonic() + self._interval_s
         if response.assignment is not None and not self._set_target(response.assignment):
             self._look_up_names(response.assignment)

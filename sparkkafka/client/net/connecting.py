@@ -468,7 +468,7 @@ def connection_error(
             return _final_error(f"{listener.where}: {mismatch}")
         hint = _HINTS.get((listener.protocol, stage), "").format(prefix=listener.prefix)
         if listener.protocol == "SASL_PLAINTEXT" and is_kafka:
-            hint = ""  # it understands our protocol
+            hint = ""  # the listener understands this protocol
     what = (
         "the broker closed the connection"
         if isinstance(error, _TLS_HUNG_UP)

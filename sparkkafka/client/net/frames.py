@@ -145,7 +145,7 @@ class ResponseReader:
         done = 0
         uses_mark = True
         while done < len(view):
-            if done and deadline.expired:  # else a server that sends byte after byte never ends
+            if done and deadline.expired:  # a server could send byte after byte without end
                 raise TimeoutError
             if uses_mark:
                 self._set_mark_to_rest(sock, len(view) - done)

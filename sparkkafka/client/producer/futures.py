@@ -28,8 +28,8 @@ from sparkkafka.protocol.constants import NO_OFFSET
 
 log = logging.getLogger(__name__)
 
-# In place of a record's offset:
-PENDING = -2  # it has no outcome yet
+# These values replace a record's offset:
+PENDING = -2  # the record has no outcome yet
 _FAILED = -3  # it failed: -3 for the first `Failure` of its `RecordFutures`, -4 for the second, …
 
 ALL = -1

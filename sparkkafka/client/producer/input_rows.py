@@ -139,7 +139,7 @@ def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = pa.timestamp("us", column.type.tz)
-    if column.type.unit == "ns":  # which Arrow rounds only if it also lets longer units overflow
+    if column.type.unit == "ns":  # Arrow rounds ns only with a cast in which longer units overflow
         column = column.cast(kind, safe=False)
     # The same moment, whatever the zone.
     return _cast_numbers(column, kind, "timestamp", first_row).cast(pa.int64())

@@ -135,7 +135,7 @@ class PartitionQueue:
         self.proven_node_id: int | None = None
         """The leader that took the last batch."""
         self.state = QueueState.SENDING
-        self._last_offset = -1  # of the acknowledged batches
+        self._last_offset = -1  # the last one that was acknowledged
         self._topic_id: bytes | None = None
         self._failed_in_flight = (
             0  # batches that failed in flight: their responses are still to come

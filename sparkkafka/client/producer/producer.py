@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MIN_ABORT_S = 1.0  # what `close` gives an abort at least
+MIN_ABORT_S = 1.0  # the shortest timeout of an abort in `close`
 CUT_AFTER_S = 0.1  # after the deadline of `close`, connections that still wait are cut
 
 Headers = (
@@ -236,7 +236,7 @@ class Producer(ClientBase):
         """Wake the I/O thread for these records, which are new, or enough for a batch."""
         self._buffer.wake()
 
-    _handle: Any = Delivery  # of a record; an AsyncProducer's is a future
+    _handle: Any = Delivery  # the class of a record's handle; a future in an AsyncProducer
 
     def _wait_for_memory(self, size_bytes: int) -> None:
         """Wait until `size_bytes` fit into buffer.memory, with the lock. Raises KafkaTimeoutError:

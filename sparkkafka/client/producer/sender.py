@@ -168,7 +168,7 @@ class Sender:
             None  # the first batch expired after the last response
         )
         self._refusal_facts_s = -math.inf
-        self._step_end_s = time.monotonic()  # of the last `step`
+        self._step_end_s = time.monotonic()  # when the last `step` ended
         self._lookup_s = 0.0  # see `add_lookup_time`
 
     # --- queues -----------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Sender:
         any request proves that all before it were handled.
         """
         deadline = Deadline(self._cluster.options.request_timeout_ms)
-        while self.has_in_flight and not deadline.expired:  # of first batches: see `_acks`
+        while self.has_in_flight and not deadline.expired:  # for first batches: see `_acks`
             nodes = self._poll_brokers(0.0)
             for node_id in nodes:
                 self._take_response(node_id)
@@ -511,7 +511,7 @@ class Sender:
                 patience_s=PATIENCE_S if acks else None,
             )
         except KafkaError as error:
-            if connection.is_open:  # it could not be encoded, no byte was sent
+            if connection.is_open:  # the request could not be encoded: no byte was sent
                 in_flight.pop()
                 for batch in chosen:
                     batch.queue.on_attempt_failed(batch, maybe_written=False)

@@ -496,7 +496,7 @@ def _is_headers(kind: pa.DataType) -> bool:
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
     inner = kind.value_type
-    if inner == pa.null():  # of empty lists only, nobody has said what could be in them
+    if inner == pa.null():  # all lists are empty: the type of their items is not known
         return True
     return (
         pa.types.is_struct(inner)

@@ -136,13 +136,13 @@ class TransactionManager(SenderTransaction):
         attempt_ms = min(settings.client.request_timeout_ms, options.delivery_timeout_ms)
         super().__init__(settings.client, transactional_id, attempt_ms, close_signal=close_signal)
         self.state = State.UNINITIALIZED
-        self._reason: KafkaError | None = None  # of ABORTABLE_ERROR or FATAL_ERROR
+        self._reason: KafkaError | None = None  # the cause of ABORTABLE_ERROR or FATAL_ERROR
         self._timeout_ms = options.transaction_timeout_ms or 60_000
-        # Of the second protocol, if the coordinator has it.
+        # The versions of the second protocol (KIP-890), if the coordinator has it.
         self._end_version: int | None = None
         self._offsets_version: int | None = None
-        self._response_lost = False  # of an end that was sent again
-        self._has_gaps = False  # in the sequence numbers
+        self._response_lost = False  # when EndTxn was sent again
+        self._has_gaps = False  # the sequence numbers have gaps
         self._settings = settings
         self._buffer = buffer
         self._notifier = notifier

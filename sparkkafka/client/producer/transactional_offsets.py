@@ -36,7 +36,7 @@ from sparkkafka.protocol.messages import (
 if TYPE_CHECKING:
     from sparkkafka.client.group.membership import GroupMetadata
 
-MEMBER_VERSION = 3  # of TxnOffsetCommit (KIP-447)
+MEMBER_VERSION = 3  # TxnOffsetCommit has the member from this version on (KIP-447)
 
 _OFFSET_HINTS: Mapping[int, str] = {
     **HINTS,

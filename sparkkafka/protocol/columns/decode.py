@@ -163,7 +163,7 @@ def _decode_groups(
         if times_ms is not None and _excludes_times(batch, *times_ms):
             continue
         payload = batch.data
-        pieces_of_large: Iterator[BytesLike] | None = None  # of a payload too large for one step
+        pieces_of_large: Iterator[BytesLike] | None = None  # a payload too large for one step
         if batch.attributes & CODEC_MASK:
             pieces = batch.payload_pieces(max_payload_bytes)
             payload = memoryview(next(pieces, b"")).cast("B")
@@ -419,7 +419,7 @@ class _BatchGroup:
         """Make the headers column. Raises DamageError, and BatchTooLargeError for a row whose
         headers would take too much memory; `offsets` are for that error."""
         count = int(headers.counts[0])
-        if count > MAX_HEADERS:  # of a single row: see `_count_rows_by_headers`
+        if count > MAX_HEADERS:  # a single row has as many: see `_count_rows_by_headers`
             size = int(headers.ends[0] - headers.at[0])
             if headers_cost_bytes(count, size) > self._max_bytes:
                 raise BatchTooLargeError(

@@ -155,7 +155,7 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
 
     Raises EncodeError for a record beyond 2 GiB.
     """
-    parts: list[bytes] = []  # of all records, joined once
+    parts: list[bytes] = []  # the bytes of all records, joined once
     base_timestamp = largest_timestamp = records[0].timestamp_ms
     for offset_delta, (key, value, headers, timestamp_ms) in enumerate(records):
         if timestamp_ms > largest_timestamp:
@@ -323,7 +323,7 @@ def _cut_batches(ends: Ints, limit: int) -> list[int]:
     """Cut rows into batches of at most `limit` bytes: return the rows at which batches begin, then
     the row count. `ends` is the running sum of the rows' sizes."""
     cuts = [0]
-    cut_bytes = 0  # of the rows before the last cut
+    cut_bytes = 0  # the bytes of the rows before the last cut
     while cuts[-1] < len(ends):
         # A row larger than the limit gets a batch of its own.
         row = max(int(np.searchsorted(ends, cut_bytes + limit, "right")), cuts[-1] + 1)
@@ -462,7 +462,7 @@ def pack_varints(fields: Sequence[Varints | int], count: int) -> pa.Array:
     """Make an Arrow binary array of `count` rows, each with the varints of several fields one after
     the other. An int is the same byte in all rows."""
     sizes = np.zeros(count, np.int64)
-    min_size = 0  # of the fields that are not written yet
+    min_size = 0  # the least bytes of the fields that are not written yet
     for field in fields:
         sizes += 1 if isinstance(field, int) else field.sizes
         min_size += 1 if isinstance(field, int) else field.min_size

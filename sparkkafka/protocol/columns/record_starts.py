@@ -38,7 +38,7 @@ _MIN_BODY_BYTES = MIN_RECORD_BYTES - 1
 _MIN_CHAINS = 8  # below, a numpy step costs more than the plain loop's steps (measured)
 _RECORDS_PER_CHAIN = 64
 
-_BLOCK_STEPS = 16  # of all chains, before those that are done are dropped
+_BLOCK_STEPS = 16  # steps of all chains, before the finished chains are dropped
 
 
 def _advance_table() -> Ints:

@@ -35,7 +35,7 @@ from sparkkafka.protocol.wire.varints import append_varint, zigzag
 
 LOG_OVERHEAD_BYTES = 12  # offset and size
 MAGIC_POSITION = 16
-MIN_BATCH_LENGTH = 49  # of format 2: its header, without offset and size
+MIN_BATCH_LENGTH = 49  # the header of format 2, without offset and size
 MAX_MAGIC = 2
 
 
@@ -132,7 +132,7 @@ def convert_message_set(
     CorruptRecordError.
     """
     batches: list[LegacyBatch] = []
-    uncompressed = _Builder()  # of the messages since the last wrapper
+    uncompressed = _Builder()  # the messages since the last wrapper
     stopped = False
     while not stopped:
         size = entry_size(data, position)

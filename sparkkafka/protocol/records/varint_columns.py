@@ -98,7 +98,7 @@ def read_unsigned(
     values |= raw
     if third.tobytes().isascii():
         return values, after, None
-    rows = np.flatnonzero(third >= 0x80)  # these have more, and are read apart
+    rows = np.flatnonzero(third >= 0x80)  # varints of more than three bytes are read separately
     values = values.astype(np.uint64)
     values[rows], after[rows], bad = _read_words(data, at[rows], bits)
     if bad is None:

@@ -127,14 +127,14 @@ class _Step(NamedTuple):
     """Reads and writes one field, or the values of neighbouring numbers as a tuple."""
 
     where: int | slice  # in the list of the struct's values
-    name: str  # of the field; "" for several, since their codec adds the names to errors
+    name: str  # the field's; "" for several, whose codec adds the names to errors
     codec: ValueCodec
 
 
 class _TaggedField(NamedTuple):
     position: int  # in the list of the struct's values
     name: str
-    default: object  # which is not sent
+    default: object  # the default is not sent
     codec: ValueCodec
 
 
@@ -251,7 +251,7 @@ def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
         start = reader.pos
         if start + size > reader.end:
             try:
-                reader.claim(size)  # which raises
+                reader.claim(size)  # raises
             except DecodeError as error:
                 error.add_note(f"{names[0]} to {names[-1]}")
                 raise

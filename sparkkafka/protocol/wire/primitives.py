@@ -142,7 +142,7 @@ class Reader:
         """Read an unsigned varint. More than `bits` bits are damage here; Java drops them."""
         start = self.pos
         if start == self.end:
-            self.claim(1)  # which raises
+            self.claim(1)  # raises
         try:
             value, self.pos = read_varint(self.buffer, start, self.end, bits)
         except BadVarintError as error:
@@ -253,7 +253,7 @@ class Reader:
         start = self.pos
         stop = start + size
         if stop > self.end:
-            self.claim(size)  # which raises
+            self.claim(size)  # raises
         self.pos = stop
         try:
             return str(self.buffer[start:stop], "utf-8")

@@ -96,7 +96,7 @@ class Field(NamedTuple):
     tag: int | None
     nullable_since: int | None
     ignorable: bool
-    default: object  # of an array or struct: None, or the class that makes an empty one
+    default: object  # arrays and structs: None, or the class that makes an empty one
 
     def exists(self, version: int) -> bool:
         """Return whether this version has the field."""

@@ -277,7 +277,7 @@ class Cursor:
         they are; the length is 0 for inactive and bad entries."""
         raw, failed = self.read_varints(path)
         if failed is None and raw.itemsize < 8 and not np.bitwise_or.reduce(raw) & 1:
-            raw >>= 1  # of a zigzag number that is not negative
+            raw >>= 1  # decodes a zigzag number that is not negative
             lengths = raw.astype(np.int64)
             starts, after = self.at, self.at + lengths
             if not np.count_nonzero(after > self.end):

@@ -50,7 +50,7 @@ CHUNK_ROWS: Final = 1 << 15
 CHUNK_BYTES: Final = 4 << 20
 """The most bytes of a chunk; a larger payload is a chunk of its own."""
 
-_MAX_BYTES = (1 << 31) - 1024  # of a payload: positions become Arrow offsets of 32 bits
+_MAX_BYTES = (1 << 31) - 1024  # the most bytes of a payload: Arrow's offsets have 32 bits
 
 
 class AvroDecoder:
@@ -203,7 +203,7 @@ class NumberDecoder(ValueDecoder):
         self._bits = bits
         self._is_float = is_float
         self._convert = convert
-        self._are_long = False  # as the last ones were
+        self._are_long = False  # whether the last values were long
         self._dtype = np.int32 if bits == column_type.bit_width == 32 else np.int64
         self.reads_kept_values = self.reads_zero = not is_float
 

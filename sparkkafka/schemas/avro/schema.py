@@ -27,7 +27,7 @@ PRIMITIVES: Final = frozenset({NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, BYTES, S
 NAMED: Final = frozenset({RECORD, ENUM, FIXED})
 
 DECIMAL, UUID, DATE, DURATION = "decimal", "uuid", "date", "duration"
-MAX_DIGITS: Final = 38  # of Arrow's decimal128, and of Spark's decimal
+MAX_DIGITS: Final = 38  # the limit of Arrow's decimal128 and Spark's decimal
 
 # The types that may have a logical type; on others it is ignored.
 _LOGICAL: Final = {
@@ -55,8 +55,8 @@ CATALYST: Final = "spark.sql.catalyst.type"
 """The property in which Spark writes the Spark type of a number."""
 
 _MAX_DEPTH = 64
-_MAX_NODES = 20_000  # of one schema; a type that is used twice counts twice, as it does in columns
-_MAX_PARSED = 100_000  # of a schema's text and those of its references
+_MAX_NODES = 20_000  # of one schema; a type that is used twice counts twice, as in columns
+_MAX_PARSED = 100_000  # nodes in the texts of a schema and its references
 _MAX_BRANCHES = 2000
 
 
@@ -380,7 +380,7 @@ class _Parser:
         totals = _totals(tuple(field.node for field in fields))
         node = Node(RECORD, name, aliases, fields=tuple(fields), **totals, **_connect(value))
         if recurring:
-            count_steps(node.weight)  # it is compiled a second time, for the levels below the first
+            count_steps(node.weight)  # the node is compiled again for the levels below the first
         for inner in recurring:  # frozen except here: these were made before the record's fields
             object.__setattr__(inner, "aliases", aliases)
             object.__setattr__(inner, "fields", node.fields)

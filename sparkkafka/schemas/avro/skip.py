@@ -271,7 +271,7 @@ class UnionSkipper(Skipper):
         type."""
         raw, failed = cursor.read_varints(self.path, 32)
         if failed is None and raw.max(initial=0) < 2 * len(self.branches) and not (raw & 1).any():
-            return raw >> 1  # of a zigzag number that is not negative
+            return raw >> 1  # decodes a zigzag number that is not negative
         numbers = unzigzag(raw)
         if failed is not None:
             numbers[failed] = 0
@@ -443,7 +443,7 @@ class ItemsSkipper(Skipper):
             ends = np.full(len(counts), -1, np.int64)
             ends[sized] = np.where(inactive, -1, inner.at + sizes)
             cursor.update(sized, inner)
-        bad = counts < 0  # of -2**63, which is its own opposite
+        bad = counts < 0  # -2**63 has no positive counterpart
         if self.item.min_size:
             remaining = cursor.end - cursor.at
             bad |= counts > (

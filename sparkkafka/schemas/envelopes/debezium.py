@@ -311,7 +311,7 @@ def _kinds(
     others = present & ~is_valid(op)
     if others.any():
         kinds = {} if payloads is None else other_records(payloads, others)
-        if (index := values.type.get_field_index("ddl")) >= 0:  # of another form
+        if (index := values.type.get_field_index("ddl")) >= 0:  # another form has `ddl`
             kinds[SCHEMA_CHANGE] = others & is_valid(pc.struct_field(values, [index]))
         for name, is_other in kinds.items():
             by_kind[name] = by_kind.get(name, none) | is_other

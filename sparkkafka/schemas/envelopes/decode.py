@@ -108,7 +108,7 @@ def sample_type(
         return pa.list_(pa.field("element", found)) if found and form.has_lists else found
     node = other = None  # `other`: what is no envelope
     payloads: list[bytes] = []
-    prefix = b"\0"  # of the last sample
+    prefix = b"\0"  # the prefix of the last sample
     for sample in samples:
         if sample.startswith(prefix):
             continue
@@ -407,7 +407,7 @@ class _JsonEnvelopeDecoder:
             parts.append(as_type(decoded.values, self.type))
             part_rows.append(rows)
             for row, reason in zip(rows[decoded.bad_rows].tolist(), decoded.reasons, strict=True):
-                if _split(texts[row].as_py()) is None:  # what follows its prefix is no payload
+                if _split(texts[row].as_py()) is None:  # no payload follows the prefix
                     again.append(row)
                 else:
                     reasons[row] = reason
@@ -421,7 +421,7 @@ class _JsonEnvelopeDecoder:
             return Decoded.of(parts[0], reasons)
         order = np.concatenate(part_rows)
         indexes = np.zeros(len(texts), np.int64)
-        indexes[order] = np.arange(len(order))  # of a row that was decoded again, the last
+        indexes[order] = np.arange(len(order))  # if a row was decoded again, the last result
         return Decoded.of(pa.concat_arrays(parts).take(from_numpy(indexes)), reasons)
 
     def _groups(
@@ -477,7 +477,7 @@ class _JsonEnvelopeDecoder:
             node = connect_types.type_of_connect_schema(schema)
             decoder = self._of_node(node)
             if self._envelope.columns:
-                with suppress(SchemaError):  # of other records, such as heartbeats
+                with suppress(SchemaError):  # the schema of other records, such as heartbeats
                     written = _type_of(self._envelope, node)
         except (SchemaError, ValueError, RecursionError) as error:
             return f"the schema beside the payload: {error}"

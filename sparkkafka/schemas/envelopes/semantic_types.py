@@ -206,7 +206,7 @@ def convert(
         values = _without_base64(values, node, context)
         if node.name in _CONVERSIONS:
             needs_conversion, conversion = _CONVERSIONS[node.name]
-            if needs_conversion(values.type):  # else the decoder has read it
+            if needs_conversion(values.type):  # otherwise the decoder has converted it
                 values = conversion(values, node, context)
         return _cast(values, target, context)
     if pa.types.is_struct(target) and node.is_struct:
@@ -290,7 +290,7 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
         return values.view(target)  # a local time is that time in UTC
     bad, fitting = np.zeros(len(values), np.bool_), values
     if pa.types.is_string(own) and pa.types.is_integer(target):
-        bad = flags_of(pc.match_substring_regex(values, "^0[xX]"))  # which Arrow reads
+        bad = flags_of(pc.match_substring_regex(values, "^0[xX]"))  # Arrow would accept hexadecimal
         fitting = without(values, bad) if bad.any() else values
     try:
         result = fitting.cast(target)
@@ -299,7 +299,7 @@ def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Ar
         for start, stop in _halves(fitting, target, 0, len(values)):
             try:
                 parts.append(fitting.slice(start, stop - start).cast(target))
-            except pa.ArrowException:  # of one value
+            except pa.ArrowException:  # caused by one of the values
                 bad[start] = True
                 parts.append(pa.nulls(1, target))
         result = pa.concat_arrays(parts)

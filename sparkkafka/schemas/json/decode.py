@@ -131,8 +131,8 @@ class _Batch:
         data = np.frombuffer(self._texts.buffers()[2] or b"", np.uint8)
         self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, concatenated
         self._offsets -= self._offsets[0]
-        self._strings: pa.Array | None = None  # that are cut out for pyarrow's reader
-        self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # of items, and their texts
+        self._strings: pa.Array | None = None  # the long strings that are cut out of the texts
+        self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # items' names, and their texts
         self._has_map: dict[str, Flags] = {}  # which texts have a map
         self._blocks: list[pa.Array] = []  # values that were read together
         self._block_rows: list[NDArray[np.int64]] = []  # the rows of each block

@@ -21,7 +21,7 @@ from sparkkafka.schemas.arrays import as_texts, offsets_of, positions
 MIN_LONG_BYTES: Final = 128
 _SAMPLE_BYTES: Final = 1 << 16
 _MARK: Final = 0x7F
-_DIGITS: Final = 5  # of 4 bits, as the letters a to p
+_DIGITS: Final = 5  # digits of 4 bits, as the letters a to p
 _MARK_BYTES: Final = 1 + _DIGITS
 
 

@@ -64,7 +64,7 @@ class Normalizer:
         self.item_bytes = item_bytes(root)
         self._write = make_writer(root)
         self._write_fitting = make_writer(root, unfit_to_null=True) if rest else self._write
-        self._writers: dict[int, Writer] = {}  # of nodes without fields, by their Python id
+        self._writers: dict[int, Writer] = {}  # nodes without fields, by Python id
 
     @cached_property
     def field_names(self) -> tuple[list[bytes], dict[bytes, list[bytes]]]:

@@ -239,7 +239,7 @@ def layout_of(message: Message, path: str = "", *, has_groups: bool) -> MessageL
         slot = SKIP
         oneof = message.descriptor.fields_by_number[number].containing_oneof
         if oneof is not None and oneof.index in oneofs:
-            oneofs[oneof.index].append(slot_count)  # it clears a member before it that is read
+            oneofs[oneof.index].append(slot_count)  # it clears an earlier member that is read
             slot, slot_count = slot_count, slot_count + 1
         tags.append(_known_tag(number, wire, slot, repeated=True))
     return MessageLayout(
@@ -696,7 +696,7 @@ def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints,
 def _short_varints(content: Any, stops: Ints) -> Any:
     """Return varints of one or two bytes, by the positions of their last bytes."""
     values = content.take(stops).astype(np.uint16)
-    earlier = content.take(stops - 1, mode="clip")  # of the first, its own byte: below 0x80
+    earlier = content.take(stops - 1, mode="clip")  # for the first, its own byte (below 0x80)
     shift = (earlier >> 7).astype(np.uint16)
     values <<= shift * np.uint16(7)
     earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)  # 0 if the byte is another varint's

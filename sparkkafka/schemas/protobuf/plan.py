@@ -293,7 +293,7 @@ def _make_field(
     SchemaError for a default or a name that is too long."""
     oneof, enum_type = field.containing_oneof, field.enum_type
     names = {} if enum_type is None else types.enum_names(enum_type)
-    has_default = not field.has_presence or field.has_default_value  # else absent is null
+    has_default = not field.has_presence or field.has_default_value  # otherwise absent is null
     default = None
     # A default would look like a member of a oneof that is set.
     if (

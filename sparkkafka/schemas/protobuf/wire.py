@@ -115,7 +115,7 @@ def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
     if len(parts) == 1 and parts[0].messages is None and parts[0].present is None:
         return parts[0], np.ones(count, np.int64)
     counts = np.zeros(count, np.int64)
-    ranks: list[Any] = []  # of each token among those of its message
+    ranks: list[Any] = []  # the rank of each token in its message
     for part in parts:
         messages: Any = part.sparse(count).messages
         rank = counts[messages]

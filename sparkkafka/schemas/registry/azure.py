@@ -82,7 +82,7 @@ class Client(ForeignClient):
             # Its host is not used: the token is for this registry.
             try:
                 page = urlsplit(str(link))
-            except ValueError:  # as of "http://["
+            except ValueError:  # for example "http://["
                 page = urlsplit("")
             if unquote(page.path) != unquote(first) or not re.fullmatch(
                 "[!-~]{1,4096}", page.query

@@ -119,7 +119,7 @@ class RestService:
     def _final_error(self, error: errors.KafkaError, what: str, attempts: int) -> errors.KafkaError:
         """Return the error to raise after the last attempt."""
         name = self._options.name_of
-        if isinstance(error, errors.RegistryError):  # it answers, with a message
+        if isinstance(error, errors.RegistryError):  # a server answers, with a message
             final = errors.RegistryError(
                 f"{error}; tried {'once' if attempts == 1 else f'{attempts} times'} "
                 f"({name('max_retries')}={self._retries}): it may be overloaded, or "
@@ -366,7 +366,7 @@ def _basic_header(user_info: Secret) -> Secret | None:
     """Return the value of the header Authorization; None for text that UTF-8 cannot encode."""
     try:
         return Secret(f"Basic {base64.b64encode(user_info.reveal().encode()).decode()}")
-    except UnicodeEncodeError:  # whose message has the secret
+    except UnicodeEncodeError:  # the error's message has the secret
         return None
 
 

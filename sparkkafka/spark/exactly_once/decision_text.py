@@ -23,7 +23,7 @@ MAX_TEXT_CHARS = 4096
 
 FORMAT_VERSION = 1
 NO_BATCH = -1  # the batch id of a batch job
-RUN_CHARS = 12  # of Spark's id of a query's start, in transactional ids
+RUN_CHARS = 12  # characters of Spark's run id in transactional ids
 
 STAGE_RETRY = 1_000
 """When Spark runs a stage again (shuffle files were lost), it counts the attempts of a task from 0

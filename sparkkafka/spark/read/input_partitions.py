@@ -456,7 +456,7 @@ def group_small_ranges(
     leader of its ranges.
     """
     groups: list[list[KafkaInputPartition]] = []
-    free_share = 0.0  # of a task, that the last group leaves free
+    free_share = 0.0  # the share of a task that the last group leaves free
     for planned in sorted(
         ranges, key=lambda planned: (planned.leader or ("", 0), planned.topic, planned.partition)
     ):

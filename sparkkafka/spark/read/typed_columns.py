@@ -713,7 +713,7 @@ def _plan(
             )
         plan.own_decoder()  # if the type does not fit, the read fails here, and not in each task
         return plan
-    schema_type = as_nullable(arrow_type)  # of JSON without a schema: any field may be missing
+    schema_type = as_nullable(arrow_type)  # JSON without a schema: any field may be missing
     is_same_type = True
     if chosen.schema.text:
         try:

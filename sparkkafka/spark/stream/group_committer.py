@@ -88,7 +88,7 @@ class GroupCommitter(StreamingQueryListener):
         self._lock = threading.Lock()
         self._committed: Offsets = {}
         self._pending: dict[str, Offsets] = {}  # by run id of a query: offsets to commit
-        self._topic_ids: dict[str, bytes] = {}  # of the topics that the queries read
+        self._topic_ids: dict[str, bytes] = {}  # ids of the topics that the queries read
         self._recreated: dict[str, datetime] = {}  # when a commit noticed it
 
     def __repr__(self) -> str:

@@ -87,10 +87,10 @@ class StreamPlanner:
         self._confirmed: Offsets = {}  # ends from ListOffsets that Fetch has confirmed
         self._earliest: Offsets = {}  # listed with the ends, for the plan that follows
         self._stops_at_target = False  # Trigger.AvailableNow
-        self._target: Offsets | None = None  # where it stops; None until that is looked up
+        self._target: Offsets | None = None  # where the query stops; None until looked up
         self._proposed: Offsets | None = None  # the last end that `next_end` returned
         self._topic_ids: dict[str, bytes] = {}
-        self._former_ids: set[bytes] = set()  # of topics that were recreated
+        self._former_ids: set[bytes] = set()  # former ids of topics that were recreated
         # Recreated topics, and the query's offsets in the old topic when that was noticed. The next
         # batch reads nothing of them, and ends at their first offsets: then the checkpoint no
         # longer has offsets of the old topic, even if the query fails later.
@@ -113,7 +113,7 @@ class StreamPlanner:
         # and of new partitions.
         self._unreported: list[KafkaInputPartition] = []
         self._log_line: _BatchLogLine | None = None
-        self.report = Report()  # of the next plan
+        self.report = Report()  # the report of the next plan
 
     def close(self) -> None:
         """Log the last batch, and close the connections."""

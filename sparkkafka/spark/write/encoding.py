@@ -127,7 +127,7 @@ class BatchEncoder:
         self._adds_headers = columns.headers is None and any(
             plan.framing in IN_HEADERS for plan in plans
         )
-        self._rows_before = 0  # of earlier batches: errors name the row in the task
+        self._rows_before = 0  # rows of earlier batches, as errors name the row in the task
 
     def encoded_columns(self, column_count: int) -> InputColumns:
         """Return the column indexes of an encoded batch, which had `column_count` columns before:

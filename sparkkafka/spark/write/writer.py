@@ -78,7 +78,7 @@ class _KafkaWriter(PickledToTasks):
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__()
-        self.changes: ChangeRecords | None = None  # of a write with an envelope
+        self.changes: ChangeRecords | None = None  # only in a write with an envelope
         if options.formats is not None and options.formats.envelope:
             from sparkkafka.spark.write.change_records import ChangeRecords
 
@@ -88,7 +88,7 @@ class _KafkaWriter(PickledToTasks):
         self.options = options
         self.schema = schema
         self.columns = input_columns(schema, options.topic, options.formats)
-        self.plans: tuple[EncodePlan, ...] = ()  # of the columns with a schema
+        self.plans: tuple[EncodePlan, ...] = ()  # plans of the columns with a schema
         self.plan_error: errors.KafkaError | None = None  # tasks raise it
         # All tasks of a job or micro-batch, and its commit(), have the same id.
         self.writer_id = uuid.uuid4().hex
