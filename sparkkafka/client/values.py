@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -33,9 +33,16 @@ class TopicPartition(NamedTuple):
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Group partitions by topic, as requests list them."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
+    return rows_by_topic(partitions, lambda tp: tp.partition)
+
+
+def rows_by_topic(
+    partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], T]
+) -> dict[str, list[T]]:
+    """Group the `row` of each partition in a request by topic."""
+    topics: dict[str, list[T]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(row(tp))
     return topics
 
 

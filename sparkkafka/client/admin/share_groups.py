@@ -24,7 +24,7 @@ from sparkkafka.client.cluster.request_driver import (
     call_each,
 )
 from sparkkafka.client.group.committed_offsets import coordinator_of
-from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic
+from sparkkafka.client.values import Listing, Results, TopicPartition, by_topic, rows_by_topic
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError
 from sparkkafka.protocol import messages
 
@@ -178,18 +178,14 @@ class _AlterOffsets(ApiHandler[TopicPartition, None]):
     def build(
         self, items: Sequence[TopicPartition], version: int
     ) -> messages.AlterShareGroupOffsetsRequest:
-        topics = [
-            messages.AlterShareGroupOffsetsRequestTopic(
-                topic_name=name,
-                partitions=[
-                    messages.AlterShareGroupOffsetsRequestPartition(
-                        partition_index=number,
-                        start_offset=self._offsets[TopicPartition(name, number)],
-                    )
-                    for number in numbers
-                ],
+        def row(tp: TopicPartition) -> messages.AlterShareGroupOffsetsRequestPartition:
+            return messages.AlterShareGroupOffsetsRequestPartition(
+                partition_index=tp.partition, start_offset=self._offsets[tp]
             )
-            for name, numbers in by_topic(items).items()
+
+        topics = [
+            messages.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=rows)
+            for name, rows in rows_by_topic(items, row).items()
         ]
         return messages.AlterShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 

@@ -30,7 +30,7 @@ from sparkkafka.client.cluster.request_driver import (
     call_each,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Results, TopicPartition, by_partition, by_topic
+from sparkkafka.client.values import Results, TopicPartition, by_partition, by_topic, rows_by_topic
 from sparkkafka.config.source import encode_topic_id
 from sparkkafka.errors import (
     BrokerError,
@@ -462,22 +462,16 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self._timeout_ms = timeout_ms
 
     def build(self, items: Sequence[TopicPartition], version: int) -> messages.DeleteRecordsRequest:
-        return messages.DeleteRecordsRequest(
-            topics=[
-                messages.DeleteRecordsTopic(
-                    name=name,
-                    partitions=[
-                        messages.DeleteRecordsPartition(
-                            partition_index=number,
-                            offset=self._before[TopicPartition(name, number)],
-                        )
-                        for number in numbers
-                    ],
-                )
-                for name, numbers in by_topic(items).items()
-            ],
-            timeout_ms=self._timeout_ms,
-        )
+        def row(tp: TopicPartition) -> messages.DeleteRecordsPartition:
+            return messages.DeleteRecordsPartition(
+                partition_index=tp.partition, offset=self._before[tp]
+            )
+
+        topics = [
+            messages.DeleteRecordsTopic(name=name, partitions=rows)
+            for name, rows in rows_by_topic(items, row).items()
+        ]
+        return messages.DeleteRecordsRequest(topics=topics, timeout_ms=self._timeout_ms)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return [
@@ -514,17 +508,14 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
     def build(
         self, items: Sequence[TopicPartition], version: int
     ) -> messages.AlterPartitionReassignmentsRequest:
-        topics = [
-            messages.ReassignableTopic(
-                name=name,
-                partitions=[
-                    messages.ReassignablePartition(
-                        partition_index=number, replicas=self._items[TopicPartition(name, number)]
-                    )
-                    for number in numbers
-                ],
+        def row(tp: TopicPartition) -> messages.ReassignablePartition:
+            return messages.ReassignablePartition(
+                partition_index=tp.partition, replicas=self._items[tp]
             )
-            for name, numbers in by_topic(items).items()
+
+        topics = [
+            messages.ReassignableTopic(name=name, partitions=rows)
+            for name, rows in rows_by_topic(items, row).items()
         ]
         return messages.AlterPartitionReassignmentsRequest(
             timeout_ms=self._timeout_ms, topics=topics

@@ -32,6 +32,7 @@ from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.pool import CONNECTION_CACHE, ConnectionPool
 from sparkkafka.client.values import Address, Broker, TopicPartition, some_topics
 from sparkkafka.config.options import ClientOptions
+from sparkkafka.protocol.constants import NO_LEADER_EPOCH
 from sparkkafka.protocol.messages import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -482,11 +483,10 @@ class Cluster:
         partition = topic.partitions.get(tp.partition)
         return partition if partition is not None and partition.leader in self.brokers else None
 
-    def leader_address(self, tp: TopicPartition) -> Address | None:
-        """Return the address of the leader in the cache; None as for `known_leader`."""
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """Return the epoch of the leader in the cache; NO_LEADER_EPOCH as for `known_leader`."""
         leader = self.known_leader(tp)
-        broker = None if leader is None else self.brokers.get(leader.leader)
-        return None if broker is None else (broker.host, broker.port)
+        return NO_LEADER_EPOCH if leader is None else leader.leader_epoch
 
     def mark_stale(self, topic: str) -> None:
         """Mark the cached metadata of a topic as stale: the next `leader` requests it again.

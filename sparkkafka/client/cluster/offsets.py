@@ -31,6 +31,7 @@ from sparkkafka.client.values import (
     TopicPartition,
     by_partition,
     offset_number,
+    rows_by_topic,
 )
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
 from sparkkafka.protocol import constants, messages
@@ -175,21 +176,21 @@ def list_offsets_request(
     cluster: Cluster, timestamps: Iterable[tuple[TopicPartition, int]], isolation_level: str
 ) -> messages.ListOffsetsRequest:
     """Build the request for timestamps of partitions, with the leader epochs in the cache."""
-    topics: dict[str, list[messages.ListOffsetsPartition]] = {}
-    for tp, timestamp_ms in timestamps:
-        leader = cluster.known_leader(tp)
-        topics.setdefault(tp.topic, []).append(
-            messages.ListOffsetsPartition(
-                partition_index=tp.partition,
-                current_leader_epoch=-1 if leader is None else leader.leader_epoch,
-                timestamp=timestamp_ms,
-            )
+    timestamp_of = dict(timestamps)
+
+    def row(tp: TopicPartition) -> messages.ListOffsetsPartition:
+        return messages.ListOffsetsPartition(
+            partition_index=tp.partition,
+            current_leader_epoch=cluster.leader_epoch(tp),
+            timestamp=timestamp_of[tp],
         )
+
     return messages.ListOffsetsRequest(
         replica_id=constants.CONSUMER_REPLICA_ID,
         isolation_level=constants.ISOLATION_LEVELS[isolation_level],
         topics=[
-            messages.ListOffsetsTopic(name=name, partitions=rows) for name, rows in topics.items()
+            messages.ListOffsetsTopic(name=name, partitions=rows)
+            for name, rows in rows_by_topic(timestamp_of, row).items()
         ],
     )
 
@@ -360,17 +361,14 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
         self._isolation_level = constants.ISOLATION_LEVELS[isolation_level]
 
     def build(self, items: Sequence[TopicPartition], version: int) -> messages.FetchRequest:
-        topics: dict[str, list[messages.FetchPartition]] = {}
-        for tp in items:
-            leader = self._cluster.known_leader(tp)
-            topics.setdefault(tp.topic, []).append(
-                messages.FetchPartition(
-                    partition=tp.partition,
-                    current_leader_epoch=-1 if leader is None else leader.leader_epoch,
-                    fetch_offset=self._offsets[tp],
-                    partition_max_bytes=1,
-                )
+        def row(tp: TopicPartition) -> messages.FetchPartition:
+            return messages.FetchPartition(
+                partition=tp.partition,
+                current_leader_epoch=self._cluster.leader_epoch(tp),
+                fetch_offset=self._offsets[tp],
+                partition_max_bytes=1,
             )
+
         return messages.FetchRequest(
             replica_id=constants.CONSUMER_REPLICA_ID,
             max_wait_ms=1,
@@ -379,7 +377,8 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
             isolation_level=self._isolation_level,
             session_epoch=constants.NO_SESSION_EPOCH,
             topics=[
-                messages.FetchTopic(topic=name, partitions=rows) for name, rows in topics.items()
+                messages.FetchTopic(topic=name, partitions=rows)
+                for name, rows in rows_by_topic(items, row).items()
             ],
         )
 

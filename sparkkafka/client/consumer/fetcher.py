@@ -237,8 +237,7 @@ class Fetcher:
         topics: dict[str, list[FetchPartition]] = {}
         for state in sorted(states, key=lambda state: state.required_bytes is None):
             tp, required_bytes = state.tp, state.required_bytes
-            known = self._cluster.known_leader(tp)
-            leader_epoch = NO_LEADER_EPOCH if known is None else known.leader_epoch
+            leader_epoch = self._cluster.leader_epoch(tp)
             # A leader of a later epoch checks whether its log has what was read (KIP-320). The
             # Fetch itself requests that, as those of followers do (KIP-595), so that nothing can
             # happen between check and read. A replica may not know the last epoch yet.

@@ -241,8 +241,7 @@ class RangeReader:
         (KIP-207)."""
         isolation_level = self._options.isolation_level
         end = bounds.end_offset(isolation_level)
-        leader = self._cluster.known_leader(tp)
-        epoch = NO_LEADER_EPOCH if leader is None else leader.leader_epoch
+        epoch = self._cluster.leader_epoch(tp)
         if end >= self._ends[tp] and epoch == self._open_ends[tp].leader_epoch:
             return end
         listed = list_offsets(

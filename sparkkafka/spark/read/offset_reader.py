@@ -301,10 +301,12 @@ class OffsetReader:
     ) -> KafkaInputPartition:
         """Return the range with its topic's id, the leader's address and, for an open end, the
         leader's epoch."""
-        address = self._cluster.leader_address(planned.tp)
-        planned = replace(planned, topic_id=topic_id, leader=address)
-        leader = self._cluster.known_leader(planned.tp) if planned.open_end else None
-        return planned if leader is None else replace(planned, leader_epoch=leader.leader_epoch)
+        known = self._cluster.known_leader(planned.tp)
+        if known is None:
+            return replace(planned, topic_id=topic_id)
+        broker = self._cluster.brokers[known.leader]
+        planned = replace(planned, topic_id=topic_id, leader=(broker.host, broker.port))
+        return replace(planned, leader_epoch=known.leader_epoch) if planned.open_end else planned
 
 
 def partitions_of(topics: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
