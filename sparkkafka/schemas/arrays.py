@@ -223,9 +223,27 @@ _FIRST_BYTES: Final = np.array([(1 << 8 * count) - 1 for count in range(9)], np.
 _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
-def fields_of(values: pa.Array) -> list[pa.Array]:
-    """Return the fields of structs, null where the struct is."""
-    return [pc.struct_field(values, [number]) for number in range(values.type.num_fields)]
+def field_of(values: pa.Array, name: str) -> pa.Array | None:
+    """Return a field of structs, null where the struct is; None if they have no such field."""
+    index = values.type.get_field_index(name)
+    return None if index < 0 else pc.struct_field(values, [index])
+
+
+def item_counts(lists: pa.Array) -> Ints:
+    """Return how many items each list or map has; 0 for null."""
+    counts: Ints = np.diff(arrow.blob_offsets(lists)).astype(np.int64) * arrow.is_valid(lists)
+    return counts
+
+
+def map_items(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and values of all maps that are not null, one after the other."""
+    offsets = arrow.blob_offsets(maps)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if not maps.null_count:
+        return maps.keys[first:last], maps.items[first:last]
+    has_map = np.repeat(arrow.is_valid(maps), np.diff(offsets))
+    index = arrow.from_numpy((np.flatnonzero(has_map) + first).astype(np.int64))
+    return maps.keys.take(index), maps.items.take(index)
 
 
 def struct_of(

@@ -17,7 +17,7 @@ from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
-from sparkkafka.schemas.arrays import flags_of, offsets_of, scalar, struct_of
+from sparkkafka.schemas.arrays import field_of, flags_of, offsets_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
 from sparkkafka.schemas.envelopes.semantic_types import (
     PLACEHOLDER,
@@ -214,14 +214,10 @@ def unwrap(
     context = FieldContext(bad_rows, rows)
     present = is_valid(values)
 
-    def field(name: str) -> pa.Array | None:
-        index = values.type.get_field_index(name)
-        return None if index < 0 else pc.struct_field(values, [index])
-
-    op = field("op") if kind is None else None
+    op = field_of(values, "op") if kind is None else None
     kinds, is_row, is_delete = _kinds(values, present, op, kind, payloads, context)
     row_type, change = target.field("row").type, target.field("change").type
-    before, after = field("before"), field("after")
+    before, after = field_of(values, "before"), field_of(values, "after")
     if is_row.any():
         missing = is_row & ~is_delete
         if after is not None:
@@ -247,7 +243,7 @@ def unwrap(
     columns_by_name = {"row": struct_of(row_type, count, is_row, columns)}
     parts = []
     for part in change:
-        if part.name in ("key", "old_key") and (old := field("old")) is not None:
+        if part.name in ("key", "old_key") and (old := field_of(values, "old")) is not None:
             own = {name: _row_column(before, after, is_delete, name) for name in row_node.children}
             keys = _keys(part, own, old, is_row & ~is_delete, context, row_node)
             parts.append(keys if part.name == "old_key" else without(keys, ~is_row))
@@ -275,9 +271,8 @@ def _keys(
         if column is None:
             children.append(pa.nulls(count, field.type))
             continue
-        index = old.type.get_field_index(field.name)
-        if is_old and index >= 0:
-            before = pc.struct_field(old, [index])
+        before = field_of(old, field.name)
+        if is_old and before is not None:
             changed |= flags_of(pc.not_equal(before, column))
             column = pc.coalesce(before, column)
         below = context.below("change").below(part.name).below(field.name)
@@ -311,8 +306,8 @@ def _kinds(
     others = present & ~is_valid(op)
     if others.any():
         kinds = {} if payloads is None else other_records(payloads, others)
-        if (index := values.type.get_field_index("ddl")) >= 0:  # another form has `ddl`
-            kinds[SCHEMA_CHANGE] = others & is_valid(pc.struct_field(values, [index]))
+        if (ddl := field_of(values, "ddl")) is not None:  # another form has `ddl`
+            kinds[SCHEMA_CHANGE] = others & is_valid(ddl)
         for name, is_other in kinds.items():
             by_kind[name] = by_kind.get(name, none) | is_other
             others &= ~is_other
@@ -349,15 +344,11 @@ def _row_column(
 ) -> pa.Array | None:
     """Return a column of the rows: after the change, and before it for deletes."""
 
-    def column(side: pa.Array | None) -> pa.Array | None:
-        index = -1 if side is None else side.type.get_field_index(name)
-        return None if side is None or index < 0 else pc.struct_field(side, [index])
-
+    old, new = (None if side is None else field_of(side, name) for side in (before, after))
     if not is_delete.any():
-        return column(after)
+        return new
     if is_delete.all():
-        return column(before)
-    old, new = column(before), column(after)
+        return old
     if old is None or new is None or old.type != new.type:
         return new if new is not None else old
     if pa.types.is_nested(old.type):
@@ -384,16 +375,13 @@ def _change_part(
     if name == "unavailable":
         return _lists_of_names(missing_names, count)
     if name == "position":
-        index = values.type.get_field_index("position")
-        if index >= 0:
-            return pc.struct_field(values, [index])
-        index = values.type.get_field_index("source")
-        return position(None if index < 0 else pc.struct_field(values, [index]), count)
-    index = values.type.get_field_index(name)
-    if index < 0 or name not in node.children:
+        own = field_of(values, "position")
+        return position(field_of(values, "source"), count) if own is None else own
+    column = field_of(values, name)
+    if column is None or name not in node.children:
         return pa.nulls(count, part.type)
     below = context.below("change").below(name)
-    return convert(pc.struct_field(values, [index]), node.children[name], part.type, below)
+    return convert(column, node.children[name], part.type, below)
 
 
 def _lists_of_names(flags_by_name: dict[str, Flags], count: int) -> pa.Array:

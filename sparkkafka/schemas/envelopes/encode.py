@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records.arrow import from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags
-from sparkkafka.schemas.arrays import fields_of, flags_of, scalar, struct_of
+from sparkkafka.schemas.arrays import flags_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.connect_types import DECIMAL
 from sparkkafka.schemas.envelopes.debezium import ROW, TOMBSTONE, TRUNCATE
 from sparkkafka.schemas.envelopes.semantic_types import PLACEHOLDER
@@ -167,7 +167,7 @@ def wire_values(values: pa.Array, wire: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         children = [
             wire_values(child, field.type)
-            for child, field in zip(fields_of(values), wire, strict=True)
+            for child, field in zip(values.flatten(), wire, strict=True)
         ]
         return struct_of(wire, len(values), is_valid(values), children)
     if pa.types.is_list(kind):
@@ -216,7 +216,7 @@ def envelopes(row: pa.Array, change: pa.Array, kind: pa.DataType, now_ms: int) -
     Raises ValueRowError for a change that no envelope can have.
     """
     count = len(row)
-    names = {field.name: child for field, child in zip(change.type, fields_of(change), strict=True)}
+    names = {field.name: child for field, child in zip(change.type, change.flatten(), strict=True)}
     op = names["op"]
     kinds = names.get("kind")
     is_tombstone = (
@@ -257,7 +257,7 @@ def envelopes(row: pa.Array, change: pa.Array, kind: pa.DataType, now_ms: int) -
 
 def _rows_where(row: pa.Array, flags: Flags) -> pa.Array:
     """Return the rows, null where the flags are false."""
-    return struct_of(row.type, len(row), flags & is_valid(row), fields_of(row))
+    return struct_of(row.type, len(row), flags & is_valid(row), row.flatten())
 
 
 def _with_placeholders(row: pa.Array, unavailable: pa.Array | None) -> pa.Array:
@@ -266,7 +266,7 @@ def _with_placeholders(row: pa.Array, unavailable: pa.Array | None) -> pa.Array:
     if unavailable is None or not len(names := unavailable.flatten()):
         return row
     parents = pc.list_parent_indices(unavailable)
-    children = fields_of(row)
+    children = row.flatten()
     for number, field in enumerate(row.type):
         placed = parents.filter(pc.equal(names, scalar(field.name)))
         if not len(placed):

@@ -21,7 +21,7 @@ from sparkkafka.config.kinds import CANAL, DEBEZIUM_FLAT, MAXWELL, OGG
 from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags
-from sparkkafka.schemas.arrays import fields_of, flags_of, scalar, struct_of
+from sparkkafka.schemas.arrays import field_of, flags_of, item_counts, scalar, struct_of
 from sparkkafka.schemas.envelopes import debezium
 from sparkkafka.schemas.envelopes.connect_types import ConnectType, type_of_arrow
 from sparkkafka.schemas.envelopes.semantic_types import (
@@ -29,6 +29,7 @@ from sparkkafka.schemas.envelopes.semantic_types import (
     FieldContext,
     convert,
     value_type,
+    without,
 )
 from sparkkafka.schemas.json.object_fields import ObjectFields, object_fields
 
@@ -95,15 +96,6 @@ def _ops(types: pa.Array, ops: Mapping[str, str]) -> pa.Array:
     return result
 
 
-def _where(values: pa.Array, flags: Any) -> pa.Array:
-    """Return the values, null where the flags are false."""
-    return pc.if_else(from_numpy(flags), values, scalar(None, values.type))
-
-
-def _padded(values: pa.Array, digits: int) -> pa.Array:
-    return pc.utf8_lpad(values.cast(pa.string()), digits, "0")
-
-
 # --- Maxwell ------------------------------------------------------------------------------------
 
 _MAXWELL_OPS: Final = {
@@ -129,11 +121,14 @@ def _maxwell(values: pa.Array) -> dict[str, pa.Array]:
     last = pc.if_else(_child(values, "commit"), scalar(9_999_999_999), scalar(0))
     row = pc.coalesce(_child(values, "xoffset"), last, scalar(0))
     position = pc.binary_join_element_wise(
-        pc.utf8_lpad(file, 20, "0"), pc.utf8_lpad(at, 20, "0"), _padded(row, 10), scalar(":")
+        pc.utf8_lpad(file, 20, "0"),
+        pc.utf8_lpad(at, 20, "0"),
+        pc.utf8_lpad(row.cast(pa.string()), 10, "0"),
+        scalar(":"),
     )
     return {
-        "op": _ops(_where(types, ~is_ddl), _MAXWELL_OPS),
-        "ddl": _where(types, is_ddl),
+        "op": _ops(without(types, is_ddl), _MAXWELL_OPS),
+        "ddl": without(types, ~is_ddl),
         "before": data,
         "after": data,
         "old": _child(values, "old"),
@@ -162,8 +157,8 @@ def _canal(values: pa.Array) -> dict[str, pa.Array]:
     is_ddl = flags_of(_child(values, "isDdl"))
     is_ddl &= ~flags_of(pc.equal(types, scalar("TRUNCATE")))
     return {
-        "op": _ops(_where(types, ~is_ddl), _CANAL_OPS),
-        "ddl": _where(types, is_ddl),
+        "op": _ops(without(types, is_ddl), _CANAL_OPS),
+        "ddl": without(types, ~is_ddl),
         "before": data,
         "after": data,
         "old": _child(values, "old"),
@@ -174,7 +169,7 @@ def _canal(values: pa.Array) -> dict[str, pa.Array]:
 
 def copied_bytes(values: pa.Array, form: EnvelopeForm) -> int:
     """Return the bytes of text that `explode` takes for each of a record's rows again."""
-    steps = np.maximum(_counts(_child(values, form.row)), 1)
+    steps = np.maximum(item_counts(_child(values, form.row)), 1)
     texts = [_child(values, field.name) for field in values.type if pa.types.is_string(field.type)]
     return sum(int(np.diff(blob_offsets(text)).astype(np.int64) @ steps) for text in texts)
 
@@ -182,7 +177,7 @@ def copied_bytes(values: pa.Array, form: EnvelopeForm) -> int:
 def explode(values: pa.Array, form: EnvelopeForm) -> tuple[pa.Array, Any]:
     """Return one struct for each row of records with lists of rows, and the record of each. A
     record without rows has one struct."""
-    steps = np.maximum(_counts(_child(values, form.row)), 1)
+    steps = np.maximum(item_counts(_child(values, form.row)), 1)
     records = np.repeat(np.arange(len(values)), steps)
     ordinal = np.arange(len(records)) - np.repeat(np.cumsum(steps) - steps, steps)
     index = from_numpy(records)
@@ -192,7 +187,7 @@ def explode(values: pa.Array, form: EnvelopeForm) -> tuple[pa.Array, Any]:
         if field.name not in (form.row, form.old):
             children.append(child.take(index))
             continue
-        own = _counts(child)
+        own = item_counts(child)
         starts = np.cumsum(own) - own
         has_item = ordinal < own[records]
         at = np.where(has_item, starts[records] + ordinal, 0)
@@ -202,18 +197,13 @@ def explode(values: pa.Array, form: EnvelopeForm) -> tuple[pa.Array, Any]:
             continue
         taken = items.take(from_numpy(at))
         children.append(
-            struct_of(taken.type, len(taken), is_valid(taken) & has_item, fields_of(taken))
+            struct_of(taken.type, len(taken), is_valid(taken) & has_item, taken.flatten())
         )
     names = [
         pa.field(field.name, child.type) for field, child in zip(values.type, children, strict=True)
     ]
     valid = is_valid(values)[records]
     return struct_of(pa.struct(names), len(records), valid, children), records
-
-
-def _counts(lists: pa.Array) -> Any:
-    """Return the number of items of each list; 0 for null."""
-    return np.diff(blob_offsets(lists)).astype(np.int64) * is_valid(lists)
 
 
 # --- GoldenGate -----------------------------------------------------------------------------------
@@ -238,7 +228,7 @@ def _epoch_ms(texts: pa.Array) -> pa.Array:
     is_time = flags_of(
         pc.match_substring_regex(texts, r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?$")
     )
-    texts = pc.replace_substring_regex(_where(texts, is_time), r"(\.\d{3})\d+", r"\1")
+    texts = pc.replace_substring_regex(without(texts, ~is_time), r"(\.\d{3})\d+", r"\1")
     context = FieldContext(BadRows(), np.arange(len(texts)))  # the row of a 30 February is good
     return convert(texts, _TEXT, pa.timestamp("ms"), context).view(pa.int64())
 
@@ -321,24 +311,20 @@ def flat(
     they are JSON of which some may be other records of Debezium: those have no op."""
     count, valid = len(values), is_valid(values)
 
-    def child(name: str) -> pa.Array | None:
-        index = values.type.get_field_index(name)
-        return None if index < 0 else pc.struct_field(values, [index])
-
-    op = child("__op")
+    op = field_of(values, "__op")
     op = pa.nulls(count, pa.string()) if op is None else op.cast(pa.string())
     op = pc.coalesce(op, scalar("u"))
-    deleted = child("__deleted")
+    deleted = field_of(values, "__deleted")
     if deleted is not None:
         is_deleted = flags_of(pc.equal(deleted.cast(pa.string()), scalar("true")))
         if is_deleted.any():
             op = pc.if_else(from_numpy(is_deleted), scalar("d"), op)
     row = wanted.children["after"]
-    parts = [child(name) for name in row.children]
+    parts = [field_of(values, name) for name in row.children]
     is_row = valid
     if payloads is not None:
         is_empty = valid.copy()
-        for part in (child("__op"), *parts):
+        for part in (field_of(values, "__op"), *parts):
             if part is not None:
                 is_empty &= ~is_valid(part)
         others = debezium.other_records(payloads, is_empty)
@@ -347,14 +333,14 @@ def flat(
         reason = "this is an envelope of Debezium, not a flattened row: set envelope=debezium"
         bad_rows.add(np.arange(count), is_envelope, "op", reason)
     rows = struct_of(row.wire, count, valid, parts)
-    children: dict[str, pa.Array] = {"op": _where(op, is_row), "before": rows, "after": rows}
+    children: dict[str, pa.Array] = {"op": without(op, ~is_row), "before": rows, "after": rows}
     for name in ("ts_ms", "ts_us"):
-        own = child(f"__{name}")
+        own = field_of(values, f"__{name}")
         children[name] = pa.nulls(count, pa.int64()) if own is None else own.cast(pa.int64())
     source = wanted.children.get("source", ConnectType())
     parts = []
     for name, node in source.children.items():
-        found = [child(f"__source_{name}"), child(f"__{name}")]
+        found = [field_of(values, f"__source_{name}"), field_of(values, f"__{name}")]
         own = [array for array in found if array is not None]
         parts.append(pc.coalesce(*own) if own else pa.nulls(count, node.wire))
     children["source"] = struct_of(source.wire, count, valid, parts)

@@ -31,7 +31,16 @@ from sparkkafka.protocol.columns.columns import validity
 from sparkkafka.protocol.records.arrow import binary_array, blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, scalar, struct_of
+from sparkkafka.schemas.arrays import (
+    as_type,
+    flags_of,
+    item_counts,
+    map_items,
+    null_outside,
+    offsets_of,
+    scalar,
+    struct_of,
+)
 from sparkkafka.schemas.envelopes.connect_types import (
     DECIMAL,
     MAX_DIGITS,
@@ -220,7 +229,8 @@ def convert(
                 children.append(pa.nulls(len(values), child.type))
         return struct_of(target, len(values), is_valid(values), children)
     if pa.types.is_list(target) and node.is_list:
-        counts, rows = _item_counts(values, context)
+        counts = item_counts(values)
+        rows = np.repeat(context.rows, counts)
         items = convert(
             values.flatten(),
             node.item,
@@ -230,8 +240,9 @@ def convert(
         buffers = [validity(is_valid(values)), pa.py_buffer(offsets_of(counts, np.int32))]
         return pa.Array.from_buffers(target, len(values), buffers, children=[items])
     if pa.types.is_map(target) and node.is_map:
-        counts, rows = _item_counts(values, context)
-        own_keys, own_items = _entries(values)
+        counts = item_counts(values)
+        rows = np.repeat(context.rows, counts)
+        own_keys, own_items = map_items(values)
         items = convert(
             own_items,
             node.item,
@@ -264,21 +275,6 @@ def _is_plain(node: ConnectType, target: pa.DataType) -> bool:
     if node.is_list:
         return pa.types.is_list(target) and _is_plain(node.item, target.value_type)
     return pa.types.is_map(target) and _is_plain(node.item, target.item_type)
-
-
-def _item_counts(values: pa.Array, context: FieldContext) -> tuple[Ints, Ints]:
-    """Return how many items each list or map has, and the row of each item."""
-    counts: Ints = np.diff(blob_offsets(values)).astype(np.int64) * is_valid(values)
-    return counts, np.repeat(context.rows, counts)
-
-
-def _entries(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the keys and values of all maps that are not null."""
-    offsets = blob_offsets(maps).astype(np.int64)
-    counts = np.diff(offsets) * is_valid(maps)
-    starts = np.repeat(offsets[:-1], counts)
-    index = from_numpy(starts + np.arange(len(starts)) - np.repeat(offsets_of(counts)[:-1], counts))
-    return maps.keys.take(index), maps.items.take(index)
 
 
 def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Array:
@@ -635,7 +631,7 @@ def find_placeholders(
         return _any(pc.equal(values, scalar(placeholder.bytes)))
     if not (pa.types.is_list(kind) or pa.types.is_map(kind)):
         return None
-    counts = np.diff(blob_offsets(values)) * is_valid(values)
+    counts = item_counts(values)
     items = values.keys if pa.types.is_map(kind) else values.values
     is_numbers = pa.types.is_integer(items.type)
     rows = np.flatnonzero(counts == (len(placeholder.bytes) if is_numbers else 1))

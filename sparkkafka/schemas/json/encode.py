@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records import arrow
-from sparkkafka.schemas.arrays import null_outside, offsets_of
+from sparkkafka.schemas.arrays import item_counts, map_items, null_outside, offsets_of
 from sparkkafka.schemas.field_names import check_distinct, child_path, label
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.schema import (
@@ -283,7 +283,7 @@ def _write_structs(form: Form, values: pa.Array) -> pa.Array:
 
 
 def _write_lists(form: Form, values: pa.Array) -> pa.Array:
-    offsets = _offsets(values)
+    offsets = offsets_of(item_counts(values), np.int32)
     items = values.flatten()
     try:
         texts = _write(form.item, items).fill_null(_literal("null"))
@@ -293,8 +293,8 @@ def _write_lists(form: Form, values: pa.Array) -> pa.Array:
 
 
 def _write_maps(form: Form, values: pa.Array) -> pa.Array:
-    offsets = _offsets(values)
-    keys, items = _entries(values)
+    offsets = offsets_of(item_counts(values), np.int32)
+    keys, items = map_items(values)
     try:
         texts = _write(form.item, items).fill_null(_literal("null"))
     except _WriteError as error:
@@ -304,23 +304,6 @@ def _write_maps(form: Form, values: pa.Array) -> pa.Array:
         ) from None
     pairs = pc.binary_join_element_wise(_write_strings(keys), texts, _literal(":"))
     return _join_items(values, offsets, pairs, "{", "}")
-
-
-def _entries(values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the keys and items of all maps that are not null."""
-    raw = arrow.blob_offsets(values)
-    if not values.null_count:
-        first, count = int(raw[0]), int(raw[-1] - raw[0])
-        return values.keys.slice(first, count), values.items.slice(first, count)
-    has_map = np.repeat(arrow.is_valid(values), np.diff(raw))
-    rows = arrow.from_numpy((np.flatnonzero(has_map) + raw[0]).astype(np.int64))
-    return values.keys.take(rows), values.items.take(rows)
-
-
-def _offsets(values: pa.Array) -> NDArray[np.int32]:
-    """Return the offsets of lists among their items, as `flatten` returns these: without those of
-    null lists."""
-    return offsets_of(np.diff(arrow.blob_offsets(values)) * arrow.is_valid(values), np.int32)
 
 
 def _as_list_error(error: _WriteError, offsets: NDArray[np.int32], step: str) -> _WriteError:

@@ -56,7 +56,7 @@ class ProtobufEncoder:
         return encode_chunks(
             values,
             prefix,
-            lambda some, rows: _encode_messages(self._message, _field_arrays(some), rows),
+            lambda some, rows: _encode_messages(self._message, some.flatten(), rows),
         )
 
 
@@ -75,10 +75,6 @@ def _check_required(message: Message) -> None:
             value = field.message.fields[1]
         if value.message is not None and value.special is None:
             _check_required(value.message)
-
-
-def _field_arrays(values: pa.Array) -> list[pa.Array]:
-    return [values.field(index) for index in range(values.type.num_fields)]
 
 
 # --- messages and fields. `rows`: the row of each message or value in the column, for errors ------
@@ -152,7 +148,7 @@ def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> list[ByteCo
     if field.message is None:
         raise ValueError(f"{field.path} is neither a message nor bytes")
     columns: list[ByteColumn] = []
-    for key_or_value, array in zip(field.message.fields, _field_arrays(elements), strict=True):
+    for key_or_value, array in zip(field.message.fields, elements.flatten(), strict=True):
         if array.null_count:
             index = int(np.flatnonzero(~arrow.is_valid(array))[0])
             raise ValueRowError(
@@ -224,7 +220,7 @@ def _encode_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     if field.message is None:
         raise ValueError(f"{field.path} is neither a message nor bytes")
     if field.special is None:
-        arrays = _field_arrays(array)
+        arrays = array.flatten()
     elif field.special is Special.WRAPPER:
         arrays = [array]
     else:

@@ -29,7 +29,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import DecodedRecords
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Flags
-from sparkkafka.schemas.arrays import fields_of, scalar, struct_of
+from sparkkafka.schemas.arrays import scalar, struct_of
 from sparkkafka.schemas.envelopes.debezium import CHANGE, TOMBSTONE, change_type
 from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 from sparkkafka.spark.schema import ReadColumn
@@ -85,14 +85,14 @@ def unwrapped_type(value: pa.DataType) -> StructType:
 def unwrapped_values(values: pa.Array, payloads: pa.Array) -> pa.Array:
     """Return struct<row, change> as structs of the table's columns and change. Payloads that are
     null are tombstones."""
-    row, change = fields_of(values)
-    parts = fields_of(change)
+    row, change = values.flatten()
+    parts = change.flatten()
     if (index := change.type.get_field_index("kind")) >= 0:
         is_tombstone = arrow.from_numpy(~arrow.is_valid(payloads))
         parts[index] = pc.if_else(is_tombstone, scalar(TOMBSTONE), parts[index])
     own = struct_of(change.type, len(change), None, parts)
     columns = [*row.type, pa.field(CHANGE, own.type)]
-    return struct_of(pa.struct(columns), len(values), None, [*fields_of(row), own])
+    return struct_of(pa.struct(columns), len(values), None, [*row.flatten(), own])
 
 
 class ChangeColumns(NamedTuple):

@@ -16,7 +16,7 @@ from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.schemas.arrays import fields_of, scalar
+from sparkkafka.schemas.arrays import scalar
 from sparkkafka.schemas.envelopes.debezium import CHANGE
 from sparkkafka.schemas.envelopes.encode import (
     EncodedType,
@@ -113,7 +113,7 @@ class ChangeRecords:
         values = envelopes(rows, change, self.envelope, int(time.time() * 1000))
         arrays, names = [], []
         if self.key is not None:
-            key = fields_of(change)[change.type.get_field_index("key")]
+            key = change.flatten()[change.type.get_field_index("key")]
             arrays.append(self._encoded(key, self.key))
             names.append("key")
         arrays.append(self._encoded(values, self.value))
