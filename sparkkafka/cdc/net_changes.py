@@ -1,14 +1,15 @@
-"""The net effect of many changes: one row per key, by the order of the source.
+"""The net effect of many changes: the last change of each key, in the order of the source.
 
-The order of a change is a text, `sequence`: the position in the source's log, then the partition
-and the offset in Kafka, which break ties (a connector that restarts sends changes again, with the
-same position). A record without a position among others that have one, as a tombstone after the
-delete of its key or a row of Maxwell's bootstrap, gets the position of the record before it, of the
-same key in the same partition.
+Changes are ordered by a text, `sequence`: the position in the source's log, and then the partition
+and the offset in Kafka. These break ties, since a connector that restarts sends changes again with
+the same position. Some records have no position although others have one: a tombstone after the
+delete of its key, or a row of Maxwell's bootstrap. Such a record gets the position of the record
+before it that has the same key and partition.
 
-A transaction that is open while the connector makes its snapshot writes to the source's log before
-the snapshot's position, and its changes come after the snapshot's rows. So a change after a row of
-a snapshot, of the same key in the same partition, is newer than that row, whatever its position.
+If a transaction is open while the connector takes its snapshot, its changes have positions in the
+source's log before that of the snapshot, but arrive after the snapshot's rows. So a change is newer
+than a snapshot's row of the same key and partition if it is after the row in Kafka, whatever its
+position is.
 
 Tables store these texts as `_position`. The partition has 10 digits, the offset 19, and the time in
 milliseconds 13, of which the first is a minus for a row of a snapshot:
@@ -18,7 +19,7 @@ milliseconds 13, of which the first is a minus for a row of a snapshot:
     history, a snapshot's row           POSITIONrPARTITIONOFFSET
     history, a change after such a row  POSITIONrPARTITIONOFFSET+POSITION
 
-A change without a position has the text of rows, which then begins with a space, also in a history.
+A change without a position has the text of rows, also in a history. It begins with a space.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ POSITION = "_position"
 DELETED = "_sparkkafka_deleted"
 TRUNCATED = "_sparkkafka_truncated"
 UNAVAILABLE = "_sparkkafka_unavailable"
-"""The columns whose value nobody knows, each between separators; empty if there are none."""
+"""The names of the columns whose value is not known, between separators; empty if all are known."""
 SEPARATOR = "\x1f"
 PARTITION_AND_OFFSET = "_sparkkafka_partition_and_offset"
-"""Those of a change that may be after a snapshot's row in the target."""
+"""The partition and offset of a change that may be after a snapshot's row in the target."""
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 STARTED = "_sparkkafka_started"
-"""Whether these changes insert or delete the row, so that a table's own values are out of date."""
+"""Whether these changes insert or delete the row, so that the values in a table are outdated."""
 OUT_OF_ORDER = "_sparkkafka_out_of_order"
-"""Whether `Changes.net_in_order` cannot tell what the net effect is."""
+"""Whether `Changes.net_in_order` cannot determine the net effect."""
 
 DROP, KEEP = "drop", "keep"
 
@@ -72,26 +73,26 @@ _FIXED_SIZE = (
     TimestampNTZType,
     TimestampType,
 )
-"""Databases store values of these types in the row, so that Debezium always sends them."""
+"""Debezium always sends values of these types, since databases store them in the row."""
 
 
 def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP) -> DataFrame:
     """Return one row per key: its last change in the order of the source.
 
     `keys` are the columns of the key, by default the fields of `change.key`. With deletes="drop"
-    the result is the table; with "keep" a deleted key is a row with `change.op` d or a tombstone,
-    and the last truncate is a row without a key.
+    the result is the table. With "keep" it also has deleted keys, as rows with `change.op` d or as
+    tombstones, and the last truncate, as a row without a key.
 
-    A value that the last change does not have (`change.unavailable`) is that of an earlier change
-    of the row. If there is none, the column is null and stays in `change.unavailable`.
+    If the last change does not have a value (`change.unavailable`), an earlier change of the row
+    provides it. If no change has it, the column is null and stays in `change.unavailable`.
 
-    Raises OptionError immediately for a DataFrame without `change` or without keys; the query fails
-    at a row without a key.
+    Raises OptionError immediately for a DataFrame without `change` or without keys. The query fails
+    if a row has no key.
     """
     if deletes not in (DROP, KEEP):
         raise OptionError(f"deletes={deletes!r} is unknown. Use {DROP!r} or {KEEP!r}.")
     changes = Changes.of(df, keys)
-    # This reads the changes a second time, for the truncates, of which there are few or none.
+    # This reads the changes a second time, for the truncates, which are few.
     cut = changes.truncates().agg(F.max(POSITION).alias("_sparkkafka_cut"))
     rows = (
         changes.net(changes.unsent_columns(), with_change=True)
@@ -106,8 +107,8 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
 def newer(sequence: str, other: str) -> str:
     """Return the SQL condition that a change is not older than another. `other` may be null.
 
-    Without a position the offset decides, or for records of two partitions their timestamp. A row
-    of a snapshot is older than changes after it in its partition.
+    Changes without a position are compared by offset, or by timestamp if they are in different
+    partitions. A row of a snapshot is older than the changes after it in its partition.
     """
     partition, offset, time = _parts(other)
     own_partition, own_offset, own_time = _parts(sequence)
@@ -124,23 +125,23 @@ def newer(sequence: str, other: str) -> str:
 
 
 def lower_bound(sequence: str) -> str:
-    """Return the SQL of a text: a change is newer, as `newer` says, than all that have lower ones.
+    """Return the SQL of a text for a change, which is `newer` than all changes with a lower text.
 
-    It is empty for a row of a snapshot and a change without a position.
+    The text is empty for a row of a snapshot and a change without a position.
     """
     _, _, time = _parts(sequence)
     return f"CASE WHEN {sequence} LIKE ' %' OR {time} LIKE '-%' THEN '' ELSE {sequence} END"
 
 
 def _parts(sequence: str) -> tuple[str, str, str]:
-    """Return SQL of the partition, the offset, and the time of a sequence."""
+    """Return the SQL of the partition, the offset and the time in a sequence."""
     widths = (_PARTITION_DIGITS, 1, _OFFSET_DIGITS, 1, _TIME_DIGITS)
     partition, _, offset, _, time = _last_fields(sequence, *widths)
     return partition, offset, time
 
 
 def _last_fields(text: str, *widths: int) -> list[str]:
-    """Return SQL of the fields of these widths at the end of a text."""
+    """Return the SQL of the fields of these widths at the end of a text."""
     return [
         f"substr({text}, length({text}) - {sum(widths[index:]) - 1}, {width})"
         for index, width in enumerate(widths)
@@ -149,15 +150,16 @@ def _last_fields(text: str, *widths: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Changes:
-    """A DataFrame of changes, and what its schema says."""
+    """A DataFrame of changes, with the columns of its key and of its other values."""
 
     df: DataFrame
     keys: tuple[str, ...]
     values: tuple[str, ...]
-    """The columns of the row that are no keys."""
+    """The columns of the row that are not in the key."""
 
     @classmethod
     def of(cls, df: DataFrame, keys: Sequence[str] | None) -> Changes:
+        """Check the DataFrame, and drop rows that are no changes. Raises OptionError."""
         if df.isStreaming:
             raise OptionError("A stream has no last change. Call this function in foreachBatch.")
         if CHANGE not in df.columns:
@@ -206,19 +208,21 @@ class Changes:
         return self.df.schema[name].dataType
 
     def unsent_columns(self) -> list[str]:
-        """Return the columns whose values may be missing in an update: those that did not change,
-        for GoldenGate of any type, for Debezium not those of `_FIXED_SIZE`."""
+        """Return the columns that an update may lack because they did not change: for GoldenGate
+        columns of any type, for Debezium not those of `_FIXED_SIZE`."""
         is_debezium = "connector" in _fields(self.df, "source")
         fixed = _FIXED_SIZE if is_debezium else ()
         return [name for name in self.values if not isinstance(self.type(name), fixed)]
 
     def net(self, filled: Sequence[str] = (), *, with_change: bool = False) -> DataFrame:
-        """Return one row per key, deleted ones too, and one without a key for the last truncate.
+        """Return one row per key, also for deleted keys, and one without a key for the last
+        truncate.
 
-        Values of the `filled` columns that a change does not have come from earlier changes.
+        If the last change does not have a value of a `filled` column, an earlier change provides
+        it.
         """
         change_columns = [CHANGE] if with_change else []
-        # Rows of one record may have a key that another row of it had before.
+        # A row of a record may have a key that another row of the same record had before.
         order = F.struct("sequence", ~F.col("deleted"))
         has_no_position = F.col("sequence").startswith(" ")
         tombstone_sequence = F.when(F.col("deleted") & has_no_position, F.col("sequence"))
@@ -234,7 +238,7 @@ class Changes:
         if filled:
             change_values = F.struct("sequence", "unsent", "row")
             aggregates["earlier"] = F.collect_list(F.when(~F.col("deleted"), change_values))
-        # A tombstone without a position may still be after the last change that has one.
+        # A tombstone without a position may be newer than the last change that has one.
         is_newer = newer("tombstone_sequence", "sequence")
         is_after = f"tombstone_sequence <> sequence AND {is_newer}"
         deleted_by_tombstone = F.col("deleted_by_tombstone")
@@ -246,14 +250,14 @@ class Changes:
             .withColumn("row", F.when(~deleted_by_tombstone, F.col("last.row")))
         )
         if filled:
-            # A value of a row that was deleted since is not that of the row inserted later.
+            # If a row was deleted and inserted again, values from before the delete do not count.
             last_delete = F.coalesce("last_delete", F.lit(""))
             earlier = F.filter("earlier", lambda change: change["sequence"] > last_delete)
             earlier = F.array_sort(
                 earlier,
-                lambda one, other: (
-                    F.when(one["sequence"] > other["sequence"], -1)
-                    .when(one["sequence"] < other["sequence"], 1)
+                lambda left, right: (
+                    F.when(left["sequence"] > right["sequence"], -1)
+                    .when(left["sequence"] < right["sequence"], 1)
                     .otherwise(0)
                 ),
             )
@@ -333,10 +337,10 @@ class Changes:
         )
 
     def history(self, filled: Sequence[str] = ()) -> DataFrame:
-        """Return one row per change of a row, also deletes, and one without a key per truncate.
+        """Return one row per change of a row, also for deletes, and one without a key per truncate.
 
-        `_position` does not contain the offset, so that a change that was sent again is the same,
-        except for a snapshot's row and changes after it.
+        `_position` does not contain the offset, so that a change that was sent again has the same
+        position. Exceptions are a snapshot's row and the changes after it.
         """
         position, partition_and_offset = F.col("position"), F.concat(*_partition_and_offset())
         snapshot_position = F.concat(position, F.lit("r"), partition_and_offset)
@@ -368,7 +372,7 @@ class Changes:
             )
             values[name] = F.when(known, earlier["value"])
             found.append(F.when(known, F.lit(name)))
-        # Of changes with the same position the last is the version.
+        # If several changes have the same position, the last one is the version.
         is_last = ~F.col("sequence").eqNullSafe(F.lead("sequence").over(order))
         rows = events.select(
             *self._columns(values),
@@ -389,10 +393,11 @@ class Changes:
         return found.select(_sequence(F.col("position")).alias(POSITION))
 
     def to_fill(self, unavailable: Iterable[str]) -> list[str]:
-        """Return the columns that some rows lack, by their texts `_sparkkafka_unavailable`.
+        """Return the columns that some rows lack. `unavailable` are the rows' texts
+        `_sparkkafka_unavailable`.
 
-        To fill a column costs time, and most batches lack none. So `apply` fills none at first, and
-        reads the changes once more if some rows lack a column.
+        Filling a column takes time, and in most batches no row lacks one. So `apply` fills none at
+        first, and reads the changes again if some rows lack a column.
         """
         lacking = {name for text in set(unavailable) for name in text.split(SEPARATOR)}
         return [name for name in self.values if name in lacking]
@@ -402,7 +407,8 @@ class Changes:
         return [f"key{index}" for index in range(len(self.keys))]
 
     def _columns(self, values: Mapping[str, Column]) -> list[Column]:
-        """Return the columns of the row, some with other values where these are not null."""
+        """Return the columns of the row. If `values` has a value for a column that is not null, it
+        replaces the row's."""
         columns = dict(zip(self.keys, map(F.col, self._key_names), strict=True))
         for name in self.values:
             columns[name] = column_at("row", name)
@@ -411,9 +417,9 @@ class Changes:
         return [column.alias(name) for name, column in columns.items()]
 
     def _ordered(self) -> DataFrame:
-        """Return the changes with their sequence, without most of those that later ones replace."""
-        # Spark keeps the first row of a window before it exchanges rows, so most of them stay where
-        # they are. Rows with the same columns replace each other; a tombstone needs its delete.
+        """Return the changes with their sequence, without most changes that later ones replace."""
+        # Spark drops all but the first row of a window before it exchanges rows, so it exchanges
+        # few. A row replaces earlier rows that lack the same columns. A tombstone needs its delete.
         kind = F.when(F.col("kind") == TOMBSTONE, "t").otherwise(
             F.when(F.col("op").isin("d", "r"), F.col("op")).otherwise("")
         )
@@ -439,10 +445,10 @@ class Changes:
         )
 
     def _events(self, *, split: bool = True) -> DataFrame:
-        """Return the changes with their keys, also those of tombstones, and the row as one value.
+        """Return the changes, also tombstones, with the columns of the key and the row as a struct.
 
-        A record that changes the key (`moves`) is split into the delete of the old key and the
-        insert of the new one. The columns have names of their own, whatever those of the row are.
+        With `split`, a record that changes the key (`moves`) becomes two: the delete of the old key
+        and the insert of the new one. The names of the columns do not depend on the row's columns.
         """
         kind, of_key = F.col("kind"), _fields(self.df, "key")
         times = [
@@ -503,7 +509,7 @@ class Changes:
             "started": deleted | F.coalesce(F.col("op").isin("c", "r"), F.lit(False)),
             "unsent": F.coalesce("unavailable", F.array().cast("array<string>")),
         }
-        # A tombstone whose key lacks these columns follows a delete that has them.
+        # If a tombstone's key lacks these columns, the delete before it has them.
         unknown = (kind == TOMBSTONE) & F.col(self._key_names[0]).isNull()
         return events.withColumns(keys | flags).where(~unknown)
 
@@ -520,7 +526,7 @@ _FIELDS = {
 
 
 def _column_list(names: Iterable[str]) -> str:
-    """Return fields of `change` as `.schema(…)` takes them."""
+    """Return fields of `change` in the form that `.schema(…)` accepts."""
     return ", ".join(f"{name} {_FIELDS[name]}" for name in names)
 
 
@@ -532,8 +538,8 @@ _PARTITION_DIGITS, _OFFSET_DIGITS, _TIME_DIGITS = 10, 19, 13
 
 
 def _sequence(position: Column) -> Column:
-    """Return the text that sorts as the changes are to be applied. The time of a snapshot's row
-    begins with a minus."""
+    """Return the text by which changes are sorted before they are applied. The time of a snapshot's
+    row begins with a minus."""
     time = F.coalesce(F.unix_millis("timestamp"), F.lit(0))
     partition, offset = _partition_and_offset()
     time = F.lpad(time.cast("string"), _TIME_DIGITS, "0")
@@ -543,20 +549,20 @@ def _sequence(position: Column) -> Column:
 
 
 def _partition_and_offset() -> tuple[Column, Column]:
-    """Return texts of `_PARTITION_DIGITS` and `_OFFSET_DIGITS`."""
+    """Return the partition and the offset as texts of fixed width."""
     partition, offset = F.col("partition").cast("string"), F.col("offset").cast("string")
     return F.lpad(partition, _PARTITION_DIGITS, "0"), F.lpad(offset, _OFFSET_DIGITS, "0")
 
 
 def is_snapshot_position(stored: str) -> str:
-    """Return the SQL condition that a stored position of a history is that of a snapshot's row."""
+    """Return the SQL condition that a stored position of a history is a snapshot row's."""
     mark, *_ = _last_fields(stored, 1, _PARTITION_DIGITS, _OFFSET_DIGITS)
     return f"{mark} = 'r'"
 
 
 def is_after_snapshot(position: str, partition_and_offset: str, stored: str) -> str:
-    """Return the SQL condition that a change of a history is after a snapshot's row whose stored
-    position is `stored`, and that its source position is lower."""
+    """Return the SQL condition that a change of a history is after a snapshot's row in Kafka, but
+    has a lower source position. `stored` is the row's stored position."""
     digits = (_PARTITION_DIGITS, _OFFSET_DIGITS)
     partition, offset = _last_fields(stored, *digits)
     own_partition, own_offset = _last_fields(partition_and_offset, *digits)
@@ -567,12 +573,12 @@ def is_after_snapshot(position: str, partition_and_offset: str, stored: str) -> 
 
 
 def _is_of_snapshot() -> Column:
-    """Whether a change is a row of a snapshot, and its position is known."""
+    """Return the condition that a change is a row of a snapshot whose position is known."""
     return F.coalesce(F.col("op") == "r", F.lit(False)) & F.col("position").isNotNull()
 
 
 def _without(names: Column, found: list[Column]) -> Column:
-    """Return the names that are not among those found, of which some are null."""
+    """Return the names without those in `found`, of which some may be null."""
     return F.array_except(names, F.array_compact(F.array(*found))) if found else names
 
 
