@@ -49,11 +49,17 @@ class Envelope:
     columns: tuple[str, ...] = ()
 
 
-def check_columns(envelope: Envelope, written: pa.DataType, schema: object) -> None:
-    """Raise SchemaError if the type struct<row, change> of changes has columns that the read, which
-    is of all columns, began without. `schema` describes the schema of the changes."""
-    new = [field.name for field in written.field("row").type if field.name not in envelope.columns]
-    if envelope.columns and new:
+def check_columns(envelope: Envelope, node: connect_types.ConnectType, schema: object) -> None:
+    """Raise SchemaError if changes of this type have columns that the read, which is of all
+    columns, began without. `schema` describes the schema of the changes."""
+    if not envelope.columns or node.name.startswith("io.debezium."):  # heartbeats, transactions
+        return
+    try:
+        row = _type_of(envelope, node).field("row").type
+    except SchemaError:  # no change of a table
+        return
+    new = [field.name for field in row if field.name not in envelope.columns]
+    if new:
         raise SchemaError(
             f"{'column' if len(new) == 1 else 'columns'} {some(new)} of {schema}: the table did "
             "not have it when this read began. Start the read again, and it continues at this "
@@ -469,20 +475,15 @@ class _JsonEnvelopeDecoder:
     def _decoder_of(self, text: bytes) -> _EnvelopeDecoder | str:
         """Return the decoder of payloads with this schema, or why they are bad. Raises the errors
         of `check_columns`."""
-        written = None
         try:
             schema = json.loads(text)
             if schema is None:  # a tombstone has the schema null
                 return self._without_schema()
             node = connect_types.type_of_connect_schema(schema)
             decoder = self._of_node(node)
-            if self._envelope.columns:
-                with suppress(SchemaError):  # the schema of other records, such as heartbeats
-                    written = _type_of(self._envelope, node)
         except (SchemaError, ValueError, RecursionError) as error:
             return f"the schema beside the payload: {error}"
-        if written is not None:
-            check_columns(self._envelope, written, "the schema beside a payload")
+        check_columns(self._envelope, node, "the schema beside a payload")
         return decoder
 
     def _take_group(
