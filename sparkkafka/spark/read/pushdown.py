@@ -18,10 +18,11 @@ with a time or a later one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -248,34 +249,22 @@ def _passes(condition: Filter, known: str | int) -> bool | None:
                 return True
             value_types = {type(value) for value in values if value is not None}
             return False if value_types <= {type(known)} else None
-    value = getattr(condition, "value", None)
-    return _compare(condition, known, value) if type(value) is type(known) else None
+    value, compare = getattr(condition, "value", None), _COMPARISONS.get(type(condition))
+    return compare(known, value) if compare and type(value) is type(known) else None
 
 
-def _compare(condition: Filter, known: str | int, value: str | int) -> bool | None:
-    """Return whether `known` passes a filter with `value`, which has the same type; None for an
-    unknown kind of filter. Python's order of strings is that of their UTF-8 bytes, which Spark
-    compares."""
-    match condition:
-        case EqualTo() | EqualNullSafe():
-            return known == value
-        case GreaterThan():
-            return known > value  # type: ignore[operator]
-        case GreaterThanOrEqual():
-            return known >= value  # type: ignore[operator]
-        case LessThan():
-            return known < value  # type: ignore[operator]
-        case LessThanOrEqual():
-            return known <= value  # type: ignore[operator]
-    if isinstance(known, str) and isinstance(value, str):
-        match condition:
-            case StringStartsWith():
-                return known.startswith(value)
-            case StringEndsWith():
-                return known.endswith(value)
-            case StringContains():
-                return value in known
-    return None
+# Python's order of strings is that of their UTF-8 bytes, which Spark compares.
+_COMPARISONS: Mapping[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    StringStartsWith: str.startswith,
+    StringEndsWith: str.endswith,
+    StringContains: operator.contains,
+}
 
 
 # --- the reader ---------------------------------------------------------------------------------
