@@ -202,9 +202,7 @@ class _DescribeAcls(_AclHandler):
     request_type: ClassVar[Any] = messages.DescribeAclsRequest
     acl = "DESCRIBE on the cluster"
 
-    def build(
-        self, items: Sequence[AclBindingFilter], version: int
-    ) -> messages.DescribeAclsRequest:
+    def build(self, items: Sequence[AclBindingFilter], version: int) -> Any:
         return messages.DescribeAclsRequest(**_filter_fields(items[0]))
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
@@ -255,7 +253,7 @@ class _CreateAcls(_AclHandler):
     request_type = messages.CreateAclsRequest
     acl = "ALTER on the cluster"
 
-    def build(self, items: Sequence[AclBinding], version: int) -> messages.CreateAclsRequest:
+    def build(self, items: Sequence[AclBinding], version: int) -> Any:
         return messages.CreateAclsRequest(
             creations=[
                 messages.AclCreation(
@@ -283,7 +281,7 @@ class _DeleteAcls(_AclHandler):
         # A filter is sent again if deleting some of its ACLs failed: this has all deleted so far.
         self._deleted: dict[AclBindingFilter, list[AclBinding]] = {}
 
-    def build(self, items: Sequence[AclBindingFilter], version: int) -> messages.DeleteAclsRequest:
+    def build(self, items: Sequence[AclBindingFilter], version: int) -> Any:
         return messages.DeleteAclsRequest(
             filters=[messages.DeleteAclsFilter(**_filter_fields(item)) for item in items]
         )

@@ -153,7 +153,7 @@ class _DescribeLogDirs(ApiHandler[int, dict[str, LogDirDescription]]):
     name_format = "broker {}"
     acl = "DESCRIBE on the cluster"
 
-    def build(self, items: Sequence[int], version: int) -> messages.DescribeLogDirsRequest:
+    def build(self, items: Sequence[int], version: int) -> Any:
         return messages.DescribeLogDirsRequest(topics=None)
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
@@ -182,9 +182,7 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
     request_type = messages.DescribeLogDirsRequest
     acl = "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"
 
-    def build(
-        self, items: Sequence[TopicPartition], version: int
-    ) -> messages.DescribeLogDirsRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         return messages.DescribeLogDirsRequest(
             topics=[
                 messages.DescribableLogDirTopic(topic=name, partitions=numbers)
@@ -284,7 +282,7 @@ class _UpdateFeatures(ApiHandler[str, None]):
     def needed_versions(self, item: str) -> Mapping[str, int]:
         return {"validate_only": 1} if self._validate_only else {}
 
-    def build(self, items: Sequence[str], version: int) -> messages.UpdateFeaturesRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         request = messages.UpdateFeaturesRequest(
             timeout_ms=self._timeout_ms, validate_only=self._validate_only
         )

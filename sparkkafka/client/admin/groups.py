@@ -120,7 +120,7 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
         self._cluster = cluster
         self._operations = operations
 
-    def build(self, items: Sequence[str], version: int) -> messages.ConsumerGroupDescribeRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         return messages.ConsumerGroupDescribeRequest(
             group_ids=list(items), include_authorized_operations=self._operations
         )
@@ -294,7 +294,7 @@ class _DeleteGroups(ApiHandler[str, None]):
         errors.ErrorCode.GROUP_ID_NOT_FOUND: NO_SUCH_GROUP,
     }
 
-    def build(self, items: Sequence[str], version: int) -> messages.DeleteGroupsRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         return messages.DeleteGroupsRequest(groups_names=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
@@ -320,7 +320,7 @@ class _RemoveMembers(ApiHandler[str, None]):
         self._reason = reason
         self._by_member_id = by_member_id
 
-    def build(self, items: Sequence[str], version: int) -> messages.LeaveGroupRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         return messages.LeaveGroupRequest(
             group_id=self.group_id,
             members=[
@@ -376,7 +376,7 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         self._states = states
         self._types = types
 
-    def build(self, items: Sequence[int], version: int) -> messages.ListGroupsRequest:
+    def build(self, items: Sequence[int], version: int) -> Any:
         return messages.ListGroupsRequest(states_filter=self._states, types_filter=self._types)
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
@@ -432,7 +432,7 @@ class _DeleteOffsets(OffsetsHandler):
     final_codes = frozenset({errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     done_codes = NO_GROUP  # a group is deleted with its last offset
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetDeleteRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         return messages.OffsetDeleteRequest(
             group_id=self.group_id,
             topics=[

@@ -134,7 +134,7 @@ class _AlterQuotas(ApiHandler[ClientQuotaEntity, None]):
         self._changes = changes
         self._validate_only = validate_only
 
-    def build(self, items: Sequence[ClientQuotaEntity], version: int) -> AlterClientQuotasRequest:
+    def build(self, items: Sequence[ClientQuotaEntity], version: int) -> Any:
         return AlterClientQuotasRequest(
             entries=[
                 AlteredQuotaEntry(

@@ -89,9 +89,7 @@ class _DescribeScram(ApiHandler[str | None, Any]):
     request_type = messages.DescribeUserScramCredentialsRequest
     acl = "DESCRIBE on the cluster"
 
-    def build(
-        self, items: Sequence[str | None], version: int
-    ) -> messages.DescribeUserScramCredentialsRequest:
+    def build(self, items: Sequence[str | None], version: int) -> Any:
         # An empty list stands for all users, as None does. Brokers do not answer None at all if
         # they refuse it (4.3: a NullPointerException in getErrorResponse).
         users = [messages.UserName(name=item) for item in items if item is not None]
@@ -154,9 +152,7 @@ class _AlterScram(ApiHandler[tuple[str, str], None]):
         request (ScramControlManager)."""
         return filter(None, ([item for item in items if item[1] == name] for name in MECHANISMS))
 
-    def build(
-        self, items: Sequence[tuple[str, str]], version: int
-    ) -> messages.AlterUserScramCredentialsRequest:
+    def build(self, items: Sequence[tuple[str, str]], version: int) -> Any:
         request = messages.AlterUserScramCredentialsRequest()
         for user, name in items:
             mechanism, salted = MECHANISMS[name], self._changes[user, name]

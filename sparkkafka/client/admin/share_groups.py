@@ -87,7 +87,7 @@ class _DescribeShareGroups(ApiHandler[str, ShareGroupDescription]):
         self._cluster = cluster
         self._operations = operations
 
-    def build(self, items: Sequence[str], version: int) -> messages.ShareGroupDescribeRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         return messages.ShareGroupDescribeRequest(
             group_ids=list(items), include_authorized_operations=self._operations
         )
@@ -130,9 +130,7 @@ class _DescribeOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
     def __init__(self, partitions: Sequence[TopicPartition] | None) -> None:
         self._partitions = partitions
 
-    def build(
-        self, items: Sequence[str], version: int
-    ) -> messages.DescribeShareGroupOffsetsRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         topics = None
         if self._partitions is not None:
             topics = [
@@ -175,9 +173,7 @@ class _AlterOffsets(ApiHandler[TopicPartition, None]):
         self.group_id = group_id
         self._offsets = offsets
 
-    def build(
-        self, items: Sequence[TopicPartition], version: int
-    ) -> messages.AlterShareGroupOffsetsRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         def row(tp: TopicPartition) -> messages.AlterShareGroupOffsetsRequestPartition:
             return messages.AlterShareGroupOffsetsRequestPartition(
                 partition_index=tp.partition, start_offset=self._offsets[tp]
@@ -208,7 +204,7 @@ class _DeleteShareOffsets(ApiHandler[str, None]):
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
 
-    def build(self, items: Sequence[str], version: int) -> messages.DeleteShareGroupOffsetsRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         topics = [messages.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in items]
         return messages.DeleteShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 

@@ -108,7 +108,7 @@ class _CreateTopics(ApiHandler[str, None]):
         self._timeout_ms = timeout_ms
         self._validate_only = validate_only
 
-    def build(self, items: Sequence[str], version: int) -> messages.CreateTopicsRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         return messages.CreateTopicsRequest(
             topics=[_creatable_topic(self._topics[name]) for name in items],
             timeout_ms=self._timeout_ms,
@@ -192,7 +192,7 @@ class _DeleteTopics(ApiHandler[str, None]):
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
 
-    def build(self, items: Sequence[str], version: int) -> messages.DeleteTopicsRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         if version >= 6:
             return messages.DeleteTopicsRequest(
                 topics=[messages.DeleteTopicState(name=name) for name in items],
@@ -271,7 +271,7 @@ class _DescribeTopics(ApiHandler[str, TopicDescription]):
     def __init__(self, include_authorized_operations: bool) -> None:
         self._operations = include_authorized_operations
 
-    def build(self, items: Sequence[str], version: int) -> messages.MetadataRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         return messages.MetadataRequest(
             topics=[messages.MetadataRequestTopic(name=name) for name in items],
             allow_auto_topic_creation=False,
@@ -416,7 +416,7 @@ class _CreatePartitions(ApiHandler[str, None]):
         self._deadline = deadline
         self._validate_only = validate_only
 
-    def build(self, items: Sequence[str], version: int) -> messages.CreatePartitionsRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         return messages.CreatePartitionsRequest(
             topics=[
                 messages.CreatePartitionsTopic(
@@ -461,7 +461,7 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self._before = before
         self._timeout_ms = timeout_ms
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> messages.DeleteRecordsRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         def row(tp: TopicPartition) -> messages.DeleteRecordsPartition:
             return messages.DeleteRecordsPartition(
                 partition_index=tp.partition, offset=self._before[tp]
@@ -505,9 +505,7 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         self._items = items
         self._timeout_ms = timeout_ms
 
-    def build(
-        self, items: Sequence[TopicPartition], version: int
-    ) -> messages.AlterPartitionReassignmentsRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         def row(tp: TopicPartition) -> messages.ReassignablePartition:
             return messages.ReassignablePartition(
                 partition_index=tp.partition, replicas=self._items[tp]
@@ -553,9 +551,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
     def needed_versions(self, item: TopicPartition | None) -> Mapping[str, int]:
         return {"an election of type UNCLEAN": 1} if self._type == "UNCLEAN" else {}
 
-    def build(
-        self, items: Sequence[TopicPartition | None], version: int
-    ) -> messages.ElectLeadersRequest:
+    def build(self, items: Sequence[TopicPartition | None], version: int) -> Any:
         chosen = [item for item in items if item is not None]
         return messages.ElectLeadersRequest(
             election_type=ELECTION_TYPES[self._type],

@@ -104,7 +104,7 @@ class _DescribeTransactions(ApiHandler[str, TransactionDescription]):
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def build(self, items: Sequence[str], version: int) -> messages.DescribeTransactionsRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         return messages.DescribeTransactionsRequest(transactional_ids=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
@@ -185,7 +185,7 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         self._open_for_ms = -1 if open_for_ms is None else open_for_ms
         self._pattern = pattern
 
-    def build(self, items: Sequence[int], version: int) -> messages.ListTransactionsRequest:
+    def build(self, items: Sequence[int], version: int) -> Any:
         return messages.ListTransactionsRequest(
             state_filters=list(self._states),
             producer_id_filters=list(self._producer_ids),
@@ -271,9 +271,7 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
     request_type = messages.DescribeProducersRequest
     acl = "READ on topic {0.topic}"
 
-    def build(
-        self, items: Sequence[TopicPartition], version: int
-    ) -> messages.DescribeProducersRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         return messages.DescribeProducersRequest(
             topics=[
                 messages.ProducersTopic(name=name, partition_indexes=numbers)
@@ -331,9 +329,7 @@ class _Abort(ApiHandler[TopicPartition, None]):
         self._producer_epoch = producer_epoch
         self._coordinator_epoch = coordinator_epoch
 
-    def build(
-        self, items: Sequence[TopicPartition], version: int
-    ) -> messages.WriteTxnMarkersRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         marker = messages.WritableTxnMarker(
             producer_id=self.producer_id,
             producer_epoch=self._producer_epoch,

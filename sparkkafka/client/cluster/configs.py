@@ -134,7 +134,7 @@ class _ListResources(ApiHandler[str, list[ConfigResource]]):
         has_others = self._types != ["client_metrics"]
         return {"listing resources other than client_metrics": 1} if has_others else {}
 
-    def build(self, items: Sequence[str], version: int) -> messages.ListConfigResourcesRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         # Version 0 has no types, and lists client_metrics.
         numbers = [RESOURCE_TYPES[name] for name in self._types] if version else []
         return messages.ListConfigResourcesRequest(resource_types=numbers)
@@ -173,9 +173,7 @@ class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         self._synonyms = include_synonyms
         self._documentation = include_documentation
 
-    def build(
-        self, items: Sequence[ConfigResource], version: int
-    ) -> messages.DescribeConfigsRequest:
+    def build(self, items: Sequence[ConfigResource], version: int) -> Any:
         return messages.DescribeConfigsRequest(
             resources=[
                 messages.DescribeConfigsResource(
@@ -254,9 +252,7 @@ class _AlterConfigs(ApiHandler[ConfigResource, None]):
     def needed_versions(self, item: ConfigResource) -> Mapping[str, int]:
         return {"changing single settings (KIP-339)": 0}
 
-    def build(
-        self, items: Sequence[ConfigResource], version: int
-    ) -> messages.IncrementalAlterConfigsRequest:
+    def build(self, items: Sequence[ConfigResource], version: int) -> Any:
         return messages.IncrementalAlterConfigsRequest(
             resources=[
                 messages.AlterConfigsResource(

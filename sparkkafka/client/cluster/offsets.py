@@ -224,7 +224,7 @@ class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
             request[item.tp] = item
         return [list(request.values()) for request in requests]
 
-    def build(self, items: Sequence[_OffsetQuery], version: int) -> messages.ListOffsetsRequest:
+    def build(self, items: Sequence[_OffsetQuery], version: int) -> Any:
         return list_offsets_request(self._cluster, items, self._isolation_level)
 
     def read(self, response: Any, items: Sequence[_OffsetQuery]) -> Outcomes[_OffsetQuery]:
@@ -360,7 +360,7 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
         self._offsets = offsets
         self._isolation_level = constants.ISOLATION_LEVELS[isolation_level]
 
-    def build(self, items: Sequence[TopicPartition], version: int) -> messages.FetchRequest:
+    def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         def row(tp: TopicPartition) -> messages.FetchPartition:
             return messages.FetchPartition(
                 partition=tp.partition,

@@ -694,7 +694,7 @@ class _FindCoordinator(ApiHandler[str, int]):
     def split(self, items: Sequence[str], version: int) -> Iterable[Sequence[str]]:
         return [items] if version >= VERSION_WITH_LIST else [[item] for item in items]
 
-    def build(self, items: Sequence[str], version: int) -> FindCoordinatorRequest:
+    def build(self, items: Sequence[str], version: int) -> Any:
         if version >= VERSION_WITH_LIST:
             return FindCoordinatorRequest(key_type=self._kind, coordinator_keys=list(items))
         return FindCoordinatorRequest(key_type=self._kind, key=items[0])
