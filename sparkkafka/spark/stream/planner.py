@@ -65,16 +65,6 @@ class StreamPlan(NamedTuple):
     late_topics: dict[str, list[TopicPartition]]
 
 
-class _BatchLogLine(NamedTuple):
-    """The facts about a planned micro-batch that are logged when it has finished."""
-
-    offsets: int
-    partitions: int
-    size_bytes: float | None
-    lag: int
-    planned_s: float
-
-
 class StreamPlanner:
     """Looks up offsets and plans micro-batches for one streaming query."""
 
@@ -112,7 +102,8 @@ class StreamPlanner:
         # Ranges of the plan whose start is not in Spark's progress: those of a query's first batch
         # and of new partitions.
         self._unreported: list[KafkaInputPartition] = []
-        self._log_line: _BatchLogLine | None = None
+        self._log_batch: Callable[[], None] | None = None
+        """Logs the batch that was planned last, once it has finished."""
         self.report = Report()  # the report of the next plan
 
     def close(self) -> None:
@@ -553,29 +544,27 @@ class StreamPlanner:
         if self._refresh_sizes_if_allowed(sizes) and all(tp in self.offset_bytes for tp in sizes):
             size_bytes = sum(size * self.offset_bytes[tp] for tp, size in sizes.items())
         lag = sum(max(0, offset - end.get(tp, 0)) for tp, offset in self.latest.items())
-        self._log_line = _BatchLogLine(
-            sum(sizes.values()), len(sizes), size_bytes, lag, time.monotonic()
-        )
+        planned_s = time.monotonic()
+
+        def log_batch() -> None:
+            seconds = max(time.monotonic() - planned_s, 1e-6)
+            volume = ""
+            if size_bytes is not None:
+                megabytes = size_bytes / 1e6
+                volume = f", about {megabytes:.3f} MB, {megabytes / seconds:.3f} MB/s"
+            log.info(
+                "batch of %d offsets in %d partitions%s, %.3f s; lag %d offsets",
+                *(sum(sizes.values()), len(sizes), volume, seconds, lag),
+            )
+
+        self._log_batch = log_batch
 
     def finish_batch(self) -> None:
         """Log the batch that was planned last. To be called when Spark's next call shows that it
         has finished."""
-        batch, self._log_line = self._log_line, None
-        if batch is None:
-            return
-        seconds = max(time.monotonic() - batch.planned_s, 1e-6)
-        volume = ""
-        if batch.size_bytes is not None:
-            megabytes = batch.size_bytes / 1e6
-            volume = f", about {megabytes:.3f} MB, {megabytes / seconds:.3f} MB/s"
-        log.info(
-            "batch of %d offsets in %d partitions%s, %.3f s; lag %d offsets",
-            batch.offsets,
-            batch.partitions,
-            volume,
-            seconds,
-            batch.lag,
-        )
+        log_batch, self._log_batch = self._log_batch, None
+        if log_batch is not None:
+            log_batch()
 
 
 # --- limits -------------------------------------------------------------------------------------
