@@ -106,12 +106,9 @@ class AutoOffsetReset:
     def _policy_lookup(self) -> int | None:
         """Return the timestamp that auto.offset.reset looks up, None for `none`."""
         policy = self._options.auto_offset_reset
-        if policy == "none":
-            return None
-        if policy == "earliest":
-            return EARLIEST
-        if policy == "latest":
-            return LATEST
+        lookups = {"none": None, "earliest": EARLIEST, "latest": LATEST}
+        if policy in lookups:
+            return lookups[policy]
         # by_duration:P1D (KIP-1106)
         return max(0, int(time.time() * 1000) - parse_duration_ms(policy.partition(":")[2]))
 
