@@ -173,8 +173,8 @@ class MemberThread(ABC):
         self._thread = threading.Thread(
             target=self._run, name=f"kafka-group-{self.group_id}", daemon=True
         )
-        self._stopping: tuple[Deadline, bool] | None = None
-        """The arguments of `stop`, once it was called."""
+        self._stopping: Deadline | None = None
+        """The deadline of `stop`, once it was called."""
         self._failing_since_s: float | None = None
         self._failures = 0
         self._warned_s: float | None = None
@@ -194,15 +194,15 @@ class MemberThread(ABC):
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, deadline: Deadline, *, leave: bool) -> None:
-        """End the thread, and leave the group if `leave`. A leave that takes longer than the
-        deadline continues in the background.
+    def stop(self, deadline: Deadline) -> None:
+        """Leave the group, and end the thread. A leave that takes longer than the deadline
+        continues in the background.
 
         If the group does not have this member yet, this waits at most MIN_LEAVE_MS for a request in
         flight, which may join the group, and then cuts the connections.
         """
         with self.lock:
-            self._stopping = (deadline, leave)
+            self._stopping = deadline
             must_leave = self.must_leave
         self._waker.wake()
         limit = deadline if must_leave else deadline.sooner(MIN_LEAVE_MS)
@@ -219,7 +219,7 @@ class MemberThread(ABC):
         """End the thread of a member that was dropped without `close`, and leave the group. The
         garbage collector calls this, so it neither waits nor takes a lock."""
         if self._stopping is None:
-            self._stopping = Deadline(MIN_LEAVE_MS), True
+            self._stopping = Deadline(MIN_LEAVE_MS)
             self._waker.wake()
 
     def wake(self) -> None:
@@ -418,10 +418,8 @@ class MemberThread(ABC):
         self.cluster.close()
 
     def _leave_at_the_end(self) -> None:
-        """Leave the group if `stop` says so, or if the thread has failed. Failures are logged."""
-        deadline, leave = self._stopping or (Deadline(MIN_LEAVE_MS), True)
-        if not leave:
-            return
+        """Leave the group. Failures are logged."""
+        deadline = self._stopping or Deadline(MIN_LEAVE_MS)
         try:
             send_leave = self.begin_leave("the consumer is being closed")
             if send_leave is not None:
@@ -520,7 +518,7 @@ class GroupMember(ABC, Generic[ThreadT]):
         this is now. It refuses partitions that the member has lost by then. `topic_ids` has the ids
         of the topics that were read. Raises CommitFailedError if it is not a member."""
 
-    def close(self, deadline: Deadline, *, leave: bool = True) -> None:
+    def close(self, deadline: Deadline) -> None:
         """Leave the group (a static member stays until its session timeout) and end the thread.
 
         Calls no hook. Failures are logged.
@@ -528,7 +526,7 @@ class GroupMember(ABC, Generic[ThreadT]):
         self._is_closed = True
         thread, self._thread = self._thread, None
         if thread is not None:
-            thread.stop(deadline, leave=leave)
+            thread.stop(deadline)
         self._owned = {}
 
     def _lose(self) -> None:

@@ -85,7 +85,9 @@ class TestMember:
         self.close()
 
     def close(self, *, leave: bool = True) -> None:
-        self.member.close(Deadline(self.call_ms), leave=leave)
+        if not leave and self.thread is not None:  # as a process that dies
+            self.thread.begin_leave = lambda reason: None
+        self.member.close(Deadline(self.call_ms))
         self.cluster.close()
 
     def poll(self, ms: float = 3_000) -> None:
