@@ -196,7 +196,7 @@ class Connection:
         """Authenticate again on this connection, before the session expires (KIP-368). Responses
         that are in flight are read first, for later calls of `receive`."""
         while self._framing.in_flight:
-            self._early_responses.append(self._read_response(deadline, FrameBuffer()))
+            self._early_responses.append(self._read_response(deadline))
         self._is_reauthenticating = True
         try:
             with connecting.kafka_errors_only(str(self)):
@@ -604,14 +604,8 @@ class Connection:
         with _ClosingOnError(self, "sending", "a request"):
             self._writer.write_rest(sock, deadline, patience_s)
 
-    def receive(
-        self, deadline: Deadline | None = None, buffer: FrameBuffer | None = None
-    ) -> tuple[int, Any]:
-        """Read the next response, and return (correlation id, response).
-
-        Record fields of the response are views of memory of its own, or of `buffer`: these are
-        valid until that is used again.
-        """
+    def receive(self, deadline: Deadline | None = None) -> tuple[int, Any]:
+        """Read the next response, and return (correlation id, response)."""
         deadline = self._checked_deadline(deadline)
         if self._early_responses and not self._is_reauthenticating:
             return self._early_responses.popleft()
@@ -619,7 +613,7 @@ class Connection:
             raise errors.KafkaError(
                 f"{self}: receive without a request in flight: no response will come"
             )
-        return self._note_response(self._read_response(deadline, buffer or FrameBuffer()))
+        return self._note_response(self._read_response(deadline))
 
     def _note_response(self, received: tuple[int, Any]) -> tuple[int, Any]:
         """Log a response to a caller's request, note that the listener answers such requests, and
@@ -633,12 +627,12 @@ class Connection:
             self._stage = connecting.Stage.ANSWERED
         return received
 
-    def _read_response(self, deadline: Deadline, buffer: FrameBuffer) -> tuple[int, Any]:
+    def _read_response(self, deadline: Deadline) -> tuple[int, Any]:
         """Send what is unsent, then read the next response. Returns (correlation id, response)."""
         sock = self._socket_or_raise()
         with _ClosingOnError(self, "waiting for", "a response"):
             self._writer.write_rest(sock, deadline)
-            return self._decode_response(self._reader.read(sock, buffer, deadline))
+            return self._decode_response(self._reader.read(sock, FrameBuffer(), deadline))
 
     def _decode_response(self, response: memoryview) -> tuple[int, Any]:
         """Count a response and decode it. Returns (correlation id, response)."""
