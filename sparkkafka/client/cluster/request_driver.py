@@ -12,7 +12,6 @@ error of that item only, and the driver decides whether to try again.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeGuard, TypeVar
@@ -40,8 +39,6 @@ from sparkkafka.errors import (
 )
 from sparkkafka.protocol.messages import FindCoordinatorRequest
 from sparkkafka.protocol.wire.schema import OLDEST_KAFKA, first_kafka
-
-log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -733,20 +730,6 @@ def find_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) 
 def find_coordinator_once(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
     """`find_coordinator` with one attempt."""
     return call_once(cluster, [key], _FindCoordinator(cluster, kind), ToAny(), deadline)[key]
-
-
-def cache_coordinators(
-    cluster: Cluster, keys: Iterable[str], kind: int, deadline: Deadline
-) -> None:
-    """Find several coordinators in one request, so that later requests need not find them one by
-    one.
-
-    One attempt, without an error: a later request retries and reports it.
-    """
-    handler = _FindCoordinator(cluster, kind)
-    errors = call_once(cluster, list(keys), handler, ToAny(), deadline).errors
-    if errors:
-        log.info("coordinators are not known yet: %s", some(map(str, errors.values()), 1))
 
 
 class ToCoordinator:

@@ -24,7 +24,7 @@ from sparkkafka.client.admin.transactions import (
     list_ongoing_transactions,
 )
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, cache_coordinators
+from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, ToCoordinator
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.producer.transactional_offsets import commit_offsets_in
 from sparkkafka.client.producer.transactions import (
@@ -114,9 +114,10 @@ def commit_batch(
     names, query_id = reports[0].names, reports[0].query_id
     reported = _reported_transactions(reports)
     with Cluster(options.client) as cluster:
-        # One lookup of the coordinators of all ids that the following requests name.
+        # One lookup, which the cluster keeps, of the coordinators of all ids that the following
+        # requests name. Those that are not known yet are looked up again.
         ids = [names.decisions, *reported, *_ids_of_other_attempts(names, reports)]
-        cache_coordinators(cluster, ids, FOR_TRANSACTION, cluster.deadline())
+        ToCoordinator(cluster, FOR_TRANSACTION).find(ids, cluster.deadline())
         # D1: now no other driver with this prefix can decide.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
