@@ -205,7 +205,7 @@ def apply_to_database(
             raise SchemaError(f"{UNKNOWN_VALUE}{text}; table {target}, key {key}")
         if isinstance(merge, HistoryMerge):
             _insert(cursor, merge, merge.insert_versions)
-            cursor.execute(merge.end_versions(of_all=truncated))
+            cursor.execute(merge.end_versions(all_keys=truncated))
         else:
             cursor.execute(merge.delete_rows)
             _insert(cursor, merge, merge.upsert_rows)

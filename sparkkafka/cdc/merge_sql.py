@@ -63,21 +63,26 @@ class Merge:
         return deletes_table(self.target)
 
     def name(self, column: str) -> str:
+        """Return the column's name in quotes."""
         return self.quote + column.replace(self.quote, self.quote * 2) + self.quote
 
-    def names(self, *columns: str, of: str = "") -> str:
-        return ", ".join(f"{of}{self.name(column)}" for column in columns)
+    def names(self, *columns: str, prefix: str = "") -> str:
+        """Return a list of columns, each after the prefix (as `t.`)."""
+        return ", ".join(f"{prefix}{self.name(column)}" for column in columns)
 
     def match(self, left: str, right: str) -> str:
+        """Return the condition that rows of two relations have the same key."""
         return " AND ".join(
             f"{left}.{self.name(key)} = {right}.{self.name(key)}" for key in self.keys
         )
 
     def newer(self, sequence: str, other: str) -> str:
+        """Return the condition that a sequence is not older than another (`net_changes.newer`)."""
         return newer(f"{sequence}{self.collate}", other)
 
     @property
     def after_target(self) -> str:
+        """The condition that a change of `s` is newer than the row of `t`."""
         return self.newer(f"s.{POSITION}", f"t.{POSITION}")
 
     @property
@@ -92,6 +97,7 @@ class Merge:
 
     @property
     def last_truncate(self) -> str:
+        """The SELECT of the position of the last truncate."""
         first = self.name(self.keys[0])
         return f"(SELECT max({POSITION}) FROM {self.deletes} WHERE {first} IS NULL)"
 
@@ -101,7 +107,7 @@ class Merge:
         columns = (*self.keys, *self.delete_values, POSITION)
         return (
             f"INSERT INTO {self.deletes} ({self.names(*columns)})"
-            f" SELECT {self.names(*columns, of='s.')} FROM {self.changes} s"
+            f" SELECT {self.names(*columns, prefix='s.')} FROM {self.changes} s"
             f" WHERE (s.{DELETED} OR s.{TRUNCATED})"
         )
 
@@ -145,7 +151,7 @@ class Merge:
         return f"SELECT * FROM {self.changes} s WHERE NOT {TRUNCATED} AND {self.after_deletes}"
 
     def spark_merge(self, truncate: str | None) -> str:
-        """One MERGE, which is one commit of a Delta or Iceberg table."""
+        """Return the MERGE statement, which is one commit of a Delta or Iceberg table."""
         columns = (*self.columns, POSITION)
         values = {column: self.value(column) for column in self.columns}
         values[POSITION] = inserted = f"s.{POSITION}"
@@ -154,7 +160,7 @@ class Merge:
             values[POSITION] = self._or_error(f"{unknown} AND s.{STARTED}")
             inserted = self._or_error(unknown)
         sets = ", ".join(f"t.{self.name(column)} = {values[column]}" for column in columns)
-        inserted = f"{self.names(*self.columns, of='s.')}, {inserted}"
+        inserted = f"{self.names(*self.columns, prefix='s.')}, {inserted}"
         text = (
             f"MERGE INTO {self.target} t USING {self.changes} s ON {self.match('s', 't')}"
             f" WHEN MATCHED AND s.{DELETED} AND {self.after_target} THEN DELETE"
@@ -180,7 +186,7 @@ class Merge:
         """The SELECT of a row that would be inserted without a value that the source did not
         send."""
         return (
-            f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, of='s.')} FROM {self.changes} s"
+            f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, prefix='s.')} FROM {self.changes} s"
             f" LEFT JOIN {self.target} t ON {self.match('s', 't')}"
             f" WHERE s.{UNAVAILABLE} <> '' AND NOT s.{DELETED}"
             f" AND (s.{STARTED} OR t.{self.name(self.keys[0])} IS NULL)"
@@ -189,6 +195,7 @@ class Merge:
 
     @property
     def delete_truncated(self) -> str:
+        """The DELETE of the rows that are older than the last truncate."""
         after = self.newer(f"t.{POSITION}", self.last_truncate)
         return f"DELETE FROM {self.target} AS t WHERE t.{POSITION} IS NULL OR NOT {after}"
 
@@ -246,13 +253,13 @@ class HistoryMerge(Merge):
             changed = f"SELECT {keys} FROM {self.changes} UNION SELECT {keys} FROM {self.target}"
         changed = f"({changed}) k"
         no_values = ["NULL"] * (len(self.columns) - len(self.keys) - 1)
-        end = ", ".join([self.names(*self.keys, of="k."), *no_values, f"d.{VALID_FROM}"])
+        end = ", ".join([self.names(*self.keys, prefix="k."), *no_values, f"d.{VALID_FROM}"])
         end = f"SELECT {end}, d.{POSITION}, true, '', false FROM {self.deletes} d"
         events = (
-            f"SELECT {self.names(*self.columns, POSITION, of='t.')}, false AS {DELETED},"
+            f"SELECT {self.names(*self.columns, POSITION, prefix='t.')}, false AS {DELETED},"
             f" '' AS {UNAVAILABLE}, false AS {STARTED}"
             f" FROM {self.target} t LEFT SEMI JOIN {changed} ON {self.match('k', 't')}"
-            f" UNION ALL SELECT {self.names(*self.columns, POSITION, of='s.')}, false,"
+            f" UNION ALL SELECT {self.names(*self.columns, POSITION, prefix='s.')}, false,"
             f" s.{UNAVAILABLE}, s.{STARTED} FROM {self.changes} s WHERE {self._is_new}"
             f" UNION ALL {end} JOIN {changed} ON {self.match('k', 'd')}"
             f" UNION ALL {end} CROSS JOIN {changed} WHERE d.{self.name(self.keys[0])} IS NULL"
@@ -279,7 +286,7 @@ class HistoryMerge(Merge):
         return f"CASE WHEN {self.lacks(column)} THEN {value} ELSE {name} END"
 
     def spark_merge(self, truncate: str | None) -> str:
-        """One MERGE, which is one commit of a Delta or Iceberg table."""
+        """Return the MERGE statement, which is one commit of a Delta or Iceberg table."""
         ends = (VALID_TO, IS_CURRENT)
         same = " AND ".join(f"t.{name} <=> s.{name}" for name in ends)
         return (
@@ -288,7 +295,7 @@ class HistoryMerge(Merge):
             f" WHEN MATCHED AND NOT ({same})"
             f" THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in ends)}"
             f" WHEN NOT MATCHED THEN INSERT ({self.names(*self.all_columns)})"
-            f" VALUES ({self.names(*self.all_columns, of='s.')})"
+            f" VALUES ({self.names(*self.all_columns, prefix='s.')})"
         )
 
     # Databases
@@ -312,6 +319,7 @@ class HistoryMerge(Merge):
 
     @property
     def _is_new(self) -> str:
+        """The condition that a change is a version that the target does not have."""
         return (
             f"NOT s.{DELETED} AND NOT s.{TRUNCATED} AND NOT EXISTS (SELECT 1 FROM {self.target} t"
             f" WHERE {self.match('s', 't')} AND t.{POSITION} = s.{POSITION})"
@@ -333,7 +341,7 @@ class HistoryMerge(Merge):
     @property
     def unknown_values(self) -> str:
         return (
-            f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, of='s.')} FROM {self.changes} s"
+            f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, prefix='s.')} FROM {self.changes} s"
             f" WHERE s.{UNAVAILABLE} <> '' AND {self._is_new}"
             f" AND (s.{STARTED} OR {self._previous(POSITION)} IS NULL) LIMIT 1"
         )
@@ -348,7 +356,7 @@ class HistoryMerge(Merge):
             f" SELECT {values} FROM {self.changes} s WHERE {self._is_new}"
         )
 
-    def end_versions(self, *, of_all: bool) -> str:
+    def end_versions(self, *, all_keys: bool) -> str:
         """Return the UPDATE that sets the ends of the changed keys' versions, or of all."""
         first = self.name(self.keys[0])
         columns = self.names(*self.keys, POSITION, VALID_FROM)
@@ -363,7 +371,7 @@ class HistoryMerge(Merge):
             f"UPDATE {self.target} AS t SET {VALID_TO} ="
             f" (SELECT e.{VALID_FROM} {following} ORDER BY e.{POSITION} LIMIT 1),"
             f" {IS_CURRENT} = NOT EXISTS (SELECT 1 {following})"
-            f" WHERE {'1 = 1' if of_all else changed}"
+            f" WHERE {'1 = 1' if all_keys else changed}"
         )
 
 
