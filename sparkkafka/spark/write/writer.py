@@ -331,7 +331,8 @@ def input_columns(
     # What find_columns raises if one of these is missing.
     missing_messages = {
         "topic": "topic option required when no 'topic' attribute is present. "
-        f"Use the topic option for setting a topic.{case_hint('topic')}",
+        "Use the topic option for setting a topic: subscribe is the option of reads."
+        f"{case_hint('topic')}",
         "value": "Required attribute 'value' not found"
         f"{case_hint('value') or _value_advice(names, typed='value' in typed)}",
     }

@@ -100,7 +100,8 @@ def routed(router: Partitioner, batch: InputRows) -> dict[TopicPartition, list[b
         (
             "value string",
             None,
-            "topic option required when no 'topic' attribute is present.",
+            "topic option required when no 'topic' attribute is present. Use the topic option for "
+            "setting a topic: subscribe is the option of reads.",
         ),
         (
             "value int",
