@@ -118,8 +118,9 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
             return re.compile(pattern, re.ASCII)
         except (re.error, FutureWarning, RecursionError, OverflowError) as error:
             raise OptionError(
-                f"subscribePattern {pattern!r} is not a regular expression that Python reads "
-                f"({error}); write constructs that only Java has in another way"
+                f"subscribePattern {pattern!r} is not a regular expression of Python ({error}). "
+                "Correct it (.* matches all topics); write constructs that only Java has in "
+                "another way"
             ) from None
 
 

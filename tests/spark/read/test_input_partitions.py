@@ -57,11 +57,14 @@ def test_patterns_are_searched_for_not_matched() -> None:
     assert matching_topics(compile_pattern("nothing"), topics) == []
 
 
-@pytest.mark.parametrize("pattern", ["(", r"\p{Alpha}+", "(?<name>a)", r"\Qa.b\E", "[a-z&&[^b]]"])
+@pytest.mark.parametrize(
+    "pattern", ["(", "*", r"\p{Alpha}+", "(?<name>a)", r"\Qa.b\E", "[a-z&&[^b]]"]
+)
 def test_patterns_that_python_reads_otherwise_than_java(pattern: str) -> None:
     with pytest.raises(OptionError) as caught:
         compile_pattern(pattern)
-    assert repr(pattern) in str(caught.value)
+    assert f"{pattern!r} is not a regular expression of Python (" in str(caught.value)
+    assert "(.* matches all topics)" in str(caught.value)
 
 
 def test_assigned_partitions_must_exist() -> None:
