@@ -54,6 +54,11 @@ def commit_to_group(
     its first commit, offsets of the old topic are not committed to the new one (Kafka 2.8 and
     later). Raises OptionError.
     """
+    if not isinstance(options, Mapping):
+        raise OptionError(
+            f"options is a {type(options).__name__}. Call commit_to_group(spark, options) with the "
+            "stream's options as a dictionary"
+        )
     parsed = parse_group_options(with_token(options))
     if not parsed.group_id:
         raise OptionError("commit_to_group needs the name of the group: set kafka.group.id")

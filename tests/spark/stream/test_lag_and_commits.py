@@ -295,6 +295,9 @@ def test_a_committer_needs_a_group(fake: FakeCluster) -> None:
     options = {"kafka.bootstrap.servers": fake.bootstrap_servers}
     with pytest.raises(OptionError, match=r"set kafka\.group\.id"):
         commit_to_group(SimpleNamespace(), options)
+    swapped: Any = (options, SimpleNamespace())
+    with pytest.raises(OptionError, match=r"SimpleNamespace\. Call commit_to_group\(spark, "):
+        commit_to_group(*swapped)
     with pytest.raises(OptionError, match="unknown option 'topics'"):
         commit_to_group(SimpleNamespace(), {**options, "topics": "t"})
     with pytest.raises(OptionError, match="not a regular expression"):
