@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from pyspark.errors import UnsupportedOperationException
 from pyspark.sql import functions as F
 
 from sparkkafka.cdc.databases import apply_to_database
@@ -132,6 +133,11 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
             # Not as a view: MERGE cannot plan views of Iceberg's tables (Spark's issue 56515).
             merge = replace(merge, changes=f"({merge.spark_rows(truncate is not None)})")
         spark.sql(merge.spark_merge(truncate))
+    except UnsupportedOperationException as error:
+        raise OptionError(
+            f"Spark cannot MERGE into the table {target}. Use a table of Delta or Iceberg, or pass "
+            "connect=… for a table of a database."
+        ) from error
     finally:
         spark.catalog.dropTempView(view)
         rows.unpersist()

@@ -388,7 +388,7 @@ def test_a_table_stays_one_of_rows_or_a_history(spark: Any, connect: Connect) ->
             cdc.apply(batch, f"made_with_{scd}", connect=connect, scd=3 - scd, new_columns="add")
 
 
-def test_other_connections_and_tables_are_refused(spark: Any) -> None:
+def test_other_connections_and_tables_are_refused(spark: Any, tmp_path: Path) -> None:
     batch = frame(spark, [])
     with pytest.raises(OptionError, match=r"connection of posix\. Return one of sqlite3"):
         cdc.apply(batch, "orders", connect=lambda: os.scandir("."))
@@ -401,6 +401,13 @@ def test_other_connections_and_tables_are_refused(spark: Any) -> None:
         cdc.apply(batch, "no_table")
     with pytest.raises(OptionError, match="is a path, and the table of deletes"):
         cdc.apply(batch, "delta.`/lake/orders`")
+    types = ", ".join(f"{name} string" for name in (*batch.columns, "_position"))
+    spark.sql(f"CREATE TABLE no_merge ({types}) USING parquet LOCATION '{tmp_path}'")
+    try:
+        with pytest.raises(OptionError, match=r"cannot MERGE into the table no_merge\. .*Delta"):
+            cdc.apply(batch, "no_merge", new_columns="add")
+    finally:
+        spark.sql("DROP TABLE no_merge")
     with closing(sqlite3.connect(":memory:")) as connection:
         with pytest.raises(OptionError, match="connect is a Connection"):
             cdc.apply(batch, "orders", connect=connection)
