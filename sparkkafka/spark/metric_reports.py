@@ -145,13 +145,12 @@ def task_report(address: MetricsAddress | None) -> Iterator[Report | None]:
     try:
         yield report
     except GeneratorExit:  # Spark wants no more rows
-        report.send(address)
         raise
     except BaseException:
         report.keep_only((Count.RETRIES, Count.DEAD))
-        report.send(address)
         raise
-    report.send(address)
+    finally:
+        report.send(address)
 
 
 def query_id() -> str:
