@@ -490,10 +490,10 @@ def _fetch_keys(
     from sparkkafka.protocol.columns.columns import KEY, Selection
 
     selection = Selection(offsets.start, offsets.stop, frozenset({KEY}))
-    left_ms = max(1, int(deadline.remaining_s() * 1000))
+    remaining_ms = max(1, int(deadline.remaining_s() * 1000))
     ranges = {tp: PlannedRange(selection)}
     with RangeReader(
-        cluster, ranges, fetch, poll_timeout_ms=left_ms, fail_on_data_loss=False
+        cluster, ranges, fetch, poll_timeout_ms=remaining_ms, fail_on_data_loss=False
     ) as reader:
         for _, records in reader:
             yield pc.binary_slice(records.keys, 0, _KEY_BYTES).to_pylist()

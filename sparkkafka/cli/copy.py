@@ -62,8 +62,8 @@ class RateLimit:
         rows = -(-batch.num_rows // count)
         for start in range(0, batch.num_rows, rows):
             due_s = self._start_s + self._units / self._per_second
-            while (left_s := due_s - time.monotonic()) > 0:
-                time.sleep(min(left_s, 3600.0))
+            while (remaining_s := due_s - time.monotonic()) > 0:
+                time.sleep(min(remaining_s, 3600.0))
             part = batch.slice(start, rows)
             self._units += units * part.num_rows / batch.num_rows
             yield part

@@ -317,10 +317,10 @@ def _chosen_partitions(
         known = [row.partition for row in admin.describe_topic(name).partitions]
         named = known
         if colon:
-            words = [word.strip() for word in numbers.split(",")]
-            if not all(word.isascii() and word.isdecimal() for word in words):
+            digits = [number.strip() for number in numbers.split(",")]
+            if not all(number.isascii() and number.isdecimal() for number in digits):
                 raise OptionError(f"--topic is TOPIC or TOPIC:0,1, got {text!r}")
-            named = [int(word) for word in words]
+            named = [int(number) for number in digits]
             missing = sorted({*named} - {*known})
             if missing:
                 raise OptionError(

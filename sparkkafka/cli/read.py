@@ -681,13 +681,13 @@ class TopicReader:
         return self._batches(self._plan.filter, self._plan.count, stop_s)
 
     def _batches(
-        self, filter: Filter, left: int | None, stop_s: float | None
+        self, filter: Filter, remaining: int | None, stop_s: float | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield batches from `positions` to `ends`, of at most `left` records (None: all), until
-        `stop_s` on the monotonic clock."""
+        """Yield batches from `positions` to `ends`, with at most `remaining` records (None: all),
+        until `stop_s` on the monotonic clock."""
         self._assign_unfinished()
         progress_deadline = Deadline(self._timeout_s * 1000)
-        while self._consumer.assignment() and left != 0:
+        while self._consumer.assignment() and remaining != 0:
             # Short waits, so that Ctrl-C and the end of --for are noticed. Where only a marker or
             # compacted records lie before the end, poll returns nothing, and only the position
             # shows that the end is reached: then the wait is shorter still.
@@ -696,19 +696,19 @@ class TopicReader:
                 wait_s = min(wait_s, stop_s - time.monotonic())
                 if wait_s <= 0:
                     return
-            table = self._consumer.poll_arrow(wait_s, None if filter else left)
+            table = self._consumer.poll_arrow(wait_s, None if filter else remaining)
             if table.num_rows:
                 progress_deadline = Deadline(self._timeout_s * 1000)
             for batch in table.to_batches():
                 batch = self._advance(batch)
                 if filter and batch.num_rows:
                     batch = filter.apply(batch)
-                if left is not None:
-                    batch = batch.slice(0, left)
-                    left -= batch.num_rows
+                if remaining is not None:
+                    batch = batch.slice(0, remaining)
+                    remaining -= batch.num_rows
                 if batch.num_rows:
                     yield batch
-                if left == 0:
+                if remaining == 0:
                     return
             if self.ends and self._update_progress(is_empty=not table.num_rows):
                 progress_deadline = Deadline(self._timeout_s * 1000)

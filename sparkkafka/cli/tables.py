@@ -162,9 +162,9 @@ def duration_text(seconds: float | None) -> str | None:
         return None
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
-    minutes, rest_s = divmod(int(seconds), 60)
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     if days:
         return f"{days}d{hours}h"
-    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest_s:02}s"
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds_left:02}s"

@@ -225,18 +225,18 @@ class Input:
 
     def batches(self, progress: ProgressBar) -> Iterator[NumberedRows]:
         """Yield columns for the Producer. Raises BadRowError, OptionError, OSError."""
-        left = self.count
+        remaining = self.count
         for batch, numbers in self._read(progress):
             bad = None  # the error of the row after the batch
             if self.hex:
                 batch, bad = _decode_hex(batch, numbers)
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= batch.num_rows
+            if remaining is not None:
+                batch = batch.slice(0, remaining)
+                remaining -= batch.num_rows
             if batch.num_rows:
                 batch = with_constants(batch, self.key, self.headers, self.partition)
                 yield NumberedRows(batch, numbers)
-            if left == 0:
+            if remaining == 0:
                 return
             if bad is not None:
                 raise bad

@@ -116,9 +116,9 @@ def _preview(value: bytes | None) -> str | None:
 
 
 def named_like_dead_letters(topics: Iterable[str]) -> list[str]:
-    """Return the topics whose name says that they may hold dead letters."""
-    words = ("dead", "dlq", "dlt")
-    return [name for name in topics if any(word in name.lower() for word in words)]
+    """Return the topics that may have dead letters, by their names."""
+    parts = ("dead", "dlq", "dlt")
+    return [name for name in topics if any(part in name.lower() for part in parts)]
 
 
 MAX_ROWS: Final = 1_000

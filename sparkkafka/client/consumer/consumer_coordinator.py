@@ -419,8 +419,8 @@ class ConsumerCoordinator(RebalanceHooks):
             return
         # Brokers need longer for thousands of partitions.
         min_ms = self._min_commit_ms + 0.05 * len(self._subscription)
-        left_ms = max(deadline.remaining_s() * 1000, min_ms)
-        if self._auto_commit_now(Deadline(min(left_ms, AUTO_COMMIT_MS)), "in time"):
+        remaining_ms = max(deadline.remaining_s() * 1000, min_ms)
+        if self._auto_commit_now(Deadline(min(remaining_ms, AUTO_COMMIT_MS)), "in time"):
             self._min_commit_ms = MIN_COMMIT_MS
         else:
             self._min_commit_ms = min(2 * self._min_commit_ms, 1_000)

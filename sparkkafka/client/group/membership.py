@@ -423,8 +423,8 @@ class MemberThread(ABC):
         try:
             send_leave = self.begin_leave("the consumer is being closed")
             if send_leave is not None:
-                left_ms = max(deadline.remaining_s() * 1000, MIN_LEAVE_MS)
-                send_leave(Deadline(left_ms, self._close_signal))
+                remaining_ms = max(deadline.remaining_s() * 1000, MIN_LEAVE_MS)
+                send_leave(Deadline(remaining_ms, self._close_signal))
                 log.info("group %s: left", self.group_id)
         except Exception as error:  # the thread ends here: nobody could catch it
             log.info(

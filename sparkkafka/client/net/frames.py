@@ -149,10 +149,10 @@ class ResponseReader:
                 raise TimeoutError
             if uses_mark:
                 self._set_mark_to_rest(sock, len(view) - done)
-            left_s = max(deadline.remaining_s(), 0.001)
+            remaining_s = max(deadline.remaining_s(), 0.001)
             # Systems may fail to wake a reader at its mark (Linux did so under memory pressure
             # until 2021).
-            sock.settimeout(left_s if self._low_water_bytes == 1 else min(left_s, 0.2))
+            sock.settimeout(remaining_s if self._low_water_bytes == 1 else min(remaining_s, 0.2))
             try:
                 count = sock.recv_into(view[done:])
             except TimeoutError:

@@ -301,8 +301,8 @@ class ProducerThread:
                 min(opened_s) + self._metadata_limit_ms / 1000,
             )
         if self._stop_deadline is not None:
-            left_s = self._stop_deadline.remaining_s() if self._buffer.unfinished else 0.0
-            until_s = min(until_s, now_s + left_s)
+            remaining_s = self._stop_deadline.remaining_s() if self._buffer.unfinished else 0.0
+            until_s = min(until_s, now_s + remaining_s)
         return max(0.0, until_s - now_s)
 
     def _run_command(self, action: Callable[[], Any], future: Future[Any]) -> None:
@@ -369,8 +369,8 @@ class ProducerThread:
         """Return how long a lookup may wait: until the oldest record fails, of these topics or of
         those that have batches."""
         oldest_s = min(self._without_partition[topic][0].since_s for topic in topics)
-        left_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
-        return min(max(MIN_LOOKUP_MS, left_ms), self.sender.attempt_ms)
+        remaining_ms = self._metadata_limit_ms - (time.monotonic() - oldest_s) * 1000
+        return min(max(MIN_LOOKUP_MS, remaining_ms), self.sender.attempt_ms)
 
     def _expire(self, topic: str) -> None:
         """Fail records that have waited for metadata for max.block.ms. (Java waits in `send`.)"""

@@ -459,15 +459,15 @@ class Producer(ClientBase):
         must_abort = (
             not self._closed and self._transactions is not None and self._transactions.must_abort
         )
-        left_s = deadline.remaining_s()
-        left_s = max(left_s, MIN_ABORT_S) if must_abort else left_s
-        self._close_signal.close_in(left_s)  # the thread may be in a wait of its own
+        remaining_s = deadline.remaining_s()
+        remaining_s = max(remaining_s, MIN_ABORT_S) if must_abort else remaining_s
+        self._close_signal.close_in(remaining_s)  # the thread may be in a wait of its own
         if self._transactions is not None and must_abort:
-            cut_timer = threading.Timer(left_s + CUT_AFTER_S, self._close_signal.cut_sockets)
+            cut_timer = threading.Timer(remaining_s + CUT_AFTER_S, self._close_signal.cut_sockets)
             cut_timer.daemon = True
             cut_timer.start()
             try:
-                self._transactions.abort_open(left_s)
+                self._transactions.abort_open(remaining_s)
             finally:
                 cut_timer.cancel()
                 cut_timer.join()
