@@ -789,7 +789,8 @@ CONNECTOR: tuple[Option, ...] = (
         "bindOffsets", _READ, "read.bind_offsets", one_of("task", "plan", fold=str.lower),
         "When a batch read resolves earliest and latest to offsets. task: when a task starts to "
         "read, so each query of a DataFrame reads the records that exist then. plan: once, in the "
-        "first query of a load(), so all tasks, retries and later queries read the same offsets.",
+        "first query of a load(), so all tasks, retries and later queries read the same offsets "
+        "(Spark 4.1 and later).",
     ),
     used(
         "startingTimestamp", _READ, "read.starting", Kind("milliseconds since 1970", str),

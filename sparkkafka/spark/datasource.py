@@ -105,7 +105,8 @@ class KafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
         """Return the reader of a batch query, with `pushFilters` only if filterPushdown=true, and
-        with `pushLimit` only if limitPushdown=true."""
+        with `pushLimit` only if limitPushdown=true. Raises OptionError, also for an option that
+        this version of Spark has no means for."""
         from sparkkafka.spark.read.reader import KafkaBatchReader
 
         set_up_logging()
@@ -120,6 +121,12 @@ class KafkaDataSource(DataSource):
                     f"{option}=true needs Spark {release} or later: earlier versions pass no "
                     f"{what} to Python sources. Remove the option"
                 )
+        if options.bind_offsets == "plan" and not hasattr(DataSourceReader, "pushFilters"):
+            raise OptionError(
+                "bindOffsets=plan needs Spark 4.1 or later: Spark 4.0 plans each query of a "
+                "DataFrame anew. Remove the option, and read with the options that "
+                "sparkkafka.resolve_offsets returns"
+            )
         if not (options.filter_pushdown or options.limit_pushdown):
             return KafkaBatchReader(options, columns)
         from sparkkafka.spark.read import pushdown

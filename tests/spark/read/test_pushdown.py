@@ -476,12 +476,13 @@ def test_without_the_option_the_reader_is_the_plain_one() -> None:
     assert KafkaBatchReader.pushFilters is DataSourceReader.pushFilters
 
 
-def test_spark_4_0_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("option", [("filterPushdown", "true"), ("bindOffsets", "plan")])
+def test_spark_4_0_is_told_apart(option: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(DataSourceReader, "pushFilters")
     source = KafkaDataSource(
-        {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "filterPushdown": "true"}
+        {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", **dict([option])}
     )
-    with pytest.raises(OptionError, match=r"filterPushdown=true needs Spark 4\.1"):
+    with pytest.raises(OptionError, match=rf"{'='.join(option)} needs Spark 4\.1"):
         source.reader(source.schema())
 
 
