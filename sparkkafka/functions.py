@@ -79,8 +79,7 @@ def from_protobuf(
 ) -> Column:
     """Decode binary Protobuf to a typed column, like `from_avro`. `message` is the message's name,
     by default the first of the file."""
-    options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    return _decode_column(PROTOBUF, data, options, subject, schema, type)
+    return _decode_column(PROTOBUF, data, options, subject, schema, type, message)
 
 
 def from_json_registry(
@@ -123,8 +122,9 @@ def unwrap_debezium(
     from sparkkafka.spark.read.change_columns import split_columns, unwrapped_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
-    options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    formats = _parse_options(format, {**options, "envelope": DEBEZIUM}, subject, schema, Side.READ)
+    formats = _parse_options(
+        format, options, subject, schema, Side.READ, message, envelope=DEBEZIUM
+    )
     chosen = _spark_type(type)
     split = None
     if chosen is not None:
@@ -176,8 +176,7 @@ def to_protobuf(
     type: DataType | str | None = None,
 ) -> Column:
     """Encode a struct as binary Protobuf, like `to_avro`."""
-    options = {**(options or {}), **({} if message is None else {"valueSchemaMessage": message})}
-    return _encode_column(PROTOBUF, data, options, subject, schema, type)
+    return _encode_column(PROTOBUF, data, options, subject, schema, type, message)
 
 
 # --- planning -----------------------------------------------------------------------------------
@@ -189,12 +188,24 @@ def _parse_options(
     subject: str | None,
     schema: str | None,
     side: Side,
+    message: str | None,
+    **more: str,
 ) -> FormatOptions:
-    """Parse and check the options of a function; its arguments `subject` and `schema` become the
-    options of that name. `side`: READ for from_…, WRITE for to_…. Raises OptionError."""
-    set_options = dict(options or {})
+    """Parse and check the options of a function, and `more` of them; its arguments `subject`,
+    `schema` and `message` become the options of that name. `side`: READ for from_…, WRITE for to_….
+    Raises OptionError."""
+    if not isinstance(options, Mapping | None):
+        raise OptionError(
+            f"options is a dict of options, got a {type(options).__name__}. Pass an Avro schema as "
+            'schema: from_avro("value", {"valueFraming": "none"}, schema=…)'
+        )
+    set_options = {**(options or {}), **more}
     names = {name.lower() for name in set_options}
-    for name, value in (("valueSubject", subject), ("valueSchema", schema)):
+    for name, value in (
+        ("valueSubject", subject),
+        ("valueSchema", schema),
+        ("valueSchemaMessage", message),
+    ):
         if value is not None:
             if name.lower() in names:
                 raise OptionError(f"the argument and the option {name} are both given: remove one")
@@ -229,6 +240,7 @@ def _decode_column(
     subject: str | None,
     schema: str | None,
     type: DataType | str | None,
+    message: str | None = None,
 ) -> Column:
     """Return the column of decoded payloads, for the functions from_…."""
     import pyarrow as pa
@@ -237,7 +249,7 @@ def _decode_column(
     from sparkkafka.spark.arrow_types import from_arrow_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
-    formats = _parse_options(format, options, subject, schema, Side.READ)
+    formats = _parse_options(format, options, subject, schema, Side.READ, message)
     if formats.value.infer:
         raise OptionError("valueSchema=infer is for reads of topics: set type")
     with open_registry(formats.registry) as registry:
@@ -254,6 +266,7 @@ def _encode_column(
     subject: str | None,
     schema: str | None,
     type: DataType | str | None,
+    message: str | None = None,
 ) -> Column:
     """Return the column of encoded values, for the functions to_…."""
     from dataclasses import replace
@@ -265,7 +278,7 @@ def _encode_column(
     from sparkkafka.schemas.schema_choice import encode_plan
     from sparkkafka.spark.arrow_types import to_arrow_type
 
-    formats = _parse_options(format, options, subject, schema, Side.WRITE)
+    formats = _parse_options(format, options, subject, schema, Side.WRITE, message)
     column, depth = formats.value, formats.recursive_fields_max_depth
     spark_type = _spark_type(type)
     if spark_type is not None and depth is not None:

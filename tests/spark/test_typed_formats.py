@@ -241,3 +241,13 @@ def test_mistakes(options: dict[str, str], arguments: dict[str, Any], words: str
 
     with pytest.raises(OptionError, match=words):
         from_avro("value", options, **arguments)
+
+
+def test_a_schema_in_place_of_the_options() -> None:
+    """As Spark's own from_avro and from_protobuf take it."""
+    from sparkkafka import functions
+
+    text: Any = '"int"'
+    for function in (functions.from_avro, functions.from_protobuf, functions.to_avro):
+        with pytest.raises(OptionError, match=r'got a str\. .*: from_avro\("value", .*schema='):
+            function("value", text)
