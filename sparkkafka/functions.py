@@ -11,7 +11,7 @@ Options are those of a read or a write with `valueFormat`, without the format: t
 function looks the schema up in the registry immediately; the plan contains it.
 
 They are Arrow UDFs. Spark 4.0 has none: there they are pandas and Python UDFs, which are much
-slower.
+slower, and those that decode need pandas.
 """
 
 from __future__ import annotations
@@ -461,7 +461,13 @@ def _make_pandas_udf(
     from pyspark.sql.pandas import functions
     from pyspark.sql.types import StructType
 
-    pandas: Any = import_module("pandas")
+    try:
+        pandas: Any = import_module("pandas")
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            "functions that decode a column need pandas on Spark 4.0: pip install 'pandas<3' for "
+            "the driver and the workers, or use Spark 4.1 or later, which needs no pandas"
+        ) from error
 
     def frame(payloads: Any) -> Any:  # a Series, and a DataFrame with one column
         import pyarrow as pa

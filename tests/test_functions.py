@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,13 @@ from tests.schemas.small_registry import (
     open_registry_clients,
     small_registry,
 )
+
+
+def test_spark_4_0_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(OptionError, match=r"need pandas on Spark 4\.0: pip install 'pandas<3'"):
+        from_avro("v", {"valueFraming": "none"}, schema='"int"')
 
 
 @pytest.fixture

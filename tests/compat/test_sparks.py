@@ -236,7 +236,10 @@ def test_functions(job: Job, hole: Hole) -> None:
     back = wire.select(from_avro("b", bare, schema=schema).alias("v"))
     assert back.selectExpr("sum(v.id)").first()[0] == 124750
     if not hasattr(functions, "arrow_udf"):
-        hole("they work, but Spark has no arrow_udf: rows go through pandas, much slower")
+        hole(
+            "they work, but Spark has no arrow_udf: rows go through pandas, which must be "
+            "installed, much slower"
+        )
 
 
 def test_without_internals(servers: str, topics: Topics, tmp_path: Path) -> None:
