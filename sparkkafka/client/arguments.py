@@ -254,13 +254,13 @@ HEADER_LENGTHS_BYTES = 10  # the most that the varint lengths of a header's key 
 
 
 def as_bytes(name: str, value: Any) -> bytes:
-    """Return the bytes to send, of text its UTF-8. Raises OptionError, which calls the value
+    """Return the bytes to send: text is encoded as UTF-8. Raises OptionError that names the value
     `name`, for anything but text or bytes."""
     if isinstance(value, str):
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise OptionError(f"{name} is text that UTF-8 cannot express: {error}") from error
+            raise OptionError(f"{name} is text that UTF-8 cannot encode: {error}") from error
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise OptionError(

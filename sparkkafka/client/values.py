@@ -67,7 +67,7 @@ def checked_topic(name: Any) -> str:
     try:
         size_bytes = len(name.encode())
     except UnicodeEncodeError as error:
-        why = f"UTF-8 cannot express it ({error.reason})"
+        why = f"UTF-8 cannot encode it ({error.reason})"
     else:
         if size_bytes <= MAX_NAME_BYTES:
             return name

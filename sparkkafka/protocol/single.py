@@ -201,9 +201,10 @@ def crc32c(data: BytesLike, value: int = 0) -> int:
 
 
 def murmur2(key: BytesLike) -> int:
-    """Java's 32 bit hash of a key, as an unsigned number. Raises EncodeError for what is not bytes.
+    """Return Java's 32 bit hash of a key, as an unsigned number. Raises EncodeError unless the key
+    is bytes.
 
-    Java's `Utils.murmur2` gives the same bits as a signed int.
+    Java's `Utils.murmur2` returns the same bits as a signed int.
     """
     return int(murmur2_of_column(pa.array([bytes(byte_view(key))], pa.binary()))[0])
 

@@ -117,7 +117,7 @@ def _credential_infos(description: Any) -> tuple[ScramCredentialInfo, ...]:
 
 
 def _infos_or_error(row: Any) -> tuple[ScramCredentialInfo, ...] | KafkaError:
-    """Read the mechanisms and iterations of a user in the response about all, or the user's
+    """Return the mechanisms and iterations of a user in the response for all users, or the user's
     error."""
     if row.error_code:
         return BrokerError(row.error_code, f"user {row.user}", row.error_message)

@@ -278,8 +278,8 @@ class RangeReader:
         )
 
     def _handle_no_progress(self, deadlines: _ProgressDeadlines) -> None:
-        """Once its deadline has passed: leave a replica that lags, skip offsets that are lost, or
-        raise KafkaTimeoutError. Raises the errors of `_skip_lost`."""
+        """After the deadline of each case, leave a replica that lags, skip offsets that are lost,
+        or raise KafkaTimeoutError. Raises the errors of `_skip_lost`."""
         is_late = deadlines.poll_timeout.expired
         for state in list(self._subscription):
             bounds, position = state.log_bounds, state.position or 0

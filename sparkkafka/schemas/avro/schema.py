@@ -567,7 +567,7 @@ def _canonical(node: Node, named: set[str]) -> Any:
 
 @cache
 def _crc_table() -> tuple[int, ...]:
-    """Return the checksum's step for each byte."""
+    """Return the table of Avro's Rabin fingerprint (CRC-64-AVRO): an entry for each byte."""
     table = []
     for value in range(256):
         for _ in range(8):

@@ -417,13 +417,13 @@ def _write_millis(values: pa.Array) -> pa.Array:
 
 
 def _check_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
-    """Return strings, or bytes, as they are. Raises _WriteError unless each is the JSON text of a
-    value of this Python type."""
+    """Return strings or bytes unchanged, as strings. Raises _WriteError unless each is the JSON
+    text of a value of this Python type."""
     texts = values.cast(pa.binary())
     for row, text in enumerate(texts.to_pylist()):
         if text is not None:
             try:
-                value = syntax.parse(b" " + text)  # a BOM is no JSON inside a text
+                value = syntax.parse(b" " + text)  # with the blank, a BOM is an error
             except syntax.JsonSyntaxError as error:
                 raise _WriteError(row, f"must be JSON text, and {error}") from None
             if not isinstance(value, kind):
