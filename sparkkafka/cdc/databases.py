@@ -361,7 +361,7 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
 def _portable(column: Column, type: DataType, dialect: Dialect) -> Column:
     """Cast a column to a type that the database's driver accepts: other types become text or
     JSON."""
-    if isinstance(type, TimestampType | TimestampNTZType):
+    if isinstance(type, TimestampType | TimestampNTZType | DateType):
         text = column.cast("string")
         if isinstance(type, TimestampType):  # the same text in sessions of any time zone
             # A row of nulls only ends in a NullPointerException of Spark's.

@@ -291,13 +291,14 @@ def test_times_keep_their_microseconds_zones_and_infinity(
             "nested": F.expr(f"struct({at} AS t)"),
             "ends": F.expr("timestamp_micros(-9223372036832400000)"),
             "late": F.expr("timestamp '+12345-03-15 00:00:00Z'"),
+            "late_day": F.expr("date '+12345-03-15'"),
             "same": F.expr(at),  # in any session
             "none": F.expr("CAST(NULL AS timestamp)"),
         }
         batch = frame(spark, [record(0, "c", "1")]).withColumns(columns)
         cdc.apply(batch, "orders", connect=connect)
     time.tzset()
-    [(times, local, days, nested, ends, late, same, none)] = rows(
+    [(times, local, days, nested, ends, late, late_day, same, none)] = rows(
         connect, ", ".join(f"CAST({name} AS text)" for name in columns if name != "numbers")
     )
     assert "2026-01-02 03:04:05.123456" in local.replace("T", " ")
@@ -305,6 +306,7 @@ def test_times_keep_their_microseconds_zones_and_infinity(
     assert ends == "-infinity"
     assert none is None
     assert late.startswith("12345-03-15 00:00:00")
+    assert late_day == "12345-03-15"
     assert same.startswith("2026-01-02 03:04:05.123456")
     for text in (times, nested):
         text = re.search(r"2026-01-0\d.*?(Z|[+-]\d\d(:?\d\d)?)\b", text)[0]
