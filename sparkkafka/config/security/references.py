@@ -203,7 +203,7 @@ def read_text(path: Path) -> str:
     if len(content) > MAX_BYTES:
         raise ValueError(f"the file is larger than {MAX_BYTES} bytes")
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")  # editors of Windows begin files with a byte order mark
     except UnicodeDecodeError:
         raise ValueError("the file is not UTF-8") from None
 

@@ -38,7 +38,7 @@ user=bob
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "p.properties").write_text(PROPERTIES)
     (tmp_path / "password").write_text("hush-hush\n")
-    (tmp_path / "windows").write_bytes(b"hush\r\n")
+    (tmp_path / "windows").write_bytes(b"\xef\xbb\xbfhush\r\n")
     (tmp_path / "empty").write_text("")
     monkeypatch.setenv("SECW_VALUE", "from ${env:HOME}")
     return tmp_path
