@@ -178,7 +178,7 @@ _JSON_FIELDS: Final = {
     "partition": pa.int32(),
     "ts": pa.int64(),
     "headers": pa.list_(pa.string()),
-    # Of the record that was read, not of the one to write:
+    # These describe the record that was read, and are not written:
     "topic": pa.string(),
     "offset": pa.int64(),
     "tstype": pa.string(),

@@ -33,7 +33,7 @@ _FORMAT_KEYS = tuple(row.key for row in (*FORMATS, *REGISTRY))
 def unknown_option(name: str) -> OptionError:
     """Return the error of an option that neither begins with kafka. nor is the connector's."""
     names = [*_CONNECTOR_NAMES, *(KAFKA_PREFIX + row.key for row in KAFKA)]
-    # Of Spark's sources of files.
+    # `compression` is an option of Spark's file sources.
     key = "compression.type" if name.lower() == "compression" else name.lower()
     return OptionError(f"unknown option {name!r}{_did_you_mean(key, names)}")
 

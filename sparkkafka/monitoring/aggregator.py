@@ -176,7 +176,7 @@ class MetricAggregator:
         if source.start != source.end:
             ends = [(*tp, offset) for tp, offset in source.end.items()]
             key = ends_key(ends, is_first=source.start is None)
-            # Of new partitions Spark's progress has no start: the plan's report has their offsets.
+            # Spark's progress has no start for new partitions: the plan's report has their offsets.
             for (topic, partition), count in self._unmatched_offsets.get(key, {}).items():
                 counts = self._counts(query, topic, partition)
                 is_new = TopicPartition(topic, partition) not in (source.start or ())

@@ -139,7 +139,7 @@ BY_TOPIC: Final = (
     ),
 )  # fmt: skip
 
-# Of the export itself, not of a query.
+# Metrics of the export, not of a query.
 OWN: Final = (
     Metric(
         Value.RECEIVED, "sparkkafka_reports_received_total",

@@ -247,7 +247,7 @@ class Unframer:
         if len(frames.writers) < 1 << 15:
             writer_indexes = writer_indexes.astype(np.int16)  # sorted much faster
         order = np.argsort(writer_indexes, kind="stable")
-        # Where each writer's rows begin in `order`; before the first are those of bad frames (-1).
+        # The start of each writer's rows in `order`. Rows of bad frames (-1) come first.
         starts = np.searchsorted(writer_indexes[order], np.arange(len(frames.writers) + 1))
         groups = []
         for index, writer in enumerate(frames.writers):

@@ -46,7 +46,7 @@ _NEEDED_VERSIONS = {
     constants.LATEST_TIERED: (9, "Kafka 3.9 (KIP-1005)"),
     constants.EARLIEST_PENDING_UPLOAD: (11, "Kafka 4.2 (KIP-1023)"),
 }
-# What a log does at these offsets, for an error: it has both, so a negative one is impossible.
+# Verbs for an error: each log has both offsets, so a negative one is impossible.
 _EDGES = {constants.EARLIEST: "begins", constants.LATEST: "ends"}
 
 

@@ -502,7 +502,7 @@ class Fetcher:
         """Retry, reset or fail a partition for which a broker answered with an error."""
         self._cluster.note_error(state.tp, error.code)
         if leader.is_fetch and state.replica.node_id == leader.node_id:
-            # Also for OFFSET_OUT_OF_RANGE: only the leader knows whether records are lost.
+            # OFFSET_OUT_OF_RANGE is no exception: only the leader knows whether records are lost.
             log.info("%s: back to the leader: %s", state.tp, error)
             state.replica.return_to_leader()
         elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and state.fetch_epoch != NO_LEADER_EPOCH:

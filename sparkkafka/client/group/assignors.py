@@ -457,7 +457,7 @@ class _Balancer:
         while gap >= 2:
             for topic in self._shared_topics:
                 while True:
-                    # Of equals the last by id: the order of a dict depends on the arguments.
+                    # The last by id of several: the order of a dict depends on the arguments.
                     giver = max(self._held_counts[topic], key=lambda name: (self._size[name], name))
                     if self._size[giver] < min_size + gap:
                         break
@@ -779,7 +779,7 @@ def _previous_claim(member: str, subscription: MemberSubscription) -> Claim:
     try:
         previous, generation_id = consumer_protocol.decode_sticky_user_data(subscription.user_data)
     except DecodeError as error:
-        # As in Java: the worst that follows is that its partitions move.
+        # As in Java. At worst its partitions move.
         log.warning("what member %s says it had cannot be read and is ignored: %s", member, error)
         return Claim((), NO_GENERATION)
     return Claim(tuple(TopicPartition(*tp) for tp in previous), generation_id)

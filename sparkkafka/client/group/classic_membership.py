@@ -195,7 +195,7 @@ class ClassicMemberThread(membership.MemberThread):
         phase = self.phase
         is_retriable = (
             error.retriable
-            # Of JoinGroup: the coordinator could not store the group in time.
+            # In response to JoinGroup: the coordinator could not store the group in time.
             or getattr(error, "code", 0) == errors.ErrorCode.REBALANCE_IN_PROGRESS
         )
         if phase is Phase.JOINED:

@@ -280,7 +280,7 @@ def connect_to_first(
         except (errors.AuthenticationError, errors.OptionError):
             raise  # the others would refuse the same password too, and might lock the account
         except errors.KafkaError as error:
-            # Also if a port is not Kafka's: the other entries may be right.
+            # Continue even if a port is not Kafka's: the other entries may be right.
             log.info("bootstrap: %s", error)
             reasons[address] = str(error)
             failures.append(error)

@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 FEATURE = "transaction.version"
 TRANSACTION_VERSION_2 = 2
-# What only the second protocol may use (KIP-890; brokers do not enforce it).
+# Versions that only the second protocol may use (KIP-890; brokers do not enforce it).
 PRODUCE_VERSION, END_VERSION, OFFSETS_VERSION = 12, 5, 5
 
 _NOT_COMMITTED = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})

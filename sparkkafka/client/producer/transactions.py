@@ -346,7 +346,7 @@ class SenderTransaction(ABC):
         """The version of Produce to use; None for the default."""
         self.identity: Transaction | None = None
         self.partitions: set[TopicPartition] = set()
-        # Whether it has partitions or groups; also if it may have them, since a response was lost.
+        # Whether it has partitions or groups, or may have them because a response was lost.
         self._has_started = False
 
     @abstractmethod

@@ -319,7 +319,7 @@ def read_fields(data: Bytes, bodies: Ints, ends: Ints) -> Fields:
     if header_counts.any():
         headers = Headers(header_counts, header_at, ends)
         if ((header_counts < 0) | (header_at + header_counts * MIN_HEADER_BYTES > ends)).any():
-            # Also keeps a huge count from making a huge array.
+            # This check also prevents a huge array for a huge count.
             raise DamageError
         if ((header_counts == 0) & (header_at != ends)).any():
             raise DamageError
@@ -362,8 +362,8 @@ def read_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> HeaderPosit
     The caller has checked `counts` against these bytes. Raises DamageError, BadVarintError.
     """
     rows = np.flatnonzero(counts)
-    # Of each record that has headers left: where the next header begins, where the record ends, how
-    # many headers are left, and the index of the next header among those of all records.
+    # For each record that has headers left: the start of the next header, the end of the record,
+    # the number of headers left, and the index of the next header among all headers.
     at, ends, remaining = at[rows], ends[rows], counts[rows]
     index = np.cumsum(remaining) - remaining
     columns = HeaderPositions(*(np.empty(int(remaining.sum()), np.int64) for _ in range(4)))

@@ -454,7 +454,7 @@ def _likely_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple
     sizes = ends - begins
     means = sizes // counts
     chain_counts = counts // _RECORDS_PER_CHAIN
-    # Of larger records there are so few that the plain loop costs nothing.
+    # Batches have so few larger records that the plain loop is fast.
     chain_counts[(means > 4096) | (chain_counts < _MIN_CHAINS)] = 1
     is_cut = chain_counts > 1
     if not is_cut.any():

@@ -158,7 +158,7 @@ def convert_message_set(
             uncompressed.add(message)
             uncompressed.size_bytes += size
         position += size
-        # Also if messages that cannot share batches have become too many batches.
+        # Stop also if messages that cannot share batches became too many batches.
         stopped = (end_offset is not None and message.offset + 1 >= end_offset) or (
             uncompressed.extra_batches * _BATCH_COST_BYTES > max_payload_bytes
         )

@@ -143,7 +143,7 @@ def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
     return result
 
 
-# Of each byte of a varint: the bit that says that another byte follows, and the seven of the value.
+# Masks for each byte of a varint: the bit for another byte, and the seven bits of the value.
 _ONE = np.uint64(1)
 _ONES = np.uint64(0x0101010101010101)
 _ONE32 = np.uint32(1)

@@ -140,8 +140,8 @@ class _Batch:
         self._rests: list[tuple[int, str]] = []  # rows and the JSON texts of their rests
         self._joined_rests: list[tuple[Ints, pa.Array]] = []  # the same, of many rows
         self._reasons: dict[int, str] = {}  # why rows are bad
-        # Which rows have a value that a separate field cannot take, and why they are bad (with the
-        # rest, they are not).
+        # The rows whose value does not fit a separate field, and why they are bad. (With the rest
+        # they are good.)
         self._misfits: dict[str, Flags] = {}
         self._misfit_reasons: dict[int, str] = {}
 

@@ -133,7 +133,7 @@ def _map_node(target: pa.DataType, shape: schema.Shape | None, path: str) -> Nod
     return Node(schema.Kind.MAP, map_type, {"": item})
 
 
-# What values of a schema's kind can be read as, besides a string, which takes any value's text.
+# The kinds as which a schema's values can be read. A string can hold the text of any value.
 _READABLE_AS: Final[Mapping[schema.Kind, frozenset[schema.Kind]]] = {
     schema.Kind.INTEGER: frozenset({schema.Kind.INTEGER, schema.Kind.FLOAT, schema.Kind.DECIMAL}),
     schema.Kind.FLOAT: frozenset({schema.Kind.FLOAT, schema.Kind.DECIMAL}),

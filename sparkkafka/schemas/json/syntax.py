@@ -18,7 +18,7 @@ MAX_NESTING: Final = 200
 """Levels of objects and arrays, including those in fields that are not read."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# What remains after this is removed (surrogate pairs, and all other escapes): lone surrogates.
+# Matches surrogate pairs and all other escapes. After their removal lone surrogates remain.
 _NO_LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u]|\\u(?![dD][89a-fA-F])"
 )

@@ -292,7 +292,7 @@ def boto3_client(region: str, timeout_s: float) -> Any:
         response = send(request)
         until_s = time.monotonic() + timeout_s
         content = bytearray()
-        # What has arrived: a service that sends byte by byte must not outlast the limit.
+        # Read only what has arrived: a service that sends byte by byte must not exceed the limit.
         while part := response.raw.read1(1 << 16):
             content += part
             if len(content) > MAX_RESPONSE_BYTES:

@@ -507,7 +507,7 @@ class StreamPlanner:
     def _refresh_sizes_if_allowed(self, backlog: Mapping[TopicPartition, int]) -> bool:
         """Refresh sizes without which a batch can be planned; return whether that succeeded."""
         try:
-            # Those of all partitions, not only this batch's: later batches need the others.
+            # The sizes of all partitions, not only this batch's: later batches need the others.
             self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
         except KafkaError as error:
             log.debug("sizes of partitions are unknown: %s", error)

@@ -328,7 +328,7 @@ def input_columns(
         other = next((known for known in names if known.lower() == name), None)
         return f" (the column {other!r} must be written {name!r})" if other else ""
 
-    # What find_columns raises if one of these is missing.
+    # The errors of find_columns if one of these is missing.
     missing_messages = {
         "topic": "topic option required when no 'topic' attribute is present. "
         "Use the topic option for setting a topic: subscribe is the option of reads."
