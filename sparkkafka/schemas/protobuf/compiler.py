@@ -41,9 +41,11 @@ _SET_PREFIX: Final = "FileDescriptorSet:"
 _ARGUMENTS: Final = ("-Iin", "--include_imports", "-oout")
 _PROTOC = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
-resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+for name, limit in (("CPU", 50), ("AS", 4 << 30), ("CORE", 0)):
+    kind = getattr(resource, "RLIMIT_" + name)
+    hard = resource.getrlimit(kind)[1]  # a process may only lower it
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(kind, (limit, limit))
 from grpc_tools import _protoc_compiler
 sys.exit(_protoc_compiler.run_main([a.encode() for a in sys.argv]))
 """

@@ -231,6 +231,12 @@ def test_what_protoc_takes_too_long_for_is_an_error(monkeypatch: pytest.MonkeyPa
         protobuf.arrow_type(text('syntax = "proto3"; message Slow { bool only_here = 1; }'))
 
 
+def test_protoc_runs_where_the_limits_are_lower_than_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    low = "import resource; resource.setrlimit(resource.RLIMIT_CPU, (40, 40))\n"
+    monkeypatch.setattr(compiler, "_PROTOC", low + compiler._PROTOC)
+    assert protobuf.arrow_type(text('syntax = "proto3"; message Low { int32 a = 1; }'))
+
+
 def test_what_protoc_refuses_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     run = compiler._run
