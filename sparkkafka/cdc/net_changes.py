@@ -295,45 +295,36 @@ class Changes:
         cannot replace it, and a tombstone after it is that of this row.
         """
         # As one column, so that the aggregation copies its bytes and not each field.
-        last = F.struct(
-            *("row", "op", "kind", "deleted", "unavailable", "moves"),
-            *("position", "partition", "offset", "timestamp"),
-        )
-        row_offset = F.when(F.col("last.kind") != TOMBSTONE, F.col("last.offset"))
-        partition, offset = F.col("last.partition"), F.col("last.offset")
+        last = F.struct("row", "op", "unavailable", "position", "offset")
+        row_offset = F.when(F.col("kind") != TOMBSTONE, F.col("offset"))
         aggregates = {
-            "last": F.max_by("last", row_offset),
+            "last": F.max_by("last", "row_offset"),
             "position": F.max("last.position"),
-            "partition": F.max(partition),
-            "partitions": F.min(partition) != F.max(partition),
-            "offset": F.max(offset),
-            "timestamp": F.max_by("last.timestamp", offset),
-            "moves": F.max("last.moves"),
+            "partition": F.max("partition"),
+            "partitions": F.min("partition") != F.max("partition"),
+            "offset": F.max("offset"),
+            "timestamp": F.max_by("timestamp", "offset"),
+            "moves": F.max("moves"),
         }
         # There is no row if all changes of the key are tombstones.
         has_tombstone = F.coalesce(F.col("offset") > F.col("last.offset"), F.lit(True))
         is_last = F.col("last.position").eqNullSafe(F.col("position"))
         rows = (
             self._events(split=False)
-            .select(*self._key_names, last.alias("last"))
+            .withColumns({"last": last, "row_offset": row_offset})
             .groupBy(*self._key_names)
             .agg(*(value.alias(name) for name, value in aggregates.items()))
             .withColumns(
-                {
-                    "row": F.when(~has_tombstone, F.col("last.row")),
-                    "op": F.when(~has_tombstone, F.col("last.op")),
-                    "deleted": has_tombstone | F.col("last.deleted"),
-                    "out_of_order": F.col("partitions") | F.col("moves") | ~is_last,
-                }
+                {name: F.when(~has_tombstone, column_at("last", name)) for name in ("row", "op")}
             )
         )
         return rows.select(
             *self._columns({}),
             _sequence(F.col("position")).alias(POSITION),
-            F.col("deleted").alias(DELETED),
-            F.col("last.kind").eqNullSafe(TRUNCATE).alias(TRUNCATED),
+            (has_tombstone | F.coalesce(F.col("op") == "d", F.lit(False))).alias(DELETED),
+            F.col(self._key_names[0]).isNull().alias(TRUNCATED),
             _as_text(F.col("last.unavailable")).alias(UNAVAILABLE),
-            F.col("out_of_order").alias(OUT_OF_ORDER),
+            (F.col("partitions") | F.col("moves") | ~is_last).alias(OUT_OF_ORDER),
         )
 
     def history(self, filled: Sequence[str] = ()) -> DataFrame:

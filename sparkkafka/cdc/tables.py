@@ -108,17 +108,18 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
     )
     rows = changes.net_in_order() if scd == 1 else read()
     _prepare(spark, merge, rows, add_columns)
-    rows.persist()
+    cached = _cache(rows)
     try:
-        facts = _facts(rows)
+        facts = _facts(cached)
         if facts.out_of_order:
-            rows.unpersist()
-            rows = read().persist()
-            facts = _facts(rows)
+            cached.unpersist()
+            cached = _cache(read())
+            facts = _facts(cached)
         if filled := changes.to_fill(facts.unavailable):
-            rows.unpersist()
-            rows = read(filled).persist()
+            cached.unpersist()
+            cached = _cache(read(filled))
             merge = replace(merge, unsent_columns=frozenset(filled))
+        rows = cached.select("row.*")
         (rows if scd == 1 else _move_after_snapshots(rows, merge)).createOrReplaceTempView(view)
         truncate = facts.truncate
         has_deletes = facts.has_deletes or truncate is not None
@@ -140,12 +141,19 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         ) from error
     finally:
         spark.catalog.dropTempView(view)
-        rows.unpersist()
+        cached.unpersist()
 
 
-def _facts(rows: DataFrame) -> Row:
-    """Return the facts of a batch that decide how it is merged. If the rows are persisted, this
-    computes them."""
+def _cache(rows: DataFrame) -> DataFrame:
+    """Persist the rows as one column `row`. Spark's cache keeps a struct as its bytes; it would
+    encode the values of each other column, and decode them at each read."""
+    return rows.select(F.struct("*").alias("row")).persist()
+
+
+def _facts(cached: DataFrame) -> Row:
+    """Compute the rows that `_cache` persists, and return the facts that decide how they are
+    merged."""
+    rows = cached.select("row.*")
     out_of_order = F.col(OUT_OF_ORDER) if OUT_OF_ORDER in rows.columns else F.lit(False)
     [facts] = rows.agg(
         F.max(DELETED).alias("has_deletes"),
