@@ -220,8 +220,7 @@ def layout_of(message: Message, path: str = "", *, has_groups: bool) -> MessageL
             wire = types.LEN
         tags.append(_known_tag(field.number, wire, 2 * index, repeated))
         if repeated and wire not in (types.LEN, types.SGROUP):
-            packed = _known_tag(field.number, types.LEN, 2 * index + 1, repeated, packed=True)
-            tags.append(packed)
+            tags.append(_known_tag(field.number, types.LEN, 2 * index + 1, repeated))
         if field.oneof >= 0:
             oneofs.setdefault(field.oneof, []).append(2 * index)
         below = None
@@ -254,11 +253,9 @@ def layout_of(message: Message, path: str = "", *, has_groups: bool) -> MessageL
     )
 
 
-def _known_tag(
-    number: int, wire: int, slot: int, repeated: bool, *, packed: bool = False
-) -> KnownTag:
+def _known_tag(number: int, wire: int, slot: int, repeated: bool) -> KnownTag:
     tag = number << 3 | wire
-    return KnownTag(tag, varint_bytes(tag), slot, repeated, packed)
+    return KnownTag(tag, varint_bytes(tag), slot, repeated)
 
 
 def _decode_messages(
@@ -327,10 +324,8 @@ def _flag_oneof_conflicts(members: list[list[Tokens]], rows: Ints, state: Decode
         return
     field_counts = np.zeros(count, np.int64)
     for tokens in joined_tokens:
-        if tokens.messages is not None:
-            field_counts[tokens.messages] += 1  # once for each field, even if it occurs twice
-        else:
-            field_counts += 1 if tokens.present is None else tokens.present
+        # once for each field, even if it occurs twice
+        field_counts[slice(None) if tokens.messages is None else tokens.messages] += 1
     if int(field_counts.max()) > 1:
         state.needs_runtime[rows[field_counts > 1]] = True
 
@@ -374,7 +369,7 @@ class _MessageColumns:
     ) -> pa.Array:
         """Return a field that has one value. Where it is absent, it has its default, or is null."""
         # present: which messages have it; None if all or (without tokens) none have it
-        present = None if tokens is None else tokens.present
+        present = None
         if tokens is not None and tokens.messages is not None:
             present = self._is_among(tokens.messages)
         if field.required and (tokens is None or present is not None):

@@ -59,22 +59,20 @@ class WireData:
 @dataclass(order=True, slots=True)
 class KnownTag:
     """A tag (number << 3 | wire type) of messages. `code`: its bytes. `slot`: where its tokens are
-    put, or SKIP. `repeated`: it may come several times in a row; `packed`: with packed numbers.
-    `are_long`: the last varints had more than three bytes, as the next ones may."""
+    put, or SKIP. `repeated`: it may come several times in a row. `are_long`: the last varints had
+    more than three bytes, as the next ones may."""
 
     tag: int
     code: bytes
     slot: int
     repeated: bool
-    packed: bool = False
     are_long: bool = False
 
 
 class Tokens(NamedTuple):
     """The values of one field: numbers (`value`, as read: unsigned), or where bytes lie (`at`, and
     their `size`). `messages`: the index of each value's message; None if there is one for each
-    message, in order. `present`, then: which messages have a value (None: all); the number and the
-    size of the others is 0."""
+    message, in order."""
 
     messages: Ints | None
     value: NDArray[Any] | None
@@ -82,18 +80,10 @@ class Tokens(NamedTuple):
     size: Ints | None
     ascending: bool = True
     """The indexes in `messages` ascend, and none occurs twice."""
-    present: Flags | None = None
 
     def sparse(self, count: int) -> Tokens:
-        """Return the tokens with `messages`, and without `present`. There are `count` messages."""
-        messages = np.arange(count) if self.messages is None else self.messages
-        if self.present is None:
-            return self._replace(messages=messages)
-        index = np.flatnonzero(self.present)
-        value, at, size = (
-            None if array is None else array[index] for array in (self.value, self.at, self.size)
-        )
-        return Tokens(messages[index], value, at, size)
+        """Return the tokens with `messages`. There are `count` messages."""
+        return self if self.messages is not None else self._replace(messages=np.arange(count))
 
 
 def join_tokens(parts: list[Tokens], count: int) -> Tokens | None:
@@ -112,7 +102,7 @@ def join_tokens(parts: list[Tokens], count: int) -> Tokens | None:
 def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
     """Join the tokens of a field in `count` messages, in the order of the messages, and of each
     message's values: (tokens, or None if there are none; how many each message has)."""
-    if len(parts) == 1 and parts[0].messages is None and parts[0].present is None:
+    if len(parts) == 1 and parts[0].messages is None:
         return parts[0], np.ones(count, np.int64)
     counts = np.zeros(count, np.int64)
     ranks: list[Any] = []  # the rank of each token in its message
@@ -246,30 +236,20 @@ class _Tokenizer:
                 is_next &= byte == known.code[index]
             count = int(np.count_nonzero(is_next))
         size = len(known.code)
-        is_sparse = 4 * count < len(is_next) or (known.repeated and not known.packed)
         if not count:
             return False
         if count < MIN_WAVE_MESSAGES:
             self._read_to_end(np.flatnonzero(is_next))
         elif count == len(is_next):
             self._read_values(known, self.at + size)
-        elif is_sparse or self.open_messages is not None:
+        else:
             some = np.flatnonzero(is_next)
             self._read_values(known, self.at[some] + size, some)
-        else:
-            self._read_values(known, self.at + is_next * np.uint8(size), present=is_next)
         return True
 
-    def _read_values(
-        self,
-        known: KnownTag,
-        begin: Ints,
-        some: Ints | None = None,
-        present: Flags | None = None,
-    ) -> None:
-        """Read a field, whose value or length is at `begin`, of `some` open messages. With
-        `present`, of all messages: those that are not present have an empty value at their
-        position. That is faster than to pick the others, if most have the field."""
+    def _read_values(self, known: KnownTag, begin: Ints, some: Ints | None = None) -> None:
+        """Read a field, whose value or length is at `begin`, of `some` open messages (None: of
+        all)."""
         data, wire = self.data.bytes, known.tag & 7
         at, end = self.at, self.end if some is None else self.end[some]
         value: NDArray[Any] | None = None
@@ -278,9 +258,6 @@ class _Tokenizer:
         too_long: Flags | None = None
         if wire == LEN:
             length, body, too_long = read_varints(data, begin)
-            if present is not None:
-                length *= present
-                body = np.where(present, body, at)
             size = length.astype(np.int64)
             if length.itemsize == 8:  # may not fit int64
                 size[length > np.uint64(1 << 31)] = 1 << 31  # beyond any end
@@ -288,24 +265,17 @@ class _Tokenizer:
         elif wire == VARINT:
             value, after, too_long = read_varints(data, begin, are_long=known.are_long)
             known.are_long = value.itemsize == 8
-            if present is not None:
-                value *= present
-                after = np.where(present, after, at)
         else:
             value, width = words_at(data, begin), FIXED_WIDTH[wire]
             if wire == I32:
                 value = value.astype(np.uint32)
-            if present is None:
-                after = begin + width
-            else:
-                value *= present
-                after = begin + present * np.uint8(width)
+            after = begin + width
         is_inside = after < end
         is_damaged = False
         if too_long is not None or not is_inside.all():
             wrong = after > end
             if too_long is not None:
-                wrong |= too_long if present is None else too_long & present
+                wrong |= too_long
             is_damaged = bool(wrong.any())
         if is_damaged:
             bad = np.flatnonzero(wrong)
@@ -318,11 +288,14 @@ class _Tokenizer:
             self._add_damage(known.tag, messages, places)
             after[bad] = end[bad]  # no more of these is read
             is_inside[bad] = False
-            present = ~wrong if present is None else present & ~wrong
         if known.slot != SKIP:
             indexes = self.open_messages if some is None else self._indexes_of(some)
-            tokens = Tokens(indexes, value, body, size, present=present)
-            self.result.tokens[known.slot].append(tokens.sparse(len(end)) if is_damaged else tokens)
+            tokens = Tokens(indexes, value, body, size)
+            if is_damaged:
+                columns = tokens.sparse(len(end))[:4]
+                good: Any = [None if column is None else column[~wrong] for column in columns]
+                tokens = Tokens(*good)
+            self.result.tokens[known.slot].append(tokens)
         next_byte = self._read_next_bytes(after, is_inside)
         if some is None:
             self.at, self.next_byte = after, next_byte
