@@ -21,10 +21,10 @@ import pyarrow as pa
 from sparkkafka.config import kinds
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
-from sparkkafka.protocol.records.arrow import from_numpy, is_valid
+from sparkkafka.protocol.records.arrow import is_valid
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import vendor_framings
-from sparkkafka.schemas.arrays import as_type
+from sparkkafka.schemas.arrays import as_type, spread
 from sparkkafka.schemas.avro.schema import fingerprint
 from sparkkafka.schemas.confluent_framing import (
     CONTENT_ID,
@@ -474,15 +474,8 @@ def _in_row_order(
         return typed[0][1]
     if not typed:
         return pa.nulls(count, arrow_type)
-    # One null behind all values, for rows of no group.
-    joined = pa.concat_arrays([*(values for _, values in typed), pa.nulls(1, arrow_type)])
-    indexes = np.full(count, len(joined) - 1, np.int64)
-    first = 0  # the index of the group's first value in `joined`
-    for group, values in typed:
-        rows = slice(None) if group.rows is None else group.rows
-        indexes[rows] = np.arange(first, first + len(values))
-        first += len(values)
-    return joined.take(from_numpy(indexes))
+    rows = [np.arange(count) if group.rows is None else group.rows for group, _ in typed]
+    return spread(pa.concat_arrays([values for _, values in typed]), np.concatenate(rows), count)
 
 
 @lru_cache(128)  # a decoder takes some KB, and its schema's text

@@ -23,7 +23,7 @@ from sparkkafka.errors import OptionError, SchemaError, some
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Ints
-from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of
+from sparkkafka.schemas.arrays import as_type, flags_of, null_outside, offsets_of, spread
 from sparkkafka.schemas.envelopes import connect_types, debezium, other_envelopes, semantic_types
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoded, Decoder, MemoryBudget, Schema
 
@@ -290,9 +290,8 @@ class _EnvelopeDecoder:
             rows = np.array(sorted(reasons), np.int64)
             again = self.second.decode(payloads.take(from_numpy(rows)), budget)
             reasons = dict(zip(rows[again.bad_rows].tolist(), again.reasons, strict=True))
-            index = np.arange(len(values))
-            index[rows] = len(values) + np.arange(len(rows))
-            values = pa.concat_arrays([values, again.values]).take(from_numpy(index))
+            both = pa.concat_arrays([values, again.values])
+            values = spread(both, np.append(np.arange(len(values)), rows), len(values))
         return Decoded.of(values, reasons)
 
     def _unwrap(
@@ -425,10 +424,9 @@ class _JsonEnvelopeDecoder:
             reasons.update(zip(rest[decoded.bad_rows].tolist(), decoded.reasons, strict=True))
         if len(parts) == 1:
             return Decoded.of(parts[0], reasons)
-        order = np.concatenate(part_rows)
-        indexes = np.zeros(len(texts), np.int64)
-        indexes[order] = np.arange(len(order))  # if a row was decoded again, the last result
-        return Decoded.of(pa.concat_arrays(parts).take(from_numpy(indexes)), reasons)
+        # If a row was decoded again, its last value counts.
+        values = spread(pa.concat_arrays(parts), np.concatenate(part_rows), len(texts))
+        return Decoded.of(values, reasons)
 
     def _groups(
         self, texts: pa.Array

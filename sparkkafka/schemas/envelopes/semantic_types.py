@@ -458,9 +458,7 @@ def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) 
     index = from_numpy(rows)
     context = FieldContext(context.bad_rows, context.rows[rows], context.path)
     own = _decimal_texts(numbers.take(index), scales.take(index).to_pylist(), context)
-    positions = np.arange(len(texts))
-    positions[rows] = len(texts) + np.arange(len(rows))
-    return pa.concat_arrays([texts, own]).take(from_numpy(positions))
+    return pc.replace_with_mask(texts, from_numpy(bad), own)
 
 
 # --- dates and times --------------------------------------------------------------------------
@@ -523,7 +521,9 @@ def _zoned(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Arr
     try:
         return values.cast(_INSTANT)
     except pa.ArrowException:  # perhaps nanoseconds, or Postgres's infinity
-        times = _cast(_without_infinity(_without_nanoseconds(values)), _INSTANT, context)
+        is_infinite = flags_of(pc.match_substring_regex(values, "^-?infinity$"))
+        finite = _without_nanoseconds(without(values, is_infinite))
+        times = _cast(finite, _INSTANT, context)
     for text, time_us in _INFINITY.items():
         is_infinite = flags_of(pc.equal(values, scalar(text)))
         if is_infinite.any():
@@ -537,11 +537,6 @@ _INFINITY: Final = {
     "-infinity": -9_223_372_036_832_400_000,
 }
 """The microseconds that Debezium sends for Postgres's infinity where a timestamp has no zone."""
-
-
-def _without_infinity(values: pa.Array) -> pa.Array:
-    is_infinite = flags_of(pc.match_substring_regex(values, "^-?infinity$"))
-    return without(values, is_infinite) if is_infinite.any() else values
 
 
 def _without_nanoseconds(values: pa.Array) -> pa.Array:
