@@ -43,17 +43,9 @@ def node_of_type(target: pa.DataType, path: str = "") -> Node:
 def node_of_schema(subschema: schema.Subschema) -> Node:
     """Return the node that reads all fields of a JSON Schema. Raises SchemaError."""
     shape = schema.shape_of(subschema)
-    if shape.kind == schema.Kind.STRUCT:
-        children = {name: node_of_schema(below) for name, below in shape.children.items()}
-        fields = [pa.field(name, node.type) for name, node in children.items()]
-        return Node(schema.Kind.STRUCT, pa.struct(fields), children)
-    if shape.kind == schema.Kind.LIST:
-        item = node_of_schema(shape.item)
-        return Node(schema.Kind.LIST, pa.list_(item.type), {"": item})
-    if shape.kind == schema.Kind.MAP:
-        item = node_of_schema(shape.item)
-        return Node(schema.Kind.MAP, pa.map_(pa.string(), item.type), {"": item})
-    return Node(shape.kind, shape.type)
+    children = {name: node_of_schema(below) for name, below in shape.children.items()}
+    types = {name: node.type for name, node in children.items()}
+    return Node(shape.kind, schema.type_of_shape(shape, types), children)
 
 
 def node_of_type_and_schema(target: pa.DataType, subschema: schema.Subschema) -> Node:

@@ -425,12 +425,17 @@ def type_of(subschema: Subschema) -> pa.DataType:
 
 def _full_type(shape: Shape) -> pa.DataType:
     """Return the type that all fields of a shape become. It is only compared with others."""
+    return type_of_shape(shape, {name: type_of(below) for name, below in shape.children.items()})
+
+
+def type_of_shape(shape: Shape, children: Mapping[str, pa.DataType]) -> pa.DataType:
+    """Return the type that a shape becomes, by the types of its children."""
     if shape.kind == Kind.STRUCT:
-        return pa.struct([(name, type_of(below)) for name, below in shape.children.items()])
+        return pa.struct(list(children.items()))
     if shape.kind == Kind.LIST:
-        return pa.list_(type_of(shape.item))
+        return pa.list_(children[""])
     if shape.kind == Kind.MAP:
-        return pa.map_(pa.string(), type_of(shape.item))
+        return pa.map_(pa.string(), children[""])
     return shape.type
 
 
