@@ -12,15 +12,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from sparkkafka.config import kinds
 from sparkkafka.config.formats import ColumnFormat, FormatOptions
 from sparkkafka.errors import KafkaError, OptionError, RegistryError, SchemaError
-from sparkkafka.schemas.avro.schema import fingerprint
-from sparkkafka.schemas.avro.schema import json_of as parse_avro_schema
+from sparkkafka.schemas.avro.schema import UNION, fingerprint
+from sparkkafka.schemas.avro.schema import parse as parse_avro_schema
 from sparkkafka.schemas.column import (
     EncodePlan,
     compile_for_tasks,
@@ -381,31 +380,17 @@ def subject_of(column: ColumnFormat, topic: str, record_name: str = "") -> str:
 def record_name(schema: Schema) -> str:
     """Return the full name of an Avro schema (the type's for a primitive), or the title of a JSON
     Schema; "" if it has none, and for Protobuf, whose text would have to be compiled."""
-    if schema.format not in (kinds.AVRO, kinds.JSON):
+    if schema.format == kinds.AVRO:
+        try:
+            node = parse_avro_schema(schema)
+        except SchemaError:  # which is reported where the schema is used
+            return ""
+        return node.name or ("" if node.kind == UNION else node.kind)
+    if schema.format != kinds.JSON:
         return ""
     try:
-        parsed = (parse_avro_schema if schema.format == kinds.AVRO else json.loads)(schema.text)
-    except (ValueError, RecursionError):  # an Avro type may be written as a bare name
-        name = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", schema.text.strip())
-        return name[0] if name else ""
-    if schema.format == kinds.AVRO:
-        return _avro_name(parsed)
+        parsed = json.loads(schema.text)
+    except (ValueError, RecursionError):
+        return ""
     title = parsed.get("title") if isinstance(parsed, dict) else None
     return title if isinstance(title, str) else ""
-
-
-def _avro_name(parsed: Any) -> str:
-    """Return the full name of an Avro schema's JSON, the type's for a primitive; "" if it has
-    none."""
-    if isinstance(parsed, str):
-        return parsed
-    if not isinstance(parsed, dict):
-        return ""
-    kind, name, namespace = parsed.get("type"), parsed.get("name"), parsed.get("namespace")
-    if kind not in ("record", "error", "enum", "fixed"):
-        return kind if isinstance(kind, str) else ""
-    if not isinstance(name, str):
-        return ""
-    if "." in name or not isinstance(namespace, str) or not namespace:
-        return name
-    return f"{namespace}.{name}"

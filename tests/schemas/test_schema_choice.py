@@ -77,11 +77,23 @@ def test_a_record_without_a_name() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "name"),
     [
-        (kinds.AVRO, '{"type": "record", "name": "Order", "namespace": "shop"}', "shop.Order"),
-        (kinds.AVRO, '{"type": "record", "name": "shop.Order", "namespace": "x"}', "shop.Order"),
-        (kinds.AVRO, '{"type": "enum", "name": "Order"}', "Order"),
-        (kinds.AVRO, '{"type": "fixed", "name": "Order", "namespace": ""}', "Order"),
-        (kinds.AVRO, '// made\n{"type": "record", "name": /* new */ "Order"}', "Order"),
+        (
+            kinds.AVRO,
+            '{"type": "record", "name": "Order", "namespace": "shop", "fields": []}',
+            "shop.Order",
+        ),
+        (
+            kinds.AVRO,
+            '{"type": "record", "name": "shop.Order", "namespace": "x", "fields": []}',
+            "shop.Order",
+        ),
+        (kinds.AVRO, '{"type": "enum", "name": "Order", "symbols": ["A"]}', "Order"),
+        (kinds.AVRO, '{"type": "fixed", "name": "Order", "namespace": "", "size": 1}', "Order"),
+        (
+            kinds.AVRO,
+            '// made\n{"type": "record", "name": /* new */ "Order", "fields": []}',
+            "Order",
+        ),
         (kinds.AVRO, '{"type": "record"}', ""),
         (kinds.AVRO, '{"type": "long"}', "long"),
         (kinds.AVRO, '{"type": "array", "items": "long"}', "array"),
