@@ -674,29 +674,13 @@ def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints,
         return content, size, is_damaged if any_damaged else None
     is_last = content < 0x80
     stops = np.flatnonzero(is_last)  # the last byte of each varint
-    is_too_long = None
-    # If no two bytes with a continuation bit follow each other, no varint has more than two bytes.
-    if int((content[:-1] & content[1:]).max(initial=0)) < 0x80:
-        raw = _short_varints(content, stops)
-    else:
-        starts = np.empty_like(stops)
-        starts[0], starts[1:] = 0, stops[:-1] + 1
-        raw, _, is_too_long = read_varints(content, starts)
+    starts = np.empty_like(stops)
+    starts[0], starts[1:] = 0, stops[:-1] + 1
+    raw, _, is_too_long = read_varints(content, starts)
     counts = np.diff(offsets_of(is_last, np.int32)[offsets_of(size)])
     if is_too_long is not None:
         is_damaged[np.repeat(np.arange(len(size)), counts)[is_too_long]] = True
     return raw, counts, is_damaged if is_damaged.any() else None
-
-
-def _short_varints(content: Any, stops: Ints) -> Any:
-    """Return varints of one or two bytes, by the positions of their last bytes."""
-    values = content.take(stops).astype(np.uint16)
-    earlier = content.take(stops - 1, mode="clip")  # for the first, its own byte (below 0x80)
-    shift = (earlier >> 7).astype(np.uint16)
-    values <<= shift * np.uint16(7)
-    earlier &= np.negative(earlier >> 7) & np.uint8(0x7F)  # 0 if the byte is another varint's
-    values |= earlier
-    return values
 
 
 def _number_array(field: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any, Any]:
