@@ -584,32 +584,27 @@ class _MessageColumns:
     ) -> tuple[Ints, pa.Array]:
         """Return how many values of a repeated field each message has, and all values, in the order
         of the messages. `parts`: of values that are not packed."""
-        packed = packed_parts[0]
-        if len(packed_parts) > 1 or packed.messages is not None:
-            packed = sort_tokens(packed_parts, self.count)[0] or packed
+        packed: Any = packed_parts[0]
+        if len(packed_parts) > 1 or not packed.ascending:
+            packed = sort_tokens(packed_parts, self.count)[0]
         raw, counts, wrong = _unpack(self.data, *_bytes_of(packed), field.kind)
         if wrong is not None:
             wrong_messages = wrong if packed.messages is None else packed.messages[wrong]
             self.state.needs_runtime[self.rows[wrong_messages]] = True
-        if not parts and packed.messages is None:
-            return counts, self._decode_numbers(
-                field, raw, None, lambda: np.repeat(self.rows, counts)
-            )
-        messages = np.repeat(
-            np.arange(self.count) if packed.messages is None else packed.messages, counts
-        )
-        tokens, _ = sort_tokens(parts, self.count)
+        if packed.messages is not None:
+            sums = np.bincount(packed.messages, counts, self.count)
+            counts = sums.astype(np.int64)
+        tokens: Any
+        tokens, other_counts = sort_tokens(parts, self.count)
         if tokens is not None:
-            other_messages: Any = tokens.sparse(self.count).messages
-            both = np.intersect1d(messages, other_messages)
-            if len(both):  # the order of their values is lost
-                self.state.needs_runtime[self.rows[both]] = True
-            messages = np.concatenate([messages, other_messages])
-            order = np.argsort(messages, kind="stable")
-            raw = np.concatenate([raw, tokens.value])[order]
-            messages = messages[order]
-        counts = np.bincount(messages, minlength=self.count)
-        return counts, self._decode_numbers(field, raw, None, lambda: self.rows[messages])
+            both = (counts > 0) & (other_counts > 0)  # the order of their values is lost
+            self.state.needs_runtime[self.rows[both]] = True
+            others = tokens.sparse(self.count).messages
+            messages: Any = np.append(np.repeat(np.arange(self.count), counts), others)
+            raw = np.append(raw, tokens.value)[np.argsort(messages, kind="stable")]
+            counts = counts + other_counts
+        array = self._decode_numbers(field, raw, None, lambda: np.repeat(self.rows, counts))
+        return counts, array
 
     def _decode_entries(
         self, field: Field, inner: MessageLayout, at: Ints, size: Ints, rows: Ints
