@@ -43,6 +43,7 @@ from sparkkafka.config.kinds import (
     HEADERS,
     SINGLE_OBJECT,
 )
+from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import binary_array, bits, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, read_unsigned, windows
 from sparkkafka.schemas.confluent_framing import (
@@ -351,48 +352,36 @@ def _read_auto(unframer: Unframer, rows: Ints, column: str) -> Frames:
     """Read frames of all kinds but Apicurio's, whose kind of id the bytes do not show."""
     starts = unframer.starts[rows]
     lengths = unframer.ends[rows] - starts
-    kinds = np.full(len(rows), len(_AUTO), np.int64)
+    sizes = np.full(len(rows), 5)  # of Confluent's
     some = np.flatnonzero(lengths >= 5)
-    begins = windows(unframer.data, ">u4")[starts[some]]
-    is_zero = (begins == 0) & (unframer.data[starts[some] + 4] == 0)
-    masks = {
-        GLUE: np.isin(begins >> 16, (0x0300, 0x0305)),
-        SINGLE_OBJECT: begins >> 16 == 0xC301,
-        CONFLUENT: (begins >> 24 <= 1) & ~is_zero,
-    }
-    for number, (framing, size) in enumerate(_AUTO.items()):
-        kinds[some[masks[framing] & (lengths[some] >= size)]] = number
-    reasons = {
-        row: f"it begins with zeros, perhaps Apicurio's id of 8 bytes: set {column}Framing to "
-        f"{APICURIO} or {APICURIO_CONTENT}, as its serializers are configured"
-        for row in some[is_zero].tolist()
-    }
-    writers: list[WriterId] = []
-    indexes = np.full(len(rows), -1, np.int64)
-    bodies = starts.copy()
-    for number in np.unique(kinds).tolist():
-        some = np.flatnonzero(kinds == number)
-        if number == len(_AUTO):
-            reason = (
-                f"it has no frame that {column}Framing=auto knows: set {column}Framing to the "
-                "serializer's, or to none if payloads are bare"
-            )
-            reasons = {**dict.fromkeys(some.tolist(), reason), **reasons}
-            continue
-        frames = _read_frames(unframer, rows[some], framing=list(_AUTO)[number], column=column)
-        writer_indexes = frames.writer_indexes
-        writer_indexes = np.zeros(len(some), np.int64) if writer_indexes is None else writer_indexes
-        reasons.update(zip(some[writer_indexes < 0].tolist(), frames.reasons, strict=True))
-        indexes[some] = np.where(writer_indexes < 0, -1, writer_indexes + len(writers))
-        bodies[some] = frames.bodies
-        writers += frames.writers
-    if len(writers) == 1 and not reasons:
-        return Frames(writers, None, bodies, [])
-    return Frames(writers, indexes, bodies, [reasons[row] for row in sorted(reasons)])
+    begins = windows(unframer.data, ">u2")[starts[some]]
+    sizes[some[np.isin(begins, (0x0300, 0x0305))]] = 18  # AWS Glue's
+    sizes[some[begins == 0xC301]] = 10  # Avro's single objects
+    sizes[some[begins >> 8 == 1]] = 17  # Confluent's with a GUID
+    heads = gather(pa.py_buffer(unframer.data), starts, np.minimum(lengths, sizes))
+    return frames_of(heads, starts + sizes, partial(_parse_auto, column=column))
 
 
-_AUTO: Final = {GLUE: 18, SINGLE_OBJECT: 10, CONFLUENT: 5}
-"""The framings that `auto` recognizes by their bytes, with the sizes of their frames."""
+def _parse_auto(head: bytes, column: str) -> WriterId | str:
+    """Return the writer that a frame of any kind names, or why it is none."""
+    writer: WriterId | str = ""
+    if head[:5] == bytes(5):
+        return (
+            f"it begins with zeros, perhaps Apicurio's id of 8 bytes: set {column}Framing to "
+            f"{APICURIO} or {APICURIO_CONTENT}, as its serializers are configured"
+        )
+    if head[:2] in _GLUE_KINDS:
+        writer = _parse_glue(head)
+    elif head[:2] == _SINGLE_MARK:
+        writer = _parse_single(head)
+    elif len(head) >= 5 and head[0] <= 1:
+        return parse_frame(head, column, with_indexes=False)
+    if isinstance(writer, WriterId):
+        return writer
+    return (
+        f"it has no frame that {column}Framing=auto knows: set {column}Framing to the "
+        "serializer's, or to none if payloads are bare"
+    )
 
 
 # --- frames in headers --------------------------------------------------------------------------
