@@ -220,13 +220,9 @@ class Cursor:
 
     def _deactivate(self, entries: Ints) -> None:
         """Make these entries inactive."""
-        self._copy_positions()
+        self.at, self.end = self.at.copy(), self.end.copy()  # other cursors may share them
         self.at[entries] = self.chunk.zeros_at
         self.end[entries] = INACTIVE
-
-    def _copy_positions(self) -> None:
-        """Copy the positions before they are changed: other cursors may share them."""
-        self.at, self.end = self.at.copy(), self.end.copy()
 
     # --- reads
 
