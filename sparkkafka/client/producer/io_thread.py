@@ -455,8 +455,9 @@ class ProducerThread:
         """Refuse records and commands, fail what has no outcome because of `reason`, and free the
         connections."""
         error = KafkaError(reason)
+        is_closed = self._stop_deadline is not None  # else the thread has failed
         with self._buffer.lock:
-            self._buffer.refuse(closed_error)
+            self._buffer.refuse(closed_error if is_closed else lambda: KafkaError(reason))
             # Before the callbacks, which may take long.
             self._ended = True
             commands = list(self._commands)

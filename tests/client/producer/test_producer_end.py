@@ -96,6 +96,17 @@ def test_a_call_while_another_thread_closes_is_told_of_the_end(fake_cluster: Fak
         assert not closing.is_alive()
 
 
+def test_sends_after_the_thread_has_failed_say_why(fake_cluster: FakeCluster) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    with opened(fake_cluster) as producer:
+        producer._io_thread._run_once = fail  # type: ignore[method-assign]
+        for _ in range(2):
+            with pytest.raises(KafkaError, match=r"the producer's thread failed: MemoryError"):
+                producer.send("t", b"0").result(WAIT_S)
+
+
 @pytest.mark.parametrize("kind", [SystemExit, asyncio.CancelledError, KeyboardInterrupt])
 def test_a_callback_ends_nothing_whatever_it_raises(
     fake_cluster: FakeCluster, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
