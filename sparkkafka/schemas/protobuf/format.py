@@ -33,7 +33,6 @@ __all__ = [
     "inline_tags",
     "message_indexes",
     "message_name",
-    "message_names",
     "schema_of",
 ]
 
@@ -179,13 +178,6 @@ def _find_by_indexes(schema: Schema, indexes: tuple[int, ...]) -> Any:
 def message_name(schema: Schema, message: tuple[int, ...]) -> str:
     """Return the message's full name, with its package."""
     return file_of(schema).name_of(message)
-
-
-@schema_errors("Protobuf schema")
-def message_names(schema: Schema) -> tuple[str, ...]:
-    """Return the full names of all messages of the schema's own file, in their order."""
-    messages = sorted(file_of(schema).messages(), key=lambda pair: pair[1])
-    return tuple(name for name, _ in messages)
 
 
 @schema_errors("Protobuf schema")

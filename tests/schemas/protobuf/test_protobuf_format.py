@@ -83,7 +83,6 @@ def test_bad_rows_are_named_and_harm_no_other() -> None:
 
 
 def test_messages_by_name() -> None:
-    assert protobuf.message_names(ORDER) == ("shop.Order", "shop.Order.Address", "shop.Other")
     assert protobuf.message_indexes(ORDER, "shop.Order.Address") == (0, 0)
     assert protobuf.message_indexes(ORDER, "Other") == (1,)
     assert protobuf.message_name(ORDER, (0, 0)) == "shop.Order.Address"

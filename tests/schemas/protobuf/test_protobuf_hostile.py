@@ -207,7 +207,7 @@ def test_descriptors_that_protoc_never_makes(what: str) -> None:
 def test_an_import_s_name_that_is_no_utf_8() -> None:
     data = base64.b64decode(descriptor("xyzzy").text).replace(b"xyzzy", b"\xff\xed\xa0\x80\xfe")
     schema = Schema(PROTOBUF, base64.b64encode(data).decode())
-    for use in (protobuf.arrow_type, protobuf.compiled, protobuf.message_names):
+    for use in (protobuf.arrow_type, protobuf.compiled, protobuf.glue_messages):
         with pytest.raises(SchemaError):
             use(schema)
 
@@ -304,6 +304,6 @@ def test_options_without_what_they_must_have(where: str) -> None:
     whole = descriptor_pb2.FileDescriptorSet(file=[file]).SerializePartialToString()
     for prefix, some in (("", data), ("FileDescriptorSet:", whole)):
         schema = Schema(PROTOBUF, prefix + base64.b64encode(some).decode())
-        for use in (protobuf.arrow_type, protobuf.message_names):
+        for use in (protobuf.arrow_type, protobuf.glue_messages):
             with pytest.raises(SchemaError):
                 use(schema)

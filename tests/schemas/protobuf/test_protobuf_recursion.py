@@ -427,7 +427,7 @@ def telemetry_messages() -> list[tuple[str, str]]:
     return [
         (file, name)
         for file in sorted(telemetry())
-        for name in protobuf.message_names(telemetry_schema(file))
+        for name, _ in protobuf.file_of(telemetry_schema(file)).messages()
     ]
 
 
