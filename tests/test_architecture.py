@@ -311,6 +311,27 @@ def test_imports_go_down() -> None:
     assert list(violations(PACKAGE)) == []
 
 
+def test_modules_are_named_only_where_they_are_imported() -> None:
+    """A package has its module as an attribute only after something has imported the module: Admin
+    could not describe the members of a group unless a consumer was imported too."""
+    modules = {module_name(path, PACKAGE): path for path in sorted(PACKAGE.rglob("*.py"))}
+    for module, path in modules.items():
+        tree = ast.parse(path.read_text())
+        imported = {
+            f"{source}.{name}": name
+            for node in statements(tree)
+            for source, name in imports(node)
+            if source.partition(".")[0] == ROOT
+        }
+        packages = {name: source for source, name in imported.items() if source in modules}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                named = f"{packages.get(node.value.id)}.{node.attr}"
+                assert named not in modules or named in imported, (
+                    f"{module}:{node.lineno} names {named} without importing it"
+                )
+
+
 def folders_of(package: Path) -> Iterator[Path]:
     yield from (path for path in [package, *package.rglob("*")] if any(path.glob("*.py")))
 

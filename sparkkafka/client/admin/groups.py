@@ -38,6 +38,7 @@ from sparkkafka.client.group.committed_offsets import (
 )
 from sparkkafka.client.values import Listing, OffsetAndMetadata, Results, TopicPartition, by_topic
 from sparkkafka.protocol import messages
+from sparkkafka.protocol.messages import consumer_protocol
 
 CONSUMER_PROTOCOL = "consumer"
 DEAD = "Dead"
@@ -217,11 +218,11 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
         # Both are empty while the group rebalances.
         try:
             if member.member_assignment:
-                decoded = messages.consumer_protocol.decode_assignment(member.member_assignment)
+                decoded = consumer_protocol.decode_assignment(member.member_assignment)
                 assignment = frozenset(TopicPartition(*tp) for tp in decoded.partitions)
             if member.member_metadata:
                 topics = frozenset(
-                    messages.consumer_protocol.decode_subscription(member.member_metadata).topics
+                    consumer_protocol.decode_subscription(member.member_metadata).topics
                 )
         except errors.DecodeError as error:
             raise errors.DecodeError(f"member {member.member_id}: {error}") from error
