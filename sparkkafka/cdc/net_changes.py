@@ -288,13 +288,14 @@ class Changes:
         )
 
     def net_in_order(self) -> DataFrame:
-        """Return the same as `net` without windows, if no row is `_sparkkafka_out_of_order`.
+        """Return the rows of `net`, computed without windows. They are right only if no row is
+        `_sparkkafka_out_of_order`.
 
-        The change with the last position of its key is the net effect if all changes of the key
-        are in one partition, and this one is also the last of them there: then a snapshot's row
-        cannot replace it, and a tombstone after it is that of this row.
+        A key's change with the last position is the net effect if all changes of the key are in one
+        partition, and this change is also the last one there, except for tombstones. Then no
+        snapshot's row can replace it, and a tombstone after it belongs to its row.
         """
-        # As one column, so that the aggregation copies its bytes and not each field.
+        # The struct is one column, so that the aggregation copies its bytes and not each field.
         last = F.struct("row", "op", "unavailable", "position", "offset")
         row_offset = F.when(F.col("kind") != TOMBSTONE, F.col("offset"))
         aggregates = {
@@ -306,7 +307,7 @@ class Changes:
             "timestamp": F.max_by("timestamp", "offset"),
             "moves": F.max("moves"),
         }
-        # There is no row if all changes of the key are tombstones.
+        # If all changes of the key are tombstones, there is no `last`.
         has_tombstone = F.coalesce(F.col("offset") > F.col("last.offset"), F.lit(True))
         is_last = F.col("last.position").eqNullSafe(F.col("position"))
         rows = (
