@@ -36,7 +36,7 @@ from sparkkafka.protocol.records.varint_columns import (
     windows,
 )
 from sparkkafka.protocol.wire.varints import VARINT_BITS, read_zigzag, zigzag_bytes
-from sparkkafka.schemas.arrays import offsets_of
+from sparkkafka.schemas.arrays import offsets_of, scalar
 from sparkkafka.schemas.values import FIRST_MESSAGE
 
 _MAGIC_ID = 0
@@ -317,7 +317,7 @@ Parse = Callable[[bytes], WriterId | str]
 def frames_of(heads: pa.Array, bodies: Ints, parse: Parse) -> Frames:
     """Return the frames with these bytes, each of which `parse` gets once. `bodies`: where each
     payload begins."""
-    coded = heads.fill_null(b"").dictionary_encode()
+    coded = heads.fill_null(scalar(b"")).dictionary_encode()
     parsed = [parse(head) for head in coded.dictionary.to_pylist()]
     writers = list(dict.fromkeys(one for one in parsed if isinstance(one, WriterId)))
     numbers: dict[WriterId | str, int] = {writer: number for number, writer in enumerate(writers)}

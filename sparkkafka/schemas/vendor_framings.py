@@ -46,6 +46,7 @@ from sparkkafka.config.kinds import (
 from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import binary_array, bits, from_numpy, is_valid
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, read_unsigned, windows
+from sparkkafka.schemas.arrays import scalar
 from sparkkafka.schemas.confluent_framing import (
     CONTENT_ID,
     FINGERPRINT,
@@ -436,7 +437,7 @@ def _header_frames(
         rows, values = with_header
         keep = has_payload[rows]
         if framing == AUTO and parse is _azure_id:
-            is_azure = pc.starts_with(values.fill_null(b""), pattern=AZURE_TYPE)
+            is_azure = pc.starts_with(values.fill_null(scalar(b"")), pattern=AZURE_TYPE)
             keep = keep & bits(is_azure.buffers()[1], is_azure.offset, len(is_azure)).view(np.bool_)
         rows, values = rows[keep], values.filter(from_numpy(keep))
         if len(rows):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.records.arrow import from_numpy, repeat_text
-from sparkkafka.schemas.arrays import null_outside
+from sparkkafka.schemas.arrays import null_outside, scalar
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.cursor import INACTIVE, Cursor
 from sparkkafka.schemas.avro.decode import ValueDecoder, cursor_of
@@ -213,7 +213,7 @@ class ReencodedBytesDecoder(ValueDecoder):
 
     def read(self, cursor: Cursor) -> pa.Array:
         texts = null_outside(self._texts.read(cursor), cursor.is_active())
-        return self._encoder.encode(texts).fill_null(b"")
+        return self._encoder.encode(texts).fill_null(scalar(b""))
 
 
 # --- encoding -----------------------------------------------------------------------------------

@@ -262,7 +262,8 @@ def test_the_outcomes_of_a_large_batch_let_other_tasks_run_in_between(
         assert max(steps) <= 2 * OUTCOMES_PER_ITEM
 
     asyncio.run(main())
-    assert len(fake.requests_of("Produce")) == 1
+    # The I/O thread wakes up once a second anyway, perhaps between two of the records.
+    assert len(fake.requests_of("Produce")) <= 2
 
 
 def test_a_transaction_with_a_consumers_offsets(fake: FakeCluster) -> None:
