@@ -288,7 +288,7 @@ def test_commits_of_members(group, kafka_cluster):
     one = group.ours()
     settle(one)
     one.commit({f"{group.topic}-0": 3, f"{group.topic}-5": 9})
-    commit_in_first_generation = one.member.committer()
+    commit_in_first_generation = one.member.committer({})
     two = group.ours()
     settle(one, two)
     late = {TopicPartition(group.topic, 0): Offset(4)}
