@@ -30,7 +30,7 @@ def old() -> Iterator[str]:
     try:
         ensure_jars(JARS)
     except UnavailableError as error:
-        _not_available("broker", str(error))
+        _not_available("Kafka", str(error))
     with OldKafka() as kafka:
         yield kafka.bootstrap_servers
 
