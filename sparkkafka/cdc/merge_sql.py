@@ -1,7 +1,8 @@
 """The SQL of a merge of changes into a table, for Spark's tables and for databases.
 
-Both use the same conditions, with different quotes around names. The changes are the relation `s`,
-and the table is `t`. `d` is the table of deletes: without it, an older change that arrives late
+Both use the same conditions, with different quotes around names. The changes are the relation `_s`
+(Spark takes `s.id` in a subquery for a field of a column `s` of the inner table), and the table is
+`t`. `d` is the table of deletes: without it, an older change that arrives late
 could insert a deleted row again. In `d` a truncate is a row without a key.
 """
 
@@ -83,16 +84,16 @@ class Merge:
     @property
     def after_target(self) -> str:
         """The condition that a change of `s` is newer than the row of `t`."""
-        return self.newer(f"s.{POSITION}", f"t.{POSITION}")
+        return self.newer(f"_s.{POSITION}", f"t.{POSITION}")
 
     @property
     def after_deletes(self) -> str:
         """The SQL condition that a change is newer than its key's deletes and all truncates."""
-        after_delete = self.newer(f"s.{POSITION}", f"d.{POSITION}")
+        after_delete = self.newer(f"_s.{POSITION}", f"d.{POSITION}")
         return (
             f"NOT EXISTS (SELECT 1 FROM {self.deletes} d"
-            f" WHERE {self.match('d', 's')} AND NOT {after_delete})"
-            f" AND {self.newer(f's.{POSITION}', self.last_truncate)}"
+            f" WHERE {self.match('d', '_s')} AND NOT {after_delete})"
+            f" AND {self.newer(f'_s.{POSITION}', self.last_truncate)}"
         )
 
     @property
@@ -107,19 +108,19 @@ class Merge:
         columns = (*self.keys, *self.delete_values, POSITION)
         return (
             f"INSERT INTO {self.deletes} ({self.names(*columns)})"
-            f" SELECT {self.names(*columns, prefix='s.')} FROM {self.changes} s"
-            f" WHERE (s.{DELETED} OR s.{TRUNCATED})"
+            f" SELECT {self.names(*columns, prefix='_s.')} FROM {self.changes} _s"
+            f" WHERE (_s.{DELETED} OR _s.{TRUNCATED})"
         )
 
     @property
     def remember_deletes(self) -> str:
         """The INSERT of the deletes of `s` into `d`, unless `d` has it or a newer one."""
-        known = f"d.{POSITION}{self.collate} {self.known_operator} s.{POSITION}"
+        known = f"d.{POSITION}{self.collate} {self.known_operator} _s.{POSITION}"
         known = f"SELECT 1 FROM {self.deletes} d WHERE {known}"
         first = self.name(self.keys[0])
         return (
-            f"{self.add_deletes} AND NOT EXISTS ({known} AND {self.match('d', 's')})"
-            f" AND NOT (s.{TRUNCATED} AND EXISTS ({known} AND d.{first} IS NULL))"
+            f"{self.add_deletes} AND NOT EXISTS ({known} AND {self.match('d', '_s')})"
+            f" AND NOT (_s.{TRUNCATED} AND EXISTS ({known} AND d.{first} IS NULL))"
         )
 
     @property
@@ -135,37 +136,37 @@ class Merge:
     def lacks(self, column: str) -> str:
         """Return the SQL condition that the source did not send the column's value in a change."""
         text = _text(SEPARATOR + column + SEPARATOR)
-        return f"replace(s.{UNAVAILABLE}, {text}, '') <> s.{UNAVAILABLE}"
+        return f"replace(_s.{UNAVAILABLE}, {text}, '') <> _s.{UNAVAILABLE}"
 
     def value(self, column: str) -> str:
         """Return the SQL of the column's new value. A value that was not sent is kept."""
         name = self.name(column)
         if column not in self.unsent_columns:
-            return f"s.{name}"
-        return f"CASE WHEN {self.lacks(column)} THEN t.{name} ELSE s.{name} END"
+            return f"_s.{name}"
+        return f"CASE WHEN {self.lacks(column)} THEN t.{name} ELSE _s.{name} END"
 
     # Spark
 
     def spark_rows(self, truncated: bool) -> str:
         """The SELECT of the changes that are newer than the known deletes."""
-        return f"SELECT * FROM {self.changes} s WHERE NOT {TRUNCATED} AND {self.after_deletes}"
+        return f"SELECT * FROM {self.changes} _s WHERE NOT {TRUNCATED} AND {self.after_deletes}"
 
     def spark_merge(self, truncate: str | None) -> str:
         """Return the MERGE statement, which is one commit of a Delta or Iceberg table."""
         columns = (*self.columns, POSITION)
         values = {column: self.value(column) for column in self.columns}
-        values[POSITION] = inserted = f"s.{POSITION}"
+        values[POSITION] = inserted = f"_s.{POSITION}"
         if self.unsent_columns:
-            unknown = f"s.{UNAVAILABLE} <> ''"
-            values[POSITION] = self._or_error(f"{unknown} AND s.{STARTED}")
+            unknown = f"_s.{UNAVAILABLE} <> ''"
+            values[POSITION] = self._or_error(f"{unknown} AND _s.{STARTED}")
             inserted = self._or_error(unknown)
         sets = ", ".join(f"t.{self.name(column)} = {values[column]}" for column in columns)
-        inserted = f"{self.names(*self.columns, prefix='s.')}, {inserted}"
+        inserted = f"{self.names(*self.columns, prefix='_s.')}, {inserted}"
         text = (
-            f"MERGE INTO {self.target} t USING {self.changes} s ON {self.match('s', 't')}"
-            f" WHEN MATCHED AND s.{DELETED} AND {self.after_target} THEN DELETE"
+            f"MERGE INTO {self.target} t USING {self.changes} _s ON {self.match('_s', 't')}"
+            f" WHEN MATCHED AND _s.{DELETED} AND {self.after_target} THEN DELETE"
             f" WHEN MATCHED AND {self.after_target} THEN UPDATE SET {sets}"
-            f" WHEN NOT MATCHED AND NOT s.{DELETED}"
+            f" WHEN NOT MATCHED AND NOT _s.{DELETED}"
             f" THEN INSERT ({self.names(*columns)}) VALUES ({inserted})"
         )
         if truncate is not None:
@@ -173,9 +174,9 @@ class Merge:
             text += f" WHEN NOT MATCHED BY SOURCE AND (t.{POSITION} IS NULL OR {old}) THEN DELETE"
         return text
 
-    def _or_error(self, unknown: str, value: str = f"s.{POSITION}") -> str:
-        key = ", ' ', ".join(f"s.{self.name(key)}" for key in self.keys)
-        names = f"replace(s.{UNAVAILABLE}, '{SEPARATOR}', ' ')"
+    def _or_error(self, unknown: str, value: str = f"_s.{POSITION}") -> str:
+        key = ", ' ', ".join(f"_s.{self.name(key)}" for key in self.keys)
+        names = f"replace(_s.{UNAVAILABLE}, '{SEPARATOR}', ' ')"
         message = f"concat({_text(UNKNOWN_VALUE)}, {names}, ' key ', {key})"
         return f"CASE WHEN {unknown} THEN raise_error({message}) ELSE {value} END"
 
@@ -186,10 +187,11 @@ class Merge:
         """The SELECT of a row that would be inserted without a value that the source did not
         send."""
         return (
-            f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, prefix='s.')} FROM {self.changes} s"
-            f" LEFT JOIN {self.target} t ON {self.match('s', 't')}"
-            f" WHERE s.{UNAVAILABLE} <> '' AND NOT s.{DELETED}"
-            f" AND (s.{STARTED} OR t.{self.name(self.keys[0])} IS NULL)"
+            f"SELECT _s.{UNAVAILABLE}, {self.names(*self.keys, prefix='_s.')}"
+            f" FROM {self.changes} _s"
+            f" LEFT JOIN {self.target} t ON {self.match('_s', 't')}"
+            f" WHERE _s.{UNAVAILABLE} <> '' AND NOT _s.{DELETED}"
+            f" AND (_s.{STARTED} OR t.{self.name(self.keys[0])} IS NULL)"
             f" AND {self.after_target} AND {self.after_deletes} LIMIT 1"
         )
 
@@ -203,8 +205,8 @@ class Merge:
     def delete_rows(self) -> str:
         """The DELETE of the rows that the source has deleted."""
         return (
-            f"DELETE FROM {self.target} AS t WHERE EXISTS (SELECT 1 FROM {self.changes} s"
-            f" WHERE s.{DELETED} AND {self.match('s', 't')} AND {self.after_target}"
+            f"DELETE FROM {self.target} AS t WHERE EXISTS (SELECT 1 FROM {self.changes} _s"
+            f" WHERE _s.{DELETED} AND {self.match('_s', 't')} AND {self.after_target}"
             f" AND {self.after_deletes})"
         )
 
@@ -212,14 +214,14 @@ class Merge:
     def upsert_rows(self) -> str:
         """The INSERT of the new rows, which updates rows that exist."""
         columns = (*self.columns, POSITION)
-        values = ", ".join([*map(self.value, self.columns), f"s.{POSITION}"])
+        values = ", ".join([*map(self.value, self.columns), f"_s.{POSITION}"])
         changed = [column for column in columns if column not in self.keys]
         sets = ", ".join(f"{self.name(name)} = excluded.{self.name(name)}" for name in changed)
         return (
             f"INSERT INTO {self.target} ({self.names(*columns)})"
-            f" SELECT {values} FROM {self.changes} s"
-            f" LEFT JOIN {self.target} t ON {self.match('s', 't')}"
-            f" WHERE NOT s.{DELETED} AND NOT s.{TRUNCATED}"
+            f" SELECT {values} FROM {self.changes} _s"
+            f" LEFT JOIN {self.target} t ON {self.match('_s', 't')}"
+            f" WHERE NOT _s.{DELETED} AND NOT _s.{TRUNCATED}"
             f" AND {self.after_target} AND {self.after_deletes}"
             f" ON CONFLICT ({self.names(*self.keys)}) DO UPDATE SET {sets}"
         )
@@ -259,8 +261,8 @@ class HistoryMerge(Merge):
             f"SELECT {self.names(*self.columns, POSITION, prefix='t.')}, false AS {DELETED},"
             f" '' AS {UNAVAILABLE}, false AS {STARTED}"
             f" FROM {self.target} t LEFT SEMI JOIN {changed} ON {self.match('k', 't')}"
-            f" UNION ALL SELECT {self.names(*self.columns, POSITION, prefix='s.')}, false,"
-            f" s.{UNAVAILABLE}, s.{STARTED} FROM {self.changes} s WHERE {self._is_new}"
+            f" UNION ALL SELECT {self.names(*self.columns, POSITION, prefix='_s.')}, false,"
+            f" _s.{UNAVAILABLE}, _s.{STARTED} FROM {self.changes} _s WHERE {self._is_new}"
             f" UNION ALL {end} JOIN {changed} ON {self.match('k', 'd')}"
             f" UNION ALL {end} CROSS JOIN {changed} WHERE d.{self.name(self.keys[0])} IS NULL"
         )
@@ -269,33 +271,33 @@ class HistoryMerge(Merge):
         )
         versions = (
             f"SELECT {values}, {POSITION}, {DELETED}, lead({VALID_FROM}) OVER by_key AS {VALID_TO},"
-            f" lead({POSITION}) OVER by_key IS NULL AS {IS_CURRENT} FROM ({events}) s"
+            f" lead({POSITION}) OVER by_key IS NULL AS {IS_CURRENT} FROM ({events}) _s"
             f" WINDOW by_key AS (PARTITION BY {keys} ORDER BY {POSITION})"
         )
         return f"SELECT * FROM ({versions}) WHERE NOT {DELETED}"
 
     def _spark_value(self, column: str) -> str:
         """Return the SQL of a version's value: if it was not sent, that of an earlier version."""
-        name = f"s.{self.name(column)}"
+        name = f"_s.{self.name(column)}"
         if column not in self.unsent_columns:
             return name
-        known = f"named_struct('known', NOT s.{DELETED}, 'value', {name})"
+        known = f"named_struct('known', NOT _s.{DELETED}, 'value', {name})"
         known = f"last_value(CASE WHEN NOT {self.lacks(column)} THEN {known} END, true) OVER by_key"
-        unknown = f"s.{STARTED} OR NOT coalesce(({known}).known, false)"
+        unknown = f"_s.{STARTED} OR NOT coalesce(({known}).known, false)"
         value = self._or_error(unknown, f"({known}).value")
         return f"CASE WHEN {self.lacks(column)} THEN {value} ELSE {name} END"
 
     def spark_merge(self, truncate: str | None) -> str:
         """Return the MERGE statement, which is one commit of a Delta or Iceberg table."""
         ends = (VALID_TO, IS_CURRENT)
-        same = " AND ".join(f"t.{name} <=> s.{name}" for name in ends)
+        same = " AND ".join(f"t.{name} <=> _s.{name}" for name in ends)
         return (
-            f"MERGE INTO {self.target} t USING {self.changes} s"
-            f" ON {self.match('s', 't')} AND s.{POSITION} = t.{POSITION}"
+            f"MERGE INTO {self.target} t USING {self.changes} _s"
+            f" ON {self.match('_s', 't')} AND _s.{POSITION} = t.{POSITION}"
             f" WHEN MATCHED AND NOT ({same})"
-            f" THEN UPDATE SET {', '.join(f't.{name} = s.{name}' for name in ends)}"
+            f" THEN UPDATE SET {', '.join(f't.{name} = _s.{name}' for name in ends)}"
             f" WHEN NOT MATCHED THEN INSERT ({self.names(*self.all_columns)})"
-            f" VALUES ({self.names(*self.all_columns, prefix='s.')})"
+            f" VALUES ({self.names(*self.all_columns, prefix='_s.')})"
         )
 
     # Databases
@@ -305,55 +307,56 @@ class HistoryMerge(Merge):
         """The UPDATE of the position of a change that arrived after its key's snapshot row but has
         a lower source position: it becomes the row's position, a plus, and its own."""
         is_after = is_after_snapshot(
-            f"s.{POSITION}{self.collate}", f"s.{PARTITION_AND_OFFSET}", f"t.{POSITION}"
+            f"_s.{POSITION}{self.collate}", f"_s.{PARTITION_AND_OFFSET}", f"t.{POSITION}"
         )
         found = (
             f"SELECT max(t.{POSITION}) FROM {self.target} t"
-            f" WHERE {self.match('t', 's')} AND {is_after}"
+            f" WHERE {self.match('t', '_s')} AND {is_after}"
         )
         return (
-            f"UPDATE {self.changes} AS s SET {POSITION} ="
-            f" coalesce(({found}) || '+', '') || s.{POSITION}"
-            f" WHERE s.{PARTITION_AND_OFFSET} IS NOT NULL"
+            f"UPDATE {self.changes} AS _s SET {POSITION} ="
+            f" coalesce(({found}) || '+', '') || _s.{POSITION}"
+            f" WHERE _s.{PARTITION_AND_OFFSET} IS NOT NULL"
         )
 
     @property
     def _is_new(self) -> str:
         """The condition that a change is a version that the target does not have."""
         return (
-            f"NOT s.{DELETED} AND NOT s.{TRUNCATED} AND NOT EXISTS (SELECT 1 FROM {self.target} t"
-            f" WHERE {self.match('s', 't')} AND t.{POSITION} = s.{POSITION})"
+            f"NOT _s.{DELETED} AND NOT _s.{TRUNCATED} AND NOT EXISTS (SELECT 1 FROM {self.target} t"
+            f" WHERE {self.match('_s', 't')} AND t.{POSITION} = _s.{POSITION})"
         )
 
     def _previous(self, column: str) -> str:
         """Return the SQL of the column's value in the version before a change."""
         return (
-            f"(SELECT p.{self.name(column)} FROM {self.target} p WHERE {self.match('p', 's')}"
-            f" AND p.{POSITION}{self.collate} < s.{POSITION} ORDER BY p.{POSITION} DESC LIMIT 1)"
+            f"(SELECT p.{self.name(column)} FROM {self.target} p WHERE {self.match('p', '_s')}"
+            f" AND p.{POSITION}{self.collate} < _s.{POSITION} ORDER BY p.{POSITION} DESC LIMIT 1)"
         )
 
     def value(self, column: str) -> str:
         name = self.name(column)
         if column not in self.unsent_columns:
-            return f"s.{name}"
-        return f"CASE WHEN {self.lacks(column)} THEN {self._previous(column)} ELSE s.{name} END"
+            return f"_s.{name}"
+        return f"CASE WHEN {self.lacks(column)} THEN {self._previous(column)} ELSE _s.{name} END"
 
     @property
     def unknown_values(self) -> str:
         return (
-            f"SELECT s.{UNAVAILABLE}, {self.names(*self.keys, prefix='s.')} FROM {self.changes} s"
-            f" WHERE s.{UNAVAILABLE} <> '' AND {self._is_new}"
-            f" AND (s.{STARTED} OR {self._previous(POSITION)} IS NULL) LIMIT 1"
+            f"SELECT _s.{UNAVAILABLE}, {self.names(*self.keys, prefix='_s.')}"
+            f" FROM {self.changes} _s"
+            f" WHERE _s.{UNAVAILABLE} <> '' AND {self._is_new}"
+            f" AND (_s.{STARTED} OR {self._previous(POSITION)} IS NULL) LIMIT 1"
         )
 
     @property
     def insert_versions(self) -> str:
         """The INSERT of the new versions, as yet without an end."""
         columns = (*self.columns, POSITION)
-        values = ", ".join([*map(self.value, self.columns), f"s.{POSITION}"])
+        values = ", ".join([*map(self.value, self.columns), f"_s.{POSITION}"])
         return (
             f"INSERT INTO {self.target} ({self.names(*columns)})"
-            f" SELECT {values} FROM {self.changes} s WHERE {self._is_new}"
+            f" SELECT {values} FROM {self.changes} _s WHERE {self._is_new}"
         )
 
     def end_versions(self, *, all_keys: bool) -> str:
@@ -366,7 +369,7 @@ class HistoryMerge(Merge):
             f" UNION ALL SELECT {columns} FROM {self.deletes}) e"
             f" WHERE (({self.match('e', 't')}) OR e.{first} IS NULL) AND {after}"
         )
-        changed = f"EXISTS (SELECT 1 FROM {self.changes} s WHERE {self.match('s', 't')})"
+        changed = f"EXISTS (SELECT 1 FROM {self.changes} _s WHERE {self.match('_s', 't')})"
         return (
             f"UPDATE {self.target} AS t SET {VALID_TO} ="
             f" (SELECT e.{VALID_FROM} {following} ORDER BY e.{POSITION} LIMIT 1),"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from sparkkafka import cdc
 from tests.cdc.source_table import SourceTable, frame, row_of, versions_of
@@ -51,7 +52,9 @@ def main(format: str, jars: str, folder: str) -> None:
     for scd, toast in ((1, False), (1, True), (2, False), (2, True)):
         table = f"{schema}.orders_{scd}_{toast}"
         columns = COLUMNS if scd == 1 else f"{COLUMNS}, {ENDS}"
-        spark.sql(f"CREATE TABLE {table} ({columns}, _position string) USING {format}")
+        # A column may have the name of a relation of the SQL.
+        columns += ", _position string, s string"
+        spark.sql(f"CREATE TABLE {table} ({columns}) USING {format}")
         source = SourceTable(
             337 if toast else 4, toast=toast, one_record=not toast, snapshots=toast
         )
@@ -64,7 +67,8 @@ def main(format: str, jars: str, folder: str) -> None:
         if not toast:
             source.random.shuffle(order)
         for batch in order:
-            cdc.apply(frame(spark, batch), table, scd=scd)
+            changes = frame(spark, batch).withColumn("s", F.col("note"))
+            cdc.apply(changes, table, scd=scd)
         rows = [tuple(row) for row in spark.table(table).collect()]
         if scd == 1:
             assert {row[:2]: row_of(*row[2:5]) for row in rows} == source.rows, table
