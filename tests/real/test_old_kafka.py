@@ -96,6 +96,7 @@ def test_a_transaction_with_offsets_of_a_group(old: str) -> None:
         producer.send_offsets_to_transaction({tp: 1}, "g")
         producer.commit_transaction()
         # Without require_stable nobody waits for the end of the transaction in the group.
+        end_s = time.monotonic() + 60
         while (found := consumer.committed([tp])[tp]) is None:
             assert time.monotonic() < end_s
             time.sleep(0.02)
