@@ -2,8 +2,8 @@
 
 Both use the same conditions, with different quotes around names. The changes are the relation `_s`
 (Spark takes `s.id` in a subquery for a field of a column `s` of the inner table), and the table is
-`t`. `d` is the table of deletes: without it, an older change that arrives late
-could insert a deleted row again. In `d` a truncate is a row without a key.
+`t`. `d` is the table of deletes: without it, an older change that arrives late could insert a
+deleted row again. In `d` a truncate is a row without a key.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Merge:
 
     @property
     def after_target(self) -> str:
-        """The condition that a change of `s` is newer than the row of `t`."""
+        """The condition that a change of `_s` is newer than the row of `t`."""
         return self.newer(f"_s.{POSITION}", f"t.{POSITION}")
 
     @property
@@ -104,7 +104,7 @@ class Merge:
 
     @property
     def add_deletes(self) -> str:
-        """The INSERT of the deletes of `s` into `d`, which must not have them yet."""
+        """The INSERT of the deletes of `_s` into `d`, which must not have them yet."""
         columns = (*self.keys, *self.delete_values, POSITION)
         return (
             f"INSERT INTO {self.deletes} ({self.names(*columns)})"
@@ -114,7 +114,7 @@ class Merge:
 
     @property
     def remember_deletes(self) -> str:
-        """The INSERT of the deletes of `s` into `d`, unless `d` has it or a newer one."""
+        """The INSERT of the deletes of `_s` into `d`, unless `d` has it or a newer one."""
         known = f"d.{POSITION}{self.collate} {self.known_operator} _s.{POSITION}"
         known = f"SELECT 1 FROM {self.deletes} d WHERE {known}"
         first = self.name(self.keys[0])
