@@ -8,8 +8,10 @@ and can even crash: `_is_doubtful` finds such texts, which are read one by one.
 from __future__ import annotations
 
 import binascii
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Set
+from copy import copy
 from functools import cached_property
 from typing import Any, Final
 
@@ -51,6 +53,8 @@ MAX_ROWS_AFTER_FAILURE: Final = 1024
 MAX_BLOCK_BYTES: Final = 16 << 20
 CALL_COST_ROWS: Final = 256
 """A call of the fast reader costs as much as it takes to read this number of rows."""
+MAX_APART: Final = 3
+"""How many times the fields that pyarrow's reader cannot read in some rows are read apart."""
 _PARSED_BYTES: Final = 1 << 16
 MAX_FAILED_READS: Final = 2
 """Once the fast reader has read this multiple of a batch's rows in vain, the remaining rows are
@@ -61,42 +65,59 @@ class JsonDecoder:
     """Decodes JSON texts into the values of one node. `Normalizer` explains `with_rest`, `exact`.
 
     normalizer: normalizes texts one by one. normalized: reads normalized texts, many at once. raw:
-    reads texts as they are, many at once; None if pyarrow's reader cannot read them. complete: as
-    raw, but, if the rest or exactness needs it, fails if a text has a field that the type lacks.
+    reads texts as they are, many at once; None if pyarrow's reader cannot read all that is not
+    apart. complete: as raw, but, if the rest or exactness needs it, fails if a text has a field
+    that the type lacks.
 
     maps: those of the outermost fields that are maps. raw and complete read each as a list.
-    separate_fields: the other outermost fields that pyarrow's reader does not read. If there are
-    any with exactness, or with the rest one that has fields or items itself, raw is None.
+    separate_fields: the other outermost fields that pyarrow's reader does not read. With exactness,
+    there are none; with the rest, none that have fields or items themselves.
     """
 
     def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
         self.type = root.type
+        self._root = root
         self._row_bytes = bytes_per_value(root.type)
         self.with_rest = with_rest
         self.exact = exact
         self.normalizer = Normalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
-        self.raw: BlockReader | None = None
-        self.complete: BlockReader | None = None
+        self._plan(frozenset())
+
+    def apart(self, names: Collection[str]) -> JsonDecoder:
+        """Return a decoder of the same values that reads these outermost fields apart, too."""
+        decoder = copy(self)
+        decoder._plan(self.separate_fields.keys() | names)
+        return decoder
+
+    def _plan(self, apart: Set[str]) -> None:
+        """Plan which fields are read apart: these, and those that pyarrow's reader cannot read."""
+        root = self._root
         readable = {}
         self.maps: list[str] = []
         self.separate_fields: dict[str, _SeparateField] = {}
         for name, node in root.children.items() if root.kind == Kind.STRUCT else ():
-            if node.kind == Kind.MAP and _can_read_raw(node.item):
+            if name not in apart and node.kind == Kind.MAP and _can_read_raw(node.item):
                 self.maps.append(name)
                 readable[name] = Node(Kind.LIST, pa.list_(node.item.type), node.children)
-            elif _can_read_raw(node):
+            elif name not in apart and _can_read_raw(node):
                 readable[name] = node
             else:
                 self.separate_fields[name] = _SeparateField(node)
-        has_nested = any(field.node.children for field in self.separate_fields.values())
-        if not readable or (exact and self.separate_fields) or (with_rest and has_nested):
-            return
-        raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
-        raw_node = Node(Kind.STRUCT, raw_type, readable)
-        self.raw = self.complete = BlockReader(raw_node, normalized=False)
-        if (with_rest or exact) and not self.separate_fields:
-            self.complete = BlockReader(raw_node, normalized=False, all_fields=True)
+        self.raw: BlockReader | None = None
+        self.complete: BlockReader | None = None
+        if readable and self.can_be_apart(self.separate_fields):
+            raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
+            raw_node = Node(Kind.STRUCT, raw_type, readable)
+            self.raw = self.complete = BlockReader(raw_node, normalized=False)
+            if (self.with_rest or self.exact) and not self.separate_fields:
+                self.complete = BlockReader(raw_node, normalized=False, all_fields=True)
+
+    def can_be_apart(self, names: Collection[str]) -> bool:
+        """Whether these outermost fields can be read apart."""
+        if self.exact:
+            return not names
+        return not (self.with_rest and any(self._root.children[name].children for name in names))
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """See `schemas.values.Decoder`."""
@@ -118,11 +139,13 @@ class _SeparateField:
 
 
 class _Batch:
-    """The work of one call of `decode`. Its rows are indexes among the payloads that are not
-    null."""
+    """The work of one call of `decode`. Its rows are indexes among the payloads that are not null.
+    `times_apart`: how many times more fields can be read apart."""
 
-    def __init__(self, decoder: JsonDecoder, payloads: pa.Array) -> None:
-        self._decoder = decoder
+    def __init__(
+        self, decoder: JsonDecoder, payloads: pa.Array, times_apart: int = MAX_APART
+    ) -> None:
+        self._decoder, self._times_apart = decoder, times_apart
         self._count = len(payloads)
         self._present = np.flatnonzero(arrow.is_valid(payloads)) if payloads.null_count else None
         texts = payloads.drop_null() if payloads.null_count else payloads
@@ -147,16 +170,31 @@ class _Batch:
 
     def run(self) -> Decoded:
         """Decode all payloads."""
+        self._read()
+        rows = self._payload_rows(np.array(list(self._reasons), np.int64)).tolist()
+        reasons = dict(zip(rows, self._reasons.values(), strict=True))
+        rest = self._rest_texts() if self._decoder.with_rest else None
+        return Decoded.of(self._values(), reasons, rest)
+
+    def _read(self) -> None:
+        """Read all rows."""
         complete, raw = self._decoder.complete, self._decoder.raw
         if complete is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
             self._normalize(np.arange(len(self._texts)))
         else:
             self._normalize(np.sort(np.concatenate(self._read_blocks(complete, raw))))
         self._read_normalized()
-        rows = self._payload_rows(np.array(list(self._reasons), np.int64)).tolist()
-        reasons = dict(zip(rows, self._reasons.values(), strict=True))
-        rest = self._rest_texts() if self._decoder.with_rest else None
-        return Decoded.of(self._values(), reasons, rest)
+
+    def _read_apart(self, rows: NDArray[np.int64], names: Collection[str]) -> None:
+        """Read rows with values of fields (`names`) that pyarrow's reader cannot read."""
+        decoder = self._decoder.apart(names)
+        part = _Batch(decoder, self._texts.take(arrow.from_numpy(rows)), self._times_apart - 1)
+        part._read()
+        self._blocks += part._blocks
+        self._block_rows += [rows[block_rows] for block_rows in part._block_rows]
+        self._rests += [(int(rows[row]), rest) for row, rest in part._rests]
+        self._joined_rests += [(rows[index], rests) for index, rests in part._joined_rests]
+        self._reasons |= {int(rows[row]): reason for row, reason in part._reasons.items()}
 
     # --- many texts at once -----------------------------------------------------------------------
 
@@ -172,6 +210,7 @@ class _Batch:
         if self._decoder.maps:
             texts = self._rewrite_maps(texts, doubtful)
         others = [np.flatnonzero(doubtful)]
+        apart: list[tuple[Ints, Set[str]]] = []
         waiting = self._cut_by_size(np.flatnonzero(~doubtful))
         failed_rows = 0
         while waiting:
@@ -200,8 +239,11 @@ class _Batch:
             except ReadError as error:
                 stopped = min(error.row if error.row is not None else len(rows), len(rows))
                 failed_rows += stopped + CALL_COST_ROWS
-                suspects, parts = self._cut_at_failure(rows, stopped, error, raw)
-                others.append(suspects)
+                suspects, names, parts = self._cut_at_failure(rows, stopped, error, raw)
+                if names and len(suspects) >= MIN_BLOCK_ROWS:
+                    apart.append((suspects, names))
+                else:
+                    others.append(suspects)
                 waiting.extend(parts)
                 continue
             others.append(rows[~is_read])
@@ -211,6 +253,9 @@ class _Batch:
                 self._reasons |= {row: reasons[row] for row in rows.tolist() if row in reasons}
             self._blocks.append(block)
             self._block_rows.append(rows)
+        if apart:
+            all_names = frozenset().union(*(names for _, names in apart))
+            self._read_apart(np.sort(np.concatenate([rows for rows, _ in apart])), all_names)
         return others
 
     def _doubtful_texts(self, texts: pa.Array) -> Flags:
@@ -438,27 +483,40 @@ class _Batch:
 
     def _cut_at_failure(
         self, rows: NDArray[np.int64], stopped: int, error: ReadError, reader: BlockReader
-    ) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    ) -> tuple[NDArray[np.int64], Set[str], list[NDArray[np.int64]]]:
         """Cut rows that pyarrow's reader could not read together. Return the rows that it cannot
-        read, as far as that is known; and the parts in which the other rows are read again.
-        `stopped`: the index of the row at which it stopped, len(rows) if that is not known."""
-        pattern = reader.misfit_pattern(error.message)
-        if pattern is not None:
+        read, as far as that is known; the outermost fields with the values that it cannot read
+        (none if they are not known, or cannot be read apart); and the parts in which the other rows
+        are read again. `stopped`: the index of the row at which it stopped, len(rows) if that is
+        not known."""
+        pattern, names = reader.misfit_pattern(error.message)
+        if names:
             matches = pattern.finditer(self.data.data, *self._offsets[[rows[0], rows[-1] + 1]])
-            misfits = np.array([match.start() for match in matches], np.int64)
+            candidates = [(match.start(), match.lastindex or 0) for match in matches]
+            misfits = np.array([at for at, _ in candidates], np.int64)
             is_suspect = np.isin(rows, np.searchsorted(self._offsets, misfits, "right") - 1)
             if stopped < len(rows):
                 is_suspect[stopped] = True
             if np.count_nonzero(is_suspect) > (stopped < len(rows)):
-                return rows[is_suspect], [rows[~is_suspect]]
+                apart = {
+                    name for number in {n for _, n in candidates} for name in names[number - 1]
+                }
+                if not self._can_be_apart(apart):
+                    apart = set()
+                return rows[is_suspect], apart, [rows[~is_suspect]]
+        if error.field is not None and self._can_be_apart([error.field]):
+            return rows, {error.field}, []
         if error.is_syntax and np.any(is_damaged := self._is_damaged[rows]):
-            return rows[is_damaged], [rows[~is_damaged]]
+            return rows[is_damaged], set(), [rows[~is_damaged]]
         if stopped < len(rows):
             after = rows[stopped + 1 :]
             cuts = range(MAX_ROWS_AFTER_FAILURE, len(after), MAX_ROWS_AFTER_FAILURE)
             parts = [rows[:stopped], *np.split(after, list(cuts))]
-            return rows[stopped : stopped + 1], parts
-        return rows[:0], np.array_split(rows, 4)
+            return rows[stopped : stopped + 1], set(), parts
+        return rows[:0], set(), np.array_split(rows, 4)
+
+    def _can_be_apart(self, names: Collection[str]) -> bool:
+        return self._times_apart > 0 and self._decoder.can_be_apart(names)
 
     @cached_property
     def _is_damaged(self) -> Flags:
@@ -653,11 +711,12 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
 class ReadError(Exception):
     """pyarrow's reader could not read all texts. `message`: its own; `row`: the one at which it
     stopped, if known; `is_unknown_field`: it stopped at a field that the type lacks; `is_syntax`:
-    at what is not JSON."""
+    at what is not JSON; `field`: the outermost one that could not be converted, if known."""
 
-    def __init__(self, message: str = "") -> None:
+    def __init__(self, message: str = "", field: str | None = None) -> None:
         super().__init__("not all texts could be read")
         self.message = message[:1000]
+        self.field = field
         self.is_syntax = "JSON parse error: " in message[:100] and "changed from" not in message
         match = re.search(r"in row (\d+)$", message[-40:])
         self.row = int(match[1]) if match else None
@@ -697,33 +756,45 @@ class BlockReader:
                 column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
                 for column in table.columns
             ]
-            if self._normalized:
-                return _convert(self._root, columns[0])
-            children = [
-                _convert(node, column, strings)
-                for node, column in zip(self._root.children.values(), columns, strict=True)
-            ]
         except (pa.ArrowException, ValueError) as error:
             raise ReadError(str(error)) from None
+        if self._normalized:
+            return self._converted("v", self._root, columns[0], None)
+        children = [
+            self._converted(name, node, column, strings)
+            for (name, node), column in zip(self._root.children.items(), columns, strict=True)
+        ]
         return pa.Array.from_buffers(self._root.type, count, [None], children=children)
 
-    def misfit_pattern(self, message: str) -> re.Pattern[bytes] | None:
+    def _converted(
+        self, name: str, node: Node, column: pa.Array, strings: pa.Array | None
+    ) -> pa.Array:
+        """Return a field's column as the type of its node. Raises ReadError."""
+        try:
+            return _convert(node, column, strings)
+        except (pa.ArrowException, ValueError) as error:
+            raise ReadError(str(error), name) from None
+
+    def misfit_pattern(self, message: str) -> tuple[re.Pattern[bytes], list[Set[str]]]:
         """Return a pattern that finds values like the one with which the reader failed, for its
-        message: of the same field, or of all fields of the same type; None if neither is known."""
+        message: of the same field, or of all fields of the same type; and for each group of it, the
+        outermost fields that have the group's field (no group if neither is known)."""
         match = _CHANGED_COLUMN.search(message)
         fitting: dict[str, list[bytes]] = {}
-        names: set[str] = set()
-        for name, path, node in _fields_below(self._root, ""):
-            fitting.setdefault(name, []).append(_fitting_pattern(node))
-            types = (str(_reader_type(node)), str(node.type))
-            if path == match[1] if match else any(kind in message for kind in types):
-                names.add(name)
+        names: dict[str, set[str]] = {}
+        for outer, root in self._root.children.items():
+            below = _fields_below(root, f"/{outer}")
+            for name, path, node in itertools.chain([(outer, f"/{outer}", root)], below):
+                fitting.setdefault(name, []).append(_fitting_pattern(node))
+                types = (str(_reader_type(node)), str(node.type))
+                if path == match[1] if match else any(kind in message for kind in types):
+                    names.setdefault(name, set()).add(outer)
         parts = [
-            rb'"%s"[ \t\r\n]*:(?![ \t\r\n]*(?:null|%s))'
+            rb'"%s"[ \t\r\n]*:(?![ \t\r\n]*(?:null|%s))()'
             % (re.escape(name.encode()), b"|".join(fitting[name]))
-            for name in sorted(names)
+            for name in names
         ]
-        return re.compile(b"|".join(parts)) if parts else None
+        return re.compile(b"|".join(parts)), list(names.values())
 
 
 _CHANGED_COLUMN = re.compile(r"Column\((/.*)\) changed from ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -214,12 +213,12 @@ def test_rows_with_a_misfit_of_one_field_are_found_together(
     rows = [f'{{"id":{n},{value if n % 10 == 5 else ""}}}'.encode() for n in range(1000)]
     rows = [row.replace(b",}", b"}") for row in rows]
     for rest in (False, True):
-        read_one = Normalizer.read
-        with patch.object(Normalizer, "read", autospec=True, side_effect=read_one) as calls:
+        with monkeypatch.context() as patch:
+            if not rest:
+                patch.setattr(Normalizer, "read", None)  # no row is read alone
             read = run(kind, *rows, rest=rest)
-        assert calls.call_count == 100  # no other row is read alone
-        with monkeypatch.context() as context:
-            context.setattr(decode, "MIN_BLOCK_ROWS", ONE_BY_ONE)
+        with monkeypatch.context() as patch:
+            patch.setattr(decode, "MIN_BLOCK_ROWS", ONE_BY_ONE)
             alone = run(kind, *rows, rest=rest)
         assert read.values.to_pylist() == alone.values.to_pylist()
         assert read.reasons == alone.reasons
