@@ -59,11 +59,12 @@ _OTHER_RECORDS: Final = {
 """The other records of Debezium, as JSON without a schema, by kind. A row may have the same columns
 in another order, or others. Debezium's `source` has no objects in it."""
 
-_POSITION_FIELDS: Final = (
-    *("lsn", "file", "pos", "row", "change_lsn", "commit_lsn", "event_serial_no", "scn"),
-    *("ord", "ts_ms"),
-)
-"""Fields of `source` from which the position is made."""
+_POSITION_FIELDS: Final = {
+    **dict.fromkeys(("lsn", "pos", "row", "event_serial_no", "ord", "ts_ms"), pa.int64()),
+    # Texts; Informix's change_lsn and commit_lsn are numbers, which can be read as text.
+    **dict.fromkeys(("file", "change_lsn", "commit_lsn", "scn"), pa.string()),
+}
+"""Fields of `source` from which the position is made, with the type that connectors give them."""
 
 
 def change_type(source: pa.DataType) -> pa.DataType:
@@ -137,8 +138,8 @@ def node_of_target(target: pa.DataType, row: ConnectType) -> ConnectType:
     if change.get_field_index("source") >= 0:
         source = change.field("source").type
     known = {field.name: field for field in source}
-    for name in _POSITION_FIELDS:  # numbers can be read as text, not all texts as numbers
-        known.setdefault(name, pa.field(name, pa.int64() if name == "ts_ms" else pa.string()))
+    for name, position_type in _POSITION_FIELDS.items():
+        known.setdefault(name, pa.field(name, position_type))
     others = type_of_arrow(
         pa.struct(
             [
