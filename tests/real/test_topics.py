@@ -13,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from sparkkafka.client.admin.brokers import describe_cluster
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.configs import topic_configs
+from sparkkafka.client.cluster.configs import ConfigResource, describe_configs
 from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.cluster.request_driver import FOR_GROUP, FOR_TRANSACTION, find_coordinator
 from sparkkafka.client.values import TopicPartition
@@ -67,6 +67,12 @@ def a_name() -> str:
 
 
 # --- topics ----------------------------------------------------------------------------------
+
+
+def topic_configs(cluster, name, keys=None):
+    topic = ConfigResource("topic", name)
+    entries = describe_configs(cluster, [topic], cluster.deadline(), keys=keys)[topic]
+    return {key: entry.value for key, entry in entries.items()}
 
 
 def test_a_topic_is_made_with_its_settings_and_deleted(cluster, other):

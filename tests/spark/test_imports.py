@@ -104,7 +104,7 @@ from sparkkafka.protocol.columns.encode import encode_batches, sliced
 from sparkkafka.protocol.records.batches import batch_parts, split_batches
 from sparkkafka.client.consumer.record import RecordBlock
 from sparkkafka.client.arguments import InputColumns
-from sparkkafka.client.producer.input_rows import InputRows
+from sparkkafka.client.producer.producer_records import InputRows
 from sparkkafka.client.producer.partitioner import Partitioner
 from sparkkafka.spark.schema import default_columns
 

@@ -25,7 +25,7 @@ from sparkkafka.client.producer.futures import (
     WrittenRange,
 )
 from sparkkafka.client.producer.producer import Headers, Producer
-from sparkkafka.client.producer.topic_records import AppendedRecords, ArrowStream
+from sparkkafka.client.producer.producer_records import AppendedRecords, ArrowStream
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 

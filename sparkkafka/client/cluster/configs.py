@@ -335,44 +335,6 @@ def _checked_operations(resource: ConfigResource, changes: ConfigChanges) -> lis
     ]
 
 
-# --- for other modules ------------------------------------------------------------------------
-
-
-def topic_configs(
-    cluster: Cluster,
-    name: str,
-    keys: Iterable[str] | None = None,
-    *,
-    deadline: Deadline | None = None,
-) -> dict[str, str | None]:
-    """Return a topic's settings, all or only `keys`; sensitive ones are None. Raises
-    BrokerError."""
-    return _config_values(cluster, ConfigResource("topic", name), keys, deadline)
-
-
-def broker_configs(
-    cluster: Cluster,
-    node_id: int,
-    keys: Iterable[str] | None = None,
-    *,
-    deadline: Deadline | None = None,
-) -> dict[str, str | None]:
-    """Return a broker's settings, all or only `keys`; sensitive ones are None. Raises
-    BrokerError."""
-    return _config_values(cluster, ConfigResource("broker", str(node_id)), keys, deadline)
-
-
-def _config_values(
-    cluster: Cluster,
-    resource: ConfigResource,
-    keys: Iterable[str] | None,
-    deadline: Deadline | None,
-) -> dict[str, str | None]:
-    """Return a resource's settings, all or only `keys`. Raises its error."""
-    results = describe_configs(cluster, [resource], deadline or cluster.deadline(), keys=keys)
-    return {name: entry.value for name, entry in results[resource].items()}
-
-
 # --- shared -----------------------------------------------------------------------------------
 
 

@@ -26,11 +26,10 @@ from sparkkafka.client.producer.futures import (
     closed_error,
 )
 from sparkkafka.client.producer.partitioner import RecordPartitioner
-from sparkkafka.client.producer.record_accumulator import RecordAccumulator
-from sparkkafka.client.producer.send_buffer import SendBuffer
+from sparkkafka.client.producer.producer_records import TopicRecords
+from sparkkafka.client.producer.record_accumulator import RecordAccumulator, SendBuffer
 from sparkkafka.client.producer.sender import Sender
 from sparkkafka.client.producer.topic_lookup import TopicLookup
-from sparkkafka.client.producer.topic_records import TopicRecords
 from sparkkafka.client.values import some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, counted, some

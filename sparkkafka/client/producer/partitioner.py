@@ -23,13 +23,13 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import unknown_partition_error
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.futures import Indexes
-from sparkkafka.client.producer.input_rows import InputRows
-from sparkkafka.client.producer.record_accumulator import MAX_SCALAR_RECORDS, RowRange
-from sparkkafka.client.producer.topic_records import (
+from sparkkafka.client.producer.producer_records import (
     AppendedRecords,
+    InputRows,
     TopicRecords,
     max_size_bytes,
 )
+from sparkkafka.client.producer.record_accumulator import MAX_SCALAR_RECORDS, RowRange
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.config.kinds import RANDOM, ROUND_ROBIN

@@ -232,13 +232,15 @@ def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, co
 
 def _settings_text(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...]) -> str:
     """Return the topic's settings of these names, for a message: name=value, name=value."""
-    from sparkkafka.client.cluster.configs import topic_configs  # imports all messages of Admin
+    # Not at the top: it imports all messages of Admin.
+    from sparkkafka.client.cluster.configs import ConfigResource, describe_configs
 
+    topic = ConfigResource("topic", tp.topic)
     try:
         # The job has failed: its error must not wait long.
-        settings = topic_configs(cluster, tp.topic, names, deadline=Deadline(3_000))
+        settings = describe_configs(cluster, [topic], Deadline(3_000), keys=names)[topic]
     except KafkaError as error:
         return f"the topic's {' and '.join(names[:2])} (not known here: {error})"
     return "the topic's " + ", ".join(
-        f"{name}={settings[name]}" for name in names if name in settings
+        f"{name}={settings[name].value}" for name in names if name in settings
     )

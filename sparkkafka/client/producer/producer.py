@@ -34,8 +34,7 @@ from sparkkafka.client.producer.futures import (
 )
 from sparkkafka.client.producer.io_thread import CLOSE_IN_ERROR_S, ProducerThread, close_collected
 from sparkkafka.client.producer.produce_errors import too_large
-from sparkkafka.client.producer.send_buffer import SendBuffer
-from sparkkafka.client.producer.topic_records import (
+from sparkkafka.client.producer.producer_records import (
     MAX_RECORD_OVERHEAD,
     AppendedRecords,
     ArrowStream,
@@ -44,6 +43,7 @@ from sparkkafka.client.producer.topic_records import (
     series_records,
     table_records,
 )
+from sparkkafka.client.producer.record_accumulator import SendBuffer
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX

@@ -1,9 +1,11 @@
-"""Records that wait for their batch, by partition: linger.ms and batch.size count here.
+"""The records that wait to be sent, first by topic, then in batches by partition (Java's
+RecordAccumulator).
 
-A batch closes when the next records do not fit into batch.size, when its first record has waited
-for linger.ms, or when the caller flushes. Closed batches are encoded, many together, and go to the
-sender. Records come one by one or as rows of columns; a Producer's I/O thread and a Spark task use
-the same class.
+Java's `send` chooses the partition and appends to its batch. Here that would take a record with a
+key 2.4 times as long (measured), so `send` appends to lists of the topic in the `SendBuffer`, which
+also limits buffer.memory. The I/O thread chooses the partitions of all of them together, and
+appends them to the batches of the `RecordAccumulator`, where batch.size and linger.ms count.
+Spark's tasks append rows to the same batches directly.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,10 +23,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparkkafka.client.producer.futures import RecordSlice
-from sparkkafka.client.producer.input_rows import columns_of
+from sparkkafka.client.deadline import Deadline, Waker
+from sparkkafka.client.metrics import SendMetrics
+from sparkkafka.client.producer.futures import OutcomeNotifier, RecordSlice
+from sparkkafka.client.producer.producer_records import AppendedRecords, TopicRecords, columns_of
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.options import ProducerOptions
+from sparkkafka.errors import KafkaError, KafkaTimeoutError
 from sparkkafka.protocol.columns.encode import (
     EncodedBatch,
     RecordColumns,
@@ -33,6 +40,221 @@ from sparkkafka.protocol.columns.encode import (
 )
 from sparkkafka.protocol.records.arrow import BATCH_POOL
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
+
+# --- records by topic: what `send` appends to ----------------------------------------------------
+
+MAX_OPEN_BYTES = 2 * 2**20
+"""At this size a topic's open records become ready, and the next record opens new ones. Records
+that are passed on together share the cost of each partition; this many collect only while the I/O
+thread is busy."""
+
+GATHER_S = 0.05
+"""How long a caller that waits for memory lets others' records be delivered, so that it need not
+wait again for the next record. Longer would delay it if a broker that is away holds the memory."""
+
+
+class SendBuffer:
+    """Records by topic that the I/O thread has not taken, and the memory of all records.
+
+    `lock` guards all of it. Ctrl-C may interrupt a user's thread between any two steps. Records may
+    then be in both `open` and `ready`, or not be counted, until `take` corrects it; each record is
+    in at least one of them. The busier the I/O thread is, the more records it takes together, and
+    the less each of them costs. `RecordAccumulator` decides how long the thread may sleep: until
+    linger.ms is over or a batch is full.
+    """
+
+    def __init__(
+        self, options: ProducerOptions, notifier: OutcomeNotifier, metrics: SendMetrics
+    ) -> None:
+        self.lock = threading.Lock()
+        self._metrics = metrics
+        self._memory_freed = threading.Condition(self.lock)
+        self._notifier = notifier
+        self._max_block_ms = options.max_block_ms
+        self.limit_bytes = options.buffer_memory
+        self.full_bytes = max(1, min(MAX_OPEN_BYTES, options.buffer_memory // 4))
+        """Records of a topic are closed at this size: no more are appended."""
+        self.wake_bytes = min(options.batch_size, self.full_bytes)
+        """Open records of a topic wake the I/O thread at this size."""
+        self.open: dict[str, AppendedRecords] = {}
+        self.ready: deque[TopicRecords] = deque()
+        self.unfinished: set[TopicRecords] = set()
+        """All that have records without an outcome: open, ready and taken ones."""
+        self.used_bytes = 0
+        """The bytes of the records that the I/O thread has not taken."""
+        self.io_bytes = 0
+        """The bytes of the records that the I/O thread has taken. Only that thread sets this."""
+        self.flushes = 0
+        """The number of callers that wait for the delivery of all records."""
+        self.waiting_threads = 0
+        """The number of callers that wait for memory."""
+        self.on_freed: Callable[[], None] = lambda: None
+        """Called when memory is freed that a caller waits for, in the I/O thread."""
+        self.may_linger = True
+        """Whether no caller waited for delivery or memory when the I/O thread last took records."""
+        self.is_sleeping = False
+        self._refusal: Callable[[], KafkaError] | None = None
+        self.waker = Waker()
+
+    # --- called by the user's threads, which hold the lock ----------------------------------------
+
+    def refuse(self, reason: Callable[[], KafkaError] | None) -> None:
+        """Refuse records from now on, with the error that `reason` returns; None: accept them."""
+        self._refusal = reason
+        self._memory_freed.notify_all()
+        self.on_freed()
+
+    def raise_refusal(self) -> None:
+        """Raise the error of `refuse`, if the buffer refuses records."""
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def open_records(self, topic: str) -> AppendedRecords:
+        """Open records for a topic that has none, and return them. The caller must call `wake`
+        after it has released the lock. Raises the errors of `raise_refusal`."""
+        self.raise_refusal()
+        records = self.open[topic] = AppendedRecords(topic, self._notifier)
+        self.unfinished.add(records)
+        return records
+
+    def close_open(self) -> None:
+        """Make all open records ready, in the order in which they were opened."""
+        self.ready.extend(self.open.values())
+        self.open.clear()
+
+    def add(self, records: TopicRecords) -> None:
+        """Queue records after all earlier ones, and wake the I/O thread."""
+        self.raise_refusal()
+        self.close_open()
+        self.ready.append(records)
+        self.unfinished.add(records)
+        self.used_bytes += records.size_bytes
+        self.wake()
+
+    def wait_for_memory(self, size_bytes: int, failure_text: Callable[[], str]) -> None:
+        """Wait until `size_bytes` fit or the buffer is empty, at most max.block.ms. `failure_text`
+        returns why nothing is delivered, if that is known. A caller that has to wait waits for half
+        of the memory, at most GATHER_S: waiting for each record would cost more than the record.
+
+        Raises KafkaTimeoutError, KafkaError if the buffer is closed meanwhile.
+        """
+        self.raise_refusal()
+        deadline = Deadline(self._max_block_ms)
+        hint = ""
+        if threading.current_thread() is self._notifier.io_thread:
+            hint = "; a callback cannot wait for it, since it runs in the thread that sends"
+        since_s, timed_out = time.monotonic(), False
+        gather_until_s = 0.0
+        self.waiting_threads += 1
+        try:
+            while not (fits := self.has_memory(size_bytes)) or (
+                time.monotonic() < gather_until_s and not self.has_memory(self.limit_bytes // 2)
+            ):
+                self.wake()
+                if not fits and (hint or deadline.expired):
+                    raise self.buffer_full_error(size_bytes, failure_text(), hint)
+                gather_until_s = since_s + min(GATHER_S, self._max_block_ms / 1000)
+                self._memory_freed.wait(min(deadline.remaining_s(), GATHER_S))
+                self.raise_refusal()
+        except KafkaTimeoutError:
+            timed_out = True
+            raise
+        finally:
+            self.waiting_threads -= 1
+            self._metrics.waited_for_memory(since_s, timed_out=timed_out)
+
+    def has_memory(self, size_bytes: int) -> bool:
+        """Return whether `size_bytes` fit, or the buffer is empty."""
+        used = self.held_bytes()
+        return not used or used + size_bytes <= self.limit_bytes
+
+    def buffer_full_error(self, size_bytes: int, why: str, hint: str = "") -> KafkaTimeoutError:
+        """Return the error of a caller that has waited for max.block.ms."""
+        return KafkaTimeoutError(
+            f"{'records cannot be sent' if why else 'the brokers take records too slowly'}: "
+            f"{self.held_bytes()} bytes wait, the next takes {size_bytes}, and "
+            f"buffer.memory={self.limit_bytes} had no room for "
+            f"max.block.ms={self._max_block_ms}{hint}{why}"
+        )
+
+    def held_bytes(self) -> int:
+        """Return the bytes of records without an outcome.
+
+        The I/O thread sets `io_bytes` at the end of each step of its loop, perhaps long after the
+        last outcome: a caller that has seen this outcome must find free memory.
+        """
+        taken = self.unfinished.difference(self.open.values(), self.ready)
+        return self.used_bytes + (
+            0 if all(records.all_done for records in taken) else self.io_bytes
+        )
+
+    def wake(self) -> None:
+        """Wake the I/O thread if it sleeps. Also without the lock, for which it would wait next."""
+        if self.is_sleeping:
+            self.is_sleeping = False
+            self.waker.wake()
+
+    def set_forked(self) -> None:
+        """Replace the lock in the child of a fork, which has no I/O thread and no thread that would
+        release the old one. Drop open records."""
+        self.lock = threading.Lock()
+        self._memory_freed = threading.Condition(self.lock)
+        self.open.clear()
+        self.is_sleeping = False
+
+    # --- called by the I/O thread -----------------------------------------------------------------
+
+    def take(self) -> list[TopicRecords]:
+        """Remove and return all records. Their bytes count as `io_bytes` from then on."""
+        self.may_linger = not (self.waiting_threads or self.flushes)
+        if not (self.open or self.ready):
+            return []
+        with self.lock:
+            self.close_open()
+            batches = list(dict.fromkeys(self.ready))
+            self.ready.clear()
+            self.unfinished.update(batches)
+            self.io_bytes += sum(records.size_bytes for records in batches)
+            self.used_bytes = 0
+        for records in batches:
+            records.close()
+        return batches
+
+    def begin_sleep(self, has_commands: Callable[[], bool]) -> float:
+        """Return the monotonic time since which the oldest records wait, infinite without records;
+        the I/O thread counts as sleeping from then on. If it must not sleep, return -infinite."""
+        with self.lock:
+            if (
+                self.ready
+                or has_commands()
+                or ((self.waiting_threads or self.flushes) and (self.may_linger or self.open))
+            ):
+                return -math.inf
+            since_s = math.inf
+            for records in self.open.values():
+                if records.size_bytes >= self.wake_bytes:
+                    return -math.inf
+                since_s = min(since_s, records.since_s)
+            self.is_sleeping = True
+            return since_s
+
+    def free(self, io_bytes: int) -> None:
+        """Free the memory of records that have outcomes: the I/O thread holds `io_bytes` now."""
+        with self.lock:
+            self.io_bytes = io_bytes
+            self.unfinished -= {records for records in self.unfinished if records.all_done}
+            if self.waiting_threads:
+                self._memory_freed.notify_all()
+                self.on_freed()
+
+    def close(self) -> None:
+        """Close the waker's sockets, after the I/O thread has ended."""
+        with self.lock:
+            self.waker.close()
+            self.is_sleeping = False
+
+
+# --- batches by partition ------------------------------------------------------------------------
 
 MAX_SCALAR_RECORDS = 128
 """Up to here, records that came one by one are partitioned and encoded one by one, which takes less
@@ -57,7 +279,8 @@ class RowRange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _OpenBatch:
-    """Records of a partition; the first one was appended at `since_s` (monotonic)."""
+    """A batch of one partition that is not encoded yet. It lingers from `since_s` (monotonic) on,
+    when its first record was appended; `slices` are the futures of its records."""
 
     tp: TopicPartition
     since_s: float
@@ -73,7 +296,8 @@ class _OpenBatch:
         )
 
     def fields_if_few(self) -> list[RecordFields] | None:
-        """Return the records if they are few and came one by one, else None."""
+        """Return the records if all came one by one and are at most MAX_SCALAR_RECORDS, else
+        None."""
         fields: list[RecordFields] = []
         for records in self.records:
             if isinstance(records, RowRange) or len(fields) + len(records) > MAX_SCALAR_RECORDS:
@@ -83,10 +307,12 @@ class _OpenBatch:
 
 
 class RecordAccumulator:
-    """The open batches of all partitions.
+    """The batches of all partitions that are not encoded yet; for one thread.
 
-    Closed batches go to `on_closed(partition, encoded, slices, since_s)`, as `Sender.append` takes
-    them: `slices` are those of the calls of `append`, the first of which was at `since_s`.
+    A batch closes when the next records do not fit into batch.size, when its first record has
+    waited for linger.ms, or when the caller flushes. Closed batches are encoded, many together, and
+    go to `on_closed(partition, encoded, slices, since_s)`, which has the arguments of
+    `Sender.append`: `slices` are those that `append` got, first at `since_s`.
     """
 
     def __init__(
@@ -117,12 +343,11 @@ class RecordAccumulator:
         size_bytes: int,
         since_s: float | None = None,
     ) -> None:
-        """Append records of a partition; `size_bytes` is what they take encoded, not too low.
-        `record_slice` has what waits for their outcome. Their batch lingers from `since_s`
-        (monotonic), now by default.
+        """Append records of a partition to its batch. They take at most `size_bytes` encoded;
+        `record_slice` are the futures that get their outcome. A new batch lingers from `since_s`
+        (monotonic) on, now by default.
 
-        Encodes nothing before one of the methods `close_…`: batches that are encoded together cost
-        less.
+        Records are encoded by the methods `close_…`: batches that are encoded together cost less.
         """
         batch = self._open.get(tp)
         if (
@@ -146,14 +371,13 @@ class RecordAccumulator:
             self._full.append(self._open.pop(tp))
 
     def record_counts(self) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield partition and number of records of each batch that is open, or full and not closed
-        yet."""
+        """Yield partition and number of records of each batch that is not encoded yet."""
         for batch in (*self._full, *self._open.values()):
             yield batch.tp, batch.record_count
 
     def next_close_s(self, not_appended_s: float = math.inf) -> float:
-        """When `close_lingering` is due (monotonic seconds), infinite for never. Records that are
-        still to be appended have waited since `not_appended_s`."""
+        """Return when `close_lingering` is due (monotonic seconds), infinite without records.
+        Records that are not appended yet have waited since `not_appended_s`."""
         self._skip_closed()
         since_s = self._lingering[0][0] if self._lingering else math.inf
         return min(since_s, not_appended_s) + self._linger_s
@@ -179,7 +403,7 @@ class RecordAccumulator:
         self._close(due)
 
     def drop_all(self) -> list[RecordSlice]:
-        """Drop all records, and return what waits for their outcome."""
+        """Drop all records, and return the slices of their futures."""
         dropped = [part for batch in (*self._full, *self._open.values()) for part in batch.slices]
         self._open.clear()
         self._full.clear()
@@ -188,8 +412,7 @@ class RecordAccumulator:
         return dropped
 
     def _skip_closed(self) -> None:
-        """Drop closed batches from the top of the heap `_lingering`, so that an open one is
-        there."""
+        """Remove closed batches from the top of the heap `_lingering`."""
         while self._lingering:
             batch = self._lingering[0][2]
             if self._open.get(batch.tp) is batch:
@@ -197,8 +420,8 @@ class RecordAccumulator:
             heapq.heappop(self._lingering)
 
     def _close(self, due: list[_OpenBatch]) -> None:
-        """Encode the full batches, then those that are `due`, and hand them on: in groups of
-        _GROUP_BYTES, large batches on their own."""
+        """Encode the full batches, then those that are `due`, and pass them to `on_closed`: in
+        groups of _GROUP_BYTES, large batches on their own."""
         if not (due or self._full):
             return
         closed, self._full = [*self._full, *due], []
@@ -218,8 +441,8 @@ class RecordAccumulator:
             self._encode(group)
 
     def _encode(self, group: list[_OpenBatch]) -> None:
-        """Encode closed batches together, and hand each to `on_closed`: few single records one by
-        one, all others as columns."""
+        """Encode closed batches together, and pass each to `on_closed`. A few records that came one
+        by one are encoded one by one, all others as columns."""
         self.pending_bytes -= sum(batch.size_bytes for batch in group)
         batch = group[0]
         if len(group) == 1 and batch.size_bytes <= self._max_records_bytes:
@@ -246,7 +469,8 @@ class RecordAccumulator:
 
 
 def _as_ranges(batch: list[RowRange | Sequence[RecordFields]]) -> Iterator[RowRange]:
-    """Yield the same records in the same order, single ones as rows of columns."""
+    """Yield the records of a batch, in order, as rows of columns; those that came one by one are
+    converted."""
     singles: list[RecordFields] = []
     for records in (*batch, None):
         if records is not None and not isinstance(records, RowRange):

@@ -1,6 +1,6 @@
 """The transactions of a Producer: its state, the calls that each state allows, and the requests.
 
-The requests that Spark's writes send as well are in `transactions`. For a producer without
+`transactions` has the requests that Spark's writes send as well. For a producer without
 transactions, `Sender` requests the producer id.
 
     UNINITIALIZED -> READY -> IN_TRANSACTION -> COMMITTING_TRANSACTION -> READY
@@ -28,14 +28,14 @@ from sparkkafka.client.cluster.request_driver import (
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.group.membership import GroupMetadata
 from sparkkafka.client.producer.futures import OutcomeNotifier
-from sparkkafka.client.producer.send_buffer import SendBuffer
-from sparkkafka.client.producer.transactional_offsets import commit_offsets_in
+from sparkkafka.client.producer.record_accumulator import SendBuffer
 from sparkkafka.client.producer.transactions import (
     FENCED,
     HINTS,
     RequestEach,
     SenderTransaction,
     Transaction,
+    commit_offsets_in,
     end_request,
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_topic
@@ -97,31 +97,27 @@ class State(enum.Enum):
     FATAL_ERROR = "the producer cannot continue: close it and make a new one"
 
 
-TRANSITIONS: Mapping[State, frozenset[State]] = {
-    State.UNINITIALIZED: frozenset({State.READY, State.FATAL_ERROR}),
-    State.READY: frozenset({State.IN_TRANSACTION, State.FATAL_ERROR}),
-    State.IN_TRANSACTION: frozenset(
-        {
-            State.COMMITTING_TRANSACTION,
-            State.ABORTING_TRANSACTION,
-            State.ABORTABLE_ERROR,
-            State.FATAL_ERROR,
-        }
+TRANSITIONS: Mapping[State, tuple[State, ...]] = {
+    State.UNINITIALIZED: (State.READY,),
+    State.READY: (State.IN_TRANSACTION,),
+    State.IN_TRANSACTION: (
+        State.COMMITTING_TRANSACTION,
+        State.ABORTING_TRANSACTION,
+        State.ABORTABLE_ERROR,
     ),
-    State.COMMITTING_TRANSACTION: frozenset(
-        {State.IN_TRANSACTION, State.READY, State.ABORTABLE_ERROR, State.FATAL_ERROR}
-    ),
-    State.ABORTING_TRANSACTION: frozenset({State.READY, State.FATAL_ERROR}),
-    State.ABORTABLE_ERROR: frozenset({State.ABORTING_TRANSACTION, State.FATAL_ERROR}),
-    State.FATAL_ERROR: frozenset({State.FATAL_ERROR}),
+    State.COMMITTING_TRANSACTION: (State.IN_TRANSACTION, State.READY, State.ABORTABLE_ERROR),
+    State.ABORTING_TRANSACTION: (State.READY,),
+    State.ABORTABLE_ERROR: (State.ABORTING_TRANSACTION,),
+    State.FATAL_ERROR: (),
 }
+"""The states to which each state leads, besides FATAL_ERROR, to which all of them do."""
 
 
 class TransactionManager(SenderTransaction):
     """The transactions of a Producer, one after another, under one transactional id.
 
-    The methods with the names of Producer's are for the user's threads, and documented there. Those
-    of requests run in the I/O thread.
+    The user's threads call the methods that have the names of Producer's methods, whose docstrings
+    say what they do. The methods that send requests run in the I/O thread.
     """
 
     def __init__(
@@ -151,7 +147,8 @@ class TransactionManager(SenderTransaction):
             self._refuse_by_state()
 
     def use_thread(self, thread: ProducerThread) -> None:
-        """Send requests in this thread, and note its failures. Once, before it starts."""
+        """Run requests in this thread, and get the errors of its sender. Called once, before the
+        thread starts."""
         self._thread = thread
         thread.sender.on_failure = self._on_failure
 
@@ -292,8 +289,8 @@ class TransactionManager(SenderTransaction):
         )
 
     def _next_epoch(self, deadline: Deadline) -> None:
-        """Get the next epoch (KIP-360). Raises UnsupportedVersionError if the brokers cannot give
-        it although sequence numbers have a gap."""
+        """Request the next producer epoch (KIP-360). Raises UnsupportedVersionError if brokers are
+        too old for that and the sequence numbers have a gap."""
         before = self.begin()
         try:
             self.identity = self._take_over(self._timeout_ms, deadline, owner=before)
@@ -308,8 +305,9 @@ class TransactionManager(SenderTransaction):
             self._thread.sender.reset_producer_ids()
 
     def _abort(self, deadline: Deadline) -> None:
-        """Fail what is not sent, and end the transaction. This waits for batches in flight: before
-        Kafka 3.6, a batch that arrives after the end begins a transaction that nobody ends."""
+        """Fail the records that were not sent, wait for batches in flight, and abort. It waits
+        because before Kafka 3.6 a batch that arrives after EndTxn begins a transaction that nobody
+        ends."""
         thread = self._thread
         thread.fail_unsent(TransactionError("the transaction was aborted"))
         request_ms = self._settings.client.request_timeout_ms
@@ -318,8 +316,9 @@ class TransactionManager(SenderTransaction):
         self._end(deadline, commit=False, clean=clean)
 
     def _end(self, deadline: Deadline, *, commit: bool, clean: bool) -> None:
-        """End the transaction. `clean`: every record was acknowledged, or never sent. Raises
-        KafkaTimeoutError if the outcome is not known: then only the same may be tried again."""
+        """Commit or abort the transaction. `clean`: every record was acknowledged, or never sent.
+        Raises KafkaTimeoutError if the outcome is not known: then only the same call may be
+        repeated."""
         before = self.begin()
         if self._has_started:
             self._send_end(before, deadline, commit=commit)
@@ -332,8 +331,8 @@ class TransactionManager(SenderTransaction):
             self._thread.sender.reset_producer_ids()
 
     def _send_end(self, transaction: Transaction, deadline: Deadline, *, commit: bool) -> None:
-        """Send EndTxn until its response is known; note whether a response was lost, and which
-        producer id or epoch comes next (KIP-890)."""
+        """Send EndTxn until there is a response. Sets `_response_lost` if a response was lost, and
+        the next producer id and epoch, if the response has them (KIP-890)."""
         tid = transaction.transactional_id
 
         def note_lost_response(error: KafkaError) -> None:
@@ -372,7 +371,7 @@ class TransactionManager(SenderTransaction):
         )
 
     def abort_open(self, timeout_s: float) -> None:
-        """Abort what is open (`must_abort`), before the producer is closed. Never raises."""
+        """Abort the open transaction before the producer closes. Logs a failure, never raises."""
         tid = self.transactional_id
         log.warning("transaction %s is aborted: the producer is closed", tid)
         try:
@@ -392,16 +391,16 @@ class TransactionManager(SenderTransaction):
     # --- records that fail ----------------------------------------------------------------------
 
     def _on_failure(self, error: KafkaError) -> KafkaError:
-        """Note that records failed, in the I/O thread. Return what their handles raise:
-        ProducerFencedError if the producer is fenced, as in Java; else the same error."""
+        """Record in the I/O thread that records failed with this error. Return the error that their
+        handles raise: ProducerFencedError if the producer is fenced, as in Java; else the same."""
         with self._buffer.lock:
             self.record_failed(error)
             reason = self._reason
         return reason if isinstance(reason, ProducerFencedError) else self._as_fenced(error)
 
     def record_failed(self, error: KafkaError) -> None:
-        """Note that a record failed: its transaction must not be committed any more. With the
-        buffer's lock."""
+        """Go to ABORTABLE_ERROR (fenced: FATAL_ERROR), as a record of the transaction failed. The
+        caller holds the buffer's lock."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING_TRANSACTION):
             return
         reported = self._as_fenced(error)
@@ -420,8 +419,8 @@ class TransactionManager(SenderTransaction):
         name: str,
         state_after: Callable[[KafkaError], State | None],
     ) -> None:
-        """Run `action` in the I/O thread. `state_after` returns the state that an error leads
-        to, None for no other. Raises the error."""
+        """Run `action` in the I/O thread. If it fails, go to the state that `state_after` returns
+        for the error (None: the state stays), and raise the error."""
         try:
             self._thread.call(action, deadline, name)
         except KafkaError as error:
@@ -432,22 +431,22 @@ class TransactionManager(SenderTransaction):
             raise reported from error.__cause__
 
     def _transition(self, to: State, reason: KafkaError | None = None) -> None:
-        """Go to another state; `reason` is the error that led there. Takes the buffer's lock."""
+        """Take the buffer's lock and call `_set_state`, unless `to` is the present state."""
         with self._buffer.lock:
             if self.state is not to:
                 self._set_state(to, reason)
 
     def _set_state(self, to: State, reason: KafkaError | None = None) -> None:
-        """Go to a state, with the buffer's lock. Raises TransactionError if none leads there from
-        the current one."""
-        if to not in TRANSITIONS[self.state]:
+        """Go to this state, because of the error `reason` if there is one. The caller holds the
+        buffer's lock. Raises TransactionError if the current state does not lead there."""
+        if to is not State.FATAL_ERROR and to not in TRANSITIONS[self.state]:
             raise TransactionError(f"from {self.state.name} to {to.name}: {self.state.value}")
         self.state = to
         self._reason = reason
         self._refuse_by_state()
 
     def _refuse_by_state(self) -> None:
-        """Take records only in an open transaction. With the buffer's lock."""
+        """Let the buffer refuse records unless a transaction is open. The caller holds its lock."""
         if self.state is State.IN_TRANSACTION:
             self._buffer.refuse(None)
             return
@@ -463,8 +462,8 @@ class TransactionManager(SenderTransaction):
         self._buffer.refuse(refusal)
 
     def _require_state(self, states: Iterable[State], doing: str) -> None:
-        """Raise TransactionError in any other state, caused by the error that led there; that error
-        itself if it is ProducerFencedError. `doing` is the call, for the message."""
+        """Raise TransactionError if the state is not one of these, caused by the error that led to
+        it; or that error, if it is ProducerFencedError. `doing` names the call in the message."""
         if self.state in states:
             return
         reason = self._reason

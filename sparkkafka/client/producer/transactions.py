@@ -1,4 +1,4 @@
-"""Transactions by their transactional ids: begin, add partitions, offsets, end.
+"""Transactions by their transactional ids: begin, add partitions and offsets, end.
 
 Kafka ties a transaction to no connection: whoever knows its id, producer id and epoch may end it.
 So one process can write in a transaction that another ends. Each request may be repeated until its
@@ -10,9 +10,9 @@ transaction to the next. In the second (KIP-890: finalized feature transaction.v
 4.0), a write adds its partition, and each end returns the next epoch, so that no late request can
 reach the next transaction. The functions here use the first, unless a version is passed.
 
-A `SenderTransaction` is what a sender's batches are part of: `SingleTransaction` of a Spark task,
-which the driver ends, or a Producer's `TransactionManager`, one transaction after another. Each has
-connections to its coordinator of its own: the sender's carry requests whose responses are to come.
+A sender's batches are part of a `SenderTransaction`: the `SingleTransaction` of a Spark task, which
+the driver ends, or the `TransactionManager` of a Producer, one transaction after another. Each has
+its own connections to the coordinator, because those of the sender carry requests in flight.
 """
 
 from __future__ import annotations
@@ -31,11 +31,18 @@ from sparkkafka.client.cluster.request_driver import (
     Outcome,
     Outcomes,
     ToCoordinator,
+    call_all,
     call_each,
     find_coordinator,
 )
 from sparkkafka.client.deadline import CloseSignal, Deadline
+from sparkkafka.client.group.committed_offsets import (
+    CommitHandler,
+    ToCoordinatorOfReader,
+    TopicIds,
+)
 from sparkkafka.client.values import (
+    OffsetAndMetadata,
     Results,
     TopicPartition,
     by_topic,
@@ -44,25 +51,18 @@ from sparkkafka.client.values import (
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import (
     BrokerError,
+    CommitFailedError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
     error_description,
     is_retriable,
 )
-from sparkkafka.protocol.constants import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-)
-from sparkkafka.protocol.messages import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
+from sparkkafka.protocol import messages
+from sparkkafka.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 if TYPE_CHECKING:
-    pass
+    from sparkkafka.client.group.membership import GroupMetadata
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ FENCED = frozenset(
 it was open for longer than its timeout."""
 
 GONE = FENCED | {ErrorCode.INVALID_TXN_STATE}
-"""What EndTxn and the like say of a transaction that is not open any more."""
+"""The error codes of EndTxn, AddPartitionsToTxn, … for a transaction that is not open any more."""
 
 # {prefix} stands before names of settings that have one in Spark.
 HINTS: Mapping[int, str] = {
@@ -128,10 +128,11 @@ def with_hint(error: KafkaError, prefix: str, hints: Mapping[int, str] = HINTS) 
 
 
 class RequestEach(ApiHandler[str, Any]):
-    """A request of its own for each transactional id; the value is the response."""
+    """Sends one request for each transactional id to its coordinator; the value is the response.
+    `hints` are texts of errors by error code."""
 
     backoff_ms = BUSY_BACKOFF_MS
-    grace_ms = math.inf  # topics of a transaction are known to be there
+    grace_ms = math.inf  # topics of a transaction are known to exist
 
     def __init__(
         self,
@@ -172,8 +173,8 @@ class RequestEach(ApiHandler[str, Any]):
 def _call_each(
     cluster: Cluster, handler: RequestEach, deadline: Deadline, what: str
 ) -> Results[str, Any]:
-    """Send the handler's request for each transactional id to its coordinator; `what` is for
-    messages."""
+    """Send the handler's request for each transactional id to its coordinator. Return the response
+    or the error of each; `what` names the operation in errors."""
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
     return call_each(cluster, handler.requests, handler, lookup, deadline, what)
 
@@ -187,18 +188,19 @@ def init_transactions(
     owner: Transaction | None = None,
     hints: Mapping[int, str] = HINTS,
 ) -> dict[str, Transaction | KafkaError]:
-    """Take over transactional ids: what is open under them is aborted, and whoever wrote in it can
-    neither continue nor end it (InitProducerId).
+    """Take over transactional ids by InitProducerId: the coordinator aborts their open
+    transactions, and the producers that wrote in them are fenced.
 
-    `timeout_ms` is how long a transaction may stay open. The value is the new owner's transaction,
-    which begins with its first partition, or the error that is final for this id. With an `owner`
-    only that one gets the next epoch (KIP-360, Kafka 2.5). `hints` are added to errors by code.
+    `timeout_ms` is how long a transaction may stay open. Return for each id the new transaction,
+    which begins with its first partition, or the error that a retry cannot fix. With an `owner`
+    the coordinator raises the epoch only if that transaction is the present one (KIP-360, Kafka
+    2.5). `hints` are the texts of errors by code.
     """
     producer_id, producer_epoch = (
         (NO_PRODUCER_ID, NO_PRODUCER_EPOCH) if owner is None else owner[1:]
     )
     requests = {
-        key: InitProducerIdRequest(
+        key: messages.InitProducerIdRequest(
             transactional_id=key,
             transaction_timeout_ms=timeout_ms,
             producer_id=producer_id,
@@ -223,11 +225,11 @@ def end_transactions(
     commit: bool,
     deadline: Deadline | None = None,
 ) -> dict[str, KafkaError | None]:
-    """Commit, or abort, transactions. To do it again changes nothing.
+    """Commit or abort transactions by EndTxn. Repeating a call changes nothing.
 
-    Return, by transactional id, None if the transaction has ended like that; a BrokerError with a
-    code of `GONE` if it has ended otherwise or has another owner; another error if its end is not
-    known.
+    Return by transactional id None if the transaction is committed (or aborted) as requested; a
+    BrokerError with a code of `GONE` if it ended the other way or has another owner; another error
+    if its outcome is not known.
     """
     requests = {row.transactional_id: end_request(row, commit) for row in transactions}
     if not requests:
@@ -238,9 +240,9 @@ def end_transactions(
     return {key: errors.get(key) for key in requests}
 
 
-def end_request(transaction: Transaction, commit: bool) -> EndTxnRequest:
+def end_request(transaction: Transaction, commit: bool) -> messages.EndTxnRequest:
     """Return the request that commits, or aborts, a transaction."""
-    return EndTxnRequest(
+    return messages.EndTxnRequest(
         transactional_id=transaction.transactional_id,
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
@@ -255,7 +257,7 @@ def add_partitions(
     deadline: Deadline,
     hints: Mapping[int, str] = HINTS,
 ) -> None:
-    """Make partitions part of the transaction, before anything is written to them.
+    """Add partitions to the transaction, which must precede the first write to them.
 
     Raises BrokerError (fenced, not authorised), KafkaTimeoutError, and UnknownTopicError if a topic
     stays unknown to the deadline.
@@ -267,8 +269,8 @@ def add_partitions(
 
 
 class _AddPartitions(RequestEach):
-    """Adds partitions to transactions. If some are refused, the transaction's error is that of one
-    code, a final one if there is one, with all partitions that have it."""
+    """Adds partitions to transactions. If the broker refuses some, the transaction's error has one
+    of their codes (one that is not retriable, if there is one) and names all partitions with it."""
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         refused: dict[int, list[TopicPartition]] = {}
@@ -292,19 +294,19 @@ def add_partitions_each(
     deadline: Deadline,
     hints: Mapping[int, str] = HINTS,
 ) -> dict[str, KafkaError | None]:
-    """Do `add_partitions` for several transactions. Return the error of each by transactional id,
-    None for success.
+    """Add partitions to several transactions. Return the error of each by transactional id, None
+    for success.
 
-    Partitions that are part of the transaction already stay so: the response then shows whether the
-    transaction is still open and its writer still the owner.
+    A partition may already be in its transaction: then the response shows whether the transaction
+    is still open and still has this owner.
     """
     requests = {
-        transaction.transactional_id: AddPartitionsToTxnRequest(
+        transaction.transactional_id: messages.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=transaction.transactional_id,
             v3_and_below_producer_id=transaction.producer_id,
             v3_and_below_producer_epoch=transaction.producer_epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=name, partitions=numbers)
+                messages.AddPartitionsToTxnTopic(name=name, partitions=numbers)
                 for name, numbers in by_topic(chosen).items()
             ],
         )
@@ -317,15 +319,151 @@ def add_partitions_each(
     return {key: errors.get(key) for key in requests}
 
 
-# --- transactions of a sender ---------------------------------------------------------------------
+# --- offsets of a group -------------------------------------------------------------------------
+
+MEMBER_VERSION = 3  # TxnOffsetCommit has the member from this version on (KIP-447)
+
+_OFFSET_HINTS: Mapping[int, str] = {
+    **HINTS,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "offsets of a topic may be committed only with READ on the topic: grant it"
+    ),
+    **dict.fromkeys(
+        (
+            ErrorCode.ILLEGAL_GENERATION,
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.FENCED_INSTANCE_ID,
+            ErrorCode.STALE_MEMBER_EPOCH,
+        ),
+        "the consumer is not in the group any more, or a rebalance has taken its partitions: abort "
+        "the transaction, and continue from the committed offsets",
+    ),
+}
+
+
+class _CommitOffsetsInTransaction(CommitHandler):
+    """Commits offsets of a group in a transaction: as this `member` of the group, or with None as
+    no member. `hints` are the texts of errors by code."""
+
+    request_type = messages.TxnOffsetCommitRequest
+    topic_id_version = 6
+    backoff_ms = BUSY_BACKOFF_MS
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transaction: Transaction,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        member: GroupMetadata | None,
+        hints: Mapping[int, str],
+    ) -> None:
+        self.topic_ids: TopicIds = (member and member.topic_ids) or {}
+        super().__init__(group_id, offsets, self.topic_ids)
+        self._prefix = cluster.options.prefix
+        self._transaction = transaction
+        self._member = member
+        self._hints = hints
+        if member is None:
+            self.grace_ms = math.inf  # the topics are known to exist
+
+    def build(
+        self, items: Sequence[TopicPartition], version: int
+    ) -> messages.TxnOffsetCommitRequest:
+        transaction, member = self._transaction, self._member
+        request = messages.TxnOffsetCommitRequest(
+            transactional_id=transaction.transactional_id,
+            group_id=self.group_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            topics=self.request_topics(
+                messages.TxnOffsetCommitRequestTopic,
+                messages.TxnOffsetCommitRequestPartition,
+                items,
+            ),
+        )
+        if member is not None:
+            request.generation_id_or_member_epoch = member.generation_id
+            request.member_id = member.member_id
+            request.group_instance_id = member.group_instance_id
+        return request
+
+    def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
+        member = self._member
+        if version >= MEMBER_VERSION or member is None or not member.is_member:
+            return None
+        what = f"a commit for a member of group {self.group_id!r} in a transaction"
+        return (
+            f"{self.needs(what, MEMBER_VERSION)} (KIP-447): "
+            "older brokers cannot check that it is still in the group, and nothing was committed. "
+            "If each input partition has a transactional.id of its own, give the group's name, "
+            f"{self.group_id!r}, in place of the member"
+        )
+
+    def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+        return with_hint(error, self._prefix, self._hints)
+
+
+def commit_offsets_in(
+    cluster: Cluster,
+    transaction: Transaction,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    deadline: Deadline,
+    *,
+    member: GroupMetadata | None = None,
+    version: int | None = None,
+    hints: Mapping[int, str] = _OFFSET_HINTS,
+) -> None:
+    """Commit offsets of a group in the transaction: they become valid when it is committed.
+
+    With a `member` (KIP-447) the group's coordinator checks that it is still in the group, and its
+    `topic_ids`, if it has them, that the topics were not recreated. With `version` 5 or later of
+    TxnOffsetCommit the request also adds the group to the transaction (before, AddOffsetsToTxn
+    does); version 6 (Kafka 4.4) is used if all topic ids are known.
+
+    Raises BrokerError (fenced, not authorised), KafkaTimeoutError, UnknownTopicError for a
+    recreated topic, and for a partition that stays unknown: to the deadline, or with a `member` for
+    UNKNOWN_TOPIC_GRACE_MS.
+    With a `member` CommitFailedError if it is not in the group, UnsupportedVersionError before
+    Kafka 2.5, whose coordinators cannot check that (Java's client refuses as well:
+    TxnOffsetCommitRequest.build).
+    """
+    tid = transaction.transactional_id
+    if member is not None and member.is_outside:
+        where = f"TxnOffsetCommit of group {group_id!r}"
+        code = ErrorCode.UNKNOWN_MEMBER_ID
+        raise CommitFailedError(code, where, _OFFSET_HINTS[code])
+    if version is None:
+        request = messages.AddOffsetsToTxnRequest(
+            transactional_id=tid,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            group_id=group_id,
+        )
+        adding = RequestEach(cluster, {tid: request}, hints)
+        lookup = ToCoordinator(cluster, FOR_TRANSACTION)
+        what = f"adding group {group_id!r} to a transaction"
+        call_all(cluster, [tid], adding, lookup, deadline, what)
+    handler = _CommitOffsetsInTransaction(cluster, transaction, group_id, offsets, member, hints)
+    if version is not None and handler.has_all_ids:
+        handler.highest_version = messages.TxnOffsetCommitRequest.MAX_VERSION
+    else:
+        handler.version = version
+    lookup = ToCoordinatorOfReader(cluster, handler, handler.topic_ids)
+    what = f"committing offsets of group {group_id!r} in a transaction"
+    call_all(cluster, offsets, handler, lookup, deadline, what)
+
+
+# --- transactions of a sender -------------------------------------------------------------------
 
 
 class SenderTransaction(ABC):
-    """The transaction that a sender's batches are part of.
+    """The transaction to which a sender's batches belong.
 
     `begin` and `add` wait at most `attempt_ms`, or `within_ms` if that is less, then raise
-    KafkaTimeoutError; the sender calls them again while its batches live. `hints` are added to
-    errors by code.
+    KafkaTimeoutError; the sender calls them again until its batches expire. `hints` are the texts
+    of errors by code.
     """
 
     def __init__(
@@ -354,8 +492,8 @@ class SenderTransaction(ABC):
         """Return the producer id and epoch to write with."""
 
     def add(self, partitions: Iterable[TopicPartition], within_ms: float = math.inf) -> None:
-        """Make those of the partitions that are not yet part of the transaction part of it. Raises
-        BrokerError (not authorised, fenced), KafkaTimeoutError."""
+        """Add the partitions that are not in the transaction yet. Raises BrokerError (not
+        authorised, fenced), KafkaTimeoutError."""
         new = set(partitions) - self.partitions
         if new:
             deadline = Deadline(min(self._attempt_ms, within_ms))
@@ -363,13 +501,13 @@ class SenderTransaction(ABC):
             self._has_started = True  # before the request: if its response is lost, they may be
             if self.produce_version is None:
                 add_partitions(self._cluster, transaction, sorted(new), deadline, self._hints)
-            # After it: without a response they are added again before anything is written.
+            # After the request: without a response they are added again before the first write.
             self.partitions |= new
 
     def _take_over(
         self, timeout_ms: int, deadline: Deadline, owner: Transaction | None = None
     ) -> Transaction:
-        """Take over the transactional id, as `init_transactions`; raise its error."""
+        """Take over the transactional id by `init_transactions`. Raises the id's error."""
         tid = self.transactional_id
         identity = init_transactions(
             self._cluster, [tid], timeout_ms, deadline, owner=owner, hints=self._hints
@@ -380,10 +518,10 @@ class SenderTransaction(ABC):
 
 
 class SingleTransaction(SenderTransaction):
-    """One transaction, begun and filled here, ended elsewhere. Use it under `with`: an exception
-    inside aborts it.
+    """The transaction of one Spark task: the task begins it and writes in it, the driver ends it.
+    Use it under `with`: an exception inside aborts it.
 
-    `timeout_ms` None requests the longest that the broker allows. `choose_id` returns the
+    `timeout_ms` None requests the longest timeout that the broker allows. `choose_id` returns the
     transactional id to use in place of `transactional_id`.
     """
 
@@ -407,7 +545,8 @@ class SingleTransaction(SenderTransaction):
         self, exc_type: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
         try:
-            # A writer that took the id over has aborted ours; taking it back would abort theirs.
+            # If another writer took the id over, this transaction is aborted already, and taking
+            # the id back would abort the other writer's.
             fenced = getattr(error, "code", None) in FENCED
             if exc_type is not None and self._has_started and not fenced:
                 self._abort()
@@ -415,7 +554,8 @@ class SingleTransaction(SenderTransaction):
             self._cluster.__exit__(exc_type)
 
     def begin(self, within_ms: float = math.inf) -> Transaction:
-        """Take over the transactional id, once. What an earlier writer left open is aborted.
+        """Take over the transactional id, once, which aborts a transaction that an earlier writer
+        left open. Return the producer id and epoch to write with.
 
         Raises BrokerError (not authorised, timeout too long), KafkaTimeoutError.
         """
@@ -457,14 +597,17 @@ class SingleTransaction(SenderTransaction):
 
 
 def max_timeout_ms(cluster: Cluster, node_id: int, deadline: Deadline) -> int:
-    """Return the largest transaction timeout that a broker allows, or Kafka's default for it if
-    this user may not see settings of brokers. Raises KafkaTimeoutError."""
-    from sparkkafka.client.cluster.configs import broker_configs  # imports all messages of Admin
+    """Return the broker's transaction.max.timeout.ms, or Kafka's default for it if this user may
+    not describe settings of brokers. Raises KafkaTimeoutError."""
+    # Not at the top: it imports all messages of Admin.
+    from sparkkafka.client.cluster.configs import ConfigResource, describe_configs
 
+    broker = ConfigResource("broker", str(node_id))
     try:
-        configs = broker_configs(cluster, node_id, [MAX_TIMEOUT_CONFIG], deadline=deadline)
+        entries = describe_configs(cluster, [broker], deadline, keys=[MAX_TIMEOUT_CONFIG])[broker]
     except BrokerError as error:
         if error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise
-        return DEFAULT_MAX_TIMEOUT_MS
-    return int(configs.get(MAX_TIMEOUT_CONFIG) or DEFAULT_MAX_TIMEOUT_MS)
+        entries = {}
+    entry = entries.get(MAX_TIMEOUT_CONFIG)
+    return int(entry.value) if entry and entry.value else DEFAULT_MAX_TIMEOUT_MS

@@ -26,13 +26,13 @@ from sparkkafka.client.admin.transactions import (
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import FOR_TRANSACTION, ToCoordinator
 from sparkkafka.client.group.committed_offsets import fetch_all_committed
-from sparkkafka.client.producer.transactional_offsets import commit_offsets_in
 from sparkkafka.client.producer.transactions import (
     FENCED,
     GONE,
     HINTS,
     Transaction,
     add_partitions_each,
+    commit_offsets_in,
     end_transactions,
     with_hint,
 )

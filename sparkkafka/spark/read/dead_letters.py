@@ -21,8 +21,8 @@ from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.input_rows import InputRows
 from sparkkafka.client.producer.partitioner import Partitioner
+from sparkkafka.client.producer.producer_records import InputRows
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import (
     EVENT_HUBS_MAX_REQUEST_SIZE,

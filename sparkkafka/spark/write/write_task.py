@@ -18,8 +18,8 @@ from sparkkafka.client.arguments import InputColumns
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
-from sparkkafka.client.producer.input_rows import InputRows
 from sparkkafka.client.producer.partitioner import PartitionedRecords, Partitioner
+from sparkkafka.client.producer.producer_records import InputRows
 from sparkkafka.client.values import TopicPartition, some_topics
 from sparkkafka.config.options import WriteOptions
 from sparkkafka.errors import BrokerError, ErrorCode, UnknownTopicError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.client.producer import send_buffer
+from sparkkafka.client.producer import record_accumulator
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.testing.fake.cluster import FakeCluster
 from tests.client.support import log_values, settings
@@ -34,7 +34,7 @@ class _Interrupt:
         sys.settrace(None)
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if Path(frame.f_code.co_filename).name != Path(send_buffer.__file__).name:
+        if Path(frame.f_code.co_filename).name != Path(record_accumulator.__file__).name:
             return None
         if event == "line":
             self._left -= 1

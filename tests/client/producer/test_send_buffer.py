@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from sparkkafka.client.metrics import SendMetrics
-from sparkkafka.client.producer import send_buffer
+from sparkkafka.client.producer import record_accumulator
 from sparkkafka.client.producer.futures import OutcomeNotifier
-from sparkkafka.client.producer.send_buffer import SendBuffer
-from sparkkafka.client.producer.topic_records import AppendedRecords
+from sparkkafka.client.producer.producer_records import AppendedRecords
+from sparkkafka.client.producer.record_accumulator import SendBuffer
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaTimeoutError
 from tests.client.support import settings
@@ -85,7 +85,7 @@ def test_what_was_queued_since_takes_memory(ready: bool) -> None:
 
 
 def test_a_caller_that_waits_waits_for_half_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_buffer, "GATHER_S", 60.0)
+    monkeypatch.setattr(record_accumulator, "GATHER_S", 60.0)
     freed_bytes: list[int] = []
     looked = threading.Semaphore(0)
     with opened(max_block_ms=60_000) as buffer:

@@ -9,13 +9,13 @@ import pytest
 from sparkkafka.client.admin.transactions import describe_known_transactions
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import fetch_all_committed, fetch_committed
-from sparkkafka.client.producer.transactional_offsets import commit_offsets_in
 from sparkkafka.client.producer.transactions import (
     FENCED,
     GONE,
     Transaction,
     add_partitions,
     add_partitions_each,
+    commit_offsets_in,
     end_transactions,
     init_transactions,
     max_timeout_ms,

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkkafka.client.producer.input_rows import InputRows, row_times_ms
 from sparkkafka.client.producer.partitioner import PartitionedRecords, Partitioner
+from sparkkafka.client.producer.producer_records import InputRows, row_times_ms
 from sparkkafka.client.producer.sender import ProducerMetrics
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import PARTITIONERS

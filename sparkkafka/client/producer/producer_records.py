@@ -1,18 +1,22 @@
-"""The records that `send`, `send_many` and `send_table` queue for the I/O thread, by topic.
+"""The records that a caller sends, checked and converted to what the protocol needs.
 
-A table has the columns and types of the Spark sink: value, key, headers, topic, partition,
-timestamp. No Python object is created for a row.
+`send`, `send_many` and `send_table` queue them for the I/O thread as `TopicRecords`, by topic. The
+rows of a table, which has the columns and types of the Spark sink (value, key, headers, topic,
+partition, timestamp), are `InputRows`, also in Spark's tasks. No Python object is created for a
+row.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.client.arguments import (
@@ -24,7 +28,6 @@ from sparkkafka.client.arguments import (
     find_columns,
 )
 from sparkkafka.client.producer.futures import Indexes, OutcomeNotifier, RecordFutures
-from sparkkafka.client.producer.input_rows import InputRows, columns_of
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.values import checked_topic
 from sparkkafka.config.kinds import INT32_MAX
@@ -37,10 +40,15 @@ from sparkkafka.protocol.columns.encode import (
     size_estimate,
     taken,
 )
+from sparkkafka.protocol.constants import NO_TIMESTAMP
 from sparkkafka.protocol.partitioning import NO_PARTITION
 from sparkkafka.protocol.records.arrow import (
     Headers,
+    binary_array,
+    blob_offsets,
+    headers_array,
     is_valid,
+    or_zero,
     to_numpy,
 )
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
@@ -52,6 +60,201 @@ MAX_RECORD_OVERHEAD = 21
 def max_record_bytes(options: ProducerOptions) -> int:
     """Return the size of the largest record that can be sent, without its batch's header."""
     return min(options.max_request_size - RECORD_BATCH_OVERHEAD, options.buffer_memory)
+
+
+# --- rows of Arrow batches -----------------------------------------------------------------------
+
+
+class InputRows(NamedTuple):
+    """The columns of one Arrow batch, in the types that the protocol needs. `topics` is None if all
+    rows go to `fixed_topic`."""
+
+    length: int
+    keys: pa.Array | None
+    values: pa.Array
+    headers: pa.Array | None
+    topics: pa.Array | None
+    fixed_topic: str | None
+    partitions: pa.Array | None
+    timestamps: pa.Array | None = None  # microseconds since 1970, int64
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, columns: InputColumns, first_row: int = 0) -> InputRows:
+        """Cast an Arrow batch to the types that the protocol needs; `columns` says where in it each
+        column is.
+
+        Raises EncodeError for a partition or timestamp that the type cannot hold, with the row's
+        number in the table: `first_row` is that of the batch's first one.
+        """
+        return cls(
+            length=batch.num_rows,
+            keys=None if columns.key is None else _cast(batch.column(columns.key), pa.binary()),
+            values=_cast(batch.column(columns.value), pa.binary()),
+            headers=None
+            if columns.headers is None
+            else _cast_headers(batch.column(columns.headers)),
+            topics=(
+                _cast(batch.column(columns.topic), pa.string())
+                if columns.fixed_topic is None and columns.topic is not None
+                else None
+            ),
+            fixed_topic=columns.fixed_topic,
+            partitions=(
+                None
+                if columns.partition is None
+                else _cast_numbers(
+                    batch.column(columns.partition), pa.int32(), "partition", first_row
+                )
+            ),
+            timestamps=None
+            if columns.timestamp is None
+            else _cast_timestamps(batch.column(columns.timestamp), first_row),
+        )
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of keys and values; null has none."""
+        return sum(_bytes_in(column) for column in (self.keys, self.values) if column is not None)
+
+    def checked_columns(self, now_ms: int, first_row: int, table: str) -> RecordColumns:
+        """Return the rows as records; those without a timestamp get `now_ms`.
+
+        Raises EncodeError for a null header key and a time before 1970, with the row's number in
+        `table`: `first_row` is that of the first of these rows.
+        """
+        check_headers(self, first_row, table)
+        times_ms = row_times_ms(self, now_ms, first_row, table)
+        return RecordColumns(self.keys, self.values, self.headers, times_ms)
+
+    def topic_codes(
+        self, first_row: int, table: str, null_text: str
+    ) -> tuple[list[str], NDArray[np.int64] | None]:
+        """Return the distinct topics, and each row's index into them (None: there is one topic).
+        Raises EncodeError, which begins with `null_text`, for a row without a topic."""
+        if self.topics is None:
+            return [self.fixed_topic or ""], None
+        if self.topics.null_count:
+            row = int(np.argmin(is_valid(self.topics)))
+            raise EncodeError(
+                f"{null_text} (row {first_row + row} of {table}{key_text(self, row)})"
+            )
+        coded = self.topics.dictionary_encode()
+        names = coded.dictionary.to_pylist()
+        return names, None if len(names) == 1 else to_numpy(coded.indices)
+
+
+def columns_of(
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Mapping[int, Headers],
+    timestamps_ms: NDArray[np.int64],
+) -> RecordColumns:
+    """Return records that came one by one as columns; `headers` are by the record's index."""
+    return RecordColumns(
+        keys=None if keys.count(None) == len(keys) else binary_array(keys),
+        values=binary_array(values),
+        headers=headers_array(headers, len(values)) if headers else None,
+        timestamps_ms=timestamps_ms,
+    )
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the column as this type. Arrow's cast of text to binary copies nothing."""
+    if pa.types.is_dictionary(column.type):  # Arrow cannot decode one of views
+        return column.dictionary.cast(kind).take(column.indices)
+    return column if column.type == kind else column.cast(kind)
+
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def _cast_headers(column: pa.Array) -> pa.Array:
+    """Return headers as lists of structs of string and binary, as Spark has them."""
+    return column if column.type == _HEADERS else column.cast(_HEADERS)
+
+
+def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
+    """Return timestamps as microseconds since 1970 UTC, int64. Raises the errors of
+    `_cast_numbers`."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = pa.timestamp("us", column.type.tz)
+    if column.type.unit == "ns":  # Arrow rounds ns only with a cast in which longer units overflow
+        column = column.cast(kind, safe=False)
+    # The same moment, whatever the zone.
+    return _cast_numbers(column, kind, "timestamp", first_row).cast(pa.int64())
+
+
+def _cast_numbers(column: pa.Array, kind: pa.DataType, name: str, first_row: int) -> pa.Array:
+    """Cast a column as `_cast` does. Raises EncodeError for a number that the type cannot hold."""
+    try:
+        return _cast(column, kind)
+    except pa.ArrowInvalid as error:
+        row = first_row
+        with suppress(pa.ArrowInvalid):
+            for value in column:
+                value.cast(kind)
+                row += 1
+        raise EncodeError(f"column {name}, row {row} of the table: {error}") from error
+
+
+def row_times_ms(rows: InputRows, now_ms: int, first_row: int, table: str) -> NDArray[np.int64]:
+    """Return each row's time in ms, or `now_ms` for a row without a timestamp. Times are rounded
+    down, as in the JVM connector.
+
+    Raises EncodeError for a time before 1970. It names the row in `table`, where `first_row` is the
+    number of the first of these rows.
+    """
+    if rows.timestamps is None or rows.timestamps.null_count == rows.length:
+        return np.broadcast_to(np.int64(now_ms), rows.length)
+    timestamps_ms = to_numpy(rows.timestamps) // 1000
+    if rows.timestamps.null_count:
+        timestamps_ms[~is_valid(rows.timestamps)] = now_ms
+    # -1 means "no timestamp": copies of old records have it.
+    if int(timestamps_ms.min()) < NO_TIMESTAMP:
+        row = int(timestamps_ms.argmin())
+        raise EncodeError(
+            f"the timestamp {int(timestamps_ms[row])} ms is before 1970, and Kafka stores no "
+            f"such timestamp (column timestamp, row {first_row + row} of {table}"
+            f"{key_text(rows, row)})"
+        )
+    return timestamps_ms
+
+
+def check_headers(rows: InputRows, first_row: int, table: str) -> None:
+    """Raise EncodeError for a header without a key, with the row's number in `table`: `first_row`
+    is that of the first of these rows."""
+    if rows.headers is None:
+        return
+    structs = rows.headers.flatten()
+    if not structs.null_count and not structs.field(0).null_count:
+        return
+    bad = np.flatnonzero(~(is_valid(structs) & is_valid(structs.field(0))))[0]
+    lengths = or_zero(pc.list_value_length(rows.headers))
+    row = int(np.searchsorted(np.cumsum(lengths), bad, side="right"))
+    raise EncodeError(
+        f"a header without a key (row {first_row + row} of {table}"
+        f"{key_text(rows, row)}): Kafka's header keys cannot be null"
+    )
+
+
+def _bytes_in(column: pa.Array) -> int:
+    """Return the bytes of a binary column's values."""
+    if column.null_count:  # Arrow does not say what lies under a null
+        return int(or_zero(pc.binary_length(column)).sum(dtype=np.int64))
+    offsets = blob_offsets(column)
+    return int(offsets[-1]) - int(offsets[0])
+
+
+def key_text(rows: InputRows, row: int) -> str:
+    """Return the row's key, shortened, as the end of an error message; "" without a key."""
+    if rows.keys is None or not rows.keys[row].is_valid:
+        return ""
+    key = rows.keys[row].as_py()
+    return f", key {key[:40]!r}{'…' if len(key) > 40 else ''}"
+
+
+# --- records that are queued for the I/O thread --------------------------------------------------
 
 
 class TopicRecords(RecordFutures):
@@ -73,11 +276,12 @@ class TopicRecords(RecordFutures):
         return self.pending_count
 
     def close(self) -> None:
-        """Take no more records. Called once, by the I/O thread."""
+        """Fix the number of records; none is appended from then on. Called once, by the I/O
+        thread."""
 
     def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
-        """Return columns, and partitions (NO_PARTITION for records that name none) or None. Called
-        once: the records are not kept here."""
+        """Remove and return the records as columns, and the partitions that they name: an array
+        with NO_PARTITION for those that name none, or None if none names one. Called once."""
         raise NotImplementedError
 
 
@@ -109,7 +313,8 @@ class AppendedRecords(TopicRecords):
         return len(self.values) if self.pending_count < 0 else self.pending_count
 
     def remove_from(self, index: int, size_bytes: int) -> None:
-        """Remove what was stored of the last record, at `index`; the others have `size_bytes`."""
+        """Remove the last record, at `index`, of which perhaps only some fields are stored; the
+        records before it have `size_bytes`."""
         del self.values[index:], self.keys[index:], self.times_s[index:]
         for fields in (self.headers, self.partitions, self.explicit_times_ms):
             fields.pop(index, None)
@@ -135,7 +340,8 @@ class AppendedRecords(TopicRecords):
         return columns_of(keys, values, headers, self.times_ms), partitions
 
     def take_fields(self) -> list[RecordFields]:
-        """Return the records. Called once, in place of `take_columns`, for a few records."""
+        """Remove and return the records, of which there are a few. Called once, in place of
+        `take_columns`."""
         values, self.values = self.values, []
         keys, self.keys = self.keys, []
         headers: Iterable[Headers] = repeat(())
@@ -152,7 +358,7 @@ class AppendedRecords(TopicRecords):
 
 
 def max_size_bytes(record: RecordFields) -> int:
-    """Return the encoded bytes of a record at most."""
+    """Return an upper bound of the bytes of the encoded record."""
     size_bytes = MAX_RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
     for name, content in record.headers:
         size_bytes += HEADER_LENGTHS_BYTES + len(name.encode()) + len(content or b"")
@@ -167,7 +373,7 @@ def _set_items(target: NDArray[np.int64], items: Mapping[int, int]) -> None:
 
 
 class TableRecords(TopicRecords):
-    """Rows of a table, of one topic; they have these numbers in the table."""
+    """Rows of a table for one topic. `numbers` are their row numbers in the table."""
 
     __slots__ = ("_columns", "_named_partitions")
 
@@ -208,8 +414,8 @@ _Rare = tuple[Headers, int | None, int | None]
 def _parsed(
     record: Any, topic: str | None
 ) -> tuple[str | None, bytes | None, bytes | None, int, _Rare | None]:
-    """Check a record of a series. Return its topic, value, key, its bytes at most, and the fields
-    that few records have."""
+    """Check a record of a series, whose topic is `topic`. Return the record's topic, its value and
+    key, an upper bound of its bytes, and the fields that few records have. Raises OptionError."""
     if record.__class__ is not dict and not isinstance(record, Mapping):
         record = {"value": record}
     size = MAX_RECORD_OVERHEAD
@@ -247,7 +453,8 @@ def series_records(
     options: ProducerOptions,
     max_bytes: int,
 ) -> list[AppendedRecords]:
-    """Check the whole series, then return it in parts of one topic and about `max_bytes` each.
+    """Check the records of `send_many`, then return them in parts of one topic and about
+    `max_bytes` each.
 
     `topic` and `partition` are for records that name none. Raises OptionError, ProduceError for a
     record that is too large.
@@ -378,8 +585,8 @@ def table_records(
     notifier: OutcomeNotifier,
     options: ProducerOptions,
 ) -> list[TableRecords]:
-    """Check all rows, then return them in parts of one topic each. Raises OptionError for columns,
-    EncodeError and ProduceError for rows."""
+    """Check the rows of `send_table`, then return them in parts of one topic each. Raises
+    OptionError for columns, EncodeError and ProduceError for rows."""
     source = arrow_table(table)
     columns = table_columns(source.schema, topic)
     now_ms = time.time_ns() // 1_000_000
@@ -418,7 +625,7 @@ def _table_parts(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBat
 
 
 def _checked_topics(rows: InputRows, first_row: int) -> tuple[list[str], NDArray[np.int64] | None]:
-    """Return the topics, and each row's index into them (None: there is one topic). Raises
+    """Return the distinct topics, and each row's index into them (None: there is one topic). Raises
     EncodeError for a null or wrong topic."""
     codes = rows.topic_codes(first_row, "the table", "a row has no topic: the column is null")
     if rows.topics is not None:
@@ -462,7 +669,7 @@ def _check_row_sizes(
 
 
 def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
-    """Return the positions of the columns. Raises OptionError."""
+    """Return where in the table each column of a record is. Raises OptionError."""
 
     def is_usable(name: str, position: int) -> bool:
         """Return whether a column counts: one of nulls does not. Raises OptionError for a wrong
