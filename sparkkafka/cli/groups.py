@@ -14,8 +14,7 @@ from sparkkafka.cli.completion import group_names, topic_names
 from sparkkafka.cli.lag import committed_of_group
 from sparkkafka.cli.tables import print_error, print_json, print_line, print_table, text_of
 from sparkkafka.client.admin.admin import Admin
-from sparkkafka.client.admin.groups import ConsumerGroupDescription
-from sparkkafka.client.admin.share_groups import ShareGroupDescription
+from sparkkafka.client.admin.groups import ConsumerGroupDescription, ShareGroupDescription
 from sparkkafka.client.cluster.offsets import OffsetSpec
 from sparkkafka.client.lags import PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from sparkkafka.client.admin.acls import AclBinding, AclBindingFilter
     from sparkkafka.client.admin.admin import Admin
     from sparkkafka.client.admin.brokers import FeatureMetadata, FeatureUpdate
-    from sparkkafka.client.admin.groups import ConsumerGroupDescription
+    from sparkkafka.client.admin.groups import (
+        ConsumerGroupDescription,
+        ShareGroupDescription,
+        ShareGroupOffset,
+    )
     from sparkkafka.client.admin.quotas import (
         ClientQuotaAlteration,
         ClientQuotaEntity,
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
         UserScramCredentialDeletion,
         UserScramCredentialUpsertion,
     )
-    from sparkkafka.client.admin.share_groups import ShareGroupDescription, ShareGroupOffset
     from sparkkafka.client.admin.tokens import DelegationToken
     from sparkkafka.client.admin.topics import (
         NewPartitions,
@@ -112,11 +115,10 @@ _MODULES = {
     "admin.acls": "AclBinding AclBindingFilter",
     "admin.admin": "Admin",
     "admin.brokers": "FeatureMetadata FeatureUpdate",
-    "admin.groups": "ConsumerGroupDescription",
+    "admin.groups": "ConsumerGroupDescription ShareGroupDescription ShareGroupOffset",
     "admin.quotas": "ClientQuotaAlteration ClientQuotaEntity ClientQuotaFilter "
     "ClientQuotaFilterComponent",
     "admin.scram": "ScramCredentialInfo UserScramCredentialDeletion UserScramCredentialUpsertion",
-    "admin.share_groups": "ShareGroupDescription ShareGroupOffset",
     "admin.tokens": "DelegationToken",
     "admin.topics": "NewPartitions NewTopic PartitionReassignment TopicDescription",
     "admin.transactions": "TransactionDescription",

@@ -12,9 +12,9 @@ from inspect import isfunction
 from sparkkafka.client.admin.acls import AclAdmin
 from sparkkafka.client.admin.brokers import ClusterAdmin
 from sparkkafka.client.admin.calls import AdminCalls
+from sparkkafka.client.admin.groups import GroupAdmin
 from sparkkafka.client.admin.quotas import QuotaAdmin
 from sparkkafka.client.admin.scram import ScramAdmin
-from sparkkafka.client.admin.share_groups import ShareGroupAdmin
 from sparkkafka.client.admin.tokens import TokenAdmin
 from sparkkafka.client.admin.topics import TopicAdmin
 from sparkkafka.client.admin.transactions import TransactionAdmin
@@ -26,7 +26,7 @@ from sparkkafka.client.values import Results, TopicPartition
 
 class Admin(
     TopicAdmin,
-    ShareGroupAdmin,
+    GroupAdmin,
     TransactionAdmin,
     AclAdmin,
     ScramAdmin,
