@@ -8,6 +8,7 @@ from itertools import product
 from typing import Annotated, Final, NamedTuple
 
 import typer
+from typer import Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.completion import group_names, topic_names
@@ -32,11 +33,11 @@ app = typer.Typer(rich_markup_mode=None)
 
 Principals = Annotated[
     list[str] | None,
-    typer.Option("--principal", metavar="User:NAME", help="The user; may be repeated."),
+    Option("--principal", metavar="User:NAME", help="The user; may be repeated."),
 ]
 Operations = Annotated[
     list[str] | None,
-    typer.Option("--operation", metavar="NAME", help="read, write, describe, …; may be repeated."),
+    Option("--operation", metavar="NAME", help="read, write, describe, …; may be repeated."),
 ]
 
 
@@ -54,22 +55,22 @@ class ResourceOptions:
 
     topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", autocompletion=topic_names, help="A topic; may be repeated."),
+        Option(metavar="NAME", autocompletion=topic_names, help="A topic; may be repeated."),
     ] = None
     group: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", autocompletion=group_names, help="A group; may be repeated."),
+        Option(metavar="NAME", autocompletion=group_names, help="A group; may be repeated."),
     ] = None
-    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
+    cluster: Annotated[bool, Option("--cluster", help="The cluster itself.")] = False
     transactional_id: Annotated[
-        list[str] | None, typer.Option(help="A transactional id; may be repeated.")
+        list[str] | None, Option(help="A transactional id; may be repeated.")
     ] = None
     delegation_token: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="A delegation token; may be repeated.")
+        list[str] | None, Option(metavar="ID", help="A delegation token; may be repeated.")
     ] = None
     user_principal: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="USER",
             help="A user whose delegation tokens the ACLs are about; may be repeated.",
         ),
@@ -98,7 +99,7 @@ class FilterOptions:
     operation: Operations = None
     pattern: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="KIND",
             help="literal or prefixed: ACLs of this kind; match: all that apply to these names, "
             "including those for * and for prefixes.",
@@ -106,9 +107,9 @@ class FilterOptions:
     ] = None
     host: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Connections from this host; * is any host."),
+        Option(metavar="ADDRESS", help="Connections from this host; * is any host."),
     ] = None
-    permission: Annotated[str | None, typer.Option(metavar="KIND", help="allow or deny.")] = None
+    permission: Annotated[str | None, Option(metavar="KIND", help="allow or deny.")] = None
 
     def filters(self, resources: Sequence[Resource]) -> list[AclBindingFilter]:
         """Return a filter for each combination of a resource, a principal and an operation; what
@@ -180,35 +181,24 @@ def create(
     principal: Principals = None,
     about: ResourceOptions,
     operation: Operations = None,
-    producer: Annotated[
-        bool, typer.Option("--producer", help="The ACLs that writing to the topics needs.")
-    ] = False,
-    consumer: Annotated[
-        bool,
-        typer.Option("--consumer", help="The ACLs that reading the topics, in the groups, needs."),
-    ] = False,
-    exactly_once: Annotated[
-        bool,
-        typer.Option(
-            "--exactly-once",
-            help="The ACLs that an exactly-once query needs to write to the topics.",
-        ),
-    ] = False,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="transactionalIdPrefix, with --exactly-once.")
-    ] = None,
-    pattern: Annotated[
-        str, typer.Option(metavar="KIND", help="literal, or prefixed: the names are prefixes.")
-    ] = "literal",
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Connections from this host; * is any host.")
-    ] = ANY,
-    deny: Annotated[
-        bool, typer.Option("--deny", help="Deny the operations instead of allowing them.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be created.")
-    ] = False,
+    producer: bool = Option(False, "--producer", help="The ACLs that writing to the topics needs."),
+    consumer: bool = Option(
+        False, "--consumer", help="The ACLs that reading the topics, in the groups, needs."
+    ),
+    exactly_once: bool = Option(
+        False,
+        "--exactly-once",
+        help="The ACLs that an exactly-once query needs to write to the topics.",
+    ),
+    prefix: str | None = Option(
+        None, metavar="TEXT", help="transactionalIdPrefix, with --exactly-once."
+    ),
+    pattern: str = Option(
+        "literal", metavar="KIND", help="literal, or prefixed: the names are prefixes."
+    ),
+    host: str = Option(ANY, metavar="ADDRESS", help="Connections from this host; * is any host."),
+    deny: bool = Option(False, "--deny", help="Deny the operations instead of allowing them."),
+    dry_run: bool = Option(False, "--dry-run", help="Only show what would be created."),
     as_json: commands.AsJson = False,
 ) -> None:
     """Create ACLs: each operation on each resource, or what a job needs. Others are not changed.
@@ -267,11 +257,9 @@ def delete(
     context: typer.Context,
     about: ResourceOptions,
     matching: FilterOptions,
-    all_acls: Annotated[bool, typer.Option("--all", help="All ACLs.")] = False,
+    all_acls: bool = Option(False, "--all", help="All ACLs."),
     yes: commands.Yes = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would be deleted.")
-    ] = False,
+    dry_run: bool = Option(False, "--dry-run", help="Only show what would be deleted."),
     as_json: commands.AsJson = False,
 ) -> None:
     """Delete the ACLs that match these options."""

@@ -151,11 +151,6 @@ def _fail_usage(error: Exception, session: Session) -> int:
     if context is not None and any(ours.lower() in row.opts for row in context.command.params):
         error.possibilities = [ours]  # type: ignore[attr-defined]
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    for expected, shorter in (
-        ("integer, unable to parse string as an integer", "it is a whole number"),
-        ("number, unable to parse string as a number", "it is a number"),
-    ):
-        message = message.replace(f"Input should be a valid {expected}", shorter)
     if context is not None and message.startswith("Missing command"):
         message = f"Missing command: one of {', '.join(context.command.list_commands(context))}"
     hint = f" (see {context.command_path} --help)" if context is not None else ""

@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import typer
+from typer import Option
 
-from sparkkafka.cli.commands import MAX_REPLICAS, number_option, session_of
+from sparkkafka.cli.commands import MAX_REPLICAS, session_of
 from sparkkafka.cli.completion import topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
@@ -188,48 +189,29 @@ def temporary_topic(session: Session, load: Load) -> Iterator[str]:
 @app.command("bench", help=HELP)
 def bench(
     context: typer.Context,
-    records: Annotated[
-        int, number_option("--records", minimum=1, help="Stop after this many records.")
-    ] = 100_000,
-    size: Annotated[
-        int, number_option("--size", minimum=1, maximum=100_000_000, help="Bytes of a value.")
-    ] = 100,
-    seconds: Annotated[
-        float,
-        number_option(
-            "--seconds",
-            metavar="SECONDS",
-            minimum=0.1,
-            help="Stop each direction after this time.",
-        ),
-    ] = 30.0,
-    partitions: Annotated[
-        int | None,
-        number_option(
-            "--partitions",
-            minimum=1,
-            maximum=INT32_MAX,
-            help="Partitions of the new topic.",
-            default="1",
-        ),
-    ] = None,
-    replication: Annotated[
-        int | None,
-        number_option(
-            "--replication",
-            minimum=1,
-            maximum=MAX_REPLICAS,
-            help="Replicas of the new topic.",
-            default="the broker's",
-        ),
-    ] = None,
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            autocompletion=topic_names, help="Write to and read from this topic, and keep it."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    records: int = Option(100_000, min=1, help="Stop after this many records."),
+    size: int = Option(100, min=1, max=100_000_000, help="Bytes of a value."),
+    seconds: float = Option(
+        30.0, metavar="SECONDS", min=0.1, help="Stop each direction after this time."
+    ),
+    partitions: int | None = Option(
+        None,
+        min=1,
+        max=INT32_MAX,
+        help="Partitions of the new topic.",
+        show_default="1",
+    ),
+    replication: int | None = Option(
+        None,
+        min=1,
+        max=MAX_REPLICAS,
+        help="Replicas of the new topic.",
+        show_default="the broker's",
+    ),
+    topic: str | None = Option(
+        None, autocompletion=topic_names, help="Write to and read from this topic, and keep it."
+    ),
+    as_json: bool = Option(False, "--json", help="Print JSON."),
 ) -> None:
     session = session_of(context)
     if topic is not None and (partitions is not None or replication is not None):

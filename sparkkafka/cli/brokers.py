@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Argument, Option
 
 from sparkkafka.cli import tables
 from sparkkafka.cli.bounded_admin import BoundedAdmin, config_values, partial_values
@@ -51,21 +52,11 @@ def list_brokers(context: typer.Context, as_json: AsJson = False) -> None:
         return
     tables.print_line(f"cluster {cluster.cluster_id}")
     tables.print_table(
-        ("broker", "address", "rack", "controller", "kafka", "replicas", "size", "free", "offline"),
-        [
-            (
-                row["broker"],
-                f"{row['host']}:{row['port']}",
-                row["rack"],
-                row["controller"] or None,
-                row["release"],
-                row["replicas"],
-                tables.bytes_text(row["size_bytes"]),
-                tables.bytes_text(row["free_bytes"]),
-                ", ".join(row["offline_dirs"] or ()) or None,
-            )
-            for row in rows
-        ],
+        (
+            *("broker", "address", "rack", "controller", "release", "replicas", "size_bytes"),
+            *("free_bytes", "offline_dirs"),
+        ),
+        [{**row, "address": f"{row['host']}:{row['port']}"} for row in rows],
     )
 
 
@@ -121,10 +112,8 @@ def release_of_broker(connection: Connection) -> str:
 @app.command()
 def describe(
     context: typer.Context,
-    broker: Annotated[int, typer.Argument(metavar="ID", help="The broker's node id.")],
-    all_configs: Annotated[
-        bool, typer.Option("--all", help="Include settings that have their default.")
-    ] = False,
+    broker: int = Argument(..., metavar="ID", help="The broker's node id."),
+    all_configs: bool = Option(False, "--all", help="Include settings that have their default."),
     as_json: AsJson = False,
 ) -> None:
     """Show a broker's directories, its release, and settings that are not the default."""
@@ -162,18 +151,6 @@ def describe(
         )
         tables.print_configs(configs)
         tables.print_table(
-            ("directory", "replicas", "size", "volume", "free", "error"),
-            [
-                (
-                    row["path"],
-                    row["replicas"],
-                    *(
-                        tables.bytes_text(row[key])
-                        for key in ("size_bytes", "total_bytes", "free_bytes")
-                    ),
-                    row["error"],
-                )
-                for row in log_dirs
-            ],
+            ("path", "replicas", "size_bytes", "total_bytes", "free_bytes", "error"), log_dirs
         )
     fail_each(errors)

@@ -13,15 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import typer
+from typer import Option
 
 from sparkkafka.cli import changes
 from sparkkafka.cli.bounded_admin import BoundedAdmin
 from sparkkafka.cli.check import PROBLEM, Finding, ok, problem, topic_settings, unknown
-from sparkkafka.cli.commands import AsJson, Topic, number_option, session_of, with_option_groups
+from sparkkafka.cli.commands import AsJson, Topic, session_of, with_option_groups
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
@@ -49,16 +50,14 @@ def check(
     context: typer.Context,
     topic: Topic,
     *,
-    count: Annotated[
-        int,
-        number_option(
-            "-c",
-            "--count",
-            minimum=1,
-            maximum=1_000_000,
-            help="The number of records that are read, from the end of each partition.",
-        ),
-    ] = 1_000,
+    count: int = Option(
+        1_000,
+        "-c",
+        "--count",
+        min=1,
+        max=1_000_000,
+        help="The number of records that are read, from the end of each partition.",
+    ),
     formats: FormatFlags,
     as_json: AsJson = False,
 ) -> None:

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import typer
+from typer import Option
 
 from sparkkafka import errors
 from sparkkafka.cli.bounded_admin import BoundedAdmin
@@ -253,34 +254,24 @@ def unknown(about: str, text: object) -> Finding:
 @app.command()
 def check(
     context: typer.Context,
-    read: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC", autocompletion=topic_names, help="A topic to read; may be repeated."
-        ),
-    ] = None,
-    write: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC", autocompletion=topic_names, help="A topic to write; may be repeated."
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(autocompletion=group_names, help="The consumer group of the reads."),
-    ] = None,
-    exactly_once: Annotated[
-        bool, typer.Option("--exactly-once", help="Check what exactly-once writes need.")
-    ] = False,
-    prefix: Annotated[
-        str, typer.Option(metavar="TEXT", help="transactionalIdPrefix, with --exactly-once.")
-    ] = DEFAULT_PREFIX,
-    trigger: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Time between two micro-batches of a read: 30s, 15m, 1h, 1d."
-        ),
-    ] = None,
+    read: list[str] | None = Option(
+        None, metavar="TOPIC", autocompletion=topic_names, help="A topic to read; may be repeated."
+    ),
+    write: list[str] | None = Option(
+        None, metavar="TOPIC", autocompletion=topic_names, help="A topic to write; may be repeated."
+    ),
+    group: str | None = Option(
+        None, autocompletion=group_names, help="The consumer group of the reads."
+    ),
+    exactly_once: bool = Option(
+        False, "--exactly-once", help="Check what exactly-once writes need."
+    ),
+    prefix: str = Option(
+        DEFAULT_PREFIX, metavar="TEXT", help="transactionalIdPrefix, with --exactly-once."
+    ),
+    trigger: str | None = Option(
+        None, metavar="TIME", help="Time between two micro-batches of a read: 30s, 15m, 1h, 1d."
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Check whether a job can run: host names, connections, TLS, SASL, API versions, all brokers,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from sparkkafka.checkpoints import logs
 from sparkkafka.checkpoints.comparison import PartitionChange, VerifyFinding, diff, verify
@@ -35,14 +36,14 @@ app = typer.Typer(rich_markup_mode=None)
 
 Dir = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="DIR", help="The checkpointLocation: a path, or s3://, gs://, abfss://, hdfs://."
     ),
 ]
-WithKafka = Annotated[bool, typer.Option("--kafka", help="Also compare with the brokers.")]
+WithKafka = Annotated[bool, Option("--kafka", help="Also compare with the brokers.")]
 Prefix = Annotated[
     str | None,
-    typer.Option("--prefix", help="The query's transactionalIdPrefix, if it is not the default."),
+    Option("--prefix", help="The query's transactionalIdPrefix, if it is not the default."),
 ]
 
 
@@ -70,10 +71,7 @@ def _check_prefix(prefix: str | None, with_kafka: bool) -> None:
 def show(
     context: typer.Context,
     location: Dir,
-    batches: Annotated[
-        int,
-        commands.number_option("-n", "--batches", minimum=1, help="The number of last batches."),
-    ] = 10,
+    batches: int = Option(10, "-n", "--batches", min=1, help="The number of last batches."),
     kafka: WithKafka = False,
     prefix: Prefix = None,
     as_json: commands.AsJson = False,
@@ -272,7 +270,7 @@ def _print_starts(rows: Sequence[Mapping[str, Any]]) -> None:
             note = "no longer exists"
         elif row.get("beyond"):
             note = f"{text_of(row['beyond'])} behind the end: was the topic recreated?"
-        noted.append({**row, "lost": row.get("lost") or None, "note": note})
+        noted.append({**row, "note": note})
     columns = ("source", "topic", "partition", "offset", "earliest", "latest", "left")
     print_table((*columns, "lost", "note"), noted)
 
@@ -283,12 +281,8 @@ def _print_starts(rows: Sequence[Mapping[str, Any]]) -> None:
 @app.command("diff")
 def diff_batches(
     location: Dir,
-    before: Annotated[
-        int | None, typer.Argument(metavar="BATCH", help="[default: the last but one]")
-    ] = None,
-    after: Annotated[
-        int | None, typer.Argument(metavar="BATCH", help="[default: the last]")
-    ] = None,
+    before: int | None = Argument(None, metavar="BATCH", show_default="the last but one"),
+    after: int | None = Argument(None, metavar="BATCH", show_default="the last"),
     as_json: commands.AsJson = False,
 ) -> None:
     """Show the differences of two batches: offsets by partition, other sources, Spark's settings.
@@ -470,40 +464,26 @@ def reset(
     to_earliest: commands.ToEarliest = False,
     to_latest: commands.ToLatest = False,
     to_time: commands.ToTime = None,
-    to_offsets: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help='As in startingOffsets: {"orders":{"0":23,"1":-1}}; others are not changed.',
-        ),
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Change no offset: only repair damaged files.")
-    ] = False,
-    source: Annotated[
-        str | None, typer.Option(help="The source, if the query has several Kafka sources.")
-    ] = None,
-    topic: Annotated[
-        list[str] | None, typer.Option(help="Only this topic; may be repeated.")
-    ] = None,
-    unfinished: Annotated[
-        str | None,
-        typer.Option(
-            metavar="done|drop", help="How to treat a batch that is planned and not finished."
-        ),
-    ] = None,
-    keep_state: Annotated[
-        bool,
-        typer.Option(
-            "--keep-state", help="Accept that the reset does not change the query's state."
-        ),
-    ] = False,
-    stopped: Annotated[
-        bool, typer.Option("--stopped", help="The query is stopped, even if its files are new.")
-    ] = False,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Do not contact brokers: offsets are not checked.")
-    ] = False,
+    to_offsets: str | None = Option(
+        None,
+        metavar="JSON",
+        help='As in startingOffsets: {"orders":{"0":23,"1":-1}}; others are not changed.',
+    ),
+    keep: bool = Option(False, "--keep", help="Change no offset: only repair damaged files."),
+    source: str | None = Option(None, help="The source, if the query has several Kafka sources."),
+    topic: list[str] | None = Option(None, help="Only this topic; may be repeated."),
+    unfinished: Literal["done", "drop"] | None = Option(
+        None, metavar="done|drop", help="How to treat a batch that is planned and not finished."
+    ),
+    keep_state: bool = Option(
+        False, "--keep-state", help="Accept that the reset does not change the query's state."
+    ),
+    stopped: bool = Option(
+        False, "--stopped", help="The query is stopped, even if its files are new."
+    ),
+    offline: bool = Option(
+        False, "--offline", help="Do not contact brokers: offsets are not checked."
+    ),
     prefix: Prefix = None,
     execute: commands.Execute = False,
     as_json: commands.AsJson = False,
@@ -514,20 +494,17 @@ def reset(
     without _SUCCESS in it is incomplete. The exit code is 1 if the reset is refused.
     """
     bound = _reset_target(to_earliest, to_latest, to_time, to_offsets, keep)
-    if unfinished not in (None, "done", "drop"):
-        raise OptionError(f"--unfinished is done or drop, got {unfinished!r}")
     if offline and prefix is not None:
         raise OptionError("--offline looks up no decision: remove --prefix")
     if keep and topic:
         raise OptionError("--keep moves no offset: remove --topic")
-    treatment: Literal["done", "drop"] | None = unfinished  # type: ignore[assignment]
     plan_with = partial(
         plan_reset,
         logs.Checkpoint(location),
         bound,
         source=source,
         topics=topic or (),
-        unfinished=treatment,
+        unfinished=unfinished,
         keep_state=keep_state,
         stopped=stopped,
         prefix=prefix,

@@ -16,17 +16,18 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from importlib import import_module
-from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_type_hints
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from sparkkafka import __version__
 from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_error
-from sparkkafka.config.kinds import parse_duration_ms
+from sparkkafka.config.kinds import INT64_MAX, one_of, parse_duration_ms
 from sparkkafka.errors import KafkaError, OptionError, counted
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class LazyGroup(TyperGroup):
     """The root command: imports a verb's module when the verb is used, and adds the shared options
     to the verb."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _prepare_parameters(self, ctx)
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
 
@@ -82,7 +87,7 @@ class LazyGroup(TyperGroup):
             command.params = [
                 parameter for parameter in command.params if parameter.name not in completion
             ]
-            _set_placeholders(command)
+            _prepare_parameters(command, ctx)
             _add_shared_options(command, self.params)
             self.commands[cmd_name] = command
         return self.commands[cmd_name]
@@ -135,17 +140,62 @@ def _nearest_verbs(word: str) -> list[str]:
     ]
 
 
-def _set_placeholders(command: Any) -> None:
-    """Give each argument and option of a verb, and of the verbs below it, a placeholder in its
-    help, if it has none: --key-delimiter DELIMITER. Typer shows Python's types."""
+def _prepare_parameters(command: Any, context: Any) -> None:
+    """Give each argument and option of a command and of its subcommands a `_ValueParser`, and a
+    placeholder for the help, if it has none: --key-delimiter DELIMITER. Typer would show the names
+    of Python's types."""
     for child in getattr(command, "commands", {}).values():
-        _set_placeholders(child)
-    for parameter in command.params:
+        _prepare_parameters(child, context)
+    for parameter in command.get_params(context):
+        parser = _ValueParser(parameter.type_descriptor)
+        # If this is not set, Typer makes an object with the same method when it needs one.
+        parameter._runtime_param = parser
         if parameter.metavar is None and not getattr(parameter, "is_flag", False):
             name = max(parameter.opts, key=len)  # the long name
-            parameter.metavar = name.replace("_", "-").rpartition("-")[2].upper()
+            word = name.replace("_", "-").rpartition("-")[2].upper()
+            parameter.metavar = "N" if parser.type is int else word
         if parameter.param_type_name == "argument":
             parameter.display_type = lambda _: ""
+
+
+class _ValueParser:
+    """Parses the values of an argument or option, of the types that ours have. Typer would do it
+    with pydantic, whose import takes a tenth of the time of a short verb."""
+
+    def __init__(self, descriptor: Any) -> None:
+        annotation = descriptor.annotation
+        self.type = get_args(annotation)[0] if descriptor.is_list else annotation
+        self._choices = descriptor.choices
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the parsed value or list of values. Raises OptionError, which names the option."""
+        if param.multiple or param.nargs == -1:
+            return [self._parse(item, param) for item in value or ()]
+        return None if value is None else self._parse(value, param)
+
+    def _parse(self, value: Any, parameter: Any) -> Any:
+        """Parse one value. A default already has the parameter's type."""
+        is_option = parameter.param_type_name == "option"
+        name = max(parameter.opts, key=len) if is_option else parameter.metavar
+        if self._choices is not None and value not in self._choices:
+            raise OptionError(f"{name} is {one_of(*self._choices).values}, got {value[:100]!r}")
+        if self.type is Path:
+            return Path(value)
+        if self.type not in (int, float):
+            return value
+        kind = "a whole number" if self.type is int else "a number"
+        try:
+            number = self.type(value)
+        except ValueError:
+            raise OptionError(f"{name} is {kind}, got {value!r}") from None
+        low, high = parameter.min, parameter.max
+        if high is None and self.type is int:
+            high = INT64_MAX  # of Kafka's and Arrow's numbers
+        if high is not None and not number <= high:
+            raise OptionError(f"{name} is {kind}, {high:,} or less, got {value!r}")
+        if low is not None and not number >= low:
+            raise OptionError(f"{name} is {kind}, {low:,} or more, got {value!r}")
+        return number
 
 
 def _add_shared_options(command: Any, options: list[Any]) -> None:
@@ -208,50 +258,39 @@ app = typer.Typer(
 @app.callback()
 def options(
     context: typer.Context,
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            "-b", "--bootstrap-server", metavar="HOST:PORT,…", help="Brokers to connect to first."
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            envvar="SPARKKAFKA_PROFILE",
-            autocompletion=profile_names,
-            help="A profile of ~/.config/sparkkafka/config.toml.",
-        ),
-    ] = None,
-    config_file: Annotated[
-        str | None,
-        typer.Option(
-            "-F",
-            "--config-file",
-            metavar="FILE",
-            help="A properties file with settings of a Java client or of librdkafka.",
-        ),
-    ] = None,
-    property: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-X",
-            "--property",
-            metavar="KEY=VALUE",
-            help="A setting with Kafka's name; may be repeated.",
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="The maximum time of a verb. [default: 30]"),
-    ] = None,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error, and all warnings.")
-    ] = False,
-    version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
-    ] = False,
+    bootstrap_server: str | None = Option(
+        None, "-b", "--bootstrap-server", metavar="HOST:PORT,…", help="Brokers to connect to first."
+    ),
+    profile: str | None = Option(
+        None,
+        metavar="NAME",
+        envvar="SPARKKAFKA_PROFILE",
+        autocompletion=profile_names,
+        help="A profile of ~/.config/sparkkafka/config.toml.",
+    ),
+    config_file: str | None = Option(
+        None,
+        "-F",
+        "--config-file",
+        metavar="FILE",
+        help="A properties file with settings of a Java client or of librdkafka.",
+    ),
+    property: list[str] | None = Option(
+        None,
+        "-X",
+        "--property",
+        metavar="KEY=VALUE",
+        help="A setting with Kafka's name; may be repeated.",
+    ),
+    timeout: float | None = Option(
+        None, metavar="SECONDS", help="The maximum time of a verb.", show_default="30"
+    ),
+    debug: bool = Option(
+        False, "--debug", help="Show the traceback of an error, and all warnings."
+    ),
+    version: bool = Option(
+        False, "--version", is_eager=True, callback=_print_version, help="Show the version."
+    ),
 ) -> None:
     _set_root_options(context)
 
@@ -353,19 +392,17 @@ def with_option_groups(verb: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")]
-ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the end of the partition.")]
+ToEarliest = Annotated[bool, Option("--to-earliest", help="To the oldest record.")]
+ToLatest = Annotated[bool, Option("--to-latest", help="To the end of the partition.")]
 ToTime = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--to-time", metavar="TIME", help="To the first record of this time or later: ms, ISO, -2h."
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-Execute = Annotated[
-    bool, typer.Option("--execute", help="Make the change; without it only show it.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Yes = Annotated[bool, Option("--yes", help="Do not ask.")]
+Execute = Annotated[bool, Option("--execute", help="Make the change; without it only show it.")]
+AsJson = Annotated[bool, Option("--json", help="Print one JSON document.")]
 
 
 def checked_name(parameter: typer.CallbackParam, value: Any) -> Any:
@@ -381,67 +418,18 @@ def name_argument(
     metavar: str, help: str, candidates: Callable[..., list[str]] | None = None
 ) -> Any:
     """Return an argument that is a name, or a list of names; `candidates` completes it."""
-    return typer.Argument(
-        metavar=metavar, help=help, callback=checked_name, autocompletion=candidates
-    )
-
-
-def number_option(
-    *flags: str,
-    help: str,
-    minimum: float,
-    maximum: float | None = None,
-    metavar: str = "N",
-    default: str | None = None,
-) -> Any:
-    """Return an option whose value is a number of this range, which its help shows: N (1 or more).
-    The help does not show the largest number of a type of Kafka's protocol. `default` is shown for
-    an option whose default is None."""
-    text = f"{help.removesuffix('.')} ({_range_text(minimum, maximum)})."
-    if default is not None:
-        text += f" [default: {default}]"
-    return typer.Option(*flags, metavar=metavar, help=text, callback=in_range(minimum, maximum))
-
-
-def in_range(minimum: float, maximum: float | None = None) -> Callable[..., Any]:
-    """Return the callback of an option or argument whose value is a number of this range."""
-
-    def checked_number(parameter: typer.CallbackParam, value: Any) -> Any:
-        if value is not None and not minimum <= value <= (inf if maximum is None else maximum):
-            name = parameter.metavar
-            if parameter.param_type_name == "option":
-                name = max(parameter.opts, key=len)
-            whole = "a whole number, " if isinstance(value, int) else ""
-            above = maximum is not None and value > maximum
-            limits = f"{maximum:,} or less" if above else _range_text(minimum, maximum)
-            raise OptionError(f"{name} is {whole}{limits}, got {value:,}")
-        return value
-
-    return checked_number
-
-
-def _range_text(minimum: float, maximum: float | None) -> str:
-    """ "1 or more", "1 to 100"."""
-    # The largest numbers of 16, 32 and 64 bits.
-    if maximum is None or maximum in (2**15 - 1, 2**31 - 1, 2**63 - 1):
-        return f"{minimum:,} or more"
-    return f"{minimum:,} to {maximum:,}"
+    return Argument(metavar=metavar, help=help, callback=checked_name, autocompletion=candidates)
 
 
 Topic = Annotated[str, name_argument("TOPIC", "The topic.", topic_names)]
 Delimiter = Annotated[
-    str, typer.Option("-D", "--delimiter", metavar="TEXT", help="The text after each record.")
+    str, Option("-D", "--delimiter", metavar="TEXT", help="The text after each record.")
 ]
 MAX_REPLICAS: Final = 2**15 - 1
 """The largest replication factor: 16 bits in Kafka's protocol."""
-Count = Annotated[
-    int | None,
-    number_option(
-        "-c", "--count", minimum=1, maximum=2**63 - 1, help="Stop after this many records."
-    ),
-]
+Count = Annotated[int | None, Option("-c", "--count", min=1, help="Stop after this many records.")]
 Partitions = Annotated[
-    str | None, typer.Option("-p", "--partitions", metavar="N,…", help="For example 0, or 0,3,5-7.")
+    str | None, Option("-p", "--partitions", metavar="N,…", help="For example 0, or 0,3,5-7.")
 ]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
+from typer import Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.completion import profile_names, topic_names
@@ -186,54 +187,40 @@ def copy(
     context: typer.Context,
     source: Annotated[str, commands.name_argument("SOURCE", "The topic to read.", topic_names)],
     to_topic: Annotated[str, commands.name_argument("TARGET", "The topic to write.", topic_names)],
-    to_servers: Annotated[
-        str | None,
-        typer.Option(
-            "--to-bootstrap-server", metavar="HOST:PORT,…", help="The cluster to write to."
-        ),
-    ] = None,
-    to_profile: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            autocompletion=profile_names,
-            help="The profile of the cluster to write to.",
-        ),
-    ] = None,
-    create: Annotated[
-        bool,
-        typer.Option(
-            "--create",
-            help="If TARGET does not exist, create it with SOURCE's partition count and settings.",
-        ),
-    ] = False,
-    replication_factor: Annotated[
-        int | None,
-        commands.number_option(
-            "--replication-factor",
-            minimum=1,
-            maximum=commands.MAX_REPLICAS,
-            default="the broker's",
-            help="Number of replicas of a topic that --create creates.",
-        ),
-    ] = None,
-    start: Annotated[
-        str, typer.Option("-o", "--from", metavar="START", help="As in `read`.")
-    ] = "earliest",
-    until: Annotated[str, typer.Option(metavar="END", help="end, an offset, or @TIME.")] = "end",
-    follow: Annotated[bool, typer.Option("--follow", help="Keep copying until Ctrl-C.")] = False,
+    to_servers: str | None = Option(
+        None, "--to-bootstrap-server", metavar="HOST:PORT,…", help="The cluster to write to."
+    ),
+    to_profile: str | None = Option(
+        None,
+        metavar="NAME",
+        autocompletion=profile_names,
+        help="The profile of the cluster to write to.",
+    ),
+    create: bool = Option(
+        False,
+        "--create",
+        help="If TARGET does not exist, create it with SOURCE's partition count and settings.",
+    ),
+    replication_factor: int | None = Option(
+        None,
+        min=1,
+        max=commands.MAX_REPLICAS,
+        help="Number of replicas of a topic that --create creates.",
+        show_default="the broker's",
+    ),
+    start: str = Option("earliest", "-o", "--from", metavar="START", help="As in `read`."),
+    until: str = Option("end", metavar="END", help="end, an offset, or @TIME."),
+    follow: bool = Option(False, "--follow", help="Keep copying until Ctrl-C."),
     count: commands.Count = None,
     partitions: commands.Partitions = None,
-    by_key: Annotated[
-        bool,
-        typer.Option(
-            "--by-key", help="Choose the partition by the key; by default a record keeps its own."
-        ),
-    ] = False,
-    rate_limit: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="Maximum per second: records (1000) or bytes (5MB)."),
-    ] = None,
+    by_key: bool = Option(
+        False,
+        "--by-key",
+        help="Choose the partition by the key; by default a record keeps its own.",
+    ),
+    rate_limit: str | None = Option(
+        None, metavar="RATE", help="Maximum per second: records (1000) or bytes (5MB)."
+    ),
 ) -> None:
     session = commands.session_of(context)
     if to_servers is not None and to_profile is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
+from typer import Option
 
 from sparkkafka.config.kinds import BINARY, REGISTRY_PREFIX, STRING
 from sparkkafka.config.option_table import FORMATS, REGISTRY, Side
@@ -39,19 +39,17 @@ class FormatFlags:
     """The options of `read` and `write` for keys and values with a schema."""
 
     value_format: Annotated[
-        str, typer.Option(help="text (or string, binary), json, avro or protobuf.")
+        str, Option(help="text (or string, binary), json, avro or protobuf.")
     ] = TEXT
-    key_format: Annotated[str, typer.Option(help="The same for keys.")] = TEXT
-    value_schema: Annotated[
-        str | None, typer.Option(help="The schema, or the path of its file.")
-    ] = None
-    key_schema: Annotated[str | None, typer.Option(help="The same for keys.")] = None
+    key_format: Annotated[str, Option(help="The same for keys.")] = TEXT
+    value_schema: Annotated[str | None, Option(help="The schema, or the path of its file.")] = None
+    key_schema: Annotated[str | None, Option(help="The same for keys.")] = None
     schema_registry: Annotated[
-        str | None, typer.Option(metavar="URL", help="The URL of the Schema Registry.")
+        str | None, Option(metavar="URL", help="The URL of the Schema Registry.")
     ] = None
     no_schema_registry: Annotated[
         bool,
-        typer.Option("--no-schema-registry", help="Ignore the Schema Registry of the profile."),
+        Option("--no-schema-registry", help="Ignore the Schema Registry of the profile."),
     ] = False
 
     def options(self, side: Side, session: Session, others: Iterable[str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.bounded_admin import BoundedAdmin, offsets_of
@@ -39,10 +40,9 @@ def groups() -> None:
 @app.command("list")
 def list_groups(
     context: typer.Context,
-    state: Annotated[
-        list[str] | None,
-        typer.Option(help="Only groups in this state: Stable, Empty, …; may be repeated."),
-    ] = None,
+    state: list[str] | None = Option(
+        None, help="Only groups in this state: Stable, Empty, …; may be repeated."
+    ),
     as_json: commands.AsJson = False,
 ) -> None:
     """List all consumer groups and share groups that you may see."""
@@ -181,7 +181,7 @@ def _print_group(document: Mapping[str, Any]) -> None:
         f"coordinator {document['coordinator']}" if document["coordinator"] is not None else None,
     ]
     print_line(", ".join(part for part in parts if part))
-    rows = [{**row, "gone": row["gone"] or None} for row in document["partitions"]]
+    rows = document["partitions"]
     columns = ("topic", "partition", "committed", "latest", "lag", "gone", "client_id", "host")
     print_table(columns, rows)
     print_line(f"{text_of(sum(row['lag'] or 0 for row in rows))} behind in all")
@@ -194,24 +194,22 @@ def _print_group(document: Mapping[str, Any]) -> None:
 def reset(
     context: typer.Context,
     group: Annotated[str, commands.name_argument("GROUP", "The group.", group_names)],
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC[:0,1]",
-            autocompletion=topic_names,
-            help="A topic, or partitions; may be repeated.",
-        ),
-    ] = None,
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All topics in which the group has offsets.")
-    ] = False,
+    topic: list[str] | None = Option(
+        None,
+        metavar="TOPIC[:0,1]",
+        autocompletion=topic_names,
+        help="A topic, or partitions; may be repeated.",
+    ),
+    all_topics: bool = Option(
+        False, "--all-topics", help="All topics in which the group has offsets."
+    ),
     to_earliest: commands.ToEarliest = False,
     to_latest: commands.ToLatest = False,
     to_time: commands.ToTime = None,
-    to_offset: Annotated[int | None, typer.Option(metavar="N", help="To this offset.")] = None,
-    shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="By N offsets; backward if N is negative.")
-    ] = None,
+    to_offset: int | None = Option(None, metavar="N", help="To this offset."),
+    shift_by: int | None = Option(
+        None, metavar="N", help="By N offsets; backward if N is negative."
+    ),
     execute: commands.Execute = False,
     as_json: commands.AsJson = False,
 ) -> None:

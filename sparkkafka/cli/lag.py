@@ -11,6 +11,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Self
 
 import typer
+from typer import Option
 
 from sparkkafka.cli import commands, tables
 from sparkkafka.cli.bounded_admin import BoundedAdmin
@@ -43,14 +44,14 @@ CommittedOf = Callable[[BoundedAdmin], Mapping[TopicPartition, int | None]]
 class LagOptions:
     """The options of `lag` and of `checkpoint lag`."""
 
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False
+    watch: Annotated[bool, Option("--watch", "-w", help="Redraw until Ctrl-C.")] = False
     interval: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Time between two lookups, with --watch: 2."),
+        Option(metavar="SECONDS", help="Time between two lookups, with --watch: 2."),
     ] = None
     ages: Annotated[
         bool,
-        typer.Option("--ages/--no-ages", help="Fetch the oldest unread record, to show its age."),
+        Option("--ages/--no-ages", help="Fetch the oldest unread record, to show its age."),
     ] = True
     as_json: commands.AsJson = False
 
@@ -63,12 +64,9 @@ def lag(
     group: Annotated[
         str | None, commands.name_argument("GROUP", "The consumer group.", group_names)
     ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="The checkpoint of a streaming query, instead of a group."
-        ),
-    ] = None,
+    checkpoint: str | None = Option(
+        None, metavar="DIR", help="The checkpoint of a streaming query, instead of a group."
+    ),
     options: LagOptions,
 ) -> None:
     """Show the lag of a group or of a streaming query, in offsets and in seconds; without either
@@ -131,12 +129,8 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
     if as_json:
         tables.print_json(rows)
     else:
-        # Columns without a value are left out, so that problems stand out.
-        cells = [
-            {**row, "gone": row["gone"] or None, "unknown": row["unknown"] or None} for row in rows
-        ]
         columns = ("group", "state", "members", "partitions", "lag", "gone", "unknown")
-        tables.print_table(columns, cells, empty=None if listed.errors else "no consumer groups")
+        tables.print_table(columns, rows, empty=None if listed.errors else "no consumer groups")
         total = tables.text_of(sum(row["lag"] or 0 for row in rows))
         if rows:
             tables.print_line(f"{counted(len(rows), 'group')}: {total} behind in all")

@@ -15,13 +15,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal, Self
+from typing import Any, BinaryIO, Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 from numpy.typing import NDArray
+from typer import Option
 
 from sparkkafka.cli import commands, tables, text_formats
 from sparkkafka.cli.commands import timestamp_ms_of
@@ -40,7 +41,6 @@ from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.config.source import TIERED_OFFSETS
 from sparkkafka.errors import KafkaTimeoutError, OptionError, counted, some
-from sparkkafka.protocol.constants import ISOLATION_LEVELS
 from sparkkafka.protocol.records import arrow
 
 app = typer.Typer(rich_markup_mode=None)
@@ -66,101 +66,70 @@ def read(
     context: typer.Context,
     topic: commands.Topic,
     *,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "-o",
-            "--from",
-            metavar="START",
-            help="earliest, latest, an offset, -N for the last N of each partition, @TIME (ISO, "
-            "ms since 1970, -2h), or of tiered storage earliest-local, latest-tiered, "
-            "earliest-pending-upload. [default: earliest]",
-        ),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="END", help="end, an offset, or @TIME (exclusive).")
-    ] = None,
-    at_end: Annotated[
-        bool,
-        typer.Option(
-            "-e", "--exit", help="Stop at the current end of the topic; same as --until end."
-        ),
-    ] = False,
+    start: str | None = Option(
+        None,
+        "-o",
+        "--from",
+        metavar="START",
+        help="earliest, latest, an offset, -N for the last N of each partition, @TIME (ISO, "
+        "ms since 1970, -2h), or of tiered storage earliest-local, latest-tiered, "
+        "earliest-pending-upload.",
+        show_default="earliest",
+    ),
+    until: str | None = Option(None, metavar="END", help="end, an offset, or @TIME (exclusive)."),
+    at_end: bool = Option(
+        False, "-e", "--exit", help="Stop at the current end of the topic; same as --until end."
+    ),
     count: commands.Count = None,
-    seconds: Annotated[
-        float | None, typer.Option("--for", metavar="SECONDS", help="Stop after this time.")
-    ] = None,
+    seconds: float | None = Option(None, "--for", metavar="SECONDS", help="Stop after this time."),
     partitions: commands.Partitions = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            help="Begin at this group's committed offsets, without joining it. Not with --from.",
-            autocompletion=group_names,
-        ),
-    ] = None,
-    isolation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LEVEL",
-            help="read_committed, or read_uncommitted for records of aborted and open "
-            "transactions, too. [default: read_committed]",
-        ),
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="Only records with this key.")] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME[=VALUE]", help="Only records with this header."),
-    ] = None,
-    format: Annotated[
-        str,
-        typer.Option(metavar="text|hex|json", help="How records are shown; json as by kcat's -J."),
-    ] = TEXT,
-    as_json: Annotated[bool, typer.Option("-J", "--json", help="Same as --format json.")] = False,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "-f", "--template", help="A template of kcat: %t %p %o %k %s %h %T %K %S %R %%"
-        ),
-    ] = None,
+    group: str | None = Option(
+        None,
+        help="Begin at this group's committed offsets, without joining it. Not with --from.",
+        autocompletion=group_names,
+    ),
+    isolation: Literal["read_committed", "read_uncommitted"] | None = Option(
+        None,
+        metavar="LEVEL",
+        help="read_committed, or read_uncommitted for records of aborted and open "
+        "transactions, too.",
+        show_default="read_committed",
+    ),
+    key: str | None = Option(None, help="Only records with this key."),
+    header: list[str] | None = Option(
+        None, metavar="NAME[=VALUE]", help="Only records with this header."
+    ),
+    format: str = Option(
+        TEXT, metavar="text|hex|json", help="How records are shown; json as by kcat's -J."
+    ),
+    as_json: bool = Option(False, "-J", "--json", help="Same as --format json."),
+    template: str | None = Option(
+        None, "-f", "--template", help="A template of kcat: %t %p %o %k %s %h %T %K %S %R %%"
+    ),
     delimiter: commands.Delimiter = "\\n",
-    key_delimiter: Annotated[
-        str | None,
-        typer.Option(
-            "-K",
-            "--key-delimiter",
-            metavar="TEXT",
-            help="Show the key, and this text between key and value.",
-        ),
-    ] = None,
-    null: Annotated[
-        str, typer.Option(metavar="TEXT", help="The text that is shown for null.")
-    ] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a .parquet, .arrow or .csv file, until the topic's end."
-        ),
-    ] = None,
+    key_delimiter: str | None = Option(
+        None,
+        "-K",
+        "--key-delimiter",
+        metavar="TEXT",
+        help="Show the key, and this text between key and value.",
+    ),
+    null: str = Option("", metavar="TEXT", help="The text that is shown for null."),
+    output: Path | None = Option(
+        None, metavar="FILE", help="Write a .parquet, .arrow or .csv file, until the topic's end."
+    ),
     formats: FormatFlags,
-    envelope: Annotated[
-        str | None,
-        typer.Option(
-            metavar=DEBEZIUM,
-            help="Show changes of a table: operation, key, and the columns that have changed.",
-        ),
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="Another option of formats, such as valueSubject=s."
-        ),
-    ] = None,
-    on_bad: Annotated[
-        str,
-        typer.Option(
-            metavar="fail|skip", help="What to do with a record that does not match the schema."
-        ),
-    ] = "fail",
+    envelope: str | None = Option(
+        None,
+        metavar=DEBEZIUM,
+        help="Show changes of a table: operation, key, and the columns that have changed.",
+    ),
+    option: list[str] | None = Option(
+        None, metavar="NAME=VALUE", help="Another option of formats, such as valueSubject=s."
+    ),
+    on_bad: Literal["fail", "skip"] = Option(
+        "fail", metavar="fail|skip", help="What to do with a record that does not match the schema."
+    ),
 ) -> None:
     session = commands.session_of(context)
     if format not in (TEXT, "hex", "json"):
@@ -169,11 +138,7 @@ def read(
             "--value-format"
         )
     if isolation is not None:
-        if isolation not in ISOLATION_LEVELS:
-            raise OptionError(f"--isolation is {' or '.join(ISOLATION_LEVELS)}, got {isolation!r}")
         session.set_option("property", [f"isolation.level={isolation}"])
-    if on_bad not in ("fail", "skip"):
-        raise OptionError(f"--on-bad is fail or skip, got {on_bad!r}")
     if output is not None:
         file_kind(output, "--output")
         if output.exists() and not output.is_file():

@@ -15,7 +15,13 @@ from typing import Any, Final
 PROGRAM: Final = "sparkkafka"
 COLUMN_GAP: Final = "  "
 MAX_DRAWN: Final = 1_000
-"""The most rows that rich lays out, which takes it half a millisecond for each."""
+"""Maximum number of rows that rich lays out: it takes half a millisecond for each."""
+ID_COLUMNS: Final = frozenset(("broker", "leader", "partition"))
+"""Columns whose numbers have no commas: a broker may be 1001."""
+PROBLEM_COLUMNS: Final = frozenset(
+    ("controller", "gone", "internal", "lost", "out_of_sync", "unknown", "without_leader")
+)
+"""Columns whose 0 and "no" are not shown, so that the other values stand out."""
 
 
 def print_table(
@@ -26,13 +32,11 @@ def print_table(
 ) -> None:
     """Print rows under headings, numbers to the right, without columns that have no value.
 
-    A row has a value for each column, or is a mapping with the columns among its keys. Values are
-    text, numbers or None. On a terminal a line that is too long is folded; in a pipe, and in a
-    table of more than MAX_DRAWN rows, it is not. Without rows only the line `empty` is printed.
+    A row has a value (text, number or None) for each column, or is a mapping that `cells_of`
+    formats. On a terminal a line that is too long is folded; in a pipe, and in a table of more than
+    MAX_DRAWN rows, it is not. Without rows only the line `empty` is printed.
     """
-    cells = [
-        [row.get(name) for name in columns] if isinstance(row, Mapping) else row for row in rows
-    ]
+    cells = [cells_of(columns, row) if isinstance(row, Mapping) else row for row in rows]
     if not cells:
         if empty is not None:
             print_line(empty)
@@ -52,6 +56,22 @@ def print_table(
                 padding = " " * (width - cell_len(text))
                 padded.append(padding + text if is_number else text + padding)
             sys.stdout.write(f"{COLUMN_GAP.join(padded).rstrip()}\n")
+
+
+def cells_of(columns: Iterable[str], row: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a row that JSON output has too, by the names of the columns: bytes with
+    a unit, lists as text, and None for the zeros of PROBLEM_COLUMNS."""
+    cells = []
+    for name in columns:
+        value = row.get(name)
+        if name in PROBLEM_COLUMNS:
+            value = value or None
+        elif "bytes" in name:
+            value = bytes_text(value)
+        elif isinstance(value, list):
+            value = ",".join(map(str, value)) or None
+        cells.append(value)
+    return cells
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
@@ -74,12 +94,16 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
 def _without_empty_columns(
     columns: Sequence[str], rows: list[Sequence[Any]]
 ) -> tuple[list[str], list[bool], list[list[Any]]]:
-    """Leave out columns that have no value. Return the headings of the others, whether they hold
-    numbers, and their cells row by row."""
+    """Leave out columns that have no value. Return the headings of the others (SIZE for size_bytes,
+    RECORDS/S for records_per_s), whether they hold numbers, and their cells row by row."""
     shown = [n for n in range(len(columns)) if any(row[n] is not None for row in rows)]
-    headings = [columns[n].upper() for n in shown]
+    names = (columns[n].removesuffix("_bytes").replace("_per_s", "/s") for n in shown)
     are_numbers = [all(isinstance(row[n], int | float | None) for row in rows) for n in shown]
-    return headings, are_numbers, [[row[n] for n in shown] for row in rows]
+    cells = [
+        [str(row[n]) if columns[n] in ID_COLUMNS and row[n] is not None else row[n] for n in shown]
+        for row in rows
+    ]
+    return [name.upper() for name in names], are_numbers, cells
 
 
 def text_of(value: Any) -> str:
@@ -145,7 +169,7 @@ def records_text(count: int) -> str:
     return f"{count:,} record{'' if count == 1 else 's'}"
 
 
-def bytes_text(size_bytes: int | None) -> str | None:
+def bytes_text(size_bytes: float | None) -> str | None:
     """1,536 -> "1.5 kB", in powers of 1000; None stays None."""
     if size_bytes is None:
         return None

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 import typer
+from typer import Option
 
 from sparkkafka.cli import tables
-from sparkkafka.cli.commands import AsJson, number_option, seconds_of, session_of
+from sparkkafka.cli.commands import AsJson, seconds_of, session_of
 from sparkkafka.cli.snapshots import (
     BrokerRow,
     Collector,
@@ -31,23 +32,24 @@ Sort = Literal["rate", "size", "name"]
 SORTS: Final[tuple[Sort, ...]] = ("rate", "size", "name")
 BROKER_COLUMNS: Final = (
     *("broker", "address", "rack", "state", "controller", "leaders", "replicas", "out_of_sync"),
-    *("size", "free"),
+    *("size_bytes", "free_bytes"),
 )
 TOPIC_COLUMNS: Final = (
-    *("topic", "partitions", "records/s", "bytes/s", "size", "skew", "no_leader", "out_of_sync"),
+    *("topic", "partitions", "records_per_s", "bytes_per_s", "size_bytes", "skew"),
+    *("without_leader", "out_of_sync"),
 )
 GROUP_COLUMNS: Final = ("group", "state", "members", "lag", "change/s", "catches_up_in", "topics")
 LESS_IMPORTANT: Final = (
-    *("free", "replicas", "controller", "rack", "address", "size", "partitions", "skew"),
-    *("topics", "members"),
+    *("free_bytes", "replicas", "controller", "rack", "address", "size_bytes", "partitions"),
+    *("skew", "topics", "members"),
 )
-"""The columns that a narrow terminal does not show, the first of them first."""
+"""The columns that are left out if the terminal is too narrow, in this order."""
 MAX_PROBLEMS: Final = 3
-"""The most lines about what is missing."""
+"""Maximum number of lines about lookups that failed."""
 
 Every = Annotated[
     str,
-    typer.Option("--every", metavar="TIME", help="Time between two snapshots: 2s, 500ms, 1m."),
+    Option("--every", metavar="TIME", help="Time between two snapshots: 2s, 500ms, 1m."),
 ]
 
 
@@ -82,21 +84,12 @@ class View:
 def top(
     context: typer.Context,
     every: Every = "2s",
-    once: Annotated[
-        bool, typer.Option("--once", help="Print one snapshot and end, for pipes and scripts.")
-    ] = False,
-    sort: Annotated[
-        str, typer.Option(metavar="KEY", help="Sort by rate (and lag), size or name.")
-    ] = "rate",
-    filter_: Annotated[
-        str,
-        typer.Option(
-            "--filter", metavar="TEXT", help="Only topics and groups with it in the name."
-        ),
-    ] = "",
-    rows: Annotated[
-        int, number_option("--rows", minimum=1, help="The most topics, and groups, of --once.")
-    ] = 20,
+    once: bool = Option(False, "--once", help="Print one snapshot and end, for pipes and scripts."),
+    sort: Sort = Option("rate", metavar="KEY", help="Sort by rate (and lag), size or name."),
+    filter_: str = Option(
+        "", "--filter", metavar="TEXT", help="Only topics and groups with it in the name."
+    ),
+    rows: int = Option(20, min=1, help="The most topics, and groups, of --once."),
     as_json: AsJson = False,
 ) -> None:
     """Show brokers, topics by rate and groups by lag on one screen, until q or Ctrl-C.
@@ -112,8 +105,6 @@ def top(
       sparkkafka -b localhost:9092 top --json | jq '.groups[] | select(.is_growing)'
     """
     interval_s = seconds_of_every(every)
-    if sort not in SORTS:
-        raise OptionError(f"--sort is {', '.join(SORTS)}; got {sort[:100]!r}")
     view = View(sort, filter_)
     is_single = once or as_json
     if not is_single and not sys.stdout.isatty():
@@ -143,35 +134,8 @@ def seconds_of_every(text: str) -> float:
 # --- cells ------------------------------------------------------------------------------------
 
 
-def broker_cells(row: BrokerRow) -> tuple[Any, ...]:
-    return (
-        str(row.broker),
-        row.address,
-        row.rack,
-        row.state,
-        row.controller or None,
-        row.leaders,
-        row.replicas,
-        row.out_of_sync or None,
-        tables.bytes_text(row.size_bytes),
-        tables.bytes_text(row.free_bytes),
-    )
-
-
-def topic_cells(row: TopicRow) -> tuple[Any, ...]:
-    return (
-        row.topic,
-        row.partitions,
-        row.records_per_s,
-        None if row.bytes_per_s is None else tables.bytes_text(round(row.bytes_per_s)),
-        tables.bytes_text(row.size_bytes),
-        row.skew,
-        row.without_leader or None,
-        row.out_of_sync or None,
-    )
-
-
 def group_cells(row: GroupRow) -> tuple[Any, ...]:
+    """Return the cells of GROUP_COLUMNS, with the two topics that have the largest lag."""
     largest = sorted(row.lag_by_topic, key=lambda topic: (-row.lag_by_topic[topic], topic))
     more = f" +{len(largest) - 2}" if len(largest) > 2 else ""
     return (
@@ -180,7 +144,7 @@ def group_cells(row: GroupRow) -> tuple[Any, ...]:
         row.members,
         row.lag,
         row.lag_per_s,
-        None if row.catch_up_s is None else tables.duration_text(row.catch_up_s),
+        tables.duration_text(row.catch_up_s),
         f"{', '.join(largest[:2])}{more}" if largest else None,
     )
 
@@ -191,7 +155,7 @@ def headlines(snapshot: Snapshot) -> tuple[str, str]:
     rate, growth, lag = totals["records_per_s"], totals["bytes_per_s"], totals["lag"]
     parts = [
         None if rate is None else f"{tables.text_of(rate)} records/s",
-        None if growth is None else f"{tables.bytes_text(round(growth))}/s",
+        None if growth is None else f"{tables.bytes_text(growth)}/s",
         counted(totals["groups"], "group")
         + (f" {tables.text_of(lag)} behind" if lag is not None else ""),
     ]
@@ -233,16 +197,13 @@ def print_snapshot(snapshot: Snapshot, view: View, max_rows: int) -> None:
     for line in troubles(snapshot):
         tables.print_line(f"! {line}")
     tables.print_line("")
-    tables.print_table(BROKER_COLUMNS, [broker_cells(row) for row in snapshot.brokers])
-    topics, groups = view.topics(snapshot), view.groups(snapshot)
-    for columns, cells, what in (
-        (TOPIC_COLUMNS, [topic_cells(row) for row in topics[:max_rows]], "topic"),
-        (GROUP_COLUMNS, [group_cells(row) for row in groups[:max_rows]], "group"),
-    ):
+    tables.print_table(BROKER_COLUMNS, map(vars, snapshot.brokers))
+    topics: list[Any] = list(map(vars, view.topics(snapshot)))
+    groups: list[Any] = list(map(group_cells, view.groups(snapshot)))
+    for columns, rows, what in ((TOPIC_COLUMNS, topics, "topic"), (GROUP_COLUMNS, groups, "group")):
         tables.print_line("")
-        tables.print_table(columns, cells, empty=f"no {what}s")
-        more = (len(topics) if what == "topic" else len(groups)) - max_rows
-        if more > 0:
+        tables.print_table(columns, rows[:max_rows], empty=f"no {what}s")
+        if (more := len(rows) - max_rows) > 0:
             tables.print_line(f"and {counted(more, what)} more (--rows, --filter)")
 
 
@@ -349,40 +310,29 @@ def picture(snapshot: Snapshot, view: View, failure: str, console: Any) -> Any:
     group_rows = min(len(groups), max(left // 2, left - len(topics), 1))
     topic_rows = max(left - group_rows, 1)
     parts: list[Any] = list(lines)
-    for columns, cells, count, styles, what in (
-        (
-            BROKER_COLUMNS,
-            [broker_cells(row) for row in brokers[:broker_rows]],
-            len(brokers),
-            ["red" if row.state != "online" else "" for row in brokers[:broker_rows]],
-            "broker",
-        ),
-        (
-            TOPIC_COLUMNS,
-            [topic_cells(row) for row in topics[:topic_rows]],
-            len(topics),
-            [_topic_style(row) for row in topics[:topic_rows]],
-            "topic",
-        ),
-        (
-            GROUP_COLUMNS,
-            [group_cells(row) for row in groups[:group_rows]],
-            len(groups),
-            ["red" if row.is_growing else "" for row in groups[:group_rows]],
-            "group",
-        ),
-    ):
-        table = _fitting_table(columns, cells, styles, console)
+    lists: tuple[tuple[tuple[str, ...], Sequence[Any], int, str], ...] = (
+        (BROKER_COLUMNS, brokers, broker_rows, "broker"),
+        (TOPIC_COLUMNS, topics, topic_rows, "topic"),
+        (GROUP_COLUMNS, groups, group_rows, "group"),
+    )
+    for columns, rows, count, what in lists:
+        cells = [
+            group_cells(row) if what == "group" else tables.cells_of(columns, vars(row))
+            for row in rows[:count]
+        ]
+        table = _fitting_table(columns, cells, [*map(_style_of, rows[:count])], console)
         parts.append(table or Text(f"no {what}s", style="dim"))
-        more = count - len(cells)
+        more = len(rows) - len(cells)
         parts.append(Text(f"and {counted(more, what)} more" if more else "", style="dim"))
     return Group(*parts, status)
 
 
-def _topic_style(row: TopicRow) -> str:
-    if row.without_leader:
-        return "red"
-    return "yellow" if row.out_of_sync else ""
+def _style_of(row: BrokerRow | TopicRow | GroupRow) -> str:
+    """Return the colour of a row that has a problem, "" for other rows."""
+    if isinstance(row, TopicRow):
+        return "red" if row.without_leader else "yellow" if row.out_of_sync else ""
+    has_problem = row.is_growing if isinstance(row, GroupRow) else row.state != "online"
+    return "red" if has_problem else ""
 
 
 def _fitting_table(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.bounded_admin import config_values, leader_sizes, partial_values
@@ -25,11 +26,9 @@ Names = Annotated[list[str], commands.name_argument("TOPIC", "Names of topics.",
 Name = Annotated[str, commands.name_argument("TOPIC", "The topic's name.", topic_names)]
 Configs = Annotated[
     list[str] | None,
-    typer.Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),
+    Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only let the brokers validate the change.")
-]
+DryRun = Annotated[bool, Option("--dry-run", help="Only let the brokers validate the change.")]
 
 
 @app.callback()
@@ -45,9 +44,7 @@ def topics() -> None:
 @app.command("list")
 def list_topics(
     context: typer.Context,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Include Kafka's internal topics.")
-    ] = False,
+    internal: bool = Option(False, "--internal", help="Include Kafka's internal topics."),
     as_json: commands.AsJson = False,
 ) -> None:
     """List all topics that you may see, with partitions that lack a leader or replicas in sync."""
@@ -69,9 +66,7 @@ def list_topics(
         print_json(rows)
     else:
         columns = ("topic", "partitions", "replicas", "without_leader", "out_of_sync", "internal")
-        # 0 and "no" are left out, so that problems stand out.
-        cells = [[row[column] or None for column in columns] for row in rows]
-        print_table(columns, cells, empty=None if described.errors else "no topics")
+        print_table(columns, rows, empty=None if described.errors else "no topics")
     commands.fail_each(described.errors.values())
 
 
@@ -149,18 +144,8 @@ def _print_topic(document: Mapping[str, Any]) -> None:
     print_line(", ".join(part for part in parts if part))
     print_configs(document["configs"] or {})
     print_table(
-        ("partition", "leader", "replicas", "isr", "offline", "earliest", "latest", "size"),
-        [
-            (
-                row["partition"],
-                row["leader"],
-                *(",".join(map(str, row[key])) or None for key in ("replicas", "isr", "offline")),
-                row["earliest"],
-                row["latest"],
-                bytes_text(row["size_bytes"]),
-            )
-            for row in rows
-        ],
+        ("partition", "leader", "replicas", "isr", "offline", "earliest", "latest", "size_bytes"),
+        rows,
     )
 
 
@@ -171,32 +156,28 @@ def _print_topic(document: Mapping[str, Any]) -> None:
 def create(
     context: typer.Context,
     topic: Name,
-    partitions: Annotated[
-        int | None,
-        commands.number_option(
-            "-p",
-            "--partitions",
-            minimum=1,
-            maximum=INT32_MAX,
-            help="Number of partitions.",
-            default="the broker's",
-        ),
-    ] = None,
-    replication_factor: Annotated[
-        int | None,
-        commands.number_option(
-            "-r",
-            "--replication-factor",
-            minimum=1,
-            maximum=commands.MAX_REPLICAS,
-            help="Number of replicas.",
-            default="the broker's",
-        ),
-    ] = None,
+    partitions: int | None = Option(
+        None,
+        "-p",
+        "--partitions",
+        min=1,
+        max=INT32_MAX,
+        help="Number of partitions.",
+        show_default="the broker's",
+    ),
+    replication_factor: int | None = Option(
+        None,
+        "-r",
+        "--replication-factor",
+        min=1,
+        max=commands.MAX_REPLICAS,
+        help="Number of replicas.",
+        show_default="the broker's",
+    ),
     config: Configs = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Do not change a topic that exists.")
-    ] = False,
+    if_not_exists: bool = Option(
+        False, "--if-not-exists", help="Do not change a topic that exists."
+    ),
     dry_run: DryRun = False,
 ) -> None:
     """Create a topic, and wait until all its partitions have leaders."""
@@ -224,17 +205,15 @@ def alter(
     context: typer.Context,
     topic: Name,
     config: Configs = None,
-    default: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY", help="Reset a setting to its default; may be repeated."),
-    ] = None,
-    append: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Add to a setting that is a list.")
-    ] = None,
-    subtract: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Remove from a setting that is a list."),
-    ] = None,
+    default: list[str] | None = Option(
+        None, metavar="KEY", help="Reset a setting to its default; may be repeated."
+    ),
+    append: list[str] | None = Option(
+        None, metavar="KEY=VALUE", help="Add to a setting that is a list."
+    ),
+    subtract: list[str] | None = Option(
+        None, metavar="KEY=VALUE", help="Remove from a setting that is a list."
+    ),
     dry_run: DryRun = False,
 ) -> None:
     """Change settings of a topic: all that you name, or none. Other settings are not changed.
@@ -270,14 +249,13 @@ def _changes(
 def add_partitions(
     context: typer.Context,
     topic: Name,
-    total: Annotated[
-        int,
-        typer.Argument(
-            metavar="TOTAL",
-            callback=commands.in_range(1, INT32_MAX),
-            help="The new number of partitions (1 or more).",
-        ),
-    ],
+    total: int = Argument(
+        ...,
+        metavar="TOTAL",
+        min=1,
+        max=INT32_MAX,
+        help="The new number of partitions.",
+    ),
     yes: commands.Yes = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -299,9 +277,7 @@ def add_partitions(
 def delete(
     context: typer.Context,
     topics: Names,
-    if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")
-    ] = False,
+    if_exists: bool = Option(False, "--if-exists", help="Ignore topics that do not exist."),
     yes: commands.Yes = False,
 ) -> None:
     """Delete topics with all their records, and wait until brokers no longer show them."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.tables import print_json, print_line, print_table
@@ -23,7 +24,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 Mechanisms = Annotated[
     list[str] | None,
-    typer.Option("--mechanism", metavar="NAME", help=f"{' or '.join(scram.MECHANISMS)}."),
+    Option("--mechanism", metavar="NAME", help=f"{' or '.join(scram.MECHANISMS)}."),
 ]
 Names = Annotated[list[str], commands.name_argument("USER", "Names of users.")]
 
@@ -66,18 +67,15 @@ def create(
     context: typer.Context,
     user: Annotated[str, commands.name_argument("USER", "The user's name.")],
     mechanism: Mechanisms = None,
-    iterations: Annotated[
-        int,
-        commands.number_option(
-            "--iterations",
-            minimum=MIN_ITERATIONS,
-            maximum=scram.MAX_ITERATIONS,
-            help="How often the password is hashed.",
-        ),
-    ] = MIN_ITERATIONS,
-    password_file: Annotated[
-        str | None, typer.Option(help="A file with the password, - for stdin. Default: a prompt.")
-    ] = None,
+    iterations: int = Option(
+        MIN_ITERATIONS,
+        min=MIN_ITERATIONS,
+        max=scram.MAX_ITERATIONS,
+        help="How often the password is hashed.",
+    ),
+    password_file: str | None = Option(
+        None, help="A file with the password, - for stdin. Default: a prompt."
+    ),
     yes: commands.Yes = False,
 ) -> None:
     """Set the SCRAM password of a user, for SCRAM-SHA-512 if no mechanism is named. The command

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, Final, Literal, Self
+from typing import IO, Any, Final, Literal, Self
 
 import pyarrow as pa
 import typer
+from typer import Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.files import ENDINGS, read_table_file
@@ -72,71 +73,46 @@ def write(
     context: typer.Context,
     topic: commands.Topic,
     *,
-    input: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Lines of a file, or rows of a .parquet, .arrow or .csv file. [default: stdin]",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("-J", "--json", help="Lines are JSON as read --json prints it.")
-    ] = False,
-    format: Annotated[
-        str, typer.Option(metavar="text|hex", help="hex: keys and values are hexadecimal digits.")
-    ] = TEXT,
+    input: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="Lines of a file, or rows of a .parquet, .arrow or .csv file.",
+        show_default="stdin",
+    ),
+    as_json: bool = Option(False, "-J", "--json", help="Lines are JSON as read --json prints it."),
+    format: str = Option(
+        TEXT, metavar="text|hex", help="hex: keys and values are hexadecimal digits."
+    ),
     delimiter: commands.Delimiter = "\\n",
-    key_delimiter: Annotated[
-        str | None,
-        typer.Option(
-            "-K", "--key-delimiter", metavar="TEXT", help="The text between key and value."
-        ),
-    ] = None,
-    empty_is_null: Annotated[
-        bool, typer.Option("-Z", "--empty-is-null", help="Write empty keys and values as null.")
-    ] = False,
-    key: Annotated[
-        str | None, typer.Option("-k", "--key", help="The key of records without one.")
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header of all records."),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        commands.number_option(
-            "-p",
-            "--partition",
-            minimum=0,
-            maximum=INT32_MAX,
-            help="The partition of all records.",
-        ),
-    ] = None,
-    keep_partitions: Annotated[
-        bool,
-        typer.Option(
-            "--keep-partitions", help="Write each record to the partition that its input names."
-        ),
-    ] = False,
-    partitioner: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="murmur2_random, consistent_random, random, …"),
-    ] = None,
-    compression: Annotated[
-        str | None,
-        typer.Option(
-            "-z", "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd."
-        ),
-    ] = None,
+    key_delimiter: str | None = Option(
+        None, "-K", "--key-delimiter", metavar="TEXT", help="The text between key and value."
+    ),
+    empty_is_null: bool = Option(
+        False, "-Z", "--empty-is-null", help="Write empty keys and values as null."
+    ),
+    key: str | None = Option(None, "-k", "--key", help="The key of records without one."),
+    header: list[str] | None = Option(
+        None, "-H", "--header", metavar="NAME=VALUE", help="A header of all records."
+    ),
+    partition: int | None = Option(
+        None, "-p", "--partition", min=0, max=INT32_MAX, help="The partition of all records."
+    ),
+    keep_partitions: bool = Option(
+        False, "--keep-partitions", help="Write each record to the partition that its input names."
+    ),
+    partitioner: str | None = Option(
+        None, metavar="NAME", help="murmur2_random, consistent_random, random, …"
+    ),
+    compression: str | None = Option(
+        None, "-z", "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd."
+    ),
     count: commands.Count = None,
     formats: FormatFlags,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Another option of formats, such as auto.register.schemas=true.",
-        ),
-    ] = None,
+    option: list[str] | None = Option(
+        None,
+        metavar="NAME=VALUE",
+        help="Another option of formats, such as auto.register.schemas=true.",
+    ),
 ) -> None:
     session = commands.session_of(context)
     is_table = input is not None and input.suffix.lower() in ENDINGS

@@ -35,6 +35,17 @@ def test_nothing_slow_is_imported_before_a_verb_runs(arguments):
     assert [name for name in SLOW if name in imported] == []
 
 
+def test_the_options_of_a_verb_are_parsed_without_pydantic():
+    code = (
+        "import sys\n"
+        "from sparkkafka.cli.app import main\n"
+        "print(main(sys.argv[1:]), 'pydantic' in sys.modules)\n"
+    )
+    verb = ("topics", "create", "orders", "-p", "2", "-c", "retention.ms=1")
+    run = run_python(code, "-b", "localhost:1", "--timeout", "5", *verb)
+    assert run.stdout == "1 False\n", run.stderr
+
+
 def test_without_the_extra_one_line_says_what_to_install():
     code = (
         "import sys\nsys.modules['typer'] = None\nfrom sparkkafka.cli.app import main\nexit(main())"

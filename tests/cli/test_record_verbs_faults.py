@@ -75,7 +75,7 @@ def test_no_server_can_be_reached(verb, dead_port, capsys, lines):
         (["read", "t", "-f", "%z"], "there is no '%z'"),
         (
             ["read", "t", "--isolation", "committed"],
-            "--isolation is read_uncommitted or read_committed, got 'committed'",
+            "--isolation is read_committed or read_uncommitted, got 'committed'",
         ),
         (["read", "t", "-p", "x"], "--partitions is like 0"),
         (["read", "t", "--output", "a.txt"], ".parquet"),

@@ -277,7 +277,7 @@ def test_json_is_one_document(fake, admin, command, monkeypatch):
         ([], "--once or --json"),
         (["--once", "--every", "1ms"], "--every is a time from 500ms to 1h"),
         (["--once", "--every", "2"], "--every is a time with a unit"),
-        (["--once", "--sort", "colour"], "--sort is rate, size, name"),
+        (["--once", "--sort", "colour"], "--sort is one of rate, size, name"),
     ],
 )
 def test_wrong_use(fake, command, arguments, message):

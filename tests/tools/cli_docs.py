@@ -97,11 +97,17 @@ def options_table(command: Any, context: Any) -> str:
         if parameter.param_type_name == "argument":
             names, kind = parameter.metavar, ""
         default = parameter.default
-        shown = (
-            "" if default in (None, False, [], "") or callable(default) else f" Default: {default}."
-        )
-        # Typer adds the default to the help in square brackets.
-        meaning = re.sub(r"\s*\[default: (.*?)\]$", r" Default: \1.", parameter.help or "")
+        if isinstance(parameter.show_default, str):
+            default = parameter.show_default
+        has_default = default not in (None, False, [], "") and not callable(default)
+        meaning = parameter.help or ""
+        if parameter.min is not None:
+            is_open = (
+                parameter.max is None or parameter.max >= 2**15 - 1
+            )  # the largest 16-bit number
+            limits = "or more" if is_open else f"to {parameter.max:,}"
+            meaning = f"{meaning.removesuffix('.')} ({parameter.min:,} {limits})."
+        shown = f" Default: {default}." if has_default else ""
         rows.append(f"| `{names}{kind}` | {_escaped(meaning)}{shown} |")
     return "\n".join(["| option | meaning |", "|---|---|", *rows]) + "\n" if rows else ""
 

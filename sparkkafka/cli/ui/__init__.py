@@ -10,11 +10,11 @@ from __future__ import annotations
 import ipaddress
 import signal
 import sys
-from typing import Annotated
 
 import typer
+from typer import Option
 
-from sparkkafka.cli.commands import checked_name, number_option, session_of
+from sparkkafka.cli.commands import checked_name, session_of
 from sparkkafka.cli.snapshots import Collector
 from sparkkafka.cli.tables import print_error, print_line
 from sparkkafka.cli.top import Every, seconds_of_every
@@ -26,36 +26,24 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command()
 def ui(
     context: typer.Context,
-    port: Annotated[
-        int,
-        number_option("--port", minimum=0, maximum=65_535, help="The port; 0 for any free one."),
-    ] = 8585,
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="The address to listen at.")
-    ] = "127.0.0.1",
-    allow_remote: Annotated[
-        bool,
-        typer.Option(
-            "--allow-remote",
-            help="Allow a --host that other machines reach. There is no authentication.",
-        ),
-    ] = False,
+    port: int = Option(8585, min=0, max=65_535, help="The port; 0 for any free one."),
+    host: str = Option("127.0.0.1", metavar="ADDRESS", help="The address to listen at."),
+    allow_remote: bool = Option(
+        False,
+        "--allow-remote",
+        help="Allow a --host that other machines reach. There is no authentication.",
+    ),
     every: Every = "5s",
-    checkpoint: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DIR", help="The checkpoint of a streaming query to show; may be repeated."
-        ),
-    ] = None,
-    dead_letters: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC",
-            help="A topic of dead letters to show; may be repeated. Topics named like "
-            "orders-dlq are found without it.",
-            callback=checked_name,
-        ),
-    ] = None,
+    checkpoint: list[str] | None = Option(
+        None, metavar="DIR", help="The checkpoint of a streaming query to show; may be repeated."
+    ),
+    dead_letters: list[str] | None = Option(
+        None,
+        metavar="TOPIC",
+        help="A topic of dead letters to show; may be repeated. Topics named like "
+        "orders-dlq are found without it.",
+        callback=checked_name,
+    ),
 ) -> None:
     """Show a cluster on a local web page, until Ctrl-C.
 
