@@ -102,9 +102,7 @@ def options_table(command: Any, context: Any) -> str:
         has_default = default not in (None, False, [], "") and not callable(default)
         meaning = parameter.help or ""
         if parameter.min is not None:
-            is_open = (
-                parameter.max is None or parameter.max >= 2**15 - 1
-            )  # the largest 16-bit number
+            is_open = parameter.max in (None, 2**15 - 1, 2**31 - 1)  # limits of Kafka's protocol
             limits = "or more" if is_open else f"to {parameter.max:,}"
             meaning = f"{meaning.removesuffix('.')} ({parameter.min:,} {limits})."
         shown = f" Default: {default}." if has_default else ""
