@@ -30,8 +30,8 @@ from sparkkafka.protocol.records.legacy import MAGIC_POSITION
 
 
 class ResponseBuffer:
-    """The memory of one response, which its partitions share. The last `release` returns it to
-    `spare`, so that a later response is read into it."""
+    """The memory of one response, which its partitions share. The last `release` appends it to
+    `spare`, and a later response is read into it."""
 
     def __init__(
         self, buffer: FrameBuffer, spare: list[FrameBuffer], metrics: FetchMetrics | None
@@ -155,7 +155,8 @@ class FetchedRecords:
         buffer.retain()
 
     def extend_to(self, offset: int, epoch: int) -> None:
-        """Note that the next response has no records for the reader up to this offset."""
+        """Move `next_offset` to this offset, before which the next response has no records for the
+        reader; `epoch` is the leader epoch there."""
         if epoch != self.last_epoch:
             self._only_epoch = NO_LEADER_EPOCH
         self.next_offset, self.last_epoch = offset, epoch
@@ -206,7 +207,8 @@ class FetchedRecords:
         return records
 
     def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
-        """Decode the next records: at least one step, even after the deadline."""
+        """Decode until there are records, at least one step of `decode_chunks`. Return them (none
+        if the deadline passed first), the error of damaged ones, or None at the end."""
         self.has_begun_decoding = True
         if self._decoding is None:
             return None
@@ -319,19 +321,11 @@ def with_setting(error: CorruptRecordError, prefix: str) -> CorruptRecordError:
     return error
 
 
-def required_fetch_bytes(data: memoryview, requested_bytes: int | None) -> int:
-    """Return the fetch size for the batch that begins with `data`, which is less than the batch.
-
-    KIP-74 says that the first batch is always whole; not every broker complies. Raises
-    CorruptRecordError for an impossible size, or if a fetch of `requested_bytes`, which an earlier
-    call returned (None: none did), has not brought the batch.
-    """
+def no_whole_batch_error(data: memoryview) -> CorruptRecordError:
+    """Return the error for records of a response that have no whole batch: brokers return the first
+    one whole, whatever its size (KIP-74)."""
     size = first_batch_size(data)
-    # The largest fetch size for a batch that does not fit the configured one. Brokers refuse larger
-    # requests anyway (socket.request.max.bytes, 100 MiB); the client's frame limit is above it.
-    if size is None or size <= (requested_bytes or 0) or not len(data) < size <= 200 << 20:
-        raise CorruptRecordError(
-            f"{len(data)} bytes of records without one whole batch"
-            + (f"; the first says it has {size} bytes" if size is not None else "")
-        )
-    return size
+    return CorruptRecordError(
+        f"{len(data)} bytes of records without one whole batch"
+        + (f"; the first says it has {size} bytes" if size is not None else "")
+    )

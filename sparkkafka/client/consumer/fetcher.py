@@ -230,13 +230,12 @@ class Fetcher:
         return connection.choose_version(FetchRequest, FetchRequest.MAX_VERSION)
 
     def _fetch_request(self, states: list[PartitionState], version: int) -> FetchRequest:
-        """Return one Fetch for these partitions. A broker fills its response in their order: those
-        with a batch above the configured fetch size come first."""
+        """Return one Fetch for these partitions, in their order, in which a broker fills its
+        response."""
         options = self.options
-        max_bytes = options.fetch_max_bytes
         topics: dict[str, list[FetchPartition]] = {}
-        for state in sorted(states, key=lambda state: state.required_bytes is None):
-            tp, required_bytes = state.tp, state.required_bytes
+        for state in states:
+            tp = state.tp
             leader_epoch = self._cluster.leader_epoch(tp)
             # A leader of a later epoch checks whether its log has what was read (KIP-320). The
             # Fetch itself requests that, as those of followers do (KIP-595), so that nothing can
@@ -251,16 +250,14 @@ class Fetcher:
                     current_leader_epoch=leader_epoch,
                     fetch_offset=state.fetch_offset or 0,
                     last_fetched_epoch=state.fetch_epoch if is_older else NO_LEADER_EPOCH,
-                    partition_max_bytes=required_bytes or options.max_partition_fetch_bytes,
+                    partition_max_bytes=options.max_partition_fetch_bytes,
                 )
             )
-            if required_bytes is not None and (len(states) == 1 or required_bytes > max_bytes):
-                max_bytes = required_bytes
         return FetchRequest(
             replica_id=CONSUMER_REPLICA_ID,
             max_wait_ms=options.fetch_max_wait_ms,
             min_bytes=options.fetch_min_bytes,
-            max_bytes=max_bytes,
+            max_bytes=options.fetch_max_bytes,
             isolation_level=ISOLATION_LEVELS[options.isolation_level],
             session_id=0,  # none (KIP-227): sessions help readers of thousands of quiet partitions
             session_epoch=NO_SESSION_EPOCH,
@@ -454,13 +451,9 @@ class Fetcher:
         try:
             taken = fetched_records.take_batches(row, self.options, state.selection.end_offset)
             if taken is None:
-                state.required_bytes = fetched_records.required_fetch_bytes(
-                    row.records, state.required_bytes
-                )
-                return True
+                raise fetched_records.no_whole_batch_error(row.records)
         except CorruptRecordError as error:
             taken, damage = fetched_records.take_before_damage(tp, row, self.options, error, offset)
-        state.required_bytes = None
         self._subscription.request_last(state)
         next_offset = offset if taken is None else max(offset, taken.next_offset)
         last_epoch = state.fetch_epoch if taken is None else taken.last_epoch

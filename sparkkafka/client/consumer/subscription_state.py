@@ -126,8 +126,6 @@ class PartitionState:
         last seek, or else at the first Fetch."""
         self._cluster = cluster
         self.replica = PreferredReadReplica(cluster)
-        self.required_bytes: int | None = None
-        """The fetch size, if the next batch does not fit the configured one."""
         self.requested_offset: int | None = None
         """The offset (or timestamp to look up) of the request in flight, None if there is none."""
         self.backoff = cluster.backoff()
