@@ -223,7 +223,7 @@ class Retry:
     """Retries one operation until its deadline. `what` names the operation in messages, `on_retry`
     is called before each wait for another attempt.
 
-    >>> retry = Retry(deadline, options.backoff(), "list offsets")     # doctest: +SKIP
+    >>> retry = Retry(deadline, Backoff(100, 1_000), "list offsets")     # doctest: +SKIP
     >>> while True:
     ...     try:
     ...         return attempt()

@@ -14,7 +14,6 @@ from sparkkafka.client.cluster.request_driver import (
     Outcomes,
     ToAny,
     ToController,
-    call_each,
 )
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError, some
@@ -321,9 +320,8 @@ class AclAdmin(AdminCalls):
     ) -> list[AclBinding]:
         """List the ACLs that a filter matches, or all, sorted. Raises KafkaError."""
         item = checked_filter(acl_filter)
-        with self._call(timeout_s) as (cluster, deadline):
-            what = "reading ACLs"
-            return call_each(cluster, [item], _DescribeAcls(), ToAny(), deadline, what)[item]  # type: ignore[no-any-return]
+        results = self._each([item], _DescribeAcls(), ToAny(), "reading ACLs", timeout_s)
+        return results[item]  # type: ignore[no-any-return]
 
     def create_acls(
         self, bindings: Iterable[AclBinding], *, timeout_s: float | None = None
@@ -335,10 +333,8 @@ class AclAdmin(AdminCalls):
             checked_binding(binding)
             for binding in arguments.checked_list(bindings, AclBinding, "bindings", example)
         ]
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_each(
-                cluster, items, _CreateAcls(), ToController(cluster), deadline, "creating ACLs"
-            )
+        lookup = ToController(self._cluster)
+        return self._each(items, _CreateAcls(), lookup, "creating ACLs", timeout_s)
 
     def delete_acls(
         self, filters: Iterable[AclBindingFilter], *, timeout_s: float | None = None
@@ -351,7 +347,5 @@ class AclAdmin(AdminCalls):
             checked_filter(acl_filter)
             for acl_filter in arguments.checked_list(filters, AclBindingFilter, "filters", example)
         ]
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_each(
-                cluster, items, _DeleteAcls(), ToController(cluster), deadline, "deleting ACLs"
-            )
+        lookup = ToController(self._cluster)
+        return self._each(items, _DeleteAcls(), lookup, "deleting ACLs", timeout_s)

@@ -12,7 +12,6 @@ from sparkkafka import __version__
 from sparkkafka.client import arguments
 from sparkkafka.client.admin.acls import OPERATIONS_VERSION, authorized_operations
 from sparkkafka.client.admin.calls import AdminCalls, call_one
-from sparkkafka.client.admin.topics import broker_timeout_ms
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
@@ -272,20 +271,15 @@ class _UpdateFeatures(ApiHandler[str, None]):
     name_format = "feature {}"
     acl = "ALTER on the cluster"
 
-    def __init__(
-        self, updates: Mapping[str, FeatureUpdate], timeout_ms: int, validate_only: bool
-    ) -> None:
+    def __init__(self, updates: Mapping[str, FeatureUpdate], validate_only: bool) -> None:
         self._updates = updates
-        self._timeout_ms = timeout_ms
         self._validate_only = validate_only
 
     def needed_versions(self, item: str) -> Mapping[str, int]:
         return {"validate_only": 1} if self._validate_only else {}
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        request = messages.UpdateFeaturesRequest(
-            timeout_ms=self._timeout_ms, validate_only=self._validate_only
-        )
+        request = messages.UpdateFeaturesRequest(validate_only=self._validate_only)
         for name in items:
             update = self._updates[name]
             key = messages.FeatureUpdateKey(
@@ -365,7 +359,5 @@ class ClusterAdmin(AdminCalls):
             arguments.checked_choice(
                 update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type"
             )
-        with self._call(timeout_s) as (cluster, deadline):
-            handler = _UpdateFeatures(updates, broker_timeout_ms(cluster, deadline), validate_only)
-            lookup = ToController(cluster)
-            return call_each(cluster, updates, handler, lookup, deadline, "updating features")
+        handler, lookup = _UpdateFeatures(updates, validate_only), ToController(self._cluster)
+        return self._each(updates, handler, lookup, "updating features", timeout_s)

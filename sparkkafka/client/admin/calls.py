@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
@@ -12,15 +12,20 @@ from sparkkafka.client.arguments import ClientBase
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.request_driver import (
     ApiHandler,
+    K,
+    Lookup,
     Outcome,
     Outcomes,
     ToAny,
     ToController,
+    V,
     call_all,
+    call_each,
 )
 from sparkkafka.client.deadline import Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, NetworkMetrics
 from sparkkafka.client.net.connecting import address_text
+from sparkkafka.client.values import Results
 from sparkkafka.config.client_settings import parse_admin_settings
 from sparkkafka.errors import KafkaError
 
@@ -113,3 +118,15 @@ class AdminCalls(ClientBase):
             if self._closed:
                 raise KafkaError("this Admin is closed: make a new one")
             yield self._cluster, deadline_of(timeout_s) or self._cluster.deadline()
+
+    def _each(
+        self,
+        items: Iterable[K],
+        handler: ApiHandler[K, V],
+        lookup: Lookup[K],
+        what: str,
+        timeout_s: float | None,
+    ) -> Results[K, V]:
+        """Send the request about each item by `call_each`, within the call's timeout."""
+        with self._call(timeout_s) as (cluster, deadline):
+            return call_each(cluster, items, handler, lookup, deadline, what)

@@ -470,19 +470,6 @@ class _DeleteOffsets(OffsetsHandler):
         return partition_outcomes(response)
 
 
-def _call_each_partition(
-    cluster: Cluster,
-    partitions: Iterable[TopicPartition],
-    handler: OffsetsHandler,
-    deadline: Deadline,
-    doing: str,
-) -> Results[TopicPartition, Any]:
-    """Call the coordinator for these partitions, with an error for each."""
-    what = f"{doing} of group {handler.group_id!r}"
-    lookup = coordinator_of(cluster, handler.group_id)
-    return call_each(cluster, partitions, handler, lookup, deadline, what)
-
-
 # --- share groups (KIP-932) -----------------------------------------------------------------------
 
 _SHARE_HINTS: Mapping[int, str] = {
@@ -735,9 +722,8 @@ class GroupAdmin(AdminCalls):
         """Delete groups without members, with all their offsets. Results are by group id. Errors:
         NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
         items = checked_names(group_ids, "group_ids")
-        with self._call(timeout_s) as (cluster, deadline):
-            lookup = ToCoordinator(cluster, FOR_GROUP)
-            return call_each(cluster, items, _DeleteGroups(), lookup, deadline, "deleting groups")
+        lookup = ToCoordinator(self._cluster, FOR_GROUP)
+        return self._each(items, _DeleteGroups(), lookup, "deleting groups", timeout_s)
 
     def remove_members_from_consumer_group(
         self,
@@ -757,7 +743,7 @@ class GroupAdmin(AdminCalls):
         checked_name(group_id, "group_id")
         checked_name(reason, "reason")
         with self._call(timeout_s) as (cluster, deadline):
-            lookup = ToCoordinator(cluster, FOR_GROUP, lambda _: group_id)
+            lookup = coordinator_of(cluster, group_id)
             message = f"member was removed by an admin{': ' + reason if reason else ''}"
             if instance_ids is None:
                 members = describe_consumer_groups(cluster, [group_id], deadline)[group_id].members
@@ -784,9 +770,9 @@ class GroupAdmin(AdminCalls):
         checked_flag(require_stable, "require_stable")
         with self._call(timeout_s) as (cluster, deadline):
             offsets: dict[TopicPartition, OffsetAndMetadata | errors.KafkaError | None] = {}
+            what = f"looking up the offsets of group {group_id!r}"
             if partitions is None:
                 handler, lookup = FetchAllOffsets(require_stable), ToCoordinator(cluster, FOR_GROUP)
-                what = f"looking up the offsets of group {group_id!r}"
                 outcomes = call_each(cluster, [group_id], handler, lookup, deadline, what)[group_id]
                 offsets = {
                     tp: outcome.value
@@ -797,13 +783,11 @@ class GroupAdmin(AdminCalls):
                 chosen = [tp for tp, outcome in outcomes.items() if outcome.code]
             else:
                 chosen = checked_partitions(partitions, "partitions")
-            results = _call_each_partition(
-                cluster,
-                chosen,
+            by_name, to_group = (
                 FetchOffsets(group_id, require_stable),
-                deadline,
-                "looking up the offsets",
+                coordinator_of(cluster, group_id),
             )
+            results = call_each(cluster, chosen, by_name, to_group, deadline, what)
             return Results(offsets | results.errors | results.values_by_item)
 
     def alter_consumer_group_offsets(
@@ -823,10 +807,9 @@ class GroupAdmin(AdminCalls):
         ).items():
             tp = checked_partition(key, "offsets")
             chosen[tp] = offset_to_commit(tp, offset, "offsets")
-        with self._call(timeout_s) as (cluster, deadline):
-            return _call_each_partition(
-                cluster, chosen, CommitOffsets(group_id, chosen), deadline, "setting the offsets"
-            )
+        handler = CommitOffsets(group_id, chosen)
+        what = f"setting the offsets of group {group_id!r}"
+        return self._each(chosen, handler, coordinator_of(self._cluster, group_id), what, timeout_s)
 
     def delete_consumer_group_offsets(
         self,
@@ -840,8 +823,8 @@ class GroupAdmin(AdminCalls):
         checked_name(group_id, "group_id")
         chosen = checked_partitions(partitions, "partitions")
         handler = _DeleteOffsets(group_id)
-        with self._call(timeout_s) as (cluster, deadline):
-            return _call_each_partition(cluster, chosen, handler, deadline, "deleting offsets")
+        what = f"deleting offsets of group {group_id!r}"
+        return self._each(chosen, handler, coordinator_of(self._cluster, group_id), what, timeout_s)
 
     # --- share groups ---------------------------------------------------------------------------
 
@@ -873,13 +856,10 @@ class GroupAdmin(AdminCalls):
         """Describe share groups: state, and members with their partitions, by group id. A group
         that does not exist, or is of another kind, is a BrokerError GROUP_ID_NOT_FOUND."""
         checked_flag(include_authorized_operations, "include_authorized_operations")
-        with self._call(timeout_s) as (cluster, deadline):
-            handler = _DescribeShareGroups(cluster, include_authorized_operations)
-            items, lookup = (
-                checked_names(group_ids, "group_ids"),
-                ToCoordinator(cluster, FOR_GROUP),
-            )
-            return call_each(cluster, items, handler, lookup, deadline, "describing share groups")
+        items = checked_names(group_ids, "group_ids")
+        handler = _DescribeShareGroups(self._cluster, include_authorized_operations)
+        lookup = ToCoordinator(self._cluster, FOR_GROUP)
+        return self._each(items, handler, lookup, "describing share groups", timeout_s)
 
     def describe_share_group(
         self, group_id: str, *, timeout_s: float | None = None
@@ -939,10 +919,9 @@ class GroupAdmin(AdminCalls):
                 raise errors.OptionError(
                     f"offsets: the offset of {tp} is not negative, got {offset}"
                 )
-        with self._call(timeout_s) as (cluster, deadline):
-            handler, lookup = _AlterShareOffsets(group_id, items), coordinator_of(cluster, group_id)
-            what = f"setting the offsets of share group {group_id!r}"
-            return call_each(cluster, items, handler, lookup, deadline, what)
+        handler = _AlterShareOffsets(group_id, items)
+        what = f"setting the offsets of share group {group_id!r}"
+        return self._each(items, handler, coordinator_of(self._cluster, group_id), what, timeout_s)
 
     def delete_share_group_offsets(
         self, group_id: str, topics: Iterable[str], *, timeout_s: float | None = None
@@ -952,6 +931,4 @@ class GroupAdmin(AdminCalls):
         checked_name(group_id, "group_id")
         items, handler = checked_names(topics, "topics"), _DeleteShareOffsets(group_id)
         what = f"deleting offsets of share group {group_id!r}"
-        with self._call(timeout_s) as (cluster, deadline):
-            lookup = coordinator_of(cluster, group_id)
-            return call_each(cluster, items, handler, lookup, deadline, what)
+        return self._each(items, handler, coordinator_of(self._cluster, group_id), what, timeout_s)

@@ -21,7 +21,6 @@ from sparkkafka.client.cluster.request_driver import (
     Outcome,
     Outcomes,
     ToController,
-    call_each,
 )
 from sparkkafka.client.values import Results
 from sparkkafka.errors import OptionError
@@ -232,6 +231,5 @@ class QuotaAdmin(AdminCalls):
                 if value is not None and not (is_number and math.isfinite(value)):
                     raise OptionError(f"{key} of {entity} is a number, or None, got {value!r}")
             changes[entity] = ops
-        with self._call(timeout_s) as (cluster, deadline):
-            handler, lookup = _AlterQuotas(changes, validate_only), ToController(cluster)
-            return call_each(cluster, changes, handler, lookup, deadline, "altering client quotas")
+        handler, lookup = _AlterQuotas(changes, validate_only), ToController(self._cluster)
+        return self._each(changes, handler, lookup, "altering client quotas", timeout_s)

@@ -26,7 +26,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToAny,
     ToController,
     ToLeader,
-    call_all,
     call_each,
 )
 from sparkkafka.client.deadline import Deadline
@@ -101,17 +100,13 @@ class _CreateTopics(ApiHandler[str, None]):
     acl = "CREATE on topic {}, or on the cluster"
     done_codes = frozenset({ErrorCode.TOPIC_ALREADY_EXISTS})
 
-    def __init__(
-        self, topics: Mapping[str, NewTopic], timeout_ms: int, validate_only: bool
-    ) -> None:
+    def __init__(self, topics: Mapping[str, NewTopic], validate_only: bool) -> None:
         self._topics = topics
-        self._timeout_ms = timeout_ms
         self._validate_only = validate_only
 
     def build(self, items: Sequence[str], version: int) -> Any:
         return messages.CreateTopicsRequest(
             topics=[_creatable_topic(self._topics[name]) for name in items],
-            timeout_ms=self._timeout_ms,
             validate_only=self._validate_only,
         )
 
@@ -170,10 +165,8 @@ def create_topics(
         if topic.name in by_name:
             raise OptionError(f"topic {topic.name} is to be created twice in one call")
         by_name[topic.name] = topic
-    handler = _CreateTopics(by_name, broker_timeout_ms(cluster, deadline), validate_only)
-    results = call_each(
-        cluster, by_name, handler, ToController(cluster), deadline, "creating topics"
-    )
+    handler, lookup = _CreateTopics(by_name, validate_only), ToController(cluster)
+    results = call_each(cluster, by_name, handler, lookup, deadline, "creating topics")
     if validate_only:
         return results
     return _with_errors(results, _wait_for_leaders(cluster, results.values_by_item, deadline))
@@ -189,16 +182,11 @@ class _DeleteTopics(ApiHandler[str, None]):
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
     done_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
-    def __init__(self, timeout_ms: int) -> None:
-        self._timeout_ms = timeout_ms
-
     def build(self, items: Sequence[str], version: int) -> Any:
         if version >= 6:
-            return messages.DeleteTopicsRequest(
-                topics=[messages.DeleteTopicState(name=name) for name in items],
-                timeout_ms=self._timeout_ms,
-            )
-        return messages.DeleteTopicsRequest(topic_names=list(items), timeout_ms=self._timeout_ms)
+            topics = [messages.DeleteTopicState(name=name) for name in items]
+            return messages.DeleteTopicsRequest(topics=topics)
+        return messages.DeleteTopicsRequest(topic_names=list(items))
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [(row.name, Outcome.of(row)) for row in response.responses]
@@ -208,9 +196,8 @@ def delete_topics(
     cluster: Cluster, topic_names: Iterable[str], deadline: Deadline
 ) -> Results[str, None]:
     """Delete topics, and wait until metadata no longer shows them."""
-    handler, lookup = _DeleteTopics(broker_timeout_ms(cluster, deadline)), ToController(cluster)
-    items = arguments.checked_names(topic_names, "topic_names")
-    results = call_each(cluster, items, handler, lookup, deadline, "deleting topics")
+    items, lookup = arguments.checked_names(topic_names, "topic_names"), ToController(cluster)
+    results = call_each(cluster, items, _DeleteTopics(), lookup, deadline, "deleting topics")
     why = f"is marked for deletion, and still there after {deadline.text}"
     remaining = _wait_for_metadata(cluster, results.values_by_item, deadline, _is_gone)
     return _with_errors(
@@ -315,11 +302,6 @@ def topic_id_text(topic_id: uuid.UUID) -> str | None:
 
 
 # --- waiting until brokers know of changes ----------------------------------------------------
-
-
-def broker_timeout_ms(cluster: Cluster, deadline: Deadline) -> int:
-    """Return how long the broker may take: not longer than the client waits for its response."""
-    return int(min(cluster.options.request_timeout_ms, deadline.remaining_s() * 1000))
 
 
 def _with_errors(
@@ -431,7 +413,6 @@ class _CreatePartitions(ApiHandler[str, None]):
                 )
                 for name, new in ((name, self._items[name]) for name in items)
             ],
-            timeout_ms=broker_timeout_ms(self._cluster, self._deadline),
             validate_only=self._validate_only,
         )
 
@@ -457,9 +438,8 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
     request_type = messages.DeleteRecordsRequest
     acl = "DELETE on topic {0.topic}"
 
-    def __init__(self, before: Mapping[TopicPartition, int], timeout_ms: int) -> None:
+    def __init__(self, before: Mapping[TopicPartition, int]) -> None:
         self._before = before
-        self._timeout_ms = timeout_ms
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         def row(tp: TopicPartition) -> messages.DeleteRecordsPartition:
@@ -471,7 +451,7 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
             messages.DeleteRecordsTopic(name=name, partitions=rows)
             for name, rows in rows_by_topic(items, row).items()
         ]
-        return messages.DeleteRecordsRequest(topics=topics, timeout_ms=self._timeout_ms)
+        return messages.DeleteRecordsRequest(topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return [
@@ -501,9 +481,8 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
     acl = "ALTER on the cluster"
     final_codes = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
-    def __init__(self, items: Mapping[TopicPartition, list[int] | None], timeout_ms: int) -> None:
+    def __init__(self, items: Mapping[TopicPartition, list[int] | None]) -> None:
         self._items = items
-        self._timeout_ms = timeout_ms
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         def row(tp: TopicPartition) -> messages.ReassignablePartition:
@@ -515,9 +494,7 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
             messages.ReassignableTopic(name=name, partitions=rows)
             for name, rows in rows_by_topic(items, row).items()
         ]
-        return messages.AlterPartitionReassignmentsRequest(
-            timeout_ms=self._timeout_ms, topics=topics
-        )
+        return messages.AlterPartitionReassignmentsRequest(topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
         return [(tp, Outcome.of(row)) for tp, row in by_partition(response.responses)]
@@ -544,9 +521,8 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
     )
     done_codes = frozenset({ErrorCode.ELECTION_NOT_NEEDED})
 
-    def __init__(self, election_type: str, timeout_ms: int) -> None:
+    def __init__(self, election_type: str) -> None:
         self._type = election_type
-        self._timeout_ms = timeout_ms
 
     def needed_versions(self, item: TopicPartition | None) -> Mapping[str, int]:
         return {"an election of type UNCLEAN": 1} if self._type == "UNCLEAN" else {}
@@ -561,7 +537,6 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
             ]
             if chosen
             else None,
-            timeout_ms=self._timeout_ms,
         )
 
     def read(
@@ -649,8 +624,7 @@ class TopicAdmin(AdminCalls):
         arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
         handler = _DescribeTopics(include_authorized_operations)
         items = arguments.checked_names(topic_names, "topic_names")
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_each(cluster, items, handler, ToAny(), deadline, "describing topics")
+        return self._each(items, handler, ToAny(), "describing topics", timeout_s)
 
     def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
         """Describe one topic; its error is raised. That of a missing topic names the nearest."""
@@ -725,9 +699,8 @@ class TopicAdmin(AdminCalls):
                     arguments.checked_ints(brokers, f"each row of {what}")
         with self._call(timeout_s) as (cluster, deadline):
             handler = _CreatePartitions(cluster, items, deadline, validate_only)
-            results = call_each(
-                cluster, items, handler, ToController(cluster), deadline, "growing topics"
-            )
+            lookup, what = ToController(cluster), "adding partitions to topics"
+            results = call_each(cluster, items, handler, lookup, deadline, what)
             if validate_only:
                 return results
             counts = {name: items[name].total for name in results.values_by_item}
@@ -760,10 +733,8 @@ class TopicAdmin(AdminCalls):
             errors = ends.errors
             items |= {tp: end.offset for tp, end in ends.values_by_item.items()}
             with_offset = [tp for tp in items if tp not in errors]
-            handler = _DeleteRecords(items, broker_timeout_ms(cluster, deadline))
-            deleted = call_each(
-                cluster, with_offset, handler, ToLeader(cluster), deadline, "deleting records"
-            )
+            handler, lookup = _DeleteRecords(items), ToLeader(cluster)
+            deleted = call_each(cluster, with_offset, handler, lookup, deadline, "deleting records")
             outcome: dict[TopicPartition, int | KafkaError] = {
                 tp: errors.get(tp) or deleted.errors.get(tp) or deleted[tp] for tp in items
             }
@@ -793,11 +764,8 @@ class TopicAdmin(AdminCalls):
                 if replicas is None
                 else arguments.checked_ints(replicas, f"reassignments[{tp}]")
             )
-        with self._call(timeout_s) as (cluster, deadline):
-            handler = _AlterReassignments(items, broker_timeout_ms(cluster, deadline))
-            return call_each(
-                cluster, items, handler, ToController(cluster), deadline, "moving replicas"
-            )
+        handler, lookup = _AlterReassignments(items), ToController(self._cluster)
+        return self._each(items, handler, lookup, "moving replicas", timeout_s)
 
     def list_partition_reassignments(
         self,
@@ -822,10 +790,8 @@ class TopicAdmin(AdminCalls):
                 for tp, row in by_partition(response.topics)
             }
 
+        request = messages.ListPartitionReassignmentsRequest(topics=topics)
         with self._call(timeout_s) as (cluster, deadline):
-            request = messages.ListPartitionReassignmentsRequest(
-                timeout_ms=broker_timeout_ms(cluster, deadline), topics=topics
-            )
             acl = "DESCRIBE on the cluster"
             return call_one(
                 cluster, "reassignments", request, read, deadline, acl=acl, to_controller=True
@@ -846,12 +812,9 @@ class TopicAdmin(AdminCalls):
         ELIGIBLE_LEADERS_NOT_AVAILABLE, … Raises OptionError.
         """
         arguments.checked_choice(election_type, ELECTION_TYPES, "election_type")
-        with self._call(timeout_s) as (cluster, deadline):
-            handler = _ElectLeaders(election_type, broker_timeout_ms(cluster, deadline))
-            lookup, what = ToController(cluster), "electing leaders"
-            if partitions is None:
-                return Results(call_all(cluster, [None], handler, lookup, deadline, what)[None])
-            chosen: list[TopicPartition | None] = [
-                *arguments.checked_partitions(partitions, "partitions")
-            ]
-            return call_each(cluster, chosen, handler, lookup, deadline, what)  # type: ignore[arg-type]
+        handler, lookup = _ElectLeaders(election_type), ToController(self._cluster)
+        chosen: list[TopicPartition | None] = [None]
+        if partitions is not None:
+            chosen = [*arguments.checked_partitions(partitions, "partitions")]
+        results = self._each(chosen, handler, lookup, "electing leaders", timeout_s)
+        return Results(results[None]) if partitions is None else results  # type: ignore[return-value]

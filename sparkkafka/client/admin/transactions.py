@@ -393,15 +393,10 @@ class TransactionAdmin(AdminCalls):
     ) -> Results[str, TransactionDescription]:
         """Describe transactions: state, producer, age and partitions (Kafka 3.0). By transactional
         id. One that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND."""
-        with self._call(timeout_s) as (cluster, deadline):
-            return call_each(
-                cluster,
-                arguments.checked_names(transactional_ids, "transactional_ids"),
-                _DescribeTransactions(cluster),
-                ToCoordinator(cluster, FOR_TRANSACTION),
-                deadline,
-                "describing transactions",
-            )
+        items = arguments.checked_names(transactional_ids, "transactional_ids")
+        handler = _DescribeTransactions(self._cluster)
+        lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
+        return self._each(items, handler, lookup, "describing transactions", timeout_s)
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None

@@ -351,6 +351,17 @@ class Cluster:
         existing = [name for name, topic in topics.items() if not topic.is_internal]
         return nearest_topics(never_known, existing)
 
+    def missing_topic_errors(
+        self, names: Sequence[str], deadline: Deadline
+    ) -> dict[str, errors.UnknownTopicError]:
+        """Return an error for each of these topics, which count as missing; it names the most
+        similar topic."""
+        nearest = self.nearest_topics(names, deadline)
+        creates = self.options.allow_auto_create_topics
+        return {
+            name: unknown_topic_error([name], creates=creates, nearest=nearest) for name in names
+        }
+
     def _are_unknown_to_all(self, names: Sequence[str], deadline: Deadline) -> bool:
         """Return whether every broker of the cluster answers that it does not know these topics.
 

@@ -38,6 +38,9 @@ class PartitionInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
+    """A topic as a broker described it at `refreshed_s` (monotonic). `topic_id` is None before
+    Kafka 2.8; `partitions` are by number."""
+
     name: str
     topic_id: bytes | None
     is_internal: bool

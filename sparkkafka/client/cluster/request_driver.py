@@ -111,7 +111,8 @@ class ApiHandler(Generic[K, V]):
     """How long UNKNOWN_TOPIC_OR_PARTITION is retried: brokers learn of new topics one by one."""
 
     def build(self, items: Sequence[K], version: int) -> Any:
-        """Build the request for these items. Raises EncodeError for what cannot be encoded."""
+        """Build the request for these items; the driver sets its `timeout_ms`, if it has one.
+        Raises EncodeError for what cannot be encoded."""
         raise NotImplementedError
 
     def split(self, items: Sequence[K], version: int) -> Iterable[Sequence[K]]:
@@ -437,6 +438,9 @@ class _Attempt(Generic[K, V]):
     def _send_request(self, connection: Connection, items: Sequence[K], version: int) -> None:
         """Send one request about these items. Raises EncodeError, KafkaError."""
         request = self._handler.build(items, version)
+        if hasattr(request, "timeout_ms"):
+            # How long the broker may take: not longer than the client waits for its response.
+            request.timeout_ms = int(self._request_deadline.remaining_s() * 1000)
         try:
             connection.send(request, self._request_deadline, version=version)
         except (KafkaConnectionError, KafkaTimeoutError):
@@ -584,11 +588,7 @@ class ToLeader:
             self._unknown_since_s.setdefault(name, since_s)
         unknown_since_s = {name: self._unknown_since_s[name] for name in unknown}
         missing = cluster.believed_missing(unknown_since_s, deadline)
-        nearest = cluster.nearest_topics(missing, deadline)
-        creates = cluster.options.allow_auto_create_topics
-        return {
-            name: unknown_topic_error([name], creates=creates, nearest=nearest) for name in missing
-        }
+        return cluster.missing_topic_errors(missing, deadline)
 
     def _no_leader_error(self, tp: TopicPartition) -> BrokerError:
         """Return the error for a partition without a leader in the cache, though its topic has
@@ -727,9 +727,10 @@ def find_coordinator(cluster: Cluster, key: str, kind: int, deadline: Deadline) 
     return call_all(cluster, [key], handler, ToAny(), deadline, what)[key]
 
 
-def find_coordinator_once(cluster: Cluster, key: str, kind: int, deadline: Deadline) -> int:
-    """`find_coordinator` with one attempt."""
-    return call_once(cluster, [key], _FindCoordinator(cluster, kind), ToAny(), deadline)[key]
+def find_group_coordinator(cluster: Cluster, group_id: str, deadline: Deadline) -> int:
+    """Return the node id of a group's coordinator, by one request that is not retried."""
+    handler = _FindCoordinator(cluster, FOR_GROUP)
+    return call_once(cluster, [group_id], handler, ToAny(), deadline)[group_id]
 
 
 class ToCoordinator:

@@ -21,7 +21,7 @@ from sparkkafka import errors
 from sparkkafka.client.arguments import checked_names
 from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import NOT_CREATED, missing_topics_text
-from sparkkafka.client.cluster.request_driver import FOR_GROUP, find_coordinator_once
+from sparkkafka.client.cluster.request_driver import find_group_coordinator
 from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
@@ -277,7 +277,7 @@ class ConsumerCoordinator(RebalanceHooks):
             return True
         group_id = self.need_group("subscribe")
         try:
-            node_id = find_coordinator_once(self._cluster, group_id, FOR_GROUP, deadline)
+            node_id = find_group_coordinator(self._cluster, group_id, deadline)
             connection = self._cluster.connection(node_id, deadline)
         except errors.KafkaError as error:
             if not error.retriable:

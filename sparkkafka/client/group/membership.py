@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster, throttle
-from sparkkafka.client.cluster.request_driver import FOR_GROUP, call_all, find_coordinator_once
+from sparkkafka.client.cluster.request_driver import FOR_GROUP, call_all, find_group_coordinator
 from sparkkafka.client.deadline import CloseSignal, Deadline, Waker
 from sparkkafka.client.group.committed_offsets import (
     INSTANCE_ID_VERSION,
@@ -343,7 +343,7 @@ class MemberThread(ABC):
         known = self.cluster.coordinators.get((FOR_GROUP, self.group_id))
         if known is not None:
             return known
-        node_id = find_coordinator_once(self.cluster, self.group_id, FOR_GROUP, deadline)
+        node_id = find_group_coordinator(self.cluster, self.group_id, deadline)
         log.info("group %s: the coordinator is broker %d", self.group_id, node_id)
         return node_id
 

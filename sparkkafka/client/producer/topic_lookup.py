@@ -1,4 +1,4 @@
-"""Finds topics and leaders for a producer of many topics: one lookup at a time, errors by topic.
+"""Looks up the topics and leaders of a producer's records: one request at a time, errors by topic.
 
 Unlike `Cluster.topics` it never waits for one topic while others have records to send.
 """
@@ -12,11 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.cluster.metadata import (
-    no_leader_error,
-    unknown_partition_error,
-    unknown_topic_error,
-)
+from sparkkafka.client.cluster.metadata import no_leader_error, unknown_partition_error
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.producer.partition_queue import PartitionQueue
 from sparkkafka.errors import (
@@ -36,7 +32,8 @@ WARN_AFTER_S = 4.0  # a person is waiting by then
 
 @dataclass(slots=True)
 class _MissingTopic:
-    """A topic without metadata: since when, why, and when its next lookup is (monotonic)."""
+    """A topic without metadata since `since_s`, because of `error`; its next lookup is due at
+    `next_s` (both monotonic)."""
 
     backoff: Backoff
     since_s: float = field(default_factory=time.monotonic)
@@ -90,17 +87,16 @@ class TopicLookup:
                 return {}
             return {name: self._give_up(name, error) for name in due}
         unknown = [name for name in due if failed.get(name) == _UNKNOWN]
-        gone = self._believed_missing(unknown, deadline)
-        nearest = self._cluster.nearest_topics(gone, deadline)
-        creates = self._cluster.options.allow_auto_create_topics
+        missing_errors = self._cluster.missing_topic_errors(
+            self._believed_missing(unknown, deadline), deadline
+        )
         final: dict[str, KafkaError] = {}
         for name in due:
             code = failed.get(name)
             if code is None:
                 self._missing.pop(name, None)
-            elif name in gone:
-                unknown_topic = unknown_topic_error([name], creates=creates, nearest=nearest)
-                final[name] = self._give_up(name, unknown_topic)
+            elif name in missing_errors:
+                final[name] = self._give_up(name, missing_errors[name])
             elif is_retriable(code):
                 self._retry_later(name, BrokerError(code, f"Metadata of topic {name}"))
             else:
@@ -108,7 +104,8 @@ class TopicLookup:
         return final
 
     def next_lookup_s(self, names: Iterable[str]) -> float:
-        """When the next lookup of one of these is due (monotonic seconds), infinite for never."""
+        """Return when the next lookup of one of these topics is due (monotonic seconds), infinite
+        for never."""
         due_s = (self._missing[name].next_s for name in names if name in self._missing)
         return min(due_s, default=math.inf)
 
@@ -118,11 +115,11 @@ class TopicLookup:
         return missing.error if missing else None
 
     def errors(self) -> list[KafkaError]:
-        """Why the last lookups did not find topics. From any thread."""
+        """Return the errors of the topics that the last lookups did not find. From any thread."""
         return [missing.error for missing in list(self._missing.values()) if missing.error]
 
     def stop_lookup(self, topic: str) -> None:
-        """Forget a topic: nothing waits for it any more."""
+        """Forget a topic for which no records wait any more."""
         self._missing.pop(topic, None)
 
     def look_up_leaders(
