@@ -111,8 +111,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     # The formats do not know the registry, nor each other, but for Avro, whose records that contain
     # themselves become JSON text.
     "schemas": (
-        "bounds",
-        "field_names",
+        "schema_errors",
         "data_contract",
         "values",
         "arrays",
@@ -122,10 +121,8 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "avro",
         "protobuf",
         "envelopes",
-        "confluent_framing",
-        "vendor_framings",
+        "framings",
         "registry",
-        "framing_hints",
         "column",
         "schema_choice",
     ),
@@ -140,7 +137,6 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "write",
         "stream",
         "datasource",
-        "autoload",
         "registration",
     ),
     "monitoring": (
@@ -366,8 +362,6 @@ def test_the_layers_are_there() -> None:
 
 def test_every_package_says_what_it_is_for() -> None:
     for folder in folders_of(PACKAGE):
-        if folder.name == "autoload":
-            continue  # no package: its file is put beside ours in the wheel
         text = (folder / "__init__.py").read_text("utf-8")
         says = ast.get_docstring(ast.parse(text))
         assert says, folder

@@ -30,14 +30,12 @@ from sparkkafka.schemas.column import (
     format_module,
     in_pieces,
 )
-from sparkkafka.schemas.confluent_framing import unframe_bare
 from sparkkafka.schemas.envelopes.decode import Envelope, full_type
-from sparkkafka.schemas.framing_hints import name_framings
+from sparkkafka.schemas.framings import IN_HEADERS, name_framings, unframe_bare, unframe_column
 from sparkkafka.schemas.json.syntax import JsonSyntaxError, parse
 from sparkkafka.schemas.registry.client import SUBJECT_NOT_FOUND, RegistryClient, connect
 from sparkkafka.schemas.schema_choice import column_schema, encode_plan, reader_schema
 from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
-from sparkkafka.schemas.vendor_framings import IN_HEADERS, unframe_column
 
 # --- decoding ---------------------------------------------------------------------------------
 

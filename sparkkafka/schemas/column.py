@@ -1,6 +1,6 @@
 """Decodes and encodes a whole key or value column.
 
-Decoding: frames name the schema that wrote each row (`confluent_framing`), the registry has that
+Decoding: frames name the schema that wrote each row (`framings`), the registry has that
 schema, its format decodes the rows, and the rows are brought back into their order. Encoding: the
 format encodes the values, and the schema's id, which the driver looked up or registered, is written
 before each payload or into a header. A process makes the decoder of a schema once and keeps it.
@@ -23,10 +23,13 @@ from sparkkafka.config.parsed_options import warn
 from sparkkafka.errors import EncodeError, KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.records.arrow import is_valid
 from sparkkafka.protocol.wire.varints import varint_bytes
-from sparkkafka.schemas import vendor_framings
+from sparkkafka.schemas import framings
 from sparkkafka.schemas.arrays import as_type, spread
 from sparkkafka.schemas.avro.schema import fingerprint
-from sparkkafka.schemas.confluent_framing import (
+from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
+from sparkkafka.schemas.envelopes import decode as envelopes
+from sparkkafka.schemas.envelopes.decode import Envelope
+from sparkkafka.schemas.framings import (
     CONTENT_ID,
     FINGERPRINT,
     GLOBAL_ID,
@@ -34,12 +37,9 @@ from sparkkafka.schemas.confluent_framing import (
     PayloadGroup,
     WriterId,
     add_header,
+    name_framings,
     unframe_bare,
 )
-from sparkkafka.schemas.data_contract import DataContract, Rule, name_some
-from sparkkafka.schemas.envelopes import decode as envelopes
-from sparkkafka.schemas.envelopes.decode import Envelope
-from sparkkafka.schemas.framing_hints import name_framings
 from sparkkafka.schemas.registry.client import RegistryClient, call_concurrently
 from sparkkafka.schemas.registry.responses import is_unknown_path
 from sparkkafka.schemas.values import (
@@ -223,7 +223,7 @@ class ColumnDecoder:
         if plan.framing == kinds.NO_FRAMING:
             unframed = unframe_bare(payloads)
         else:
-            unframed = vendor_framings.unframe_column(
+            unframed = framings.unframe_column(
                 payloads,
                 headers,
                 plan.column,
@@ -521,7 +521,7 @@ class ColumnEncoder:
         self._frame = self._prefix = b""
         if plan.framing != kinds.NO_FRAMING:
             with_indexes = plan.format == kinds.PROTOBUF
-            self._frame = vendor_framings.frame_to_write(
+            self._frame = framings.frame_to_write(
                 plan.framing, plan.writer, with_indexes=with_indexes
             )
             if with_indexes and plan.framing in (kinds.GLUE, kinds.GLUE_ZLIB):
@@ -555,13 +555,13 @@ class ColumnEncoder:
                 plan.schema, values.type, message=plan.writer.message
             )
             self._encoder = values.type, encoder
-        in_header = plan.framing in vendor_framings.IN_HEADERS
+        in_header = plan.framing in framings.IN_HEADERS
         is_bare = in_header or plan.framing == kinds.GLUE_ZLIB
         prefix = self._prefix if is_bare else self._frame + self._prefix
         payloads = self._encoder[1].encode(values, prefix)
         if in_header:
-            name = vendor_framings.header_to_write(plan.framing, plan.column)
+            name = framings.header_to_write(plan.framing, plan.column)
             headers = add_header(headers, name, self._frame, payloads)
         elif is_bare:
-            payloads = with_prefix(self._frame, vendor_framings.compress(payloads))
+            payloads = with_prefix(self._frame, framings.compress(payloads))
         return payloads, headers

@@ -28,8 +28,8 @@ from sparkkafka.schemas.column import (
     message_name,
     warn_of_rules,
 )
-from sparkkafka.schemas.confluent_framing import WriterId
 from sparkkafka.schemas.data_contract import name_some
+from sparkkafka.schemas.framings import WriterId
 from sparkkafka.schemas.registry.client import RegisteredSchema, RegistryClient
 from sparkkafka.schemas.values import FIRST_MESSAGE, Schema
 

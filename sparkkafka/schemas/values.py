@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import binary_array
-from sparkkafka.schemas.bounds import limit_reasons
 from sparkkafka.schemas.data_contract import DataContract
+from sparkkafka.schemas.schema_errors import limit_reasons
 
 FIRST_MESSAGE: Final = (0,)
 """Message indexes of the first message of a Protobuf file."""
@@ -49,6 +49,11 @@ class Schema:
 BASE_BUDGET: Final = 64 << 20
 BUDGET_PER_BYTE: Final = 32
 """The columns of one call may take BASE_BUDGET bytes, and BUDGET_PER_BYTE for each payload byte."""
+
+ROW_BYTES: Final = 256 << 10
+BYTES_PER_BYTE: Final = 256
+"""The items of one payload may take ROW_BYTES as columns, and BYTES_PER_BYTE for each of its bytes.
+Real data takes less: an item of many columns has more than a byte or two."""
 
 
 class TooManyRowsError(Exception):
@@ -73,6 +78,19 @@ class MemoryBudget:
         if self._has_several:
             raise TooManyRowsError
         return False
+
+
+def bytes_per_value(kind: pa.DataType) -> int:
+    """Return the bytes that one value of a type takes in its column and in those below, without the
+    bytes of texts and the items of arrays and maps."""
+    if pa.types.is_struct(kind):
+        return 1 + sum(bytes_per_value(field.type) for field in kind)
+    if pa.types.is_null(kind):
+        return 0
+    try:
+        return int(kind.bit_width) // 8 + 1
+    except ValueError:  # offsets
+        return 5
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from sparkkafka.config.kinds import CONFLUENT
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.config.source import OffsetBound
 from sparkkafka.errors import KafkaError
-from sparkkafka.schemas.vendor_framings import unframe_column
+from sparkkafka.schemas.framings import unframe_column
 from sparkkafka.spark.read.data_loss import Loss, loss_error
 from sparkkafka.spark.read.input_partitions import check_named
 from sparkkafka.spark.write.writer import input_columns

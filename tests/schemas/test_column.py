@@ -26,7 +26,7 @@ from sparkkafka.schemas.column import (
     ColumnPlan,
     EncodePlan,
 )
-from sparkkafka.schemas.confluent_framing import WriterId
+from sparkkafka.schemas.framings import WriterId
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema

@@ -21,7 +21,7 @@ from sparkkafka.schemas.column import (
     compile_for_tasks,
     format_module,
 )
-from sparkkafka.schemas.confluent_framing import WriterId
+from sparkkafka.schemas.framings import WriterId
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 from tests.schemas.small_registry import SmallRegistry, small_registry

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparkkafka.config import kinds
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
-from sparkkafka.schemas.confluent_framing import (
+from sparkkafka.schemas.framings import (
     MAX_INDEXES,
     Unframed,
     WriterId,
@@ -22,9 +22,9 @@ from sparkkafka.schemas.confluent_framing import (
     frame_of,
     header_name,
     unframe_bare,
+    unframe_column,
 )
 from sparkkafka.schemas.values import with_prefix
-from sparkkafka.schemas.vendor_framings import unframe_column
 
 GUID = uuid.UUID("0e0a1d5c-8a71-44a9-9b0f-2f6a8f2f1e33")
 Headers = list[tuple[str, bytes | None]] | None

@@ -19,7 +19,7 @@ from sparkkafka.config.kinds import AVRO, CONFLUENT, HEADERS, JSON, NO_FRAMING, 
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
 from sparkkafka.schemas.column import ColumnDecoder, ColumnPlan, format_module
-from sparkkafka.schemas.framing_hints import name_framings
+from sparkkafka.schemas.framings import name_framings
 from sparkkafka.schemas.registry.client import RegistryClient
 from sparkkafka.schemas.values import Schema
 from tests.schemas.small_registry import SmallRegistry, small_registry
@@ -238,7 +238,7 @@ def test_any_bytes_and_headers(payloads: list[bytes], data: st.DataObject) -> No
 def test_the_hint_is_of_the_column() -> None:
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sparkkafka.schemas.framing_hints.warn", lambda *given: seen.append(given))
+        patch.setattr("sparkkafka.schemas.framings.warn", lambda *given: seen.append(given))
         for payload, _ in PAYLOADS.values():
             one = pa.array([payload])
             name_framings({0: "bad"}, one, None, "key", framing=CONFLUENT, is_json=False)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas import bounds
+from sparkkafka.schemas import schema_errors
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.values import Decoder, Schema
 from tests.support.waiting import processor_time
@@ -111,7 +111,7 @@ def test_a_union_of_many_branches() -> None:
 
 
 def test_branches_times_fields_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MAX_STEPS", bounds.MAX_STEPS // 10)
+    monkeypatch.setattr(schema_errors, "MAX_STEPS", schema_errors.MAX_STEPS // 10)
     many = ({"name": f"f{i}", "type": "int", "default": 0} for i in range(3000))
     writer = record({"name": "u", "type": branches(600)}, name="t")
     reader = record({"name": "u", "type": ["null", record(*many, name="other")]}, name="t")
@@ -120,7 +120,7 @@ def test_branches_times_fields_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_branches_times_a_default_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "MAX_STEPS", bounds.MAX_STEPS // 10)
+    monkeypatch.setattr(schema_errors, "MAX_STEPS", schema_errors.MAX_STEPS // 10)
     fields = [{"name": "m", "type": {"type": "map", "values": "int"}}, {"name": "z", "type": "int"}]
     default = {"m": {str(i): i for i in range(1000)}}
     reader = record({"name": "u", "type": branches(600, *fields), "default": default}, name="t")

@@ -140,7 +140,7 @@ from sparkkafka.protocol.columns.columns import DecodedRecords
 from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.schemas.avro import format as avro
 from sparkkafka.schemas.column import ColumnEncoder, ColumnPlan, EncodePlan
-from sparkkafka.schemas.confluent_framing import WriterId
+from sparkkafka.schemas.framings import WriterId
 from sparkkafka.schemas.values import Schema
 from sparkkafka.spark.read.read_task import BatchShaper
 from sparkkafka.spark.read.decoding import BAD_RECORD_ARROW_TYPE, TaskDecoder

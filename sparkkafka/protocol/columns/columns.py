@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES
-from sparkkafka.protocol.records.arrow import from_numpy
+from sparkkafka.protocol.records.arrow import from_numpy, odd_values, or_zero
 from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read
 from sparkkafka.protocol.wire.varints import VARLONG_BITS, read_varint
 
@@ -235,16 +236,11 @@ class Grid(NamedTuple):
         return Spans(at, np.full(self.rows, self.length, np.int64))
 
 
-_EVEN: list[pa.Array] = [from_numpy(np.arange(0, 2 << 14, 2, dtype=np.int32))]
-"""One array of 0, 2, 4, …, which `gather` replaces by a longer one when it needs that."""
-
-
 def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
     """Copy byte strings of `data`, which ascend and do not overlap, into an Arrow binary array. A
     length of -1 is null.
 
-    Arrow does the copying: start, end, start, end, … are the offsets of an array that has the byte
-    strings as entries 0, 2, 4, … and the bytes between them as the others.
+    Arrow does the copying (`odd_values`).
     """
     count = len(starts)
     smallest = int(lengths.min()) if count else 0
@@ -259,17 +255,17 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
         buffers = [None, pa.py_buffer(views), data]
         with suppress(pa.ArrowNotImplementedError):  # old versions of Arrow
             return pa.Array.from_buffers(pa.binary_view(), count, buffers).cast(pa.binary())
-    pairs = np.empty(2 * count, np.int32)
-    pairs[0::2] = starts
-    pairs[1::2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
-    entries = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(pairs), data])
-    while len(_EVEN[0]) < count:
-        _EVEN[0] = from_numpy(np.arange(0, 4 * len(_EVEN[0]), 2, dtype=np.int32))
-    copied = entries.take(_EVEN[0].slice(0, count))
+    offsets = np.empty(2 * count + 2, np.int32)
+    offsets[1:-1:2] = starts
+    offsets[2:-1:2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
+    # Arrow estimates the memory of the copy from the first and the last offset.
+    offsets[0], offsets[-1] = offsets[1], offsets[-2]
+    copied = odd_values(offsets, data)
     if smallest >= 0:
         return copied
-    _, offsets, content = copied.buffers()
-    return pa.Array.from_buffers(pa.binary(), count, [validity(lengths >= 0), offsets, content])
+    return pa.Array.from_buffers(
+        pa.binary(), count, [validity(lengths >= 0), *copied.buffers()[1:]]
+    )
 
 
 def validity(valid: NDArray[np.bool_]) -> pa.Buffer:
@@ -493,3 +489,29 @@ def make_header_lists(counts: Ints, keys: pa.Array, values: pa.Array) -> pa.Arra
         [validity(counts > 0), pa.py_buffer(list_offsets)],
         children=[entries],
     )
+
+
+def append_headers(
+    headers: pa.Array | None, counts: Ints, keys: pa.Array, values: pa.Array
+) -> pa.Array:
+    """Return the headers of rows, of HEADERS_TYPE: each row's own ones, in the order of `headers`
+    (a list of structs with fields key and value for each row; None: no row has any), followed by
+    `counts` more, out of the keys and values of all added headers in order."""
+    if headers is None:
+        return make_header_lists(counts, keys, values)
+    own_counts = or_zero(pc.list_value_length(headers)).astype(np.int64)
+    entries = headers.flatten()
+    own_keys, own_values = (
+        entries.flatten()[entries.type.get_field_index(name)] for name in ("key", "value")
+    )
+    keys = pa.concat_arrays([own_keys.cast(pa.string()), keys])
+    values = pa.concat_arrays([own_values.cast(pa.binary()), values])
+    totals = own_counts + counts
+    # For each header of the result, its index in `keys`, which has the rows' own headers first.
+    in_row = np.arange(len(keys)) - np.repeat(np.cumsum(totals) - totals, totals)
+    is_own = in_row < np.repeat(own_counts, totals)
+    indexes = np.empty(len(keys), np.int64)
+    indexes[is_own] = np.arange(len(own_keys))
+    indexes[~is_own] = np.arange(len(own_keys), len(keys))
+    taken = from_numpy(indexes)
+    return make_header_lists(totals, keys.take(taken), values.take(taken))

@@ -60,8 +60,9 @@ def or_zero(array: pa.Array) -> NDArray[Any]:
 
 def odd_values(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
     """Copy slices of the data to a binary array: those between the second and third offset, the
-    fourth and fifth, and so on, in any order. The first offset is 0, and the last one the number of
-    bytes in `data`: Arrow estimates the memory from them."""
+    fourth and fifth, and so on, in any order. They are the odd values of an array with these
+    offsets. Arrow estimates the memory of the copy from the first and the last offset, which must
+    lie inside the data."""
     count = len(offsets) // 2 - 1
     buffers = [None, pa.py_buffer(offsets), data]
     while len(_ODD[0]) < count:
@@ -74,12 +75,13 @@ _ODD: list[pa.Array] = [from_numpy(np.arange(1, 2 << 14, 2, dtype=np.int32))]
 """The odd numbers; the array is replaced by a longer one when more are needed."""
 
 
-def repeat_text(text: str, count: int) -> pa.Array:
-    """Make an array of `count` times the same string."""
-    data = text.encode()
+def repeat_text(text: str | bytes, count: int) -> pa.Array:
+    """Make a string (or binary) array of `count` times the same string (or bytes)."""
+    data = text.encode() if isinstance(text, str) else text
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
-    return pa.Array.from_buffers(pa.string(), count, buffers)
+    kind = pa.string() if isinstance(text, str) else pa.binary()
+    return pa.Array.from_buffers(kind, count, buffers)
 
 
 def filtered_positions(keep: NDArray[np.bool_]) -> pa.Array:

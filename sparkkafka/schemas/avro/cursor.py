@@ -31,9 +31,8 @@ from sparkkafka.protocol.records.varint_columns import (
     words_at,
 )
 from sparkkafka.protocol.wire.varints import BadVarintError, read_zigzag
-from sparkkafka.schemas.bounds import BYTES_PER_BYTE, OTHER_REASON, ROW_BYTES, cut
-from sparkkafka.schemas.field_names import label
-from sparkkafka.schemas.values import MemoryBudget
+from sparkkafka.schemas.schema_errors import OTHER_REASON, cut, label
+from sparkkafka.schemas.values import BYTES_PER_BYTE, ROW_BYTES, MemoryBudget
 
 INACTIVE: Final = 1 << 62
 """The end of an inactive entry."""

@@ -41,9 +41,14 @@ from sparkkafka.schemas.arrays import (
 from sparkkafka.schemas.avro.cursor import Chunk, Cursor
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
-from sparkkafka.schemas.bounds import BYTES_PER_BYTE, MAX_DEFAULTS, bytes_per_value
-from sparkkafka.schemas.field_names import label
-from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
+from sparkkafka.schemas.schema_errors import MAX_DEFAULTS, label
+from sparkkafka.schemas.values import (
+    BUDGET_PER_BYTE,
+    BYTES_PER_BYTE,
+    Decoded,
+    MemoryBudget,
+    bytes_per_value,
+)
 
 CHUNK_ROWS: Final = 1 << 15
 """The most rows of a chunk. With 8,192, calls of NumPy take a quarter to a third of the time."""

@@ -26,7 +26,6 @@ from sparkkafka.protocol.wire.varints import zigzag_bytes
 from sparkkafka.schemas import decimals
 from sparkkafka.schemas.arrays import offsets_of
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
-from sparkkafka.schemas.bounds import cut
 from sparkkafka.schemas.byte_columns import (
     BinaryColumn,
     ByteColumn,
@@ -42,7 +41,7 @@ from sparkkafka.schemas.byte_columns import (
     regroup,
     spread_bytes,
 )
-from sparkkafka.schemas.field_names import label
+from sparkkafka.schemas.schema_errors import cut, label
 from sparkkafka.schemas.values import ValueRowError, type_name
 
 

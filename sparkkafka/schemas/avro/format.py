@@ -11,7 +11,7 @@ from sparkkafka.schemas.avro.decode import AvroDecoder
 from sparkkafka.schemas.avro.encode import AvroEncoder
 from sparkkafka.schemas.avro.resolve import DecoderCompiler, EncoderCompiler
 from sparkkafka.schemas.avro.schema import parse
-from sparkkafka.schemas.bounds import check_levels, schema_errors
+from sparkkafka.schemas.schema_errors import check_levels, schema_errors
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
 
 __all__ = ["arrow_type", "decoder", "encoder", "inline_tags", "schema_of"]

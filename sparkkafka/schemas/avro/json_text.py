@@ -29,12 +29,12 @@ from sparkkafka.schemas.avro.types import (
     holds_recursive_value,
     may_be_null,
 )
-from sparkkafka.schemas.bounds import type_levels
 from sparkkafka.schemas.byte_columns import ByteColumn, blobs_of
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import Form, JsonEncoder, Null, form_of
 from sparkkafka.schemas.json.plan import node_of_type
 from sparkkafka.schemas.json.schema import Kind
+from sparkkafka.schemas.schema_errors import type_levels
 from sparkkafka.schemas.values import Encoder, MemoryBudget, ValueRowError
 
 _DEPTH: ContextVar[int] = ContextVar("depth", default=0)

@@ -29,8 +29,14 @@ from sparkkafka.schemas.avro.encode import ValueEncoder
 from sparkkafka.schemas.avro.schema import MISSING, Field, Node
 from sparkkafka.schemas.avro.skip import Skipper, skipper_of
 from sparkkafka.schemas.avro.types import becomes_struct, holds_recursive_value, type_if_any
-from sparkkafka.schemas.bounds import count_steps, cut
-from sparkkafka.schemas.field_names import check_distinct, child_path, label, names_hint
+from sparkkafka.schemas.schema_errors import (
+    check_distinct,
+    child_path,
+    count_steps,
+    cut,
+    label,
+    names_hint,
+)
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
 _PROMOTIONS: Final = {

@@ -16,8 +16,14 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from sparkkafka.errors import SchemaError
-from sparkkafka.schemas.bounds import RECURSION_HINT, count_steps, cut, schema_errors
-from sparkkafka.schemas.field_names import child_path, label
+from sparkkafka.schemas.schema_errors import (
+    RECURSION_HINT,
+    child_path,
+    count_steps,
+    cut,
+    label,
+    schema_errors,
+)
 from sparkkafka.schemas.values import Schema
 
 NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE = "null", "boolean", "int", "long", "float", "double"

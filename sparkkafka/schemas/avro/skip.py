@@ -28,8 +28,7 @@ from sparkkafka.schemas.avro.cursor import (
     read_long,
 )
 from sparkkafka.schemas.avro.schema import Node
-from sparkkafka.schemas.bounds import cut
-from sparkkafka.schemas.field_names import MAX_PATH, child_path
+from sparkkafka.schemas.schema_errors import MAX_PATH, child_path, cut
 
 _MIN_VECTOR: Final = 128
 """Fewer entries are skipped one by one, which is faster than steps of NumPy."""

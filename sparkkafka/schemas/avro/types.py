@@ -17,8 +17,13 @@ from sparkkafka.errors import OptionError, SchemaError
 from sparkkafka.protocol.records.varint_columns import Flags, Ints
 from sparkkafka.schemas.avro import schema as avro
 from sparkkafka.schemas.avro.schema import Node
-from sparkkafka.schemas.bounds import MAX_FIELDS, too_deep_error
-from sparkkafka.schemas.field_names import child_path, label, names_hint
+from sparkkafka.schemas.schema_errors import (
+    MAX_FIELDS,
+    child_path,
+    label,
+    names_hint,
+    too_deep_error,
+)
 from sparkkafka.schemas.values import type_name
 
 _PRIMITIVE: Final = {

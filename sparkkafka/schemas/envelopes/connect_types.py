@@ -17,7 +17,7 @@ import pyarrow as pa
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.errors import SchemaError
 from sparkkafka.schemas.avro.schema import RECORD, UNION, Node, parse
-from sparkkafka.schemas.field_names import label
+from sparkkafka.schemas.schema_errors import label
 from sparkkafka.schemas.values import Schema
 
 _LEAVES: Final = {

@@ -20,7 +20,7 @@ from sparkkafka.schemas.arrays import flags_of, scalar, struct_of
 from sparkkafka.schemas.envelopes.connect_types import DECIMAL
 from sparkkafka.schemas.envelopes.debezium import ROW, TOMBSTONE, TRUNCATE
 from sparkkafka.schemas.envelopes.semantic_types import PLACEHOLDER
-from sparkkafka.schemas.field_names import child_path, label
+from sparkkafka.schemas.schema_errors import child_path, label
 from sparkkafka.schemas.values import ValueRowError, type_name
 
 _TIME: Final = "io.debezium.time."

@@ -47,7 +47,7 @@ from sparkkafka.schemas.envelopes.connect_types import (
     VARIABLE_SCALE,
     ConnectType,
 )
-from sparkkafka.schemas.field_names import child_path, label, names_hint
+from sparkkafka.schemas.schema_errors import child_path, label, names_hint
 from sparkkafka.schemas.values import MemoryBudget, type_name
 
 _TIME: Final = "io.debezium.time."

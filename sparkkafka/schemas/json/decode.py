@@ -25,7 +25,6 @@ from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas import arrays
-from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
@@ -45,7 +44,7 @@ from sparkkafka.schemas.json.object_fields import (
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
-from sparkkafka.schemas.values import Decoded, MemoryBudget
+from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
 MIN_BLOCK_ROWS: Final = 64
 """Fewer texts are read one by one, which takes no longer than a call of the fast reader."""

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records import arrow
 from sparkkafka.schemas.arrays import item_counts, map_items, null_outside, offsets_of
-from sparkkafka.schemas.field_names import check_distinct, child_path, label
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.schema import (
     Kind,
@@ -34,6 +33,7 @@ from sparkkafka.schemas.json.schema import (
     shape_of,
     shape_of_field,
 )
+from sparkkafka.schemas.schema_errors import check_distinct, child_path, label
 from sparkkafka.schemas.values import ValueRowError, type_name, with_prefix
 
 

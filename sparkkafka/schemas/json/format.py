@@ -12,7 +12,6 @@ import pyarrow as pa
 from sparkkafka.config.kinds import JSON
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas import values
-from sparkkafka.schemas.bounds import check_levels, schema_errors, too_deep_error
 from sparkkafka.schemas.json import plan
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import JsonEncoder, form_of, with_nulls
@@ -24,6 +23,7 @@ from sparkkafka.schemas.json.schema import (
     root_of,
     schema_text,
 )
+from sparkkafka.schemas.schema_errors import check_levels, schema_errors, too_deep_error
 
 __all__ = [
     "arrow_type",

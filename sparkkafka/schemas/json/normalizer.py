@@ -21,12 +21,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.schemas.bounds import BYTES_PER_BYTE, ROW_BYTES, bytes_per_value, cut
-from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.plan import Node
 from sparkkafka.schemas.json.schema import Kind
-from sparkkafka.schemas.values import BASE_BUDGET, BUDGET_PER_BYTE
+from sparkkafka.schemas.schema_errors import cut, names_hint
+from sparkkafka.schemas.values import (
+    BASE_BUDGET,
+    BUDGET_PER_BYTE,
+    BYTES_PER_BYTE,
+    ROW_BYTES,
+    bytes_per_value,
+)
 
 Writer = Callable[[Any], str]
 """Returns the normalized text of a value, as `syntax.parse` returns it and not None. Raises

@@ -13,8 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError
-from sparkkafka.schemas.field_names import check_distinct, child_path, label
 from sparkkafka.schemas.json import schema
+from sparkkafka.schemas.schema_errors import check_distinct, child_path, label
 from sparkkafka.schemas.values import type_name
 
 

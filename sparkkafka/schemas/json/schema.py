@@ -26,8 +26,13 @@ from urllib.parse import unquote, urldefrag, urljoin
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.bounds import RECURSION_HINT, count_steps
-from sparkkafka.schemas.field_names import check_distinct, child_path, names_hint
+from sparkkafka.schemas.schema_errors import (
+    RECURSION_HINT,
+    check_distinct,
+    child_path,
+    count_steps,
+    names_hint,
+)
 from sparkkafka.schemas.values import Schema, type_name
 
 MAX_LEVELS: Final = 64

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError, needs_extra
-from sparkkafka.schemas.bounds import schema_errors
+from sparkkafka.schemas.schema_errors import schema_errors
 from sparkkafka.schemas.values import Schema
 
 MAX_TEXT_BYTES: Final = 4 << 20

@@ -36,7 +36,6 @@ from sparkkafka.schemas.arrays import (
     repeated_keys,
     spread,
 )
-from sparkkafka.schemas.bounds import bytes_per_value
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.normalizer import Normalizer, field_label
@@ -53,7 +52,7 @@ from sparkkafka.schemas.protobuf.wire import (
     sort_tokens,
     tokenize,
 )
-from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget
+from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget, bytes_per_value
 
 
 class ProtobufDecoder:
@@ -811,9 +810,7 @@ def _repeat_default(field: Field, count: int) -> pa.Array:
         data = value.encode() if isinstance(value, str) else value
         if len(data) * count >= 1 << 31:
             raise MemoryError(field.path)
-        offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data * count)]
-        return pa.Array.from_buffers(field.value_type, count, buffers)
+        return arrow.repeat_text(data, count).view(field.value_type)
     dtype = _DEFAULT_TYPES.get(field.kind, np.int64)
     raw: Any = np.full(count, value, dtype)
     if field.kind in (types.SINT32, types.SINT64):

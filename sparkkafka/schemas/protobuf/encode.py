@@ -34,11 +34,11 @@ from sparkkafka.schemas.byte_columns import (
     regroup,
     spread_bytes,
 )
-from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
 from sparkkafka.schemas.protobuf.plan import Cardinality, Field, Message
 from sparkkafka.schemas.protobuf.types import Special
+from sparkkafka.schemas.schema_errors import names_hint
 from sparkkafka.schemas.values import ValueRowError
 
 

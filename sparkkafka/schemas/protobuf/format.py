@@ -15,13 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.bounds import check_levels, schema_errors
-from sparkkafka.schemas.field_names import names_hint
 from sparkkafka.schemas.protobuf.compiler import compiled, descriptor_set, library
 from sparkkafka.schemas.protobuf.decode import ProtobufDecoder
 from sparkkafka.schemas.protobuf.encode import ProtobufEncoder
 from sparkkafka.schemas.protobuf.plan import plan, resolve
 from sparkkafka.schemas.protobuf.types import field_meta, schema_of
+from sparkkafka.schemas.schema_errors import check_levels, names_hint, schema_errors
 from sparkkafka.schemas.values import FIRST_MESSAGE, Decoder, Encoder, Schema
 
 __all__ = [

@@ -10,10 +10,15 @@ from typing import Any, Final
 import pyarrow as pa
 
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.bounds import MAX_FIELDS, RECURSION_HINT, too_deep_error
-from sparkkafka.schemas.field_names import child_path, names_hint
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
+from sparkkafka.schemas.schema_errors import (
+    MAX_FIELDS,
+    RECURSION_HINT,
+    child_path,
+    names_hint,
+    too_deep_error,
+)
 from sparkkafka.schemas.values import type_name
 
 MAX_NAME: Final = 255

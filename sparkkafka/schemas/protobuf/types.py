@@ -35,8 +35,8 @@ import pyarrow as pa
 
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import OptionError, SchemaError
-from sparkkafka.schemas.field_names import child_path
 from sparkkafka.schemas.protobuf.compiler import DATE_PROTO, DECIMAL_PROTO, META_PROTO, library
+from sparkkafka.schemas.schema_errors import child_path
 from sparkkafka.schemas.values import Schema, type_name
 
 MAX_LEVELS: Final = 64

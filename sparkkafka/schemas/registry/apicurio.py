@@ -15,8 +15,8 @@ from urllib.parse import quote
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO, JSON
 from sparkkafka.errors import RegistryError
-from sparkkafka.schemas.confluent_framing import GLOBAL_ID
-from sparkkafka.schemas.registry.client import ForeignClient
+from sparkkafka.schemas.framings import GLOBAL_ID
+from sparkkafka.schemas.registry.client import ForeignClient, absent_schema
 from sparkkafka.schemas.registry.responses import RegisteredSchema
 from sparkkafka.schemas.values import Schema
 
@@ -26,7 +26,7 @@ _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 _TEXT = {**_JSON, "Accept": "*/*"}
 
 
-class Client(ForeignClient):
+class ApicurioClient(ForeignClient):
     """Apicurio Registry by its own API."""
 
     id_kind = GLOBAL_ID
@@ -47,7 +47,7 @@ class Client(ForeignClient):
 
     def by_guid(self, guid: bytes, format: str | None = None) -> Schema:
         """Raise RegistryError: Apicurio has no GUIDs."""
-        raise self._absent(f"{self.address} has no schemas with GUIDs")
+        raise absent_schema(f"{self.address} has no schemas with GUIDs")
 
     def latest(self, subject: str, format: str | None = None) -> RegisteredSchema:
         """Return the artifact's latest version. Raises RegistryError with code 40401 without
@@ -182,7 +182,7 @@ class Client(ForeignClient):
                 what, method, path, deadline, body, headers={**_JSON, **(headers or {})}
             )
         except RegistryError as error:
-            raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+            raise self._no_subject(subject, error) from None
         if not isinstance(response, dict):
             raise RegistryError(
                 f"{self.address} answers with JSON that is not an object for {what}"

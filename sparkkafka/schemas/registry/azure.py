@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.config.kinds import AVRO
 from sparkkafka.errors import RegistryError, SchemaError
-from sparkkafka.schemas.registry.client import ForeignClient
+from sparkkafka.schemas.registry.client import ForeignClient, absent_schema
 from sparkkafka.schemas.registry.responses import RegisteredSchema
 from sparkkafka.schemas.values import Schema
 
@@ -23,7 +23,7 @@ _QUERY = "?api-version=2022-10"
 _HEADERS = {"Accept": "application/json", "Content-Type": "application/json; serialization=Avro"}
 
 
-class Client(ForeignClient):
+class AzureClient(ForeignClient):
     """Azure's Schema Registry, whose schemas are Avro."""
 
     id_kind = "GUID"
@@ -42,7 +42,7 @@ class Client(ForeignClient):
         """Return the schema's latest version. Raises RegistryError with code 40401 without one."""
         versions = self.versions(subject)
         if not versions:
-            raise self._no_subject(subject, self._absent("it has no versions"))
+            raise self._no_subject(subject, absent_schema("it has no versions"))
         return self.version(subject, versions[-1], format)
 
     def version(self, subject: str, version: int, format: str | None = None) -> RegisteredSchema:
@@ -55,7 +55,7 @@ class Client(ForeignClient):
                 what, "GET", path, limit, headers=_HEADERS, returns="Schema-Id"
             )
         except RegistryError as error:
-            raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+            raise self._no_subject(subject, error) from None
         guid = self._guid(response, what)
         return RegisteredSchema(subject, None, version, guid, self.by_guid(guid, format))
 
@@ -68,7 +68,7 @@ class Client(ForeignClient):
             try:
                 response = self._rest.request(what, "GET", path, deadline, headers=_HEADERS)
             except RegistryError as error:
-                raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+                raise self._no_subject(subject, error) from None
             fields = response if isinstance(response, dict) else {}
             values = fields.get("Value", fields.get("value"))
             # A bool is an int, too.

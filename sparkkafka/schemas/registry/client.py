@@ -111,17 +111,14 @@ class RegistryClient:
         """
         what = f"the schema with id {schema_id}"
         if not 0 <= schema_id <= MAX_ID:
-            raise RegistryError(
-                f"{what}: no registry has it; is it in Confluent's framing?",
-                status=404,
-                code=SCHEMA_NOT_FOUND,
-            )
+            raise absent_schema(f"{what}: no registry has it; is it in Confluent's framing?")
         query = f"?subject={_quoted(subject)}" if subject else ""
         # Contexts of Confluent's registry: `:.name:subject`.
         has_context = subject is not None and subject.startswith(":.")
         context = subject[1:].partition(":")[0] if subject is not None and has_context else ""
-        key = "id", schema_id, context
-        schema = self._get_schema(key, what, f"/schemas/ids/{schema_id}{query}")
+        schema = self._request_schema(
+            ("id", schema_id, context), what, f"/schemas/ids/{schema_id}{query}"
+        )
         if format not in (None, schema.format):
             names = self._subjects_of(schema_id)
             what += f" (it belongs to {self._redactor.list_names(names)})" if names else ""
@@ -131,17 +128,15 @@ class RegistryClient:
         """Return the schema with this GUID (16 bytes), cached. Raises the errors of `by_id`."""
         name = str(uuid.UUID(bytes=bytes(guid)))
         what = f"the schema with GUID {name}"
-        schema = self._get_schema(("guid", name), what, f"/schemas/guids/{name}")
+        schema = self._request_schema(("guid", name), what, f"/schemas/guids/{name}")
         return self._with_format(what, schema, format)
 
     def by_content_id(self, content_id: int, format: str | None = None) -> Schema:
         """Return the schema with this content id of Apicurio, cached. Raises the errors of
         `by_id`."""
-        raise RegistryError(
+        raise absent_schema(
             f"content id {content_id}: only Apicurio's own API has content ids, and {self.address} "
-            "is another; set schema.registry.url to …/apis/registry/v3",
-            status=404,
-            code=SCHEMA_NOT_FOUND,
+            "is another; set schema.registry.url to …/apis/registry/v3"
         )
 
     # --- subjects ---------------------------------------------------------------------------------
@@ -280,39 +275,57 @@ class RegistryClient:
     def _deadline(self) -> Deadline:
         return Deadline(self._options.api_timeout_ms)
 
-    def _get_schema(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
-        """Return a schema from the cache, or request it. `key` is its key in the cache, `what` its
-        name in errors, `path` the path of the request. Raises the errors of `by_id`."""
+    def _cached(
+        self, key: tuple[str, *tuple[Any, ...]], what: str, fetch: Callable[[Deadline], Schema]
+    ) -> Schema:
+        """Return a schema from the cache, or the one that `fetch` returns. `key` is its key in the
+        cache, beginning with the kind of id; `what` names it in errors. Raises what `fetch` raises,
+        and RegistryError with status 404 if the schema does not exist."""
         schema = self._cache.get(key)
         if schema is not None:
             return schema
         if self._cache.is_absent(key):
-            raise RegistryError(
-                f"{what} is not in the Schema Registry, as it answered some seconds ago",
-                status=404,
-                code=SCHEMA_NOT_FOUND,
+            raise absent_schema(
+                f"{what} is not in the Schema Registry ({self.address}), as it answered some "
+                "seconds ago"
             )
-        deadline = self._deadline()
         try:
-            response = self._rest.request(what, "GET", path, deadline)
+            schema = fetch(self._deadline())
         except RegistryError as error:
-            has_no_path = is_unknown_path(error.status, error.code)
-            has_no_guids = has_no_path and key[0] == "guid"  # perhaps: Confluent's 8.0 has them
-            if error.status == 404 and (has_no_guids or not has_no_path):
-                self._cache.put_absent(key)
-            if has_no_guids:
-                text = f"{what} is not in the Schema Registry, or it cannot look up GUIDs: {error}"
-            elif error.code == SCHEMA_NOT_FOUND:
-                text = (
-                    f"{what} is not in the Schema Registry: were the records written with another "
-                    f"registry, or not in Confluent's framing? ({error})"
-                )
-            else:
+            absent = self._absent_error(error, what, key[0])
+            if absent is None:
                 raise
-            raise RegistryError(text, status=error.status, code=error.code) from None
-        schema = self._resolve(parse_schema(response, what, self._redactor), what, deadline)
+            self._cache.put_absent(key)
+            raise absent from None
         self._cache.put(key, schema)
         return schema
+
+    def _absent_error(self, error: RegistryError, what: str, id_kind: str) -> RegistryError | None:
+        """Return the error to raise if `error`, of a request by an id of this kind, means that the
+        schema does not exist; None if it means something else."""
+        has_no_path = is_unknown_path(error.status, error.code)
+        if error.status != 404 or (has_no_path and id_kind != "guid"):
+            return None
+        if has_no_path:  # perhaps: Confluent's 8.0 has GUIDs
+            text = f"{what} is not in the Schema Registry, or it cannot look up GUIDs: {error}"
+        elif error.code == SCHEMA_NOT_FOUND:
+            text = (
+                f"{what} is not in the Schema Registry: were the records written with another "
+                f"registry, or not in Confluent's framing? ({error})"
+            )
+        else:
+            return error
+        return RegistryError(text, status=404, code=error.code)
+
+    def _request_schema(self, key: tuple[str, *tuple[Any, ...]], what: str, path: str) -> Schema:
+        """Return a schema from the cache, or the response to a request for `path`. Raises the
+        errors of `by_id`."""
+
+        def fetch(deadline: Deadline) -> Schema:
+            response = self._rest.request(what, "GET", path, deadline)
+            return self._resolve(parse_schema(response, what, self._redactor), what, deadline)
+
+        return self._cached(key, what, fetch)
 
     def _with_format(
         self,
@@ -473,8 +486,14 @@ def connect(options: RegistryOptions) -> RegistryClient:
     api = registry_settings(options).api
     if api == CONFLUENT:
         return RegistryClient(options)
-    client: RegistryClient = import_module(f"{__package__}.{api}").Client(options)
+    module = import_module(f"{__package__}.{api}")
+    client: RegistryClient = getattr(module, f"{api.title()}Client")(options)
     return client
+
+
+def absent_schema(text: str) -> RegistryError:
+    """Return the error for a schema that does not exist."""
+    return RegistryError(text, status=404, code=SCHEMA_NOT_FOUND)
 
 
 def _topic(subject: str) -> str:
@@ -603,8 +622,9 @@ def call_concurrently(
 
 
 class ForeignClient(RegistryClient):
-    """A registry with another API: it knows schemas by id, and neither references nor the rules of
-    data contracts. Each method raises as that of RegistryClient."""
+    """Base of the clients of registries with another API than Confluent's: they know schemas by id,
+    and neither references nor the rules of data contracts. Methods raise the errors of those of
+    RegistryClient."""
 
     def contract(self, subject: str) -> DataContract | None:
         return None
@@ -618,32 +638,17 @@ class ForeignClient(RegistryClient):
     def incompatibilities(self, subject: str, schema: Schema) -> tuple[str, ...]:
         return ()
 
-    def _cached(
-        self, key: tuple[str, *tuple[str, ...]], what: str, fetch: Callable[[Deadline], Schema]
-    ) -> Schema:
-        """Return a schema from the cache, or what `fetch` returns. `what` names it in errors."""
-        schema = self._cache.get(key)
-        if schema is None:
-            if self._cache.is_absent(key):
-                raise self._absent(
-                    f"{what} is not in {self.address}, as it answered some seconds ago"
-                )
-            try:
-                schema = fetch(self._deadline())
-            except RegistryError as error:
-                if error.status != 404:
-                    raise
-                self._cache.put_absent(key)
-                raise self._absent(f"{what} is not in {self.address} ({error})") from None
-            self._cache.put(key, schema)
-        return schema
-
-    def _absent(self, text: str) -> RegistryError:
-        """Return the error for a schema that does not exist."""
-        return RegistryError(text, status=404, code=SCHEMA_NOT_FOUND)
+    def _absent_error(self, error: RegistryError, what: str, id_kind: str) -> RegistryError | None:
+        return (
+            absent_schema(f"{what} is not in {self.address} ({error})")
+            if error.status == 404
+            else None
+        )
 
     def _no_subject(self, subject: str, error: RegistryError) -> RegistryError:
-        """Return the error for a subject, or a version of it, that does not exist."""
+        """Return `error`, or the error for a schema that does not exist if that is its reason."""
+        if error.status != 404:
+            return error
         return RegistryError(
             f"{self.address} has no such schema {subject!r} ({error}): set valueSubject (or "
             "keySubject) to its name there",

@@ -20,7 +20,7 @@ from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RETRIES, RegistryOptions, registry_settings
 from sparkkafka.errors import needs_extra
 from sparkkafka.schemas.registry.cache import cache_of
-from sparkkafka.schemas.registry.client import ForeignClient
+from sparkkafka.schemas.registry.client import ForeignClient, absent_schema
 from sparkkafka.schemas.registry.responses import Redactor, RegisteredSchema
 from sparkkafka.schemas.registry.rest_service import MAX_RESPONSE_BYTES
 from sparkkafka.schemas.values import Schema
@@ -33,7 +33,7 @@ _RETRIED = frozenset(
 )
 
 
-class Client(ForeignClient):
+class GlueClient(ForeignClient):
     """AWS Glue's Schema Registry."""
 
     id_kind = "GUID"
@@ -55,7 +55,7 @@ class Client(ForeignClient):
         self, schema_id: int, subject: str | None = None, format: str | None = None
     ) -> Schema:
         """Raise RegistryError: Glue has no ids but schema version ids."""
-        raise self._absent(f"{self.address} has no schemas with numbers as ids")
+        raise absent_schema(f"{self.address} has no schemas with numbers as ids")
 
     def by_guid(self, guid: bytes, format: str | None = None) -> Schema:
         """Return the schema with this schema version id, cached. Raises RegistryError, with status
@@ -211,7 +211,7 @@ class Client(ForeignClient):
         try:
             return self._call(f"schema {subject!r}", method, deadline, **arguments)
         except errors.RegistryError as error:
-            raise (self._no_subject(subject, error) if error.status == 404 else error) from None
+            raise self._no_subject(subject, error) from None
 
     def _call(self, what: str, method: str, deadline: Deadline, **arguments: Any) -> dict[str, Any]:
         """Return Glue's response; a failure that may pass is retried."""

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from sparkkafka.client.consumer.record import partition_column, times_as_us, topic_column
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import DecodedRecords
 from sparkkafka.protocol.records import arrow
@@ -220,11 +221,11 @@ def table_columns(
     decoded: Mapping[str, pa.Array],
     is_bad: Flags,
     records: DecodedRecords,
-    topic: str,
-    partition: int,
+    tp: TopicPartition,
 ) -> dict[str, pa.Array]:
-    """Return the columns of a read by name, out of the decoded value and key; `columns` has their
-    names and types. `is_bad`: rows whose value could not be decoded; they have no kind."""
+    """Return the columns of a read by name, out of the decoded value and key of a partition's
+    records; `columns` has their names and types. `is_bad`: rows whose value could not be decoded;
+    their change.kind is null."""
     value = decoded["value"]
     index = None
     if pa.types.is_list(value.type):
@@ -236,7 +237,12 @@ def table_columns(
     for name, arrow_type in columns:
         field_index = row.type.get_field_index(name)
         if name == CHANGE:
-            kafka = _kafka_columns(records, topic, partition)
+            kafka = {
+                "topic": topic_column(tp.topic, len(records)),
+                "partition": partition_column(tp.partition, len(records)),
+                "offset": arrow.from_numpy(records.offsets),
+                "timestamp": times_as_us(records, f"topic {tp.topic} partition {tp.partition}"),
+            }
             if index is not None:
                 kafka = {field: array.take(index) for field, array in kafka.items()}
             result[name] = _change(arrow_type, value, decoded.get("key"), is_bad, kafka)
@@ -256,16 +262,6 @@ def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
     return items.take(arrow.filtered_positions(has_item)), arrow.from_numpy(
         np.repeat(np.arange(len(lists)), steps)
     )
-
-
-def _kafka_columns(records: DecodedRecords, topic: str, partition: int) -> dict[str, pa.Array]:
-    """Return the fields of the change that Kafka knows."""
-    return {
-        "topic": topic_column(topic, len(records)),
-        "partition": partition_column(partition, len(records)),
-        "offset": arrow.from_numpy(records.offsets),
-        "timestamp": times_as_us(records, f"topic {topic} partition {partition}"),
-    }
 
 
 def _change(

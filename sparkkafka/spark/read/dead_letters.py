@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparkkafka import errors
 from sparkkafka.client.cluster.cluster import Cluster
@@ -23,6 +22,7 @@ from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.column_producer import ColumnProducer
 from sparkkafka.client.producer.partitioner import Partitioner
 from sparkkafka.client.producer.producer_records import InputRows
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import (
     EVENT_HUBS_MAX_REQUEST_SIZE,
@@ -31,9 +31,9 @@ from sparkkafka.config.options import (
     ReadOptions,
     is_event_hubs,
 )
-from sparkkafka.protocol.columns.columns import HEADERS_TYPE, DecodedRecords, validity
+from sparkkafka.protocol.columns.columns import DecodedRecords, append_headers
 from sparkkafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from sparkkafka.protocol.records.arrow import binary_array, from_numpy, or_zero, repeat_text
+from sparkkafka.protocol.records.arrow import binary_array, from_numpy, repeat_text
 from sparkkafka.spark.read.offset_reader import OffsetReader
 
 _WRITE, _DESCRIBE = 1 << 4, 1 << 8  # authorized operations of a Metadata response (AclOperation)
@@ -133,9 +133,10 @@ class DeadLetters(ExitStack):
         )
 
     def write(
-        self, topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
+        self, tp: TopicPartition, records: DecodedRecords, letters: Sequence[DeadLetter]
     ) -> None:
-        """Write these records of a partition and wait until all of them are acknowledged.
+        """Write these records of a partition and wait until all of them are acknowledged. `letters`
+        says of each why it is bad.
 
         Raises KafkaError if they cannot be delivered, UnknownTopicError, or a connection's or
         broker's error: BrokerError if this user may not write to the topic.
@@ -143,15 +144,19 @@ class DeadLetters(ExitStack):
         count = len(records)
         empty = pa.nulls(count, pa.binary())
         times_ms = records.timestamps_ms
+        if times_ms is not None:
+            # Times before 1970 or out of range become -1, which means that a record has no time.
+            is_valid = (times_ms >= 0) & (times_ms <= 2**63 // 1000 - 1)
+            times_ms = np.where(is_valid, times_ms, -1)
         rows = InputRows(
             length=count,
             keys=records.keys,
             values=records.values if records.values is not None else empty,
-            headers=_headers_with_reasons(topic, partition, records, letters),
+            headers=_headers_with_reasons(tp, records, letters),
             topics=None,
             fixed_topic=self._topic,
             partitions=None,
-            timestamps=None if times_ms is None else from_numpy(_as_microseconds(times_ms)),
+            timestamps=None if times_ms is None else from_numpy(times_ms * 1000),
         )
         now_ms = time.time_ns() // 1_000_000
         try:
@@ -171,8 +176,8 @@ class DeadLetters(ExitStack):
                 raise
             first, last = records.offsets[0], records.offsets[-1]
             what = (
-                f"deadLetter.topic={self._topic} did not accept the bad records of topic {topic} "
-                f"partition {partition} from offset {first} to {last}"
+                f"deadLetter.topic={self._topic} did not accept the bad records of topic "
+                f"{tp.topic} partition {tp.partition} from offset {first} to {last}"
             )
             if error.code == errors.ErrorCode.MESSAGE_TOO_LARGE:
                 raise errors.KafkaError(
@@ -193,16 +198,8 @@ class DeadLetters(ExitStack):
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
-def _as_microseconds(times_ms: np.ndarray) -> np.ndarray:
-    """Return the times in microseconds. Times before 1970 or out of range become -1 ms, which means
-    that the record has no time."""
-    is_valid = (times_ms >= 0) & (times_ms <= 2**63 // 1000 - 1)
-    times_us: np.ndarray = np.where(is_valid, times_ms, -1) * 1000
-    return times_us
-
-
 def _headers_with_reasons(
-    topic: str, partition: int, records: DecodedRecords, letters: Sequence[DeadLetter]
+    tp: TopicPartition, records: DecodedRecords, letters: Sequence[DeadLetter]
 ) -> pa.Array:
     """Return the headers of each record, followed by those that say why the record is bad."""
     count, added = len(records), len(_HEADER_NAMES)
@@ -210,8 +207,8 @@ def _headers_with_reasons(
     texts: list[bytes | None] = []
     for row, letter in enumerate(letters):
         texts += [
-            topic.encode(),
-            b"%d" % partition,
+            tp.topic.encode(),
+            b"%d" % tp.partition,
             b"%d" % records.offsets[row],
             b"%d" % (times[row] if times is not None else -1),
             f"{letter.column.upper()}_CONVERTER".encode(),
@@ -219,35 +216,9 @@ def _headers_with_reasons(
             letter.reason.encode(),
         ]
     names = pa.concat_arrays([repeat_text(f"__connect.errors.{name}", 1) for name in _HEADER_NAMES])
-    values = binary_array(texts)
-    own_counts = np.zeros(count, np.int64)
-    own_total = 0
-    if records.headers is not None:
-        own_counts = or_zero(pc.list_value_length(records.headers)).astype(np.int64)
-        own_names, own_values = records.headers.flatten().flatten()
-        own_total = len(own_names)
-        names = pa.concat_arrays([own_names, names])
-        values = pa.concat_arrays([own_values, values])
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(own_counts + added, out=offsets[1:])
-    # `names` has the own headers' names of all records, then the added names once. `values` has the
-    # own values of all records, then the added values of all. For each header of the result, in
-    # which the added ones follow the record's own, `name_indexes` and `value_indexes` point there.
-    is_added = np.zeros(int(offsets[-1]), np.bool_)
-    added_indexes = (offsets[1:, None] - np.arange(added, 0, -1)).reshape(-1)
-    is_added[added_indexes] = True
-    name_indexes = np.empty(len(is_added), np.int64)
-    value_indexes = np.empty(len(is_added), np.int64)
-    name_indexes[~is_added] = value_indexes[~is_added] = np.arange(own_total)
-    name_indexes[added_indexes] = np.tile(np.arange(own_total, own_total + added), count)
-    value_indexes[added_indexes] = np.arange(own_total, own_total + added * count)
-    entries = pa.StructArray.from_arrays(
-        [names.take(from_numpy(name_indexes)), values.take(from_numpy(value_indexes))],
-        fields=list(HEADERS_TYPE.value_type),
-    )
-    return pa.Array.from_buffers(
-        HEADERS_TYPE,
-        count,
-        [validity(np.diff(offsets) > 0), pa.py_buffer(offsets)],
-        children=[entries],
+    return append_headers(
+        records.headers,
+        np.full(count, added),
+        names.take(from_numpy(np.tile(np.arange(added), count))),
+        binary_array(texts),
     )

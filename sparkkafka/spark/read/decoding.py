@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from sparkkafka.client.values import TopicPartition
 from sparkkafka.config import kinds
 from sparkkafka.config.formats import FormatOptions
 from sparkkafka.config.options import ReadOptions
@@ -24,7 +25,6 @@ from sparkkafka.protocol.columns.columns import (
     validity,
 )
 from sparkkafka.protocol.records.arrow import binary_array, filtered_positions, from_numpy
-from sparkkafka.schemas.bounds import MAX_REASON
 from sparkkafka.schemas.column import (
     BadRow,
     ColumnDecoder,
@@ -33,6 +33,7 @@ from sparkkafka.schemas.column import (
     in_pieces,
 )
 from sparkkafka.schemas.registry.client import RegistryClient, connect
+from sparkkafka.schemas.schema_errors import MAX_REASON
 from sparkkafka.spark.arrow_types import has_null_items, to_arrow_type
 from sparkkafka.spark.metric_reports import Count, Report
 from sparkkafka.spark.read.change_columns import table_columns
@@ -41,6 +42,7 @@ from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from sparkkafka.schemas.framings import WriterId
     from sparkkafka.spark.read.dead_letters import DeadLetters
 
 log = logging.getLogger(__name__)
@@ -85,10 +87,10 @@ class TaskDecoder:
         *,
         on_driver: bool = False,
     ) -> None:
-        self.options, self.formats = options, formats
+        self._options, self._formats = options, formats
         self._report = report
         self._plans = {column.name: dict(column.plans) for column in columns if column.plans}
-        self.visible_columns = [
+        self._visible_columns = [
             (column.name, column.arrow_type) for column in columns if not column.is_hidden
         ]
         self._on_driver = on_driver
@@ -116,16 +118,91 @@ class TaskDecoder:
                 reader,
                 self._bad_rows,
                 self._rows,
-                self.formats.on_bad_record,
-                f", written to {self.formats.dead_letter_topic}" if self._dead_letters else "",
+                self._formats.on_bad_record,
+                f", written to {self._formats.dead_letter_topic}" if self._dead_letters else "",
                 self._first_bad,
             )
 
-    def partition_decoder(self, topic: str, partition: int) -> PartitionDecoder:
-        """Return a decoder of one partition's records, which uses what the task shares."""
-        return PartitionDecoder(self, topic, partition)
+    def decode_in_pieces(
+        self, tp: TopicPartition, records: DecodedRecords
+    ) -> Iterator[tuple[dict[str, pa.Array], DecodedRecords]]:
+        """Yield what `decode` returns, for parts of the records if all of them need too much
+        memory."""
+        return in_pieces(
+            lambda start, stop: self.decode(tp, records.slice(start, stop)), 0, len(records)
+        )
 
-    def decoders(self, topic: str) -> dict[str, ColumnDecoder]:
+    def decode(
+        self, tp: TopicPartition, records: DecodedRecords
+    ) -> tuple[dict[str, pa.Array], DecodedRecords]:
+        """Decode records of a partition. Return the columns by name, and their records: all but
+        those that were written to the dead-letter topic.
+
+        Raises BadRecordError with onBadRecord=fail, SchemaError for a change with a new column,
+        RegistryError, TooManyRowsError, and the errors of `DeadLetters.write`.
+        """
+        formats, count = self._formats, len(records)
+        decoders = self._decoders_of(tp.topic)
+        decoded: dict[str, DecodedColumn] = {}
+        payloads_by_column: dict[str, pa.Array] = {}
+        for name, decoder in decoders.items():
+            payloads = records.keys if name == "key" else records.values
+            if payloads is None:
+                payloads = pa.nulls(count, pa.binary())
+            payloads_by_column[name] = payloads
+            try:
+                decoded[name] = decoder.decode(payloads, records.headers)
+            except SchemaError as error:
+                where = f"topic {tp.topic} partition {tp.partition}"
+                raise SchemaError(
+                    f"{where}, from offset {records.offsets[0]} on: {error}"
+                ) from None
+        causes_by_row = _causes_by_row(decoded)
+        if causes_by_row:
+            row, causes = next(iter(causes_by_row.items()))
+            first_bad = (
+                f"topic {tp.topic} partition {tp.partition} offset {int(records.offsets[row])}"
+                f"{causes[0][1].writer.note}: {reason_of(causes)}"
+            )
+            self._first_bad = self._first_bad or first_bad
+            if formats.on_bad_record == kinds.FAIL:
+                name, cause = causes[0]
+                raw = payloads_by_column[name][row].as_py() or b""
+                raise BadRecordError(
+                    f"{first_bad}{self._other_subjects_hint(cause.writer, decoders[name].plan)}. "
+                    f"The {name} has {len(raw)} bytes. To continue without an error, set "
+                    "onBadRecord=null, column or deadLetter; the last two keep the bytes"
+                )
+        columns = {name: column.values for name, column in decoded.items()}
+        if self._on_driver and any(map(has_null_items, columns.values())):
+            raise LeftToTaskError(
+                "an array or map has a null in it, which Spark accepts only from a task"
+            )
+        self._rows += count
+        self._bad_rows += len(causes_by_row)
+        if self._report is not None:
+            self._report.add(Count.BAD, len(causes_by_row), *tp)
+        is_bad = np.zeros(count, np.bool_)
+        value = decoded.get("value")
+        if value is not None:
+            is_bad[[cause.row for cause in value.bad]] = True
+            if value.rest is not None:
+                columns["rescued"] = value.rest
+        if formats.on_bad_record == kinds.COLUMN:
+            columns["bad_record"] = _bad_record_column(count, causes_by_row, payloads_by_column)
+        if causes_by_row and formats.on_bad_record == kinds.DEAD_LETTER:
+            keep = np.ones(count, np.bool_)
+            keep[list(causes_by_row)] = False
+            self._write_dead_letters(tp, _filter_records(records, ~keep), causes_by_row)
+            records = _filter_records(records, keep)
+            mask = from_numpy(keep)
+            columns = {name: array.filter(mask) for name, array in columns.items()}
+            is_bad = is_bad[keep]
+        if formats.unwraps:
+            columns = table_columns(self._visible_columns, columns, is_bad, records, tp)
+        return columns, records
+
+    def _decoders_of(self, topic: str) -> dict[str, ColumnDecoder]:
         """Return the decoders of a topic's records by column."""
         decoders = {}
         for name, plans in self._plans.items():
@@ -134,7 +211,7 @@ class TaskDecoder:
             plan = plans.get(topic) or next(iter(plans.values()))
             decoder = self._decoders.get((name, plan))
             if decoder is None:
-                registry = self._registry_client if self.formats.registry is not None else None
+                registry = self._registry_client if self._formats.registry is not None else None
                 decoder = self._decoders[name, plan] = ColumnDecoder(plan, registry)
             decoders[name] = decoder
         return decoders
@@ -142,7 +219,7 @@ class TaskDecoder:
     def _registry_client(self) -> RegistryClient:
         """Return the registry's client, which is opened at first use."""
         if self._registry is None:
-            options = self.formats.registry
+            options = self._formats.registry
             if options is None:
                 raise OptionError("the schema registry is not known: set schema.registry.url")
             if self._on_driver:  # the micro-batch waits for it; a task may take longer
@@ -151,161 +228,34 @@ class TaskDecoder:
             self._registry = self._stack.enter_context(connect(options.for_tasks()))
         return self._registry
 
-    def other_subjects_hint(self, schema_id: int | None, subject: str | None) -> str:
-        """Return a hint if the schema belongs to another subject, else ""."""
-        if schema_id is None or subject is None or self.formats.registry is None:
+    def _other_subjects_hint(self, writer: WriterId, plan: ColumnPlan) -> str:
+        """Return a hint if the schema that wrote a bad record belongs to another subject than the
+        plan's, else ""."""
+        schema_id = writer.schema_id
+        if writer.kind or schema_id is None or schema_id == plan.schema_id or plan.subject is None:
             return ""
-        text = self._registry_client().other_subjects_hint(schema_id, subject)
+        if self._formats.registry is None:
+            return ""
+        text = self._registry_client().other_subjects_hint(schema_id, plan.subject)
         return f"; {text}" if text else ""
 
-    def dead_letters(self) -> DeadLetters:
-        """Return the writer of dead letters, which is opened for the first one."""
+    def _write_dead_letters(
+        self, tp: TopicPartition, records: DecodedRecords, causes_by_row: dict[int, Causes]
+    ) -> None:
+        """Write bad records to the dead-letter topic, whose producer is opened for the first one.
+        Raises LeftToTaskError on the driver."""
         if self._on_driver:
             raise LeftToTaskError("a bad record must be written to the dead-letter topic")
+        from sparkkafka.spark.read.dead_letters import DeadLetter, DeadLetters
+
         if self._dead_letters is None:
-            from sparkkafka.spark.read.dead_letters import DeadLetters
-
             self._dead_letters = self._stack.enter_context(
-                DeadLetters(self.options, self.formats.dead_letter_topic)
+                DeadLetters(self._options, self._formats.dead_letter_topic)
             )
-        return self._dead_letters
-
-    def check_for_driver(self, columns: dict[str, pa.Array]) -> None:
-        """Raise LeftToTaskError on the driver for rows that Spark accepts only from a task."""
-        if self._on_driver and any(map(has_null_items, columns.values())):
-            raise LeftToTaskError(
-                "an array or map has a null in it, which Spark accepts only from a task"
-            )
-
-    def count_for_log(self, rows: int, bad_rows: int, first_bad: str) -> None:
-        """Count records for the line that `__exit__` logs. `first_bad` describes the first bad one
-        of these, "" for none."""
-        self._rows += rows
-        self._bad_rows += bad_rows
-        self._first_bad = self._first_bad or first_bad
-
-    def count_for_metrics(self, name: str, count: int, topic: str, partition: int) -> None:
-        """Add to a count of a partition in the report to `sparkkafka.metrics`, if there is one."""
+        letters = [DeadLetter(causes[0][0], reason_of(causes)) for causes in causes_by_row.values()]
+        self._dead_letters.write(tp, records, letters)
         if self._report is not None:
-            self._report.add(name, count, topic, partition)
-
-
-class PartitionDecoder:
-    """Decodes the columns with a schema of one partition's records."""
-
-    def __init__(self, task: TaskDecoder, topic: str, partition: int) -> None:
-        self._task = task
-        self._topic, self._partition = topic, partition
-        self._decoders = task.decoders(topic)
-
-    def decode_in_pieces(
-        self, records: DecodedRecords
-    ) -> Iterator[tuple[dict[str, pa.Array], DecodedRecords]]:
-        """Yield what `decode` returns, for parts of the records if all of them need too much
-        memory."""
-        return in_pieces(
-            lambda start, stop: self.decode(records.slice(start, stop)), 0, len(records)
-        )
-
-    def decode(self, records: DecodedRecords) -> tuple[dict[str, pa.Array], DecodedRecords]:
-        """Return the decoded columns by name, and their records: all but those that were written to
-        the dead-letter topic.
-
-        Raises BadRecordError with onBadRecord=fail, SchemaError for a change with a new column,
-        RegistryError, TooManyRowsError, and as `DeadLetters.write`.
-        """
-        decoded: dict[str, DecodedColumn] = {}
-        payloads_by_column: dict[str, pa.Array] = {}
-        for name, decoder in self._decoders.items():
-            payloads = records.keys if name == "key" else records.values
-            if payloads is None:
-                payloads = pa.nulls(len(records), pa.binary())
-            payloads_by_column[name] = payloads
-            try:
-                decoded[name] = decoder.decode(payloads, records.headers)
-            except SchemaError as error:
-                where = f"topic {self._topic} partition {self._partition}"
-                raise SchemaError(
-                    f"{where}, from offset {records.offsets[0]} on: {error}"
-                ) from None
-        causes_by_row = _causes_by_row(decoded)
-        formats = self._task.formats
-        first_bad = ""
-        if causes_by_row:
-            first_row = next(iter(causes_by_row))
-            first_bad = self._describe(records, first_row, causes_by_row[first_row])
-            if formats.on_bad_record == kinds.FAIL:
-                raise BadRecordError(
-                    self._error_message(
-                        first_bad, payloads_by_column, first_row, causes_by_row[first_row]
-                    )
-                )
-        columns = {name: column.values for name, column in decoded.items()}
-        self._task.check_for_driver(columns)
-        self._task.count_for_log(len(records), len(causes_by_row), first_bad)
-        self._task.count_for_metrics(Count.BAD, len(causes_by_row), self._topic, self._partition)
-        value = decoded.get("value")
-        if value is not None and value.rest is not None:
-            columns["rescued"] = value.rest
-        is_bad = np.zeros(len(records), np.bool_)
-        if value is not None:
-            is_bad[[cause.row for cause in value.bad]] = True
-        if formats.on_bad_record == kinds.COLUMN:
-            columns["bad_record"] = _bad_record_column(
-                len(records), causes_by_row, payloads_by_column
-            )
-        if causes_by_row and formats.on_bad_record == kinds.DEAD_LETTER:
-            from sparkkafka.spark.read.dead_letters import DeadLetter
-
-            keep = np.ones(len(records), np.bool_)
-            keep[list(causes_by_row)] = False
-            self._task.dead_letters().write(
-                self._topic,
-                self._partition,
-                _filter_records(records, ~keep),
-                [DeadLetter(causes[0][0], reason_of(causes)) for causes in causes_by_row.values()],
-            )
-            self._task.count_for_metrics(
-                Count.DEAD, len(causes_by_row), self._topic, self._partition
-            )
-            records = _filter_records(records, keep)
-            mask = from_numpy(keep)
-            columns = {name: array.filter(mask) for name, array in columns.items()}
-            is_bad = is_bad[keep]
-        if formats.unwraps:
-            columns = table_columns(
-                self._task.visible_columns,
-                columns,
-                is_bad,
-                records,
-                self._topic,
-                self._partition,
-            )
-        return columns, records
-
-    def _describe(self, records: DecodedRecords, row: int, causes: Causes) -> str:
-        """Return where a bad record is, its schema, and why it is bad."""
-        return (
-            f"topic {self._topic} partition {self._partition} offset {int(records.offsets[row])}"
-            f"{causes[0][1].writer.note}: {reason_of(causes)}"
-        )
-
-    def _error_message(
-        self, description: str, payloads_by_column: dict[str, pa.Array], row: int, causes: Causes
-    ) -> str:
-        """Return the message of onBadRecord=fail. `description`: that of `_describe`."""
-        name, cause = causes[0]
-        raw = payloads_by_column[name][row].as_py() or b""
-        plan = self._decoders[name].plan
-        hint = ""
-        if (
-            not cause.writer.kind and cause.writer.schema_id != plan.schema_id
-        ):  # perhaps a schema of another subject
-            hint = self._task.other_subjects_hint(cause.writer.schema_id, plan.subject)
-        return (
-            f"{description}{hint}. The {name} has {len(raw)} bytes. "
-            "onBadRecord=null, column or deadLetter reads on; the last two keep the bytes"
-        )
+            self._report.add(Count.DEAD, len(letters), *tp)
 
 
 def _causes_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:

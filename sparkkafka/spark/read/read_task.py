@@ -275,11 +275,11 @@ class BatchShaper:
         null_for_bad_text: bool = False,
         decoder: TaskDecoder | None = None,
     ) -> None:
-        self._decoder = decoder.partition_decoder(topic, partition) if decoder is not None else None
+        self._decoder = decoder
         self._schema = arrow_schema(columns)
         self._partition_name = f"topic {topic} partition {partition}"
         self._null_for_bad_text = null_for_bad_text
-        tp = TopicPartition(topic, partition)
+        self._tp = tp = TopicPartition(topic, partition)
         makers: dict[str, Callable[[DecodedRecords], pa.Array]] = {
             "key": lambda records: or_nulls(records.keys, len(records), pa.binary()),
             "value": lambda records: or_nulls(records.values, len(records), pa.binary()),
@@ -313,7 +313,7 @@ class BatchShaper:
             if self._decoder is None:
                 yield self._batch({}, piece)
             else:
-                for decoded, good_records in self._decoder.decode_in_pieces(piece):
+                for decoded, good_records in self._decoder.decode_in_pieces(self._tp, piece):
                     yield self._batch(decoded, good_records)
 
     def _batch(self, decoded: Mapping[str, pa.Array], records: DecodedRecords) -> pa.RecordBatch:

@@ -33,12 +33,12 @@ from sparkkafka.errors import (
     some,
 )
 from sparkkafka.schemas.column import ColumnPlan, compile_for_tasks, format_module
-from sparkkafka.schemas.confluent_framing import WriterId
 from sparkkafka.schemas.envelopes import decode as envelopes
 from sparkkafka.schemas.envelopes.debezium import CHANGE
 from sparkkafka.schemas.envelopes.decode import Envelope
 from sparkkafka.schemas.envelopes.other_envelopes import FORMS
 from sparkkafka.schemas.envelopes.semantic_types import Placeholder
+from sparkkafka.schemas.framings import WriterId, unframe_column
 from sparkkafka.schemas.registry.client import (
     SUBJECT_NOT_FOUND,
     RegisteredSchema,
@@ -48,7 +48,6 @@ from sparkkafka.schemas.registry.client import (
 )
 from sparkkafka.schemas.schema_choice import ChosenSchema, reader_schema, subject_of
 from sparkkafka.schemas.values import Schema
-from sparkkafka.schemas.vendor_framings import unframe_column
 from sparkkafka.spark.arrow_types import (
     as_nullable,
     first_stricter_field,

@@ -15,7 +15,7 @@ import difflib
 import logging
 import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from sparkkafka.config.formats import FormatOptions
     from sparkkafka.schemas.column import EncodePlan
-    from sparkkafka.spark.exactly_once.decision_text import TaskReport
     from sparkkafka.spark.exactly_once.task import TaskAttempt
     from sparkkafka.spark.write.change_records import ChangeRecords
 
@@ -118,27 +117,32 @@ class _KafkaWriter(PickledToTasks):
             iterator = self.changes.records(iterator)
         return write_rows(iterator, self.columns, self.options, attempt, self.plans)
 
-    def _commit(
-        self, messages: list[WriterCommitMessage | None], batch_id: int | None = None
+    def commit(
+        self, messages: list[WriterCommitMessage | None], batchId: int | None = None
     ) -> None:
-        """Commit a micro-batch, or (None) a job: in an exactly-once write, make the rows visible.
-        Log and report the totals."""
+        """Log and report the totals of a micro-batch, or (None) of a job; in an exactly-once write,
+        make the rows visible first.
+
+        Raises the errors of `commit_batch` or `commit_job` (`exactly_once.commit`).
+        """
         set_up_logging()
-        finished, outcome = _finished_messages(messages), None
+        # Spark passes None for a task that failed.
+        finished = [message for message in messages if isinstance(message, KafkaCommitMessage)]
+        outcome = None
         if self.is_exactly_once:
             from sparkkafka.spark.exactly_once.commit import commit_batch, commit_job
 
-            reports = _task_reports(finished)
-            if batch_id is None:
+            reports = [message.report for message in finished if message.report is not None]
+            if batchId is None:
                 outcome = commit_job(self.options, reports)
             else:
-                outcome = commit_batch(self.options, batch_id, reports)
+                outcome = commit_batch(self.options, batchId, reports)
             log.info("%s", outcome.text)
         partitions = {key for message in finished for key in message.partitions}
         log.info(
             "%swrote %d rows (%d bytes of keys and values) to %d partitions of %d topics in %d "
             "tasks, %d batches (%d bytes as sent, %d retries)",
-            _name_of(batch_id),
+            "" if batchId is None else f"micro-batch {batchId}: ",
             sum(message.rows for message in finished),
             sum(message.payload_bytes for message in finished),
             len(partitions),
@@ -150,22 +154,20 @@ class _KafkaWriter(PickledToTasks):
         )
         report_write(self.options.metrics_address, finished, outcome)
 
-    def _abort(
-        self, messages: list[WriterCommitMessage | None], batch_id: int | None = None
-    ) -> None:
-        """End a failed micro-batch, or (None) job: log what it leaves in Kafka, or in an
-        exactly-once write abort it."""
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
+        """Log what a failed micro-batch, or (None) job, leaves in Kafka; in an exactly-once write,
+        abort its transactions instead."""
         set_up_logging()
-        finished = _finished_messages(messages)
+        finished = [message for message in messages if isinstance(message, KafkaCommitMessage)]
         if not self.is_exactly_once:
             hint = "running the job again writes such rows a second time"
-            if batch_id is not None:
+            if batchId is not None:
                 hint = "the query writes the micro-batch again when it is started again"
             log.warning(
                 "%sthe write failed, and writes are at-least-once: %d rows of %d finished tasks "
                 "are in Kafka and stay there, and tasks that did not finish may have written some "
                 "rows, too; %s",
-                _name_of(batch_id),
+                "" if batchId is None else f"micro-batch {batchId}: ",
                 sum(message.rows for message in finished),
                 len(finished),
                 hint,
@@ -174,14 +176,14 @@ class _KafkaWriter(PickledToTasks):
         from sparkkafka.spark.exactly_once.commit import abort_batch, abort_job
         from sparkkafka.spark.exactly_once.decision_text import WriterNames
 
-        reports = _task_reports(finished)
+        reports = [message.report for message in finished if message.report is not None]
         stopped = len(reports) < len(messages)
-        if batch_id is None:
+        if batchId is None:
             names = WriterNames.of_job(self.options.transactional_id_prefix, self.writer_id)
             outcome = abort_job(self.options, reports, names, stopped_tasks=stopped)
             log.warning("the job failed: %s", outcome.text)
         else:
-            outcome = abort_batch(self.options, batch_id, reports, stopped_tasks=stopped)
+            outcome = abort_batch(self.options, batchId, reports, stopped_tasks=stopped)
             log.warning("%s", outcome.text)
         report_write(self.options.metrics_address, finished, outcome)
 
@@ -200,17 +202,6 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
         from sparkkafka.spark.exactly_once.task import TaskAttempt
 
         return TaskAttempt.of_job(self.options.transactional_id_prefix, self.writer_id)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log the totals; in an exactly-once write, make the rows visible first.
-
-        Raises the errors of `commit_job`.
-        """
-        self._commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what a failed job leaves in Kafka; in an exactly-once write, abort it."""
-        self._abort(messages)
 
 
 class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
@@ -237,34 +228,6 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
         from sparkkafka.spark.exactly_once.task import TaskAttempt
 
         return TaskAttempt.of_stream(self.options.transactional_id_prefix, self.writer_id)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log the totals; in an exactly-once write, make the rows visible first.
-
-        Raises the errors of `exactly_once.commit.commit_batch`.
-        """
-        self._commit(messages, batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log what a failed micro-batch leaves in Kafka; in an exactly-once write, abort it."""
-        self._abort(messages, batchId)
-
-
-def _finished_messages(
-    messages: Iterable[WriterCommitMessage | None],
-) -> list[KafkaCommitMessage]:
-    """Return the messages of the tasks that succeeded: Spark passes None for each other one."""
-    return [message for message in messages if isinstance(message, KafkaCommitMessage)]
-
-
-def _task_reports(finished: Iterable[KafkaCommitMessage]) -> list[TaskReport]:
-    """Return the exactly-once reports of the tasks that succeeded."""
-    return [message.report for message in finished if message.report is not None]
-
-
-def _name_of(batch_id: int | None) -> str:
-    """Return how log lines about a micro-batch begin; "" for a job."""
-    return "" if batch_id is None else f"micro-batch {batch_id}: "
 
 
 def encode_plans(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from sparkkafka.schemas import bounds
+from sparkkafka.schemas import schema_errors
 
 
 @pytest.fixture(autouse=True)
 def no_boundary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other errors than the package's own are seen as they are, except with `with_boundary`."""
     if "with_boundary" not in request.fixturenames:
-        monkeypatch.setattr(bounds, "DAMAGE_ERRORS", ())
+        monkeypatch.setattr(schema_errors, "DAMAGE_ERRORS", ())
 
 
 @pytest.fixture

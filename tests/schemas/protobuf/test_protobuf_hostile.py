@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2
 
 from sparkkafka.config.kinds import PROTOBUF
 from sparkkafka.errors import KafkaError, SchemaError
-from sparkkafka.schemas import bounds
+from sparkkafka.schemas import schema_errors
 from sparkkafka.schemas.protobuf import compiler
 from sparkkafka.schemas.protobuf import format as protobuf
 from sparkkafka.schemas.values import Schema
@@ -244,7 +244,7 @@ def test_a_field_meta_that_is_none(meta: str) -> None:
 )
 @pytest.mark.usefixtures("with_boundary")
 def test_whatever_a_schema_breaks_is_an_error_of_the_schema(error: Exception) -> None:
-    @bounds.schema_errors("Protobuf schema")
+    @schema_errors.schema_errors("Protobuf schema")
     def use() -> None:
         raise error
 
@@ -255,7 +255,7 @@ def test_whatever_a_schema_breaks_is_an_error_of_the_schema(error: Exception) ->
 
 
 def test_our_own_errors_are_seen_in_tests_and_long_ones_are_cut() -> None:
-    @bounds.schema_errors("Protobuf schema")
+    @schema_errors.schema_errors("Protobuf schema")
     def use(error: Exception) -> None:
         raise error
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkkafka.errors import BadRecordError, KafkaError
 from sparkkafka.schemas.column import BadRow
-from sparkkafka.schemas.confluent_framing import WriterId
+from sparkkafka.schemas.framings import WriterId
 from sparkkafka.schemas.registry import rest_service
 from sparkkafka.spark.read.decoding import MAX_REASON, reason_of
 from tests.schemas.small_registry import SmallRegistry

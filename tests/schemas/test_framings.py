@@ -16,7 +16,7 @@ from sparkkafka.config.kinds import AVRO, JSON, PROTOBUF
 from sparkkafka.config.registry import RegistryOptions
 from sparkkafka.errors import KafkaError, RegistryError, SchemaError
 from sparkkafka.protocol.columns.columns import HEADERS_TYPE
-from sparkkafka.schemas import vendor_framings
+from sparkkafka.schemas import framings
 from sparkkafka.schemas.avro.schema import fingerprint
 from sparkkafka.schemas.column import (
     ColumnDecoder,
@@ -25,7 +25,7 @@ from sparkkafka.schemas.column import (
     EncodePlan,
     format_module,
 )
-from sparkkafka.schemas.confluent_framing import CONTENT_ID, FINGERPRINT, GLOBAL_ID, WriterId
+from sparkkafka.schemas.framings import CONTENT_ID, FINGERPRINT, GLOBAL_ID, WriterId
 from sparkkafka.schemas.registry.client import RegistryClient, connect
 from sparkkafka.schemas.registry.rest_service import MAX_RESPONSE_BYTES
 from sparkkafka.schemas.values import BASE_BUDGET, Schema, TooManyRowsError
@@ -244,7 +244,7 @@ def test_a_schema_whose_guid_is_known_needs_no_request() -> None:
 
 
 def test_zlib_bombs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vendor_framings, "MAX_UNPACKED", 1 << 20)
+    monkeypatch.setattr(framings, "MAX_UNPACKED", 1 << 20)
     head = b"\3\5" + GUID
     good = encode("glue-zlib")[0][0].as_py()
     payloads = pa.array(
@@ -264,7 +264,7 @@ def test_zlib_bombs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reasons[1] == reasons[3] == "its zlib stream is cut off"
     assert reasons[2].startswith("it cannot be decompressed with zlib: ")
     assert reasons[4] == "there are bytes after the end of its zlib stream"
-    monkeypatch.setattr(vendor_framings, "MAX_UNPACKED", 64 << 20)
+    monkeypatch.setattr(framings, "MAX_UNPACKED", 64 << 20)
     bomb = head + zlib.compress(bytes(BASE_BUDGET // 4))
     with pytest.raises(TooManyRowsError):
         decode("glue", pa.array([bomb] * 3), None, guid=GUID)
@@ -344,7 +344,7 @@ def test_glue_by_boto3(clouds: CloudRegistry) -> None:
     assert connect(options).by_guid(first.guid, AVRO) == ORDER
     assert connect(options).by_guid(first.guid) == ORDER
     assert clouds.requests == ["GetSchemaVersion"]
-    assert repr(client) == "Client(glue://eu-central-1/shop)"
+    assert repr(client) == "GlueClient(glue://eu-central-1/shop)"
     for call, message in (
         (lambda: client.latest("none"), "has no such schema 'none'"),
         (lambda: client.by_guid(bytes(16)), "is not in glue://eu-central-1/shop"),

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka.errors import OptionError
-from sparkkafka.schemas.field_names import MAX_PATH, check_distinct, child_path, label, names_hint
+from sparkkafka.schemas.schema_errors import MAX_PATH, check_distinct, child_path, label, names_hint
 
 
 def test_paths() -> None:

@@ -1,9 +1,11 @@
-"""Limits on schemas, and on the reasons for bad rows; errors of schemas become SchemaError."""
+"""Errors about schemas: their texts, and the limits of what a schema may demand."""
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
@@ -11,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from sparkkafka.config.kinds import DEPTH_OPTION
-from sparkkafka.errors import KafkaError, OptionError, SchemaError, spark_hint
+from sparkkafka.errors import KafkaError, OptionError, SchemaError, some, spark_hint
 
 MAX_REASON: Final = 1000
 MAX_REASONS: Final = 8 << 20
@@ -49,12 +51,6 @@ of them. Tests empty it, so that an error of our own is not taken for a damaged 
 
 MAX_DEFAULTS: Final = 16 << 10
 """The most bytes of the default texts of one record: each row that lacks the fields gets them."""
-
-ROW_BYTES: Final = 256 << 10
-BYTES_PER_BYTE: Final = 256
-"""The items of one payload may take ROW_BYTES as columns, and BYTES_PER_BYTE for each of its bytes.
-Real data takes less: an item of many columns has more than a byte or two."""
-
 
 OTHER_REASON: Final = "the value is not what its schema says"
 """Why a row is bad if too many are to say more."""
@@ -161,14 +157,33 @@ def type_levels(kind: pa.DataType) -> int:
     return 1
 
 
-def bytes_per_value(kind: pa.DataType) -> int:
-    """Return the bytes that one value of a type takes in its column and in those below, without the
-    bytes of texts and the items of arrays and maps."""
-    if pa.types.is_struct(kind):
-        return 1 + sum(bytes_per_value(field.type) for field in kind)
-    if pa.types.is_null(kind):
-        return 0
-    try:
-        return int(kind.bit_width) // 8 + 1
-    except ValueError:  # offsets
-        return 5
+# --- names of fields ------------------------------------------------------------------------------
+
+MAX_PATH: Final = 300
+"""The most characters of a field's path in messages: names and depth multiply its length."""
+
+
+def label(path: str) -> str:
+    """Return what messages call a field: "field customer.age", or "the value" for the outermost
+    type."""
+    return f"field {path}" if path else "the value"
+
+
+def child_path(path: str, name: str) -> str:
+    """Return the path of a field below `path`, cut to MAX_PATH."""
+    return cut(f"{path}.{name}" if path else name, MAX_PATH)
+
+
+def check_distinct(struct: pa.StructType, path: str) -> None:
+    """Raises OptionError if a struct has two fields of one name."""
+    for name, count in Counter(field.name for field in struct).items():
+        if count > 1:
+            raise OptionError(f"{label(child_path(path, name))} appears twice in the column")
+
+
+def names_hint(name: str, known: Collection[str]) -> str:
+    """Return what a message about an unknown name adds: "did you mean price? It has id, price"."""
+    near = difflib.get_close_matches(name[:100], known, n=3)
+    near = near or [other for other in known if other.lower() == name.lower()]
+    names = some((cut(other, 200) for other in known), 20) or "none"
+    return f"did you mean {' or '.join(near)}? It has {names}" if near else f"it has {names}"
