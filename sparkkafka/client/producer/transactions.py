@@ -323,18 +323,19 @@ def add_partitions_each(
 
 MEMBER_VERSION = 3  # TxnOffsetCommit has the member from this version on (KIP-447)
 
+_NOT_IN_GROUP = (
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)
 _OFFSET_HINTS: Mapping[int, str] = {
     **HINTS,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         "offsets of a topic may be committed only with READ on the topic: grant it"
     ),
     **dict.fromkeys(
-        (
-            ErrorCode.ILLEGAL_GENERATION,
-            ErrorCode.UNKNOWN_MEMBER_ID,
-            ErrorCode.FENCED_INSTANCE_ID,
-            ErrorCode.STALE_MEMBER_EPOCH,
-        ),
+        _NOT_IN_GROUP,
         "the consumer is not in the group any more, or a rebalance has taken its partitions: abort "
         "the transaction, and continue from the committed offsets",
     ),
@@ -401,6 +402,8 @@ class _CommitOffsetsInTransaction(CommitHandler):
         )
 
     def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+        if error.code in _NOT_IN_GROUP:  # as Java's producer
+            return CommitFailedError(error.code, error.where, _OFFSET_HINTS[error.code])
         return with_hint(error, self._prefix, self._hints)
 
 

@@ -16,6 +16,7 @@ from sparkkafka.client.producer.transaction_manager import TRANSITIONS, State
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import (
     BrokerError,
+    CommitFailedError,
     ErrorCode,
     KafkaError,
     KafkaTimeoutError,
@@ -428,7 +429,7 @@ def test_offsets_of_a_member_that_is_not_in_the_group(fake_cluster: FakeCluster)
         producer.init_transactions()
         producer.begin_transaction()
         words = "not in the group any more.*abort the transaction"
-        with pytest.raises(BrokerError, match=words):
+        with pytest.raises(CommitFailedError, match=words):
             producer.send_offsets_to_transaction({TP: 5}, GroupMetadata("g", 3, "gone"))
         with pytest.raises(TransactionError, match="can only be aborted"):
             producer.commit_transaction()
