@@ -132,9 +132,9 @@ def some_topics(names: Iterable[str] | None, limit: int = 5) -> str:
     return f"topic{'s' if len(listed) > 1 else ''} {some(listed, limit)}"
 
 
-def some_partitions(partitions: Iterable[TopicPartition], limit: int = 5) -> str:
+def some_partitions(partitions: Iterable[TopicPartition]) -> str:
     """Name partitions in a message: "a-0, a-1 and 7 more", or "nothing"."""
-    return some(sorted(partitions), limit) or "nothing"
+    return some(sorted(partitions), 5) or "nothing"
 
 
 class Results(Mapping[K, V]):

@@ -358,8 +358,12 @@ class Cluster:
         similar topic."""
         nearest = self.nearest_topics(names, deadline)
         creates = self.options.allow_auto_create_topics
+        known = self.metadata.known_names
         return {
-            name: unknown_topic_error([name], creates=creates, nearest=nearest) for name in names
+            name: unknown_topic_error(
+                [name], creates=creates, nearest=nearest, existed=name in known
+            )
+            for name in names
         }
 
     def _are_unknown_to_all(self, names: Sequence[str], deadline: Deadline) -> bool:

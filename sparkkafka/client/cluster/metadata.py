@@ -130,19 +130,22 @@ def unknown_topic_error(
     creates: bool = False,
     nearest: Mapping[str, str] | None = None,
     advice: str = ", or create it first",
+    existed: bool = False,
 ) -> UnknownTopicError:
     """Make the error for topics that do not exist.
 
     `creates`: the request lets brokers create them. `nearest` has the existing topics that
     may have been meant, by missing topic. `advice` is what else to do than to check the name.
+    `existed`: brokers knew the topics before.
     """
     hint = nearest_text(names, nearest)
     error = UnknownTopicError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"Metadata of {some_topics(names)}",
-        "the topic does not exist, or this user may not see it (needs DESCRIBE on the topic)"
+        f"the topic {'was deleted' if existed else 'does not exist'}, or this user may not see it "
+        "(needs DESCRIBE on the topic)"
         + (f"; {NOT_CREATED}" if creates else "")
-        + f": check its name{hint and f' ({hint})'}{advice}",
+        + ("" if existed else f": check its name{hint and f' ({hint})'}{advice}"),
     )
     error.topics = tuple(names)
     return error

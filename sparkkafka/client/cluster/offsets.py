@@ -306,7 +306,7 @@ def earliest_and_latest(
 
 
 def largest_timestamps(
-    cluster: Cluster, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None
+    cluster: Cluster, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """List the largest timestamp in each partition, in ms, of all records that its log has or had.
 
@@ -314,9 +314,7 @@ def largest_timestamps(
     before Kafka 3.0 do.
     """
     try:
-        listed = list_offsets(
-            cluster, dict.fromkeys(partitions, constants.MAX_TIMESTAMP), deadline=deadline
-        )
+        listed = list_offsets(cluster, dict.fromkeys(partitions, constants.MAX_TIMESTAMP))
     except (UnsupportedVersionError, BrokerError) as error:
         log.info("largest timestamps are not known: %s", error)
         return {}

@@ -15,8 +15,9 @@ from typing import Any
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets_request, unsupported_reason
+from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.consumer import fetched_records
-from sparkkafka.client.consumer.leader_connections import LeaderConnection, LeaderLookup
+from sparkkafka.client.consumer.leader_connections import LeaderConnection
 from sparkkafka.client.consumer.subscription_state import (
     EpochEnd,
     LogBounds,
@@ -36,6 +37,7 @@ from sparkkafka.errors import (
     KafkaConnectionError,
     KafkaError,
     NoOffsetError,
+    UnknownTopicError,
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.constants import (
@@ -81,7 +83,7 @@ class Fetcher:
         self._subscription = subscription
         self._for_task = for_task
         self._leaders: dict[int, LeaderConnection] = {}
-        self._leader_lookup = LeaderLookup(cluster, subscription)
+        self._lookup = TopicLookup(cluster)
         self._waker = Waker()
         self.names_topics = False
         """Whether a Fetch had the names of topics, so its records may be of a recreated one."""
@@ -123,11 +125,8 @@ class Fetcher:
         ]
         if not needing:
             return
-        if deadline is not None and now_s >= self._leader_lookup.not_before_s:
-            known = self._cluster.known_leader
-            unknown = {state.tp.topic for state in needing if known(state.tp) is None}
-            if unknown:
-                self._leader_lookup.refresh(unknown, deadline)
+        if deadline is not None:
+            self._look_up_leaders(needing, deadline)
         by_node: dict[int, list[PartitionState]] = {}
         for state in needing:
             node_id = self._node_of(state)
@@ -151,6 +150,20 @@ class Fetcher:
             except BaseException:  # Ctrl-C: `requested` may lack a request that was sent
                 leader.close()
                 raise
+
+    def _look_up_leaders(self, states: list[PartitionState], deadline: Deadline) -> None:
+        """Look up the leaders of the partitions that have no known one. A partition that does not
+        exist has failed then, and poll raises its error."""
+        known = self._cluster.known_leader
+        leaderless = [state for state in states if known(state.tp) is None]
+        for state, error in self._lookup.look_up_leaders(leaderless, deadline.remaining_s() * 1000):
+            if isinstance(error, UnknownTopicError):
+                where = f"Metadata of {state.tp}"
+                error = UnknownTopicError(error.code, where, error.broker_message)
+            self._subscription.fail(state, error)
+        for state in leaderless:
+            if isinstance(state.last_failure, UnknownTopicError) and known(state.tp) is not None:
+                state.last_failure = None
 
     def can_request(self, state: PartitionState) -> bool:
         """Return whether the broker for this partition is known and idle."""
@@ -550,6 +563,4 @@ class Fetcher:
         times = [now_s + 1.0]
         times += [leader.not_before_s for leader in self._leaders.values() if not leader.requested]
         times += [state.not_before_s for state in self._subscription if state.not_before_s > now_s]
-        if self._leader_lookup.not_before_s > now_s:
-            times.append(self._leader_lookup.not_before_s)
         return max(0.0, min(time_s for time_s in times if time_s > now_s) - now_s)

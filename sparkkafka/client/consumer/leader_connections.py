@@ -1,4 +1,4 @@
-"""The brokers that a consumer reads from: which leads each partition, and a connection to each."""
+"""A consumer's connections to the leaders of its partitions, each with one request in flight."""
 
 from __future__ import annotations
 
@@ -7,24 +7,18 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparkkafka import errors
-from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
-from sparkkafka.client.cluster.metadata import (
-    missing_topics_text,
-    no_leader_error,
-    unknown_partition_error,
-)
 from sparkkafka.client.consumer.fetched_records import ResponseBuffer
-from sparkkafka.client.consumer.subscription_state import PartitionState, SubscriptionState
+from sparkkafka.client.consumer.subscription_state import PartitionState
 from sparkkafka.client.deadline import Backoff, Deadline
 from sparkkafka.client.metrics import FetchMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.net.pool import ConnectionPool
-from sparkkafka.client.values import Broker, TopicPartition
+from sparkkafka.client.values import Broker
 
 log = logging.getLogger(__name__)
 
@@ -187,126 +181,3 @@ class LeaderConnection:
         elif not max_wait_ms or (now_s - self.sent_s) * 1000 < max_wait_ms / 2:
             next_s = now_s + self._idle_backoff.next_ms() / 1000
             self.not_before_s = max(self.not_before_s, next_s)
-
-
-class LeaderLookup:
-    """Finds the leaders of assigned partitions, and reports missing topics and partitions."""
-
-    def __init__(self, cluster: Cluster, subscription: SubscriptionState) -> None:
-        self._cluster = cluster
-        self._subscription = subscription
-        self._backoff = cluster.backoff()
-        self.not_before_s = 0.0
-        self._unknown_since_s: dict[str, float] = {}
-        """Topics that brokers do not know, and since when (monotonic)."""
-        self._nearest: dict[str, str] = {}
-        """The existing topic with the most similar name, for messages about an unknown one."""
-        self._missing_since_s: dict[TopicPartition, float] = {}
-        """Partitions that do not exist in their topic, and since when (monotonic)."""
-
-    def refresh(self, topics: Iterable[str], deadline: Deadline) -> None:
-        """Request the metadata of these topics once, and note why partitions without a leader wait.
-        Raises errors that a retry cannot fix; the next call retries the others."""
-        names = sorted(topics)
-        try:
-            failed = self._cluster.request_metadata(names, deadline)
-        except errors.KafkaError as error:
-            if not error.retriable:
-                raise
-            log.warning("%s", error)
-            for state in self._subscription:
-                if state.tp.topic in names:
-                    state.last_failure = error
-            self._back_off()
-            return
-        now_s = time.monotonic()
-        is_leaderless = False
-        newly_unknown = [
-            name
-            for name, code in failed.items()
-            if code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            and name not in self._unknown_since_s
-        ]
-        self._nearest |= self._cluster.nearest_topics(newly_unknown, deadline)
-        # Topics that exist, perhaps again.
-        for name in names:
-            if name not in failed:
-                self._unknown_since_s.pop(name, None)
-        # Partitions that are not assigned any more.
-        for tp in [tp for tp in self._missing_since_s if tp not in self._subscription]:
-            del self._missing_since_s[tp]
-        for state in self._subscription:
-            name = state.tp.topic
-            if name in failed:
-                self._on_failed_topic(state, failed[name], now_s)
-            elif name in names and self._cluster.known_leader(state.tp) is None:
-                self._on_missing_leader(state, now_s)
-                is_leaderless = True
-            elif name in names:
-                self._missing_since_s.pop(state.tp, None)
-                if isinstance(state.last_failure, errors.UnknownTopicError):
-                    state.last_failure = None
-        for name, since_s in self._unknown_since_s.items():
-            if (now_s - since_s) * 1000 >= self._cluster.grace_ms([name]):
-                # All its partitions have failed now. Once their errors are cleared, they wait as
-                # long again.
-                self._unknown_since_s[name] = now_s
-        if failed or is_leaderless:
-            self._back_off()
-        else:
-            self._backoff.reset()
-
-    def _back_off(self) -> None:
-        self.not_before_s = time.monotonic() + self._backoff.next_ms() / 1000
-
-    def _on_failed_topic(self, state: PartitionState, code: int, now_s: float) -> None:
-        """Note why the partition waits. Fail it if the error is final, or if its topic has not
-        existed for the grace period."""
-        error = errors.BrokerError(code, f"Metadata of {state.tp}")
-        state.last_failure = error
-        if not error.retriable:
-            self._subscription.fail(state, error)
-            return
-        topic = state.tp.topic
-        is_unknown = code == errors.ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if is_unknown:
-            state.last_failure = errors.UnknownTopicError(code, f"Metadata of {state.tp}")
-        if is_unknown and topic not in self._unknown_since_s:
-            log.warning(
-                "%s, or this user may not see it (needs DESCRIBE on the topic): it is not read "
-                "until it appears",
-                missing_topics_text([topic], self._nearest),
-            )
-        # The cluster's other users may have noticed it earlier.
-        first_s = self._cluster.unknown_since_s([topic], now_s)[topic]
-        since_s = self._unknown_since_s.setdefault(topic, first_s)
-        grace_ms = self._cluster.grace_ms([topic])
-        if is_unknown and (now_s - since_s) * 1000 >= grace_ms:
-            self._subscription.fail(
-                state,
-                errors.UnknownTopicError(
-                    code,
-                    f"Metadata of {state.tp}",
-                    f"no broker has known it for {grace_ms / 1000:g} s: it was deleted, or "
-                    f"{missing_topics_text([topic], self._nearest)}, or this user may not see it "
-                    "(needs DESCRIBE on the topic)",
-                ),
-            )
-
-    def _on_missing_leader(self, state: PartitionState, now_s: float) -> None:
-        """Note why the partition waits: it has no leader, or it does not exist in its topic. Fail
-        it if it has not existed for the grace period."""
-        tp = state.tp
-        count = self._cluster.partition_count(tp.topic) or 0
-        if tp.partition < count:
-            state.last_failure = no_leader_error(tp)
-            return
-        error = unknown_partition_error(tp, count)
-        state.last_failure = error
-        if tp not in self._missing_since_s:
-            log.warning("%s", error)
-        # If it has just been added, brokers will soon have it.
-        since_s = self._missing_since_s.setdefault(tp, now_s)
-        if (now_s - since_s) * 1000 >= UNKNOWN_TOPIC_GRACE_MS:
-            del self._missing_since_s[tp]
-            self._subscription.fail(state, error)

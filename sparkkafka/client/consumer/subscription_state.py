@@ -172,8 +172,9 @@ class PartitionState:
             return None
         return max(0, self.end_offset - self.position)
 
-    def back_off(self) -> None:
-        """Request it again later, after a retriable failure."""
+    def back_off(self, error: KafkaError | None = None) -> None:
+        """Delay the next request, longer each time, after a retriable failure (`error`)."""
+        self.last_failure = error or self.last_failure
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def needs_request(self, now_s: float, *, is_draining: bool = False) -> bool:

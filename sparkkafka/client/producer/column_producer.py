@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.producer.partitioner import PartitionedRecords
 from sparkkafka.client.producer.produce_errors import too_large
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, RowRange
 from sparkkafka.client.producer.sender import ProducerMetrics, Sender
-from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import (
     EncodeError,

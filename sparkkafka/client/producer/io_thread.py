@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.producer.futures import (
@@ -29,7 +30,6 @@ from sparkkafka.client.producer.partitioner import RecordPartitioner
 from sparkkafka.client.producer.producer_records import TopicRecords
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, SendBuffer
 from sparkkafka.client.producer.sender import Sender
-from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.values import some_topics
 from sparkkafka.config.client_settings import ProducerSettings
 from sparkkafka.errors import ErrorCode, KafkaError, KafkaTimeoutError, counted, some

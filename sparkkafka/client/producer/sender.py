@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.deadline import Deadline, Waker
 from sparkkafka.client.metrics import SendMetrics, SentBatch
 from sparkkafka.client.net.connection import Connection
@@ -43,7 +44,6 @@ from sparkkafka.client.producer.produce_errors import (
     refusal_text,
     with_codec_reason,
 )
-from sparkkafka.client.producer.topic_lookup import TopicLookup
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import INT64_MAX
 from sparkkafka.config.options import ProducerOptions

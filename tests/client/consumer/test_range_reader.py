@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from sparkkafka.client.consumer import leader_connections
 from sparkkafka.client.consumer.range_reader import OpenEnds, PlannedRange, RangeReader
 from sparkkafka.client.producer.producer import Producer
 from sparkkafka.client.values import TopicPartition
@@ -315,7 +314,6 @@ def test_a_topic_made_again_with_as_many_records_is_known_by_its_id(filled, capl
 def test_a_topic_that_is_unknown_for_a_while_loses_nothing(filled, caplog, monkeypatch):
     """Also with failOnDataLoss=false: brokers that start may not know a topic for seconds."""
     monkeypatch.setattr("sparkkafka.client.cluster.cluster.UNKNOWN_TOPIC_GRACE_MS", 500)
-    monkeypatch.setattr(leader_connections, "UNKNOWN_TOPIC_GRACE_MS", 500)
     since: list[float] = []
 
     def unknown_at_first(request):

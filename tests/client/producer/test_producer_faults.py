@@ -363,7 +363,8 @@ def test_unknown_topic_is_an_error_soon(fake_cluster):
         finish(lambda: write(fake_cluster, "nowhere", 10, max_block_ms=1_000), seconds=30)
 
 
-def test_partition_that_does_not_exist(fake_cluster):
+def test_partition_that_does_not_exist(fake_cluster, monkeypatch):
+    monkeypatch.setattr("sparkkafka.client.cluster.topic_lookup.UNKNOWN_TOPIC_GRACE_MS", 200)
     fake_cluster.create_topic("t", partitions=2)
     with pytest.raises(
         ProduceError, match="partition 2 of topic t does not exist: it has partitions 0 to 1"

@@ -267,8 +267,9 @@ def test_a_topic_that_is_gone_when_its_partitions_are_chosen_fails_only_its_own_
 
 
 def test_a_topic_made_again_with_fewer_partitions_is_looked_at_before_records_go_there(
-    fake: FakeCluster,
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sparkkafka.client.cluster.topic_lookup.UNKNOWN_TOPIC_GRACE_MS", 200)
     with opened(fake, linger_ms=0) as producer:
         producer.send("t", b"0", partition=1).result(WAIT_S)
         with Admin(settings(fake)) as admin:

@@ -1,6 +1,6 @@
-"""Looks up the topics and leaders of a producer's records: one request at a time, errors by topic.
+"""Looks up the topics and leaders of many partitions: one request at a time, errors by topic.
 
-Unlike `Cluster.topics` it never waits for one topic while others have records to send.
+Unlike `Cluster.topics` it never waits for one topic while other partitions can be read or written.
 """
 
 from __future__ import annotations
@@ -9,18 +9,14 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from sparkkafka.client.cluster.cluster import Cluster
+from sparkkafka.client.cluster.cluster import UNKNOWN_TOPIC_GRACE_MS, Cluster
 from sparkkafka.client.cluster.metadata import no_leader_error, unknown_partition_error
 from sparkkafka.client.deadline import Backoff, Deadline
-from sparkkafka.client.producer.partition_queue import PartitionQueue
-from sparkkafka.errors import (
-    BrokerError,
-    ErrorCode,
-    KafkaError,
-    is_retriable,
-)
+from sparkkafka.client.values import TopicPartition
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, UnknownTopicError, is_retriable
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +32,22 @@ class _MissingTopic:
     `next_s` (both monotonic)."""
 
     backoff: Backoff
-    since_s: float = field(default_factory=time.monotonic)
+    since_s: float
     next_s: float = 0.0
     error: KafkaError | None = None
     is_warned: bool = False
+
+
+class Leaderless(Protocol):
+    """A partition that waits for its leader, in a producer or consumer."""
+
+    tp: TopicPartition
+
+    def back_off(self, error: KafkaError) -> None:
+        """Delay the next lookup, longer each time; `error` is the reason."""
+
+
+LeaderlessT = TypeVar("LeaderlessT", bound=Leaderless)
 
 
 class TopicLookup:
@@ -56,6 +64,8 @@ class TopicLookup:
         self._lookup_ms = min(cluster.options.request_timeout_ms, MAX_LOOKUP_MS, max_ms)
         self._cluster = cluster
         self._missing: dict[str, _MissingTopic] = {}
+        self._missing_partitions_since_s: dict[TopicPartition, float] = {}
+        """Partitions that their topics do not have, and since when (monotonic)."""
 
     def request_metadata(
         self, names: Iterable[str], within_ms: float = math.inf
@@ -69,9 +79,9 @@ class TopicLookup:
         """
         now_s = time.monotonic()
         due = []
-        for name in dict.fromkeys(names):
-            missing = self._missing.setdefault(name, _MissingTopic(self._cluster.backoff()))
-            if missing.next_s <= now_s:
+        for name, since_s in self._cluster.unknown_since_s(names, now_s).items():
+            backoff = self._cluster.backoff()
+            if self._missing.setdefault(name, _MissingTopic(backoff, since_s)).next_s <= now_s:
                 due.append(name)
         if not due:
             return {}
@@ -98,7 +108,8 @@ class TopicLookup:
             elif name in missing_errors:
                 final[name] = self._give_up(name, missing_errors[name])
             elif is_retriable(code):
-                self._retry_later(name, BrokerError(code, f"Metadata of topic {name}"))
+                error_type = UnknownTopicError if code == _UNKNOWN else BrokerError
+                self._retry_later(name, error_type(code, f"Metadata of topic {name}"))
             else:
                 final[name] = self._give_up(name, BrokerError(code, f"Metadata of topic {name}"))
         return final
@@ -123,29 +134,37 @@ class TopicLookup:
         self._missing.pop(topic, None)
 
     def look_up_leaders(
-        self, queues: Iterable[PartitionQueue], within_ms: float
-    ) -> Iterator[tuple[PartitionQueue, KafkaError]]:
+        self, leaderless: Iterable[LeaderlessT], within_ms: float
+    ) -> Iterator[tuple[LeaderlessT, KafkaError]]:
         """Look up the leaders of partitions that have no known leader, as `request_metadata` does.
 
-        Yields the partitions with a final error; the others back off.
+        Yields the partitions with a final error: also one that its topic does not have for
+        UNKNOWN_TOPIC_GRACE_MS, since it may just have been added. Others without a leader back off.
         """
-        unknown = list(queues)
-        if not unknown:
+        partitions = list(leaderless)
+        if not partitions:
             return
-        final = self.request_metadata((queue.tp.topic for queue in unknown), within_ms)
-        leaderless: set[str] = set()
-        for queue in unknown:
-            tp = queue.tp
+        final = self.request_metadata((row.tp.topic for row in partitions), within_ms)
+        now_s = time.monotonic()
+        for partition in partitions:
+            tp = partition.tp
             count = self._cluster.partition_count(tp.topic)
             if tp.topic in final:
-                yield queue, final[tp.topic]
+                yield partition, final[tp.topic]
             elif count is not None and tp.partition >= count:
-                yield queue, unknown_partition_error(tp, count)
-            elif self._cluster.known_leader(tp) is None:
-                queue.back_off(self.last_error(tp.topic) or no_leader_error(tp))
-                leaderless.add(tp.topic)
-        for topic in leaderless:
-            self._cluster.mark_stale(topic)
+                error = unknown_partition_error(tp, count)
+                since_s = self._missing_partitions_since_s.setdefault(tp, now_s)
+                if (now_s - since_s) * 1000 < UNKNOWN_TOPIC_GRACE_MS:
+                    partition.back_off(error)
+                    self._cluster.mark_stale(tp.topic)
+                else:
+                    del self._missing_partitions_since_s[tp]
+                    yield partition, error
+            else:
+                self._missing_partitions_since_s.pop(tp, None)
+                if self._cluster.known_leader(tp) is None:
+                    partition.back_off(self.last_error(tp.topic) or no_leader_error(tp))
+                    self._cluster.mark_stale(tp.topic)
 
     def _believed_missing(self, unknown: list[str], deadline: Deadline) -> list[str]:
         """Return those of the topics, which the brokers do not know, that are certainly missing."""
