@@ -33,7 +33,7 @@ from sparkkafka.schemas.byte_columns import ByteColumn, blobs_of
 from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import Form, JsonEncoder, Null, form_of
 from sparkkafka.schemas.json.plan import node_of_type
-from sparkkafka.schemas.json.schema import Kind
+from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.schema_errors import type_levels
 from sparkkafka.schemas.values import Encoder, MemoryBudget, ValueRowError
 
@@ -85,26 +85,26 @@ def _form(node: Node, column_type: pa.DataType) -> Form:
     """Return how a level's values, of the Arrow type `column_type`, are written in JSON text:
     fields that are null are written, but only the member of a union that has a value."""
     if holds_recursive_value(node, column_type):
-        return Form(Kind.OWN_TEXT)
+        return Form(JsonKind.OWN_TEXT)
     if node.kind == avro.RECORD:
         return Form(
-            Kind.STRUCT,
+            JsonKind.STRUCT,
             children={
                 field.name: _form(field.node, column_type.field(index).type)
                 for index, field in enumerate(node.fields)
             },
         )
     if node.kind == avro.ARRAY:
-        return Form(Kind.LIST, children={"": _form(node.item, column_type.value_type)})
+        return Form(JsonKind.LIST, children={"": _form(node.item, column_type.value_type)})
     if node.kind == avro.MAP:
-        return Form(Kind.MAP, children={"": _form(node.item, column_type.item_type)})
+        return Form(JsonKind.MAP, children={"": _form(node.item, column_type.item_type)})
     if node.kind == avro.UNION:
         if becomes_struct(node):
             members = {}
             for index, number in enumerate(node.value_branches):
                 form = _form(node.branches[number], column_type.field(index).type)
                 members[f"member{index}"] = Form(form.kind, Null.OMITTED, form.children, form.scale)
-            return Form(Kind.STRUCT, children=members)
+            return Form(JsonKind.STRUCT, children=members)
         if len(node.value_branches) == 1:
             return _form(node.branches[node.value_branches[0]], column_type)
     return form_of(column_type, None)
@@ -175,18 +175,18 @@ class JsonTextDecoder(ValueDecoder):
 def _text_bytes(form: Form, values: pa.Array) -> int:
     """Return the bytes that names and inner texts take in the JSON text. Everything else is in
     proportion to the payload, but these may come from values without bytes."""
-    if form.kind == Kind.STRUCT:
+    if form.kind == JsonKind.STRUCT:
         names = sum(len(name) + len('"":null,') for name in form.children)
         inner = (
             _text_bytes(child, values.field(index))
             for index, child in enumerate(form.children.values())
         )
         return len(values) * names + sum(inner)
-    if form.kind == Kind.LIST:
+    if form.kind == JsonKind.LIST:
         return _text_bytes(form.item, values.values)
-    if form.kind == Kind.MAP:
+    if form.kind == JsonKind.MAP:
         return _text_bytes(form.item, values.items)
-    return int(values.nbytes) if form.kind == Kind.OWN_TEXT else 0
+    return int(values.nbytes) if form.kind == JsonKind.OWN_TEXT else 0
 
 
 class AvroBytesDecoder(ValueDecoder):

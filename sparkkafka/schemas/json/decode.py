@@ -28,7 +28,7 @@ from sparkkafka.schemas import arrays
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.long_strings import cut_long_strings, put_back
 from sparkkafka.schemas.json.normalizer import (
-    Normalizer,
+    JsonNormalizer,
     UnfitError,
     make_writer,
     max_item_bytes,
@@ -41,8 +41,8 @@ from sparkkafka.schemas.json.object_fields import (
     object_fields,
     other_fields,
 )
-from sparkkafka.schemas.json.plan import Node
-from sparkkafka.schemas.json.schema import Kind
+from sparkkafka.schemas.json.plan import JsonNode
+from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.json.syntax import MAX_NESTING, JsonSyntaxError, nests_too_deep
 from sparkkafka.schemas.values import Decoded, MemoryBudget, bytes_per_value
 
@@ -61,7 +61,7 @@ read one by one: they are full of what it cannot read."""
 
 
 class JsonDecoder:
-    """Decodes JSON texts into the values of one node. `Normalizer` explains `with_rest`, `exact`.
+    """Decodes JSON texts into the values of a node. `JsonNormalizer` explains `with_rest`, `exact`.
 
     normalizer: normalizes texts one by one. normalized: reads normalized texts, many at once. raw:
     reads texts as they are, many at once; None if pyarrow's reader cannot read all that is not
@@ -73,13 +73,13 @@ class JsonDecoder:
     there are none; with the rest, none that have fields or items themselves.
     """
 
-    def __init__(self, root: Node, with_rest: bool = False, *, exact: bool = False) -> None:
+    def __init__(self, root: JsonNode, with_rest: bool = False, *, exact: bool = False) -> None:
         self.type = root.type
         self._root = root
         self._row_bytes = bytes_per_value(root.type)
         self.with_rest = with_rest
         self.exact = exact
-        self.normalizer = Normalizer(root, with_rest, exact)
+        self.normalizer = JsonNormalizer(root, with_rest, exact)
         self.normalized = BlockReader(root, normalized=True)
         self._plan(frozenset())
 
@@ -95,10 +95,10 @@ class JsonDecoder:
         readable = {}
         self.maps: list[str] = []
         self.separate_fields: dict[str, _SeparateField] = {}
-        for name, node in root.children.items() if root.kind == Kind.STRUCT else ():
-            if name not in apart and node.kind == Kind.MAP and _can_read_raw(node.item):
+        for name, node in root.children.items() if root.kind == JsonKind.STRUCT else ():
+            if name not in apart and node.kind == JsonKind.MAP and _can_read_raw(node.item):
                 self.maps.append(name)
-                readable[name] = Node(Kind.LIST, pa.list_(node.item.type), node.children)
+                readable[name] = JsonNode(JsonKind.LIST, pa.list_(node.item.type), node.children)
             elif name not in apart and _can_read_raw(node):
                 readable[name] = node
             else:
@@ -107,7 +107,7 @@ class JsonDecoder:
         self.complete: BlockReader | None = None
         if readable and self.can_be_apart(self.separate_fields):
             raw_type = pa.struct([(name, node.type) for name, node in readable.items()])
-            raw_node = Node(Kind.STRUCT, raw_type, readable)
+            raw_node = JsonNode(JsonKind.STRUCT, raw_type, readable)
             self.raw = self.complete = BlockReader(raw_node, normalized=False)
             if (self.with_rest or self.exact) and not self.separate_fields:
                 self.complete = BlockReader(raw_node, normalized=False, all_fields=True)
@@ -131,7 +131,7 @@ class JsonDecoder:
 class _SeparateField:
     """Writes the normalized texts of a field that is read apart, and reads them."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: JsonNode) -> None:
         self.node = node
         self.write = make_writer(node)
         self.reader = BlockReader(node, normalized=True)
@@ -301,7 +301,7 @@ class _Batch:
         column = pa.nulls(0, field.node.type)
         rows = np.zeros(0, np.int64)
         to_parse = np.arange(len(texts))
-        if field.node.kind in (Kind.JSON_TEXT, Kind.LENIENT):
+        if field.node.kind in (JsonKind.JSON_TEXT, JsonKind.LENIENT):
             texts_of_json, must_parse = compact(texts)
             column = _json_column(texts_of_json, field.node)
             rows, to_parse = values.texts, np.flatnonzero(must_parse)
@@ -630,12 +630,12 @@ def _map_of(kind: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) ->
     return pa.Array.from_buffers(kind, len(counts), buffers, children=[pairs])
 
 
-def _json_column(texts: pa.Array, node: Node) -> pa.Array:
+def _json_column(texts: pa.Array, node: JsonNode) -> pa.Array:
     """Return the values of a node of any JSON (`texts`: compact); null for null."""
     offsets = arrow.blob_offsets(texts).astype(np.int64)
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     first = data.take(offsets[:-1], mode="clip") if len(data) else np.zeros(len(texts), np.uint8)
-    if node.kind == Kind.LENIENT:
+    if node.kind == JsonKind.LENIENT:
         is_string = (first == ord('"')) & (np.diff(offsets) > 1)
         starts = offsets[:-1] + is_string
         texts = gather(texts.buffers()[2], starts, offsets[1:] - is_string - starts)
@@ -652,14 +652,14 @@ _NULL_AFTER_OBJECT: Final = re.compile(rb"\}[ \t\r\n]*n")
 _NOT_A_NUMBER: Final = re.compile(rb"[:\[,\-][ \t\r\n]*(?:NaN|Inf)")
 
 
-def _can_read_raw(node: Node) -> bool:
+def _can_read_raw(node: JsonNode) -> bool:
     """Return whether pyarrow's reader can read texts as they are."""
     needs_normalizing = (
-        Kind.MAP,
-        Kind.JSON_TEXT,
-        Kind.DURATION,
-        Kind.DECIMAL_BYTES,
-        Kind.NULL,
+        JsonKind.MAP,
+        JsonKind.JSON_TEXT,
+        JsonKind.DURATION,
+        JsonKind.DECIMAL_BYTES,
+        JsonKind.NULL,
     )
     return node.kind not in needs_normalizing and all(map(_can_read_raw, node.children.values()))
 
@@ -726,7 +726,7 @@ class BlockReader:
     """Reads many texts of one node at once, normalized or as they are. With `all_fields`, a field
     that the type lacks is an error."""
 
-    def __init__(self, root: Node, *, normalized: bool, all_fields: bool = False) -> None:
+    def __init__(self, root: JsonNode, *, normalized: bool, all_fields: bool = False) -> None:
         self._root = root
         self._normalized = normalized
         fields = [("v", root)] if normalized else list(root.children.items())
@@ -766,7 +766,7 @@ class BlockReader:
         return pa.Array.from_buffers(self._root.type, count, [None], children=children)
 
     def _converted(
-        self, name: str, node: Node, column: pa.Array, strings: pa.Array | None
+        self, name: str, node: JsonNode, column: pa.Array, strings: pa.Array | None
     ) -> pa.Array:
         """Return a field's column as the type of its node. Raises ReadError."""
         try:
@@ -799,36 +799,38 @@ class BlockReader:
 _CHANGED_COLUMN = re.compile(r"Column\((/.*)\) changed from ")
 
 
-def _fields_below(node: Node, path: str) -> Iterator[tuple[str, str, Node]]:
+def _fields_below(node: JsonNode, path: str) -> Iterator[tuple[str, str, JsonNode]]:
     """Yield (name, path as in the reader's messages, node) of all fields of structs."""
-    if node.kind == Kind.LIST:
+    if node.kind == JsonKind.LIST:
         yield from _fields_below(node.item, f"{path}/[]")
-    elif node.kind == Kind.STRUCT:
+    elif node.kind == JsonKind.STRUCT:
         for name, child in node.children.items():
             yield name, f"{path}/{name}", child
             yield from _fields_below(child, f"{path}/{name}")
 
 
-def _fitting_pattern(node: Node) -> bytes:
+def _fitting_pattern(node: JsonNode) -> bytes:
     """Return a pattern for how values of a node begin that pyarrow's reader can read. A few of
     these values do not match."""
     kind = node.kind
-    if kind in (Kind.INTEGER, Kind.EPOCH_DAYS, Kind.EPOCH_MILLIS):
+    if kind in (JsonKind.INTEGER, JsonKind.EPOCH_DAYS, JsonKind.EPOCH_MILLIS):
         limit = 2 ** (_reader_type(node).bit_width - 1)
         return rb"-?\d{1,%d}(?![\d.eE])" % (len(str(limit)) - 1)
-    if kind == Kind.DECIMAL:
+    if kind == JsonKind.DECIMAL:
         scale = max(node.type.scale, 0)
         digits = max(node.type.precision - scale, 1), scale
         return rb'"?[+-]?\d{1,%d}(?:\.\d{0,%d})?(?![\d.eE])' % digits
     date = rb'"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])'
-    if kind == Kind.DATE:
+    if kind == JsonKind.DATE:
         return date + b'"'
-    if kind in (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
-        zone = b"" if kind == Kind.LOCAL_TIMESTAMP else rb"(?:Z|[+-]\d\d:?\d\d)"
+    if kind in (JsonKind.TIMESTAMP, JsonKind.LOCAL_TIMESTAMP):
+        zone = b"" if kind == JsonKind.LOCAL_TIMESTAMP else rb"(?:Z|[+-]\d\d:?\d\d)"
         return date + rb'[T ](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{1,6})?%s"' % zone
-    if kind == Kind.LIST:
+    if kind == JsonKind.LIST:
         return rb"[{\[]"  # also of a map
-    return {Kind.STRUCT: rb"\{", Kind.FLOAT: rb"-?\d", Kind.BOOL: rb"[tf]"}.get(kind, b'"')
+    return {JsonKind.STRUCT: rb"\{", JsonKind.FLOAT: rb"-?\d", JsonKind.BOOL: rb"[tf]"}.get(
+        kind, b'"'
+    )
 
 
 def _join_lines(texts: pa.Array) -> pa.Buffer:
@@ -838,44 +840,50 @@ def _join_lines(texts: pa.Array) -> pa.Buffer:
     return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), newline)[0].as_buffer()
 
 
-def _reader_type(node: Node) -> pa.DataType:
+def _reader_type(node: JsonNode) -> pa.DataType:
     """Return the type that pyarrow's reader reads for a node."""
     kind = node.kind
-    if kind == Kind.STRUCT:
+    if kind == JsonKind.STRUCT:
         return pa.struct([(name, _reader_type(child)) for name, child in node.children.items()])
-    if kind == Kind.LIST:
+    if kind == JsonKind.LIST:
         return pa.list_(_reader_type(node.item))
-    if kind == Kind.MAP:
+    if kind == JsonKind.MAP:
         return pa.list_(pa.struct([("key", pa.string()), ("value", _reader_type(node.item))]))
-    if kind in (Kind.DATE, Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP, Kind.BINARY, Kind.JSON_TEXT):
+    if kind in (
+        JsonKind.DATE,
+        JsonKind.TIMESTAMP,
+        JsonKind.LOCAL_TIMESTAMP,
+        JsonKind.BINARY,
+        JsonKind.JSON_TEXT,
+    ):
         return pa.string()
-    if kind in (Kind.EPOCH_MILLIS, Kind.DURATION):
+    if kind in (JsonKind.EPOCH_MILLIS, JsonKind.DURATION):
         return pa.int64()
-    if kind == Kind.NULL:
+    if kind == JsonKind.NULL:
         return pa.bool_()  # the reader of older pyarrows counts nulls in lists wrong
-    if kind in (Kind.DECIMAL, Kind.DECIMAL_BYTES):
+    if kind in (JsonKind.DECIMAL, JsonKind.DECIMAL_BYTES):
         # The reader counts a number's digits before it appends zeros to reach the scale, and lets
         # the result wrap around: 256 bits are enough for 38 digits and 38 zeros.
         return pa.decimal256(node.type.precision, node.type.scale)
-    return pa.int32() if kind == Kind.EPOCH_DAYS else node.type
+    return pa.int32() if kind == JsonKind.EPOCH_DAYS else node.type
 
 
-def _convert(node: Node, array: pa.Array, strings: pa.Array | None = None) -> pa.Array:
+def _convert(node: JsonNode, array: pa.Array, strings: pa.Array | None = None) -> pa.Array:
     """Convert what the reader read to the node's type. `strings`: as for `BlockReader.read`. Raises
     ValueError (ArrowInvalid is one)."""
     kind = node.kind
     if strings is not None and pa.types.is_string(array.type):
         array = put_back(array, strings)
-    if kind == Kind.STRUCT:
+    if kind == JsonKind.STRUCT:
         children = [
             _convert(child, array.field(index), strings)
             for index, child in enumerate(node.children.values())
         ]
         return _rebuild(node.type, array, array.buffers()[:1], children)
-    if kind == Kind.LIST:
+    if kind == JsonKind.LIST:
         items = _convert(node.item, array.values, strings)
         return _rebuild(node.type, array, array.buffers()[:2], [items])
-    if kind == Kind.MAP:
+    if kind == JsonKind.MAP:
         pairs = array.values
         entries = pa.Array.from_buffers(
             pa.struct([node.type.key_field, node.type.item_field]),
@@ -884,15 +892,15 @@ def _convert(node: Node, array: pa.Array, strings: pa.Array | None = None) -> pa
             children=[pairs.field(0), _convert(node.item, pairs.field(1))],
         )
         return _rebuild(node.type, array, array.buffers()[:2], [entries])
-    if kind == Kind.NULL:
+    if kind == JsonKind.NULL:
         return pa.nulls(len(array))
-    if kind == Kind.FLOAT:
+    if kind == JsonKind.FLOAT:
         if pc.any(pc.is_inf(array)).as_py():
             raise ValueError("a number is too large")
         return array
-    if kind == Kind.EPOCH_MILLIS:
+    if kind == JsonKind.EPOCH_MILLIS:
         return array.cast(pa.timestamp("ms", "UTC")).cast(node.type)
-    if kind == Kind.BINARY:
+    if kind == JsonKind.BINARY:
         return arrow.binary_array(
             [
                 None if text is None else binascii.a2b_base64(text, strict_mode=True)

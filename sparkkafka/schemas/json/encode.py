@@ -25,7 +25,7 @@ from sparkkafka.protocol.records import arrow
 from sparkkafka.schemas.arrays import item_counts, map_items, null_outside, offsets_of
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.schema import (
-    Kind,
+    JsonKind,
     Shape,
     Subschema,
     is_recursive,
@@ -53,7 +53,7 @@ class Form:
     children: a struct's fields by name; the one item of a list, or value of a map, under "".
     """
 
-    kind: Kind
+    kind: JsonKind
     null: Null = Null.WRITTEN
     children: Mapping[str, Form] = field(default_factory=dict)
     scale: int = 0
@@ -91,18 +91,23 @@ class _WriteError(Exception):
 # --- forms ----------------------------------------------------------------------------------------
 
 # The kinds of a JSON Schema as which values of a kind can be written.
-_WRITABLE_AS: Final[Mapping[Kind, frozenset[Kind]]] = {
-    Kind.BOOL: frozenset({Kind.BOOL}),
-    Kind.INTEGER: frozenset({Kind.INTEGER, Kind.FLOAT, Kind.DECIMAL}),
-    Kind.FLOAT: frozenset({Kind.FLOAT}),
-    Kind.DECIMAL: frozenset({Kind.DECIMAL, Kind.DECIMAL_BYTES, Kind.FLOAT, Kind.TEXT}),
-    Kind.LENIENT: frozenset({Kind.TEXT, Kind.DATE, Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP}),
-    Kind.BINARY: frozenset({Kind.BINARY, Kind.TEXT}),
-    Kind.DATE: frozenset({Kind.DATE, Kind.TEXT, Kind.EPOCH_DAYS}),
-    Kind.TIMESTAMP: frozenset({Kind.TIMESTAMP, Kind.TEXT, Kind.EPOCH_MILLIS}),
-    Kind.LOCAL_TIMESTAMP: frozenset({Kind.LOCAL_TIMESTAMP, Kind.TEXT}),
-    Kind.DURATION: frozenset({Kind.DURATION, Kind.TEXT}),
-    Kind.NULL: frozenset(),
+_WRITABLE_AS: Final[Mapping[JsonKind, set[JsonKind]]] = {
+    JsonKind.BOOL: {JsonKind.BOOL},
+    JsonKind.INTEGER: {JsonKind.INTEGER, JsonKind.FLOAT, JsonKind.DECIMAL},
+    JsonKind.FLOAT: {JsonKind.FLOAT},
+    JsonKind.DECIMAL: {JsonKind.DECIMAL, JsonKind.DECIMAL_BYTES, JsonKind.FLOAT, JsonKind.TEXT},
+    JsonKind.LENIENT: {
+        JsonKind.TEXT,
+        JsonKind.DATE,
+        JsonKind.TIMESTAMP,
+        JsonKind.LOCAL_TIMESTAMP,
+    },
+    JsonKind.BINARY: {JsonKind.BINARY, JsonKind.TEXT},
+    JsonKind.DATE: {JsonKind.DATE, JsonKind.TEXT, JsonKind.EPOCH_DAYS},
+    JsonKind.TIMESTAMP: {JsonKind.TIMESTAMP, JsonKind.TEXT, JsonKind.EPOCH_MILLIS},
+    JsonKind.LOCAL_TIMESTAMP: {JsonKind.LOCAL_TIMESTAMP, JsonKind.TEXT},
+    JsonKind.DURATION: {JsonKind.DURATION, JsonKind.TEXT},
+    JsonKind.NULL: set(),
 }
 
 
@@ -121,37 +126,39 @@ def with_nulls(form: Form) -> Form:
 
 def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) -> Form:
     """Return how a type is written by a schema of this shape; None: by the type only."""
-    if shape is not None and shape.kind == Kind.JSON_TEXT:
+    if shape is not None and shape.kind == JsonKind.JSON_TEXT:
         if pa.types.is_string(source):
-            return Form(Kind.JSON_TEXT, null)
+            return Form(JsonKind.JSON_TEXT, null)
         shape = None
     if shape is not None and (pa.types.is_string(source) or pa.types.is_binary(source)):
-        is_object = shape.kind in (Kind.STRUCT, Kind.MAP)
-        if (is_object or shape.kind == Kind.LIST) and is_recursive(shape):
-            return Form(Kind.OBJECT_TEXT if is_object else Kind.ARRAY_TEXT, null)
+        is_object = shape.kind in (JsonKind.STRUCT, JsonKind.MAP)
+        if (is_object or shape.kind == JsonKind.LIST) and is_recursive(shape):
+            return Form(JsonKind.OBJECT_TEXT if is_object else JsonKind.ARRAY_TEXT, null)
     if pa.types.is_struct(source):
-        return Form(Kind.STRUCT, null, _field_forms(source, shape, path))
+        return Form(JsonKind.STRUCT, null, _field_forms(source, shape, path))
     if pa.types.is_map(source):
         if not pa.types.is_string(source.key_type):
             raise OptionError(
                 f"{label(path)}: JSON has strings as keys, not {type_name(source.key_type)}"
             )
-        return _form_with_item(Kind.MAP, source, shape, path, null)
+        return _form_with_item(JsonKind.MAP, source, shape, path, null)
     if pa.types.is_list(source):
-        return _form_with_item(Kind.LIST, source, shape, path, null)
+        return _form_with_item(JsonKind.LIST, source, shape, path, null)
     kind = kind_of_type(source)
     if kind is None:
         raise OptionError(f"{label(path)}: {type_name(source)} cannot be written as JSON")
     if shape is None:
         return Form(kind, null)
-    fits = shape.kind in _WRITABLE_AS[kind] or (kind == Kind.NULL and shape.nullable)
-    if not fits or (kind == shape.kind == Kind.INTEGER and source.bit_width > shape.type.bit_width):
+    fits = shape.kind in _WRITABLE_AS[kind] or (kind == JsonKind.NULL and shape.nullable)
+    if not fits or (
+        kind == shape.kind == JsonKind.INTEGER and source.bit_width > shape.type.bit_width
+    ):
         raise _type_error(source, shape, path)
-    if shape.kind in (Kind.EPOCH_DAYS, Kind.EPOCH_MILLIS):
+    if shape.kind in (JsonKind.EPOCH_DAYS, JsonKind.EPOCH_MILLIS):
         return Form(shape.kind, null)
-    if kind == Kind.DECIMAL and shape.kind == Kind.TEXT:
-        return Form(Kind.DECIMAL_TEXT, null)
-    if kind == Kind.DECIMAL and shape.kind in (Kind.DECIMAL, Kind.DECIMAL_BYTES):
+    if kind == JsonKind.DECIMAL and shape.kind == JsonKind.TEXT:
+        return Form(JsonKind.DECIMAL_TEXT, null)
+    if kind == JsonKind.DECIMAL and shape.kind in (JsonKind.DECIMAL, JsonKind.DECIMAL_BYTES):
         whole_digits = source.precision - source.scale
         has_room = whole_digits <= shape.type.precision - shape.type.scale
         if source.scale > shape.type.scale or not has_room:
@@ -162,11 +169,11 @@ def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) 
 
 
 def _form_with_item(
-    kind: Kind, source: pa.DataType, shape: Shape | None, path: str, null: Null
+    kind: JsonKind, source: pa.DataType, shape: Shape | None, path: str, null: Null
 ) -> Form:
     """Return how a list or map (`kind`) is written by a schema of this shape; None: by the type
     only."""
-    is_map = kind == Kind.MAP
+    is_map = kind == JsonKind.MAP
     item_type = source.item_type if is_map else source.value_type
     item_path = f"{path}{{}}" if is_map else f"{path}[]"
     if shape is None:
@@ -180,7 +187,7 @@ def _form_with_item(
 
 def _field_forms(source: pa.DataType, shape: Shape | None, path: str) -> dict[str, Form]:
     """Return how the fields of a struct are written, by name."""
-    if shape is not None and shape.kind not in (Kind.STRUCT, Kind.MAP):
+    if shape is not None and shape.kind not in (JsonKind.STRUCT, JsonKind.MAP):
         raise _type_error(source, shape, path)
     check_distinct(source, path)
     forms: dict[str, Form] = {}
@@ -231,13 +238,13 @@ def _write(form: Form, values: pa.Array) -> pa.Array:
     """Return the JSON text of each value. Raises _WriteError."""
     if form.null is Null.REFUSED and values.null_count:
         raise _null_error(int(np.flatnonzero(~arrow.is_valid(values))[0]))
-    if form.kind == Kind.STRUCT:
+    if form.kind == JsonKind.STRUCT:
         return _write_structs(form, values)
-    if form.kind == Kind.LIST:
+    if form.kind == JsonKind.LIST:
         return _write_lists(form, values)
-    if form.kind == Kind.MAP:
+    if form.kind == JsonKind.MAP:
         return _write_maps(form, values)
-    if form.kind == Kind.DECIMAL_BYTES:
+    if form.kind == JsonKind.DECIMAL_BYTES:
         return _write_each(values, lambda value: _write_decimal_bytes(value, form.scale))
     return _WRITERS[form.kind](values)
 
@@ -434,25 +441,25 @@ def _check_json(values: pa.Array, kind: type[Any] = object) -> pa.Array:
     return texts.cast(pa.string())
 
 
-_WRITERS: Final[dict[Kind, Callable[[pa.Array], pa.Array]]] = {
-    Kind.BOOL: _cast_to_text,
-    Kind.INTEGER: _cast_to_text,
-    Kind.FLOAT: _write_floats,
-    Kind.DECIMAL: _cast_to_text,
-    Kind.DECIMAL_TEXT: lambda values: _enclose('"', _cast_to_text(values), '"'),
-    Kind.LENIENT: _write_strings,
-    Kind.JSON_TEXT: _check_json,
-    Kind.OBJECT_TEXT: lambda values: _check_json(values, dict),
-    Kind.ARRAY_TEXT: lambda values: _check_json(values, list),
-    Kind.OWN_TEXT: lambda values: values,
-    Kind.BINARY: lambda values: _write_each(values, _write_base64),
-    Kind.DATE: _write_dates,
-    Kind.TIMESTAMP: _write_times,
-    Kind.LOCAL_TIMESTAMP: _write_times,
-    Kind.DURATION: lambda values: _write_each(
+_WRITERS: Final[dict[JsonKind, Callable[[pa.Array], pa.Array]]] = {
+    JsonKind.BOOL: _cast_to_text,
+    JsonKind.INTEGER: _cast_to_text,
+    JsonKind.FLOAT: _write_floats,
+    JsonKind.DECIMAL: _cast_to_text,
+    JsonKind.DECIMAL_TEXT: lambda values: _enclose('"', _cast_to_text(values), '"'),
+    JsonKind.LENIENT: _write_strings,
+    JsonKind.JSON_TEXT: _check_json,
+    JsonKind.OBJECT_TEXT: lambda values: _check_json(values, dict),
+    JsonKind.ARRAY_TEXT: lambda values: _check_json(values, list),
+    JsonKind.OWN_TEXT: lambda values: values,
+    JsonKind.BINARY: lambda values: _write_each(values, _write_base64),
+    JsonKind.DATE: _write_dates,
+    JsonKind.TIMESTAMP: _write_times,
+    JsonKind.LOCAL_TIMESTAMP: _write_times,
+    JsonKind.DURATION: lambda values: _write_each(
         values.cast(pa.int64()), lambda micros: f'"{syntax.duration_text(micros)}"'
     ),
-    Kind.EPOCH_DAYS: lambda values: values.cast(pa.int32()).cast(pa.string()),
-    Kind.EPOCH_MILLIS: _write_millis,
-    Kind.NULL: lambda values: pa.nulls(len(values), pa.string()),
+    JsonKind.EPOCH_DAYS: lambda values: values.cast(pa.int32()).cast(pa.string()),
+    JsonKind.EPOCH_MILLIS: _write_millis,
+    JsonKind.NULL: lambda values: pa.nulls(len(values), pa.string()),
 }

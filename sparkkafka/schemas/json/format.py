@@ -17,7 +17,7 @@ from sparkkafka.schemas.json.decode import JsonDecoder
 from sparkkafka.schemas.json.encode import JsonEncoder, form_of, with_nulls
 from sparkkafka.schemas.json.inference import infer
 from sparkkafka.schemas.json.schema import (
-    Kind,
+    JsonKind,
     TooLargeSchemaError,
     inline_tags,
     root_of,
@@ -73,7 +73,7 @@ def decoder(
     fit it."""
     with schema_errors("JSON Schema"):
         root = _node(reader or writer, target)
-        if rest and root.kind != Kind.STRUCT:
+        if rest and root.kind != JsonKind.STRUCT:
             raise OptionError(
                 "rescuedColumn needs JSON objects with fields, and the values are "
                 f"{values.type_name(root.type)}"
@@ -113,7 +113,9 @@ def schema_of(source: pa.DataType, name: str) -> values.Schema:
     return values.Schema(JSON, schema_text(source, name))
 
 
-def _node(schema: values.Schema, target: pa.DataType | None, depth: int | None = None) -> plan.Node:
+def _node(
+    schema: values.Schema, target: pa.DataType | None, depth: int | None = None
+) -> plan.JsonNode:
     """Return how values are read: by the schema, if it has a text, and as `target`, if it is given.
     Raises OptionError if there is neither."""
     if not schema.text.strip():

@@ -22,8 +22,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.schemas.json import syntax
-from sparkkafka.schemas.json.plan import Node
-from sparkkafka.schemas.json.schema import Kind
+from sparkkafka.schemas.json.plan import JsonNode
+from sparkkafka.schemas.json.schema import JsonKind
 from sparkkafka.schemas.schema_errors import cut, names_hint
 from sparkkafka.schemas.values import (
     BASE_BUDGET,
@@ -38,7 +38,7 @@ Writer = Callable[[Any], str]
 UnfitError."""
 
 # Looked up for each value: on Python 3.11 a member of an enum takes 0.1 µs.
-_LIST, _MAP, _STRUCT = Kind.LIST, Kind.MAP, Kind.STRUCT
+_LIST, _MAP, _STRUCT = JsonKind.LIST, JsonKind.MAP, JsonKind.STRUCT
 
 NOTHING: Final = object()
 """The rest of a value if a field takes all of it."""
@@ -57,12 +57,12 @@ class UnfitError(ValueError):
         return cut(f"field {path}: {self.reason}" if path else f"the value {self.reason}")
 
 
-class Normalizer:
+class JsonNormalizer:
     """Normalizes the texts of one node. With `rest`, values that do not fit and fields that the
     type lacks are returned as the row's rest; with `exact`, a field that the type lacks makes the
     row bad. `item_bytes` is the result of the function of this name."""
 
-    def __init__(self, root: Node, rest: bool, exact: bool = False) -> None:
+    def __init__(self, root: JsonNode, rest: bool, exact: bool = False) -> None:
         self._root = root
         self._rest = rest
         self._exact = exact
@@ -108,10 +108,10 @@ class Normalizer:
         rest = self._rest_of(self._root, value)
         return None if rest is NOTHING else syntax.to_json(rest)
 
-    def _check_names(self, node: Node, value: Any) -> None:
+    def _check_names(self, node: JsonNode, value: Any) -> None:
         """Raise UnfitError for a name that is not a field of its node. The writers refuse all other
         misfits."""
-        steps: Iterable[tuple[str, Node, Any]] = ()
+        steps: Iterable[tuple[str, JsonNode, Any]] = ()
         if node.kind is _LIST and type(value) is list:
             steps = ((f"[{number}]", node.item, item) for number, item in enumerate(value))
         elif node.kind is _MAP and type(value) is dict:
@@ -128,7 +128,7 @@ class Normalizer:
                 error.path.append(step)
                 raise
 
-    def _rest_of(self, node: Node, value: Any) -> Any:
+    def _rest_of(self, node: JsonNode, value: Any) -> Any:
         """Return the rest of a value: the parts that match no field, with the objects and arrays
         around them. Objects lack the fields that match, and arrays have null for items that match.
         NOTHING if all parts match."""
@@ -161,14 +161,14 @@ class Normalizer:
         return NOTHING
 
 
-def _has_fields(node: Node) -> bool:
+def _has_fields(node: JsonNode) -> bool:
     """Return whether values of the node may have fields that its type lacks, at any level."""
     if node.kind is _STRUCT:
         return True
     return bool(node.children) and _has_fields(node.item)
 
 
-def _names_by_fields(node: Node) -> tuple[list[bytes], dict[str, Node]]:
+def _names_by_fields(node: JsonNode) -> tuple[list[bytes], dict[str, JsonNode]]:
     """Return the names of the children that have no fields, and the children that have some."""
     having = {name: child for name, child in node.children.items() if _has_fields(child)}
     return [name.encode() for name in node.children if name not in having], having
@@ -192,14 +192,14 @@ def _unknown_field(name: str, names: Collection[str]) -> UnfitError:
 _MIN_ITEM_TEXT: Final = 3  # {} and a comma
 
 
-def item_bytes(root: Node) -> int:
+def item_bytes(root: JsonNode) -> int:
     """Return how many bytes an item takes in columns, of the array or map where it takes most; 0 if
     that is in proportion to its text, so that no limit is needed."""
     size = _largest_item(root)
     return size if size > _MIN_ITEM_TEXT * BUDGET_PER_BYTE else 0
 
 
-def _largest_item(node: Node) -> int:
+def _largest_item(node: JsonNode) -> int:
     """Return the maximum of the bytes that an item of any array or map takes in columns."""
     size = max(map(_largest_item, node.children.values()), default=0)
     if node.kind in (_LIST, _MAP):
@@ -233,7 +233,7 @@ def _item_starts(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return starts
 
 
-def takes_too_much(root: Node, payload: bytes, value: Any, size: int) -> bool:
+def takes_too_much(root: JsonNode, payload: bytes, value: Any, size: int) -> bool:
     """Return whether the items of a value, of at most `size` bytes each, take too much memory as
     columns for the length of its payload."""
     length = len(payload)
@@ -243,7 +243,7 @@ def takes_too_much(root: Node, payload: bytes, value: Any, size: int) -> bool:
     return _items_size(root, value, limit) > limit
 
 
-def _items_size(node: Node, value: Any, limit: int) -> int:
+def _items_size(node: JsonNode, value: Any, limit: int) -> int:
     """Return the bytes that the items of a value take as columns, or any number above `limit`."""
     python_type = type(value)
     if node.kind is _STRUCT and python_type is dict:
@@ -263,7 +263,7 @@ def _items_size(node: Node, value: Any, limit: int) -> int:
 # --- writers of normalized texts ------------------------------------------------------------------
 
 
-def make_writer(node: Node, unfit_to_null: bool = False) -> Writer:
+def make_writer(node: JsonNode, unfit_to_null: bool = False) -> Writer:
     """Return the Writer of a node. With `unfit_to_null`, a value that does not fit becomes null and
     raises no UnfitError: only the innermost such value, so that the object around it is kept."""
     if node.kind is _STRUCT:
@@ -272,14 +272,14 @@ def make_writer(node: Node, unfit_to_null: bool = False) -> Writer:
         write = _list_writer(node, unfit_to_null)
     elif node.kind is _MAP:
         write = _map_writer(node, unfit_to_null)
-    elif node.kind is Kind.INTEGER:
+    elif node.kind is JsonKind.INTEGER:
         bits = node.type.bit_width
         write = _integer_writer(bits, f"a whole number of {bits} bits")
-    elif node.kind is Kind.FLOAT:
+    elif node.kind is JsonKind.FLOAT:
         write = _float_writer(pa.types.is_float32(node.type))
-    elif node.kind is Kind.DECIMAL:
+    elif node.kind is JsonKind.DECIMAL:
         write = _decimal_writer(node.type.precision, node.type.scale)
-    elif node.kind is Kind.DECIMAL_BYTES:
+    elif node.kind is JsonKind.DECIMAL_BYTES:
         write = _decimal_bytes_writer(node.type.precision, node.type.scale)
     else:
         write = _WRITERS[node.kind]
@@ -295,7 +295,7 @@ def make_writer(node: Node, unfit_to_null: bool = False) -> Writer:
     return write_or_null
 
 
-def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
+def _struct_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     """Return the Writer of a struct."""
     fields = [
         (name, f"{syntax.quote(name)}:", make_writer(child, unfit_to_null))
@@ -320,7 +320,7 @@ def _struct_writer(node: Node, unfit_to_null: bool) -> Writer:
     return write
 
 
-def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
+def _list_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     """Return the Writer of a list."""
     write_item = make_writer(node.item, unfit_to_null)
 
@@ -339,7 +339,7 @@ def _list_writer(node: Node, unfit_to_null: bool) -> Writer:
     return write
 
 
-def _map_writer(node: Node, unfit_to_null: bool) -> Writer:
+def _map_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     """Return the Writer of a map, as a list of pairs: pyarrow reads no maps, `decode.py` makes one
     of these."""
     write_item = make_writer(node.item, unfit_to_null)
@@ -517,19 +517,19 @@ def _write_millis(value: Any) -> str:
 
 _write_whole_millis = _integer_writer(64, "a whole number of milliseconds")
 
-_WRITERS: Final[dict[Kind, Writer]] = {
-    Kind.BOOL: _write_bool,
-    Kind.TEXT: lambda value: syntax.quote(_checked_string(value)),
-    Kind.LENIENT: lambda value: syntax.quote(
+_WRITERS: Final[dict[JsonKind, Writer]] = {
+    JsonKind.BOOL: _write_bool,
+    JsonKind.TEXT: lambda value: syntax.quote(_checked_string(value)),
+    JsonKind.LENIENT: lambda value: syntax.quote(
         value if type(value) is str else syntax.to_json(value)
     ),
-    Kind.JSON_TEXT: lambda value: syntax.quote(syntax.to_json(value)),
-    Kind.NULL: _refuse_all,
-    Kind.BINARY: _write_binary,
-    Kind.DATE: _write_date,
-    Kind.TIMESTAMP: _write_timestamp,
-    Kind.LOCAL_TIMESTAMP: _write_local_timestamp,
-    Kind.DURATION: _write_duration,
-    Kind.EPOCH_MILLIS: _write_millis,
-    Kind.EPOCH_DAYS: _integer_writer(32, "a whole number of days"),
+    JsonKind.JSON_TEXT: lambda value: syntax.quote(syntax.to_json(value)),
+    JsonKind.NULL: _refuse_all,
+    JsonKind.BINARY: _write_binary,
+    JsonKind.DATE: _write_date,
+    JsonKind.TIMESTAMP: _write_timestamp,
+    JsonKind.LOCAL_TIMESTAMP: _write_local_timestamp,
+    JsonKind.DURATION: _write_duration,
+    JsonKind.EPOCH_MILLIS: _write_millis,
+    JsonKind.EPOCH_DAYS: _integer_writer(32, "a whole number of days"),
 }

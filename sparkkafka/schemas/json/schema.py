@@ -47,7 +47,7 @@ _INTEGERS = {"int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64
 _CONNECT = "org.apache.kafka.connect.data."
 
 
-class Kind(StrEnum):
+class JsonKind(StrEnum):
     """How a JSON value is read or written."""
 
     BOOL = "bool"
@@ -76,28 +76,28 @@ class Kind(StrEnum):
     OWN_TEXT = "own text"  # a JSON text that the encoder has made itself, and does not check
 
 
-def kind_of_type(arrow_type: pa.DataType) -> Kind | None:
+def kind_of_type(arrow_type: pa.DataType) -> JsonKind | None:
     """Return the kind of a type that has no fields; None if JSON has nothing for it."""
     types = pa.types
     for matches, kind in (
-        (types.is_boolean, Kind.BOOL),
-        (types.is_signed_integer, Kind.INTEGER),
-        (types.is_float32, Kind.FLOAT),
-        (types.is_float64, Kind.FLOAT),
-        (types.is_decimal128, Kind.DECIMAL),
-        (types.is_string, Kind.LENIENT),
-        (types.is_binary, Kind.BINARY),
-        (types.is_date32, Kind.DATE),
-        (types.is_null, Kind.NULL),
+        (types.is_boolean, JsonKind.BOOL),
+        (types.is_signed_integer, JsonKind.INTEGER),
+        (types.is_float32, JsonKind.FLOAT),
+        (types.is_float64, JsonKind.FLOAT),
+        (types.is_decimal128, JsonKind.DECIMAL),
+        (types.is_string, JsonKind.LENIENT),
+        (types.is_binary, JsonKind.BINARY),
+        (types.is_date32, JsonKind.DATE),
+        (types.is_null, JsonKind.NULL),
     ):
         if matches(arrow_type):
             return kind
     if arrow_type == pa.duration("us"):
-        return Kind.DURATION
+        return JsonKind.DURATION
     if arrow_type == LOCAL_TIMESTAMP_TYPE:
-        return Kind.LOCAL_TIMESTAMP
+        return JsonKind.LOCAL_TIMESTAMP
     if types.is_timestamp(arrow_type) and arrow_type.unit == "us" and arrow_type.tz is not None:
-        return Kind.TIMESTAMP
+        return JsonKind.TIMESTAMP
     return None
 
 
@@ -334,7 +334,7 @@ class Shape:
     list, or value of a map, under "".
     """
 
-    kind: Kind
+    kind: JsonKind
     type: pa.DataType = None
     children: Mapping[str, Subschema] = field(default_factory=dict)
     nullable: bool = False
@@ -350,23 +350,23 @@ class Shape:
     @property
     def description(self) -> str:
         """The type, for messages."""
-        if self.kind == Kind.STRUCT:
+        if self.kind == JsonKind.STRUCT:
             return "an object"
-        return {Kind.MAP: "a map", Kind.LIST: "an array"}.get(
+        return {JsonKind.MAP: "a map", JsonKind.LIST: "an array"}.get(
             self.kind
         ) or f"{self.kind} ({type_name(self.type)})"
 
     def field_shape(self, name: str, path: str) -> Shape:
         """Return the shape of a struct's field, or of a map's values. Raises OptionError if there
         is no such field."""
-        subschema = self.children.get("" if self.kind == Kind.MAP else name)
+        subschema = self.children.get("" if self.kind == JsonKind.MAP else name)
         if subschema is not None:
             return shape_of_field(subschema)
         raise OptionError(f"the JSON Schema has no field {path}: {names_hint(name, self.children)}")
 
 
-ANY: Final = Shape(Kind.JSON_TEXT, pa.string(), nullable=True)
-_NULL: Final = Shape(Kind.NULL, pa.null(), nullable=True)
+ANY: Final = Shape(JsonKind.JSON_TEXT, pa.string(), nullable=True)
+_NULL: Final = Shape(JsonKind.NULL, pa.null(), nullable=True)
 
 
 def shape_of(subschema: Subschema) -> Shape:
@@ -435,11 +435,11 @@ def _full_type(shape: Shape) -> pa.DataType:
 
 def type_of_shape(shape: Shape, children: Mapping[str, pa.DataType]) -> pa.DataType:
     """Return the type that a shape becomes, by the types of its children."""
-    if shape.kind == Kind.STRUCT:
+    if shape.kind == JsonKind.STRUCT:
         return pa.struct(list(children.items()))
-    if shape.kind == Kind.LIST:
+    if shape.kind == JsonKind.LIST:
         return pa.list_(children[""])
-    if shape.kind == Kind.MAP:
+    if shape.kind == JsonKind.MAP:
         return pa.map_(pa.string(), children[""])
     return shape.type
 
@@ -492,7 +492,7 @@ def _shape_of_json_type(subschema: Subschema, json_type: str) -> Shape:
     if json_type == "array":
         return _array_shape(subschema)
     if json_type == "boolean":
-        return Shape(Kind.BOOL, pa.bool_())
+        return Shape(JsonKind.BOOL, pa.bool_())
     if json_type == "null":
         return _NULL
     title, connect_type, format_ = node.get("title"), node.get("connect.type"), node.get("format")
@@ -500,26 +500,26 @@ def _shape_of_json_type(subschema: Subschema, json_type: str) -> Shape:
         return decimal
     if json_type == "string":
         if connect_type == "bytes" or node.get("contentEncoding") == "base64":
-            return Shape(Kind.BINARY, pa.binary())
+            return Shape(JsonKind.BINARY, pa.binary())
         if format_ == "date":
-            return Shape(Kind.DATE, pa.date32())
+            return Shape(JsonKind.DATE, pa.date32())
         if format_ == "date-time":
-            return Shape(Kind.TIMESTAMP, _MICROS)
+            return Shape(JsonKind.TIMESTAMP, _MICROS)
         if format_ == "local-date-time":
-            return Shape(Kind.LOCAL_TIMESTAMP, LOCAL_TIMESTAMP_TYPE)
-        return Shape(Kind.TEXT, pa.string())
+            return Shape(JsonKind.LOCAL_TIMESTAMP, LOCAL_TIMESTAMP_TYPE)
+        return Shape(JsonKind.TEXT, pa.string())
     if json_type == "integer":
         if title == f"{_CONNECT}Timestamp":
-            return Shape(Kind.EPOCH_MILLIS, _MICROS)
+            return Shape(JsonKind.EPOCH_MILLIS, _MICROS)
         if title == f"{_CONNECT}Date":
-            return Shape(Kind.EPOCH_DAYS, pa.date32())
+            return Shape(JsonKind.EPOCH_DAYS, pa.date32())
         for name in (connect_type, format_):
             if isinstance(name, str) and name in _INTEGERS:
-                return Shape(Kind.INTEGER, _INTEGERS[name])
-        return Shape(Kind.INTEGER, pa.int64())
+                return Shape(JsonKind.INTEGER, _INTEGERS[name])
+        return Shape(JsonKind.INTEGER, pa.int64())
     if connect_type == "float32" or format_ == "float":
-        return Shape(Kind.FLOAT, pa.float32())
-    return Shape(Kind.FLOAT, pa.float64())
+        return Shape(JsonKind.FLOAT, pa.float32())
+    return Shape(JsonKind.FLOAT, pa.float64())
 
 
 def _decimal_shape(subschema: Subschema, json_type: str) -> Shape | None:
@@ -536,7 +536,7 @@ def _decimal_shape(subschema: Subschema, json_type: str) -> Shape | None:
         raise subschema.error(
             f"{_brief(parameters)} does not have a valid scale and precision (at most 38)"
         ) from None
-    kind = Kind.DECIMAL_BYTES if json_type == "string" else Kind.DECIMAL
+    kind = JsonKind.DECIMAL_BYTES if json_type == "string" else JsonKind.DECIMAL
     return Shape(kind, pa.decimal128(precision, scale))
 
 
@@ -553,10 +553,10 @@ def _object_shape(subschema: Subschema) -> Shape:
             for name, below in properties.items()
             if below is not False
         }
-        return Shape(Kind.STRUCT, children=fields, required=_required(node))
+        return Shape(JsonKind.STRUCT, children=fields, required=_required(node))
     additional = node.get("additionalProperties")
     if isinstance(additional, dict) and additional:
-        return Shape(Kind.MAP, children={"": subschema.at(additional, f"{path}{{}}")})
+        return Shape(JsonKind.MAP, children={"": subschema.at(additional, f"{path}{{}}")})
     return replace(ANY, required=_required(node))
 
 
@@ -586,7 +586,7 @@ def _array_shape(subschema: Subschema) -> Shape:
         item, *others = [subschema.at(node, path) for node in (*first, *rest)]
         if any(type_of(other) != type_of(item) for other in others):
             item = subschema.at(True, path)
-    return Shape(Kind.LIST, children={"": item})
+    return Shape(JsonKind.LIST, children={"": item})
 
 
 def _union_shape(subschema: Subschema, branches: Any, keyword: str) -> Shape:
@@ -602,7 +602,7 @@ def _union_shape(subschema: Subschema, branches: Any, keyword: str) -> Shape:
     if siblings and all(_only_validates(branch) for branch in branches):
         return shape_of(subschema.at(siblings))
     all_shapes = [shape_of(subschema.at(branch)) for branch in branches]
-    shapes = [shape for shape in all_shapes if shape.kind != Kind.NULL]
+    shapes = [shape for shape in all_shapes if shape.kind != JsonKind.NULL]
     if not shapes:
         return _NULL
     nullable = any(shape.nullable for shape in all_shapes)
@@ -631,12 +631,12 @@ def _merged_shape(subschema: Subschema, parts: list[Any]) -> Shape:
     property to which parts give different types is JSON text, and so is a value that may be of
     several types in all parts that name types."""
     all_shapes = [shape_of(subschema.at(part)) for part in parts]
-    shapes = [shape for shape in all_shapes if shape.kind != Kind.JSON_TEXT]
+    shapes = [shape for shape in all_shapes if shape.kind != JsonKind.JSON_TEXT]
     named = [shape.named_types for shape in all_shapes if shape.named_types is not None]
     common = frozenset.intersection(*named) if named else None
     if not shapes or (common is not None and len(common) > 1 and common != {"number", "integer"}):
         return replace(ANY, named_types=common)
-    if all(shape.kind == Kind.STRUCT for shape in shapes):
+    if all(shape.kind == JsonKind.STRUCT for shape in shapes):
         fields: dict[str, Subschema] = {}
         for shape in shapes:
             for name, below in shape.children.items():
@@ -645,7 +645,7 @@ def _merged_shape(subschema: Subschema, parts: list[Any]) -> Shape:
                 elif type_of(fields[name]) != type_of(below):
                     fields[name] = below.at(True)
         return Shape(
-            Kind.STRUCT,
+            JsonKind.STRUCT,
             children=fields,
             required=frozenset().union(*(shape.required for shape in all_shapes)),
             nullable=all(shape.nullable for shape in shapes),
@@ -663,18 +663,18 @@ def _common_shape(shapes: list[Shape]) -> Shape | None:
     """Return the shape that all shapes have; None if they differ. Integers are numbers too."""
     if len(shapes) == 1:
         return shapes[0]
-    if {shape.kind for shape in shapes} == {Kind.INTEGER, Kind.FLOAT}:
-        return Shape(Kind.FLOAT, pa.float64())
+    if {shape.kind for shape in shapes} == {JsonKind.INTEGER, JsonKind.FLOAT}:
+        return Shape(JsonKind.FLOAT, pa.float64())
     first = shapes[0]
     if any(shape.kind != first.kind for shape in shapes):
         return None
-    if first.kind in (Kind.STRUCT, Kind.MAP, Kind.LIST):
+    if first.kind in (JsonKind.STRUCT, JsonKind.MAP, JsonKind.LIST):
         types = [_full_type(shape) for shape in shapes]
         if any(other != types[0] for other in types):
             return None
         # A value of any shape may be written: a field is required if all shapes require it.
         return replace(first, required=frozenset.intersection(*(s.required for s in shapes)))
-    if first.kind == Kind.INTEGER:
+    if first.kind == JsonKind.INTEGER:
         return max(shapes, key=lambda shape: int(shape.type.bit_width))
     return first if all(shape.type == first.type for shape in shapes) else None
 
@@ -722,11 +722,11 @@ def _schema_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
     kind = kind_of_type(arrow_type)
     if kind is None:
         raise OptionError(f"field {path}: {type_name(arrow_type)} cannot be written as JSON")
-    if kind == Kind.INTEGER:
+    if kind == JsonKind.INTEGER:
         return {"type": "integer", "connect.type": f"int{arrow_type.bit_width}"}
-    if kind == Kind.FLOAT:
+    if kind == JsonKind.FLOAT:
         return {"type": "number", "connect.type": f"float{arrow_type.bit_width}"}
-    if kind == Kind.DECIMAL:
+    if kind == JsonKind.DECIMAL:
         return {
             "type": "number",
             "title": f"{_CONNECT}Decimal",
@@ -743,20 +743,20 @@ def _schema_of_type(arrow_type: pa.DataType, path: str) -> dict[str, Any]:
 def _schema_of_field(column: pa.Field, path: str) -> dict[str, Any]:
     """Return the JSON Schema of a field, which allows null if the field does."""
     node = _schema_of_type(column.type, path)
-    if not column.nullable or node == _SCHEMAS[Kind.NULL]:
+    if not column.nullable or node == _SCHEMAS[JsonKind.NULL]:
         return node
     return {"oneOf": [{"type": "null"}, node]}
 
 
-_SCHEMAS: Final[dict[Kind, dict[str, Any]]] = {
-    Kind.BOOL: {"type": "boolean"},
-    Kind.LENIENT: {"type": "string"},
-    Kind.BINARY: {"type": "string", "contentEncoding": "base64", "connect.type": "bytes"},
-    Kind.DATE: {"type": "string", "format": "date"},
-    Kind.TIMESTAMP: {"type": "string", "format": "date-time"},
-    Kind.LOCAL_TIMESTAMP: {"type": "string", "format": "local-date-time"},
-    Kind.DURATION: {"type": "string", "format": "duration"},
-    Kind.NULL: {"type": "null"},
+_SCHEMAS: Final[dict[JsonKind, dict[str, Any]]] = {
+    JsonKind.BOOL: {"type": "boolean"},
+    JsonKind.LENIENT: {"type": "string"},
+    JsonKind.BINARY: {"type": "string", "contentEncoding": "base64", "connect.type": "bytes"},
+    JsonKind.DATE: {"type": "string", "format": "date"},
+    JsonKind.TIMESTAMP: {"type": "string", "format": "date-time"},
+    JsonKind.LOCAL_TIMESTAMP: {"type": "string", "format": "local-date-time"},
+    JsonKind.DURATION: {"type": "string", "format": "duration"},
+    JsonKind.NULL: {"type": "null"},
 }
 
 

@@ -38,8 +38,8 @@ from sparkkafka.schemas.arrays import (
 )
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.normalizer import Normalizer, field_label
-from sparkkafka.schemas.protobuf.plan import Cardinality, Field, Message
+from sparkkafka.schemas.protobuf.normalizer import ProtobufNormalizer, field_label
+from sparkkafka.schemas.protobuf.plan import Cardinality, ProtobufField, ProtobufMessage
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.protobuf.wire import (
     SKIP,
@@ -58,11 +58,11 @@ from sparkkafka.schemas.values import BUDGET_PER_BYTE, Decoded, MemoryBudget, by
 class ProtobufDecoder:
     """See `values.Decoder`."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: ProtobufMessage) -> None:
         self._message = message
         self._layout = layout_of(message, has_groups=True)
         self._normalized_layout = layout_of(message, has_groups=False)
-        self._normalizer: Normalizer | None = None
+        self._normalizer: ProtobufNormalizer | None = None
 
     @property
     def type(self) -> pa.DataType:
@@ -82,7 +82,7 @@ class ProtobufDecoder:
         for row in np.flatnonzero(state.needs_runtime).tolist():
             bad.pop(row, None)  # only a part of the payload was read
             if self._normalizer is None:
-                self._normalizer = Normalizer(self._message)
+                self._normalizer = ProtobufNormalizer(self._message)
             bytes_or_reason = self._normalizer.normalize(bytes(present[row].as_buffer()))
             if isinstance(bytes_or_reason, str):
                 bad[row] = bytes_or_reason
@@ -195,7 +195,7 @@ class MessageLayout:
     not be decoded.
     """
 
-    message: Message
+    message: ProtobufMessage
     path: str
     tags: tuple[KnownTag, ...]
     inner: tuple[MessageLayout | None, ...]
@@ -205,7 +205,7 @@ class MessageLayout:
     has_required: bool
 
 
-def layout_of(message: Message, path: str = "", *, has_groups: bool) -> MessageLayout:
+def layout_of(message: ProtobufMessage, path: str = "", *, has_groups: bool) -> MessageLayout:
     """Return the layout of a message. `has_groups` is false for normalized messages, where groups
     have a length, as messages."""
     tags: list[KnownTag] = []
@@ -339,7 +339,7 @@ class _MessageColumns:
 
     def decode_field(
         self,
-        field: Field,
+        field: ProtobufField,
         inner: MessageLayout | None,
         parts: list[Tokens],
         packed_parts: list[Tokens],
@@ -364,7 +364,7 @@ class _MessageColumns:
     # --- one value --------------------------------------------------------------------------------
 
     def _decode_single(
-        self, field: Field, inner: MessageLayout | None, tokens: Tokens | None
+        self, field: ProtobufField, inner: MessageLayout | None, tokens: Tokens | None
     ) -> pa.Array:
         """Return a field that has one value. Where it is absent, it has its default, or is null."""
         # present: which messages have it; None if all or (without tokens) none have it
@@ -424,7 +424,7 @@ class _MessageColumns:
         return at, size
 
     def _decode_numbers(
-        self, field: Field, raw: Any, present: Flags | None, rows: Callable[[], Ints]
+        self, field: ProtobufField, raw: Any, present: Flags | None, rows: Callable[[], Ints]
     ) -> pa.Array:
         """Return the column's values of raw numbers. `present`: see `_number_array`. `rows` returns
         the row of each number, and is called only if one is bad."""
@@ -445,7 +445,7 @@ class _MessageColumns:
             )
         return array
 
-    def _decode_texts(self, field: Field, at: Ints, size: Ints, rows: Ints) -> pa.Array:
+    def _decode_texts(self, field: ProtobufField, at: Ints, size: Ints, rows: Ints) -> pa.Array:
         """Return strings, bytes, and messages that become text or bytes. `rows`: of each value."""
         array = gather(self.data.buffer, at, size)
         if field.special is Special.JSON or field.special is Special.TEXT:
@@ -464,7 +464,7 @@ class _MessageColumns:
         return as_texts(gather(self.data.buffer, at, size)).cast(field.value_type)
 
     def _decode_single_message(
-        self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
+        self, field: ProtobufField, inner: MessageLayout, tokens: Tokens, present: Flags | None
     ) -> pa.Array:
         """Return a field that is a message, null where it is absent. If most messages have it,
         absent ones are decoded too, as empty messages: that is faster than to leave them out."""
@@ -487,7 +487,7 @@ class _MessageColumns:
         return counts > 1 if int(counts.max()) > 1 else None
 
     def _merge_messages(
-        self, field: Field, inner: MessageLayout, tokens: Tokens, present: Flags | None
+        self, field: ProtobufField, inner: MessageLayout, tokens: Tokens, present: Flags | None
     ) -> pa.Array:
         """Return a field that a message may have several times: the runtime merges these parts into
         one message, and so does this."""
@@ -503,7 +503,7 @@ class _MessageColumns:
         )
         return spread(array, having, self.count)
 
-    def _flag_repeated_fields(self, field: Field, tokens: Tokens) -> None:
+    def _flag_repeated_fields(self, field: ProtobufField, tokens: Tokens) -> None:
         """Flag rows for the runtime if a message has the field, which is not repeated, several
         times: the runtime refuses invalid texts, merges messages that become text, and takes an
         unknown number of a closed enum for absent. (Otherwise the last value counts.)"""
@@ -523,14 +523,14 @@ class _MessageColumns:
                 return
         self.state.needs_runtime[self.rows[repeated]] = True
 
-    def _add_bad_values(self, field: Field, rows: Ints, reasons: dict[int, str]) -> None:
+    def _add_bad_values(self, field: ProtobufField, rows: Ints, reasons: dict[int, str]) -> None:
         """Mark the rows of bad values as bad. `reasons`: by the value's index in `rows`."""
         indexes = np.array(sorted(reasons), np.int64)
         self.state.add_bad(rows[indexes], field.path, lambda index: reasons[int(indexes[index])])
 
     def _decode_nested(
         self,
-        field: Field,
+        field: ProtobufField,
         inner: MessageLayout,
         at: Ints,
         size: Ints,
@@ -550,7 +550,7 @@ class _MessageColumns:
     # --- many values ------------------------------------------------------------------------------
 
     def _decode_elements(
-        self, field: Field, inner: MessageLayout | None, parts: list[Tokens]
+        self, field: ProtobufField, inner: MessageLayout | None, parts: list[Tokens]
     ) -> tuple[Ints | None, Ints, pa.Array]:
         """Return the message of each value of a repeated field or map (None: each message has one
         value), how many each message has, and all values, in the order of the messages."""
@@ -579,7 +579,7 @@ class _MessageColumns:
         return messages, counts, array
 
     def _decode_packed(
-        self, field: Field, parts: list[Tokens], packed_parts: list[Tokens]
+        self, field: ProtobufField, parts: list[Tokens], packed_parts: list[Tokens]
     ) -> tuple[Ints, pa.Array]:
         """Return how many values of a repeated field each message has, and all values, in the order
         of the messages. `parts`: of values that are not packed."""
@@ -606,7 +606,7 @@ class _MessageColumns:
         return counts, array
 
     def _decode_entries(
-        self, field: Field, inner: MessageLayout, at: Ints, size: Ints, rows: Ints
+        self, field: ProtobufField, inner: MessageLayout, at: Ints, size: Ints, rows: Ints
     ) -> pa.Array:
         """Return the entries of maps: structs of key and value. `rows`: of each entry."""
         arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state)
@@ -628,7 +628,7 @@ def _bytes_of(tokens: Tokens) -> tuple[Ints, Ints]:
     return tokens.at, tokens.size
 
 
-def _element_type(field: Field) -> pa.DataType:
+def _element_type(field: ProtobufField) -> pa.DataType:
     """Return the Arrow type of one element of the column: of a list, or an entry of a map."""
     if field.joined and field.message is not None:
         return field.message.type
@@ -677,7 +677,9 @@ def _unpack(data: WireData, at: Ints, size: Ints, kind: int) -> tuple[Any, Ints,
     return raw, counts, is_damaged if is_damaged.any() else None
 
 
-def _number_array(field: Field, raw: Any, present: Flags | None) -> tuple[pa.Array, Any, Any]:
+def _number_array(
+    field: ProtobufField, raw: Any, present: Flags | None
+) -> tuple[pa.Array, Any, Any]:
     """Return the column's values of raw numbers, which rows protobuf's runtime must decode, and
     which do not fit the column (None: none). Where not `present` (None: all are), raw is 0."""
     kind, value_type = field.kind, field.value_type
@@ -762,7 +764,9 @@ def _integer_array(values: Any, value_type: pa.DataType) -> tuple[pa.Array, Flag
     return arrow.from_numpy(numbers, value_type), wrong
 
 
-def _enum_array(field: Field, values: Any, present: Flags | None) -> tuple[pa.Array, Flags | None]:
+def _enum_array(
+    field: ProtobufField, values: Any, present: Flags | None
+) -> tuple[pa.Array, Flags | None]:
     """Return an enum's values as names, or as numbers if the column has numbers, and which values
     need the runtime (None: none): unknown numbers of a closed enum. An unknown number of an open
     enum becomes its digits."""
@@ -803,7 +807,7 @@ def _text_array(texts: list[str]) -> pa.Array:
     return arrow.binary_array([text.encode() for text in texts]).view(pa.string())
 
 
-def _repeat_default(field: Field, count: int) -> pa.Array:
+def _repeat_default(field: ProtobufField, count: int) -> pa.Array:
     """Return an array of `count` times the field's default."""
     value = field.default
     if field.kind in (types.STRING, types.BYTES):
@@ -829,7 +833,7 @@ _DEFAULT_TYPES: Final[dict[int, Any]] = {
 """NumPy's types of defaults; int64 for all others."""
 
 
-def _misfit_reason(field: Field, raw: int) -> str:
+def _misfit_reason(field: ProtobufField, raw: int) -> str:
     """Return why a raw number does not fit the column."""
     target = types.FIELD_TYPES[field.kind].name
     if types.VARINT32.get(field.kind) == "signed":
@@ -851,7 +855,7 @@ _MAX_SECONDS: Final = (1 << 63) // 1_000_000 - 10
 
 
 def _special_array(
-    field: Field, arrays: list[pa.Array], present: Flags | None
+    field: ProtobufField, arrays: list[pa.Array], present: Flags | None
 ) -> tuple[pa.Array, dict[int, str]]:
     """Return the column of a well-known message, made of its fields' columns, and why values do not
     fit, by their index. Where not `present` (None: all are), all fields are 0."""
@@ -931,7 +935,7 @@ def _rescale(data: bytes, scale: int, column_type: pa.DataType) -> int | str:
 
 
 def _json_texts(
-    field: Field, payloads: pa.Array, budget: MemoryBudget
+    field: ProtobufField, payloads: pa.Array, budget: MemoryBudget
 ) -> tuple[pa.Array, dict[int, str]]:
     """Return google.protobuf.Struct, Value and ListValue, and recursive messages, as JSON texts,
     one by one, and why some cannot be JSON, by their index. An empty payload is an empty message:
@@ -962,7 +966,7 @@ def _json_texts(
     return arrow.binary_array(texts).view(pa.string()), reasons
 
 
-def _join_texts(field: Field, offsets: list[int], child: pa.Array) -> pa.Array:
+def _join_texts(field: ProtobufField, offsets: list[int], child: pa.Array) -> pa.Array:
     """Return one JSON text for each list or map, whose elements are JSON texts. `offsets`: of the
     lists among the elements in `child`."""
     if field.cardinality is Cardinality.MAP:

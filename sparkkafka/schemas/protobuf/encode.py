@@ -36,7 +36,7 @@ from sparkkafka.schemas.byte_columns import (
 )
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Cardinality, Field, Message
+from sparkkafka.schemas.protobuf.plan import Cardinality, ProtobufField, ProtobufMessage
 from sparkkafka.schemas.protobuf.types import Special
 from sparkkafka.schemas.schema_errors import names_hint
 from sparkkafka.schemas.values import ValueRowError
@@ -45,7 +45,7 @@ from sparkkafka.schemas.values import ValueRowError
 class ProtobufEncoder:
     """See `values.Encoder`."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: ProtobufMessage) -> None:
         _check_required(message)
         self._message = message
 
@@ -60,7 +60,7 @@ class ProtobufEncoder:
         )
 
 
-def _check_required(message: Message) -> None:
+def _check_required(message: ProtobufMessage) -> None:
     """Raises OptionError for a required field (proto2) without a column."""
     numbers = {field.number for field in message.fields}
     for descriptor in message.descriptor.fields:
@@ -80,7 +80,9 @@ def _check_required(message: Message) -> None:
 # --- messages and fields. `rows`: the row of each message or value in the column, for errors ------
 
 
-def _encode_messages(message: Message, arrays: list[pa.Array], rows: Ints) -> list[ByteColumn]:
+def _encode_messages(
+    message: ProtobufMessage, arrays: list[pa.Array], rows: Ints
+) -> list[ByteColumn]:
     """Return the bytes of messages. `arrays`: the column of each field."""
     columns: list[ByteColumn] = []
     _check_oneofs(message, arrays, rows)
@@ -89,7 +91,7 @@ def _encode_messages(message: Message, arrays: list[pa.Array], rows: Ints) -> li
     return columns
 
 
-def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
+def _check_oneofs(message: ProtobufMessage, arrays: list[pa.Array], rows: Ints) -> None:
     """Raises ValueRowError if several fields of a oneof have a value."""
     oneofs: dict[int, list[int]] = {}
     for index, field in enumerate(message.fields):
@@ -108,7 +110,7 @@ def _check_oneofs(message: Message, arrays: list[pa.Array], rows: Ints) -> None:
             )
 
 
-def _encode_field(field: Field, array: pa.Array, rows: Ints) -> list[ByteColumn]:
+def _encode_field(field: ProtobufField, array: pa.Array, rows: Ints) -> list[ByteColumn]:
     """Return the bytes of a field of any cardinality in all messages. `array` is its column, `rows`
     are the numbers of the messages' rows, for errors."""
     if field.cardinality is Cardinality.ONE:
@@ -143,7 +145,7 @@ def _encode_field(field: Field, array: pa.Array, rows: Ints) -> list[ByteColumn]
     return [blobs_of(regroup(join(columns, len(elements)), offsets))]
 
 
-def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> list[ByteColumn]:
+def _encode_entries(field: ProtobufField, elements: pa.Array, rows: Ints) -> list[ByteColumn]:
     """Return the bytes of entries of a map, each with its tag. `rows`: of each entry."""
     if field.message is None:
         raise ValueError(f"{field.path} is neither a message nor bytes")
@@ -161,7 +163,7 @@ def _encode_entries(field: Field, elements: pa.Array, rows: Ints) -> list[ByteCo
 
 
 def _encode_values(
-    field: Field, array: pa.Array, rows: Ints, valid: Flags | None
+    field: ProtobufField, array: pa.Array, rows: Ints, valid: Flags | None
 ) -> list[ByteColumn]:
     """Return the bytes of the field's values, each with its tag, where they are `valid` (None: in
     all messages)."""
@@ -203,14 +205,14 @@ def _with_tag(tag: int, columns: list[ByteColumn], present: Flags | None) -> lis
     return [only_valid(column, present) for column in columns]
 
 
-def _number_column(field: Field, raw: Any) -> ByteColumn:
+def _number_column(field: ProtobufField, raw: Any) -> ByteColumn:
     """Return the bytes of raw numbers, without tags."""
     if types.FIELD_TYPES[field.kind].wire in types.FIXED_WIDTH:
         return numbers_of(raw)
     return VarintColumn(raw, is_zigzag=False)
 
 
-def _encode_content(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+def _encode_content(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
     """Return each value's content without tag and length: bytes, a message, or a well-known type.
     `array` has no nulls."""
     if field.special is Special.BYTES:
@@ -242,7 +244,7 @@ def _as_list(array: pa.Array) -> pa.Array:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
+def _raw_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Any:
     """Return numbers as they are written: uint64 for varints and eight bytes, uint32 for four. Null
     is 0. Raises ValueRowError."""
     kind, source = field.kind, array.type
@@ -282,13 +284,13 @@ def _raw_numbers(field: Field, array: pa.Array, rows: Ints) -> Any:
     return values.view(np.uint64)
 
 
-def _misfit_error(field: Field, row: Any, value: Any) -> ValueRowError:
+def _misfit_error(field: ProtobufField, row: Any, value: Any) -> ValueRowError:
     return ValueRowError(
         int(row), f"field {field.path}: {value} does not fit {types.FIELD_TYPES[field.kind].name}"
     )
 
 
-def _raw_floats(field: Field, array: pa.Array) -> Any:
+def _raw_floats(field: ProtobufField, array: pa.Array) -> Any:
     """Return float or double as it is written: uint32 or uint64, 0 for null."""
     dtype = np.float64 if pa.types.is_float64(array.type) else np.float32
     values = np.zeros(0, dtype)
@@ -302,7 +304,7 @@ def _raw_floats(field: Field, array: pa.Array) -> Any:
     return values.astype(np.float64).view(np.uint64)
 
 
-def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
+def _enum_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Ints:
     """Return the numbers of names. An open enum also has numbers as text, as they are read."""
     encoded = array.dictionary_encode()
     known = dict(field.aliases)
@@ -326,7 +328,7 @@ def _enum_numbers(field: Field, array: pa.Array, rows: Ints) -> Ints:
     return numbers[indices]
 
 
-def _check_enum_numbers(field: Field, values: Ints, rows: Ints, valid: Flags) -> None:
+def _check_enum_numbers(field: ProtobufField, values: Ints, rows: Ints, valid: Flags) -> None:
     """Raises ValueRowError for a number that the enum does not have; any may be where not
     `valid`."""
     known = np.isin(values, np.array(sorted(field.names), np.int64)) | ~valid
@@ -340,7 +342,7 @@ def _check_enum_numbers(field: Field, values: Ints, rows: Ints, valid: Flags) ->
 # --- messages that are not made of structs --------------------------------------------------------
 
 
-def _special_fields(field: Field, array: pa.Array, rows: Ints) -> list[pa.Array]:
+def _special_fields(field: ProtobufField, array: pa.Array, rows: Ints) -> list[pa.Array]:
     """Return the columns of a well-known message's fields, for values without nulls. Raises
     ValueRowError."""
     if field.special is Special.DATE:
@@ -357,7 +359,7 @@ def _special_fields(field: Field, array: pa.Array, rows: Ints) -> list[pa.Array]
     return [arrow.from_numpy(seconds), arrow.from_numpy((nanos_us * 1000).astype(np.int32))]
 
 
-def _date_fields(field: Field, days: Ints, rows: Ints) -> list[pa.Array]:
+def _date_fields(field: ProtobufField, days: Ints, rows: Ints) -> list[pa.Array]:
     """Return year, month and day of dates, given as days since 1970-01-01."""
     months = days.astype("M8[D]").astype("M8[M]")
     year = months.astype("M8[Y]").astype(np.int64) + 1970
@@ -396,7 +398,7 @@ def _decimal_fields(array: pa.Array) -> list[pa.Array]:
     ]
 
 
-def _parse_json(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+def _parse_json(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
     """Encode JSON texts as google.protobuf.Struct, Value or ListValue, or as a recursive message,
     one by one."""
     protobuf = library()
@@ -417,7 +419,7 @@ def _parse_json(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     return arrow.binary_array(contents)
 
 
-def _checked_bytes(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+def _checked_bytes(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
     """Return bytes, each of which must be a valid message."""
     protobuf = library()
     for index in range(len(array)):
@@ -431,7 +433,7 @@ def _checked_bytes(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     return array
 
 
-def _split_json_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
+def _split_json_texts(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
     """Return JSON texts of lists or maps as lists or maps of JSON texts."""
     is_map = field.cardinality is Cardinality.MAP
     key = field.message.fields[0] if is_map and field.message else None
@@ -458,7 +460,7 @@ def _split_json_texts(field: Field, array: pa.Array, rows: Ints) -> pa.Array:
     return pa.array(texts, kind)
 
 
-def _parse_key(key: Field, name: str) -> Any:
+def _parse_key(key: ProtobufField, name: str) -> Any:
     """Return a map's key by its name in JSON."""
     if key.kind == types.BOOL:
         return {"true": True, "false": False}[name]

@@ -14,17 +14,17 @@ from typing import Any, Final
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas.protobuf import types
 from sparkkafka.schemas.protobuf.compiler import library
-from sparkkafka.schemas.protobuf.plan import Cardinality, Message
+from sparkkafka.schemas.protobuf.plan import Cardinality, ProtobufMessage
 from sparkkafka.schemas.protobuf.wire import read_one_varint, read_tag, read_value
 
 MAX_LEVELS: Final = 100
 """The limit of protobuf's runtime."""
 
 
-class Normalizer:
+class ProtobufNormalizer:
     """Normalizes messages of one type."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: ProtobufMessage) -> None:
         protobuf = library()
         self._error = protobuf.message.DecodeError
         self._class = protobuf.message_factory.GetMessageClass(message.descriptor)
@@ -52,7 +52,7 @@ class Normalizer:
         return _rewrite(memoryview(written), self._message, by_runtime=True)
 
 
-def _may_have_groups(message: Message) -> bool:
+def _may_have_groups(message: ProtobufMessage) -> bool:
     """Return whether a message may have groups, also in fields that are not read, since the runtime
     writes all. Extensions may be groups."""
     skipped = any(wire == types.SGROUP for _, wire in message.skipped)
@@ -60,13 +60,13 @@ def _may_have_groups(message: Message) -> bool:
     return known or bool(message.descriptor.is_extendable)
 
 
-def _any_message(message: Message, test: Callable[[Message], bool]) -> bool:
+def _any_message(message: ProtobufMessage, test: Callable[[ProtobufMessage], bool]) -> bool:
     """Return whether `test` is true for the message, or for that of a field at any level."""
     inner = (field.message for field in message.fields if field.message is not None)
     return test(message) or any(_any_message(nested, test) for nested in inner)
 
 
-def _rewrite(data: memoryview, message: Message, *, by_runtime: bool) -> bytes:
+def _rewrite(data: memoryview, message: ProtobufMessage, *, by_runtime: bool) -> bytes:
     """Copy a message, and all messages inside it.
 
     What the runtime wrote (`by_runtime`) is copied without the fields that are not read, and with

@@ -35,7 +35,7 @@ class Cardinality(enum.Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Field:
+class ProtobufField:
     """A field that is read or written.
 
     kind: a protobuf type (`types.INT32` …). special: what a message becomes, if not a struct.
@@ -63,7 +63,7 @@ class Field:
     oneof: int
     packed: bool
     special: types.Special | None
-    message: Message | None
+    message: ProtobufMessage | None
     names: dict[int, str]
     aliases: tuple[tuple[str, int], ...]
     closed: bool
@@ -96,13 +96,13 @@ class Field:
 
 
 @dataclass(frozen=True, eq=False)
-class Message:
+class ProtobufMessage:
     """A message that is read or written, as a struct of the type `type`. `fields` are in its order.
     `skipped`: (number, wire type) of all other fields of the message."""
 
     full_name: str
     descriptor: Any
-    fields: tuple[Field, ...]
+    fields: tuple[ProtobufField, ...]
     skipped: tuple[tuple[int, int], ...]
     type: pa.StructType
 
@@ -113,7 +113,7 @@ def plan(
     *,
     writing: bool = False,
     depth: int | None = None,
-) -> Message:
+) -> ProtobufMessage:
     """Plan how a message is read as `target`, or written from it. None: all fields are read, with
     `depth` levels of recursive messages, the outermost counted, and JSON text for the next. Raises
     SchemaError for a message that is recursive or too deep, OptionError for a `target` that does
@@ -134,7 +134,7 @@ class _Planner:
 
     def plan_message(
         self, descriptor: Any, target: pa.DataType | None, parents: tuple[str, ...], path: str
-    ) -> Message:
+    ) -> ProtobufMessage:
         """Plan a message as the struct `target`; None: with all its fields."""
         name = descriptor.full_name
         depth = self.depth if target is None else None
@@ -184,7 +184,7 @@ class _Planner:
         struct = target or pa.struct(
             [pa.field(field.name, field.type, nullable=not field.required) for field in fields]
         )
-        return Message(name, descriptor, tuple(fields), tuple(skipped), struct)
+        return ProtobufMessage(name, descriptor, tuple(fields), tuple(skipped), struct)
 
     def plan_field(
         self,
@@ -193,7 +193,7 @@ class _Planner:
         parents: tuple[str, ...],
         parent_path: str,
         options_field: Any = None,
-    ) -> Field:
+    ) -> ProtobufField:
         """Plan a field as a column of type `target` (None: any). `options_field`: the field that
         has its options, which is the map for the value of a map."""
         path = child_path(parent_path, field.name)
@@ -259,7 +259,7 @@ class _Planner:
 
     def plan_map(
         self, field: Any, target: pa.DataType | None, parents: tuple[str, ...], path: str
-    ) -> Field:
+    ) -> ProtobufField:
         """Plan a map as a column of type `target` (None: any)."""
         entry = field.message_type
         key, value = entry.fields_by_name["key"], entry.fields_by_name["value"]
@@ -280,7 +280,7 @@ class _Planner:
         if key.message_type is None:
             keys = replace(keys, presence=False, default=key.default_value)
         columns = [pa.field("key", keys.type, nullable=False), pa.field("value", values.type)]
-        message = Message(entry.full_name, entry, (keys, values), (), pa.struct(columns))
+        message = ProtobufMessage(entry.full_name, entry, (keys, values), (), pa.struct(columns))
         column_type = target or pa.map_(columns[0], pa.field("value", values.type, nullable=False))
         return _make_field(field, path, Cardinality.MAP, None, message, column_type, None)
 
@@ -290,10 +290,10 @@ def _make_field(
     path: str,
     cardinality: Cardinality,
     special: types.Special | None,
-    message: Message | None,
+    message: ProtobufMessage | None,
     column_type: pa.DataType,
     value_type: pa.DataType | None,
-) -> Field:
+) -> ProtobufField:
     """Return the Field of a descriptor (`field`), with its default, oneof and enum. Raises
     SchemaError for a default or a name that is too long."""
     oneof, enum_type = field.containing_oneof, field.enum_type
@@ -314,7 +314,7 @@ def _make_field(
         raise SchemaError(f"field {path}: its default is longer than {MAX_DEFAULT} characters")
     if any(len(name) > MAX_NAME for name in names.values()):
         raise SchemaError(f"field {path}: its enum has a name of more than {MAX_NAME} characters")
-    return Field(
+    return ProtobufField(
         number=field.number,
         name=field.name,
         path=path,
@@ -356,7 +356,7 @@ def _check_names(descriptor: Any) -> None:
 # --- the writer's schema --------------------------------------------------------------------------
 
 
-def resolve(writer: Any, message: Message) -> Message:
+def resolve(writer: Any, message: ProtobufMessage) -> ProtobufMessage:
     """Plan how the reader's message is read from what the writer's descriptor writes, with fields
     matched by number. Raises SchemaError for a field whose bytes would be read as something else,
     or not at all: protobuf itself treats a field of another wire type as unknown."""

@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -100,10 +101,10 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
             "envelope.columns=envelope"
         )
     with open_registry(formats.registry) as registry:
+        read = _TypedRead(options, formats, registry)
         if formats.unwraps:
-            topics = _table_topics(options, formats, registry)
-            value = _typed_field(formats.value, options, formats, registry, topics)
-            key = _key_field(options, formats, registry, topics)
+            value = read.typed_field(formats.value)
+            key = read.key_field()
             schema = changes_schema(value, key, PINS_KEY, list(_added_columns(formats)))
             infers = {
                 "valueSchema": formats.value.infer,
@@ -121,9 +122,8 @@ def typed_schema(options_by_name: Mapping[str, Any]) -> StructType:
 
             def typed_field(column: ColumnFormat) -> StructField:
                 if column.is_optional:
-                    key = _key_field(options, formats, registry)
-                    return key or StructField(column.column, BinaryType())
-                return _typed_field(column, options, formats, registry)
+                    return read.key_field() or StructField(column.column, BinaryType())
+                return read.typed_field(column)
 
             schema = schema_of_formats(kafka_schema, formats, typed_field)
     for name, spark_type in _added_columns(formats).items():
@@ -142,87 +142,142 @@ def _added_columns(formats: FormatOptions) -> dict[str, DataType]:
     return columns
 
 
-def _table_topics(
-    options: ReadOptions, formats: FormatOptions, registry: RegistryClient | None
-) -> list[str] | None:
-    """Return the topics with changes of a table, if that are not all topics of the read: heartbeats
-    and transactions have topics of their own. None: all topics."""
-    column = formats.value
-    if registry is None or column.schema is not None or column.envelope != kinds.DEBEZIUM:
-        return None
-    topics = _topics_of(options, column)
-    if len(topics) < 2:
-        return None
-    module = format_module(column.format)
-    chosen = _choose_schemas(column, topics, options, registry, {})
-    with_rows = [
-        topic
-        for topic, schema in chosen.items()
-        if envelopes.has_rows(module, schema.schema, schema.message)
-    ]
-    return with_rows if 0 < len(with_rows) < len(topics) else None
+@dataclass(frozen=True)
+class _TypedRead:
+    """A read of columns with a schema: its options, and the client of the registry, which is open
+    while their schemas are chosen."""
 
+    options: ReadOptions
+    formats: FormatOptions
+    registry: RegistryClient | None
 
-def _key_field(
-    options: ReadOptions,
-    formats: FormatOptions,
-    registry: RegistryClient | None,
-    topics: Sequence[str] | None = None,
-) -> StructField | None:
-    """Return the field of the keys of changes; None if records have none, or their type is not
-    known and keyFormat is not set."""
-    column = formats.key
-    if not column.has_schema or (formats.unwraps and formats.envelope in FORMS):
-        return None
-    try:
-        return _typed_field(column, options, formats, registry, topics)
-    except RegistryError as error:
-        if not column.is_optional or error.code != SUBJECT_NOT_FOUND:
-            raise
-    except OptionError:
-        if not column.is_optional:
-            raise
-    log.info("no type of keys is known, so change has no field key: set keyFormat and keySchema")
-    return None
+    @cached_property
+    def table_topics(self) -> list[str] | None:
+        """With envelope.columns=row the topics with changes of a table, if that are not all topics
+        of the read: heartbeats and transactions have topics of their own. None: all topics."""
+        column = self.formats.value
+        if (
+            self.registry is None
+            or column.schema is not None
+            or column.envelope != kinds.DEBEZIUM
+            or not self.formats.unwraps
+        ):
+            return None
+        topics = _topics_of(self.options, column)
+        if len(topics) < 2:
+            return None
+        module = format_module(column.format)
+        with_rows = [
+            topic
+            for topic, chosen in self._choose_schemas(column, topics, {}).items()
+            if envelopes.has_rows(module, chosen.schema, chosen.message)
+        ]
+        return with_rows if 0 < len(with_rows) < len(topics) else None
 
-
-def _typed_field(
-    column: ColumnFormat,
-    options: ReadOptions,
-    formats: FormatOptions,
-    registry: RegistryClient | None,
-    topics: Sequence[str] | None = None,
-) -> StructField:
-    """Return the field of a column with a schema; its metadata has the chosen schemas' ids.
-    `topics`: those whose schemas are chosen, None for all of the read."""
-    name = column.column
-    if column.envelope and column.schema is None and registry is None:
-        sampled = from_arrow_type(_infer_type(options, column))
-        return StructField(name, sampled, True, {PINS_KEY: {ALL_TOPICS: {}}})
-    if column.infer:
-        return StructField(name, from_arrow_type(_infer_type(options, column)))
-    if column.schema is None and registry is None:
-        raise OptionError(
-            f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
-            f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or schema.registry.url"
+    def key_field(self) -> StructField | None:
+        """Return the field of the keys of changes; None if records have none, or their type is not
+        known and keyFormat is not set."""
+        column = self.formats.key
+        if not column.has_schema or (self.formats.unwraps and self.formats.envelope in FORMS):
+            return None
+        try:
+            return self.typed_field(column)
+        except RegistryError as error:
+            if not column.is_optional or error.code != SUBJECT_NOT_FOUND:
+                raise
+        except OptionError:
+            if not column.is_optional:
+                raise
+        log.info(
+            "no type of keys is known, so change has no field key: set keyFormat and keySchema"
         )
-    topics = topics or _topics_of(options, column)
-    schemas = _choose_schemas(column, topics, options, registry, {})
-    arrow_type = _common_type(column, schemas, formats.recursive_fields_max_depth)
-    pins = {}
-    for topic, chosen in schemas.items():
-        if chosen.subject is not None:
-            pins[topic] = {
-                "subject": chosen.subject,
-                **({"guid": chosen.guid.hex()} if chosen.guid else {"id": chosen.schema_id}),
-                "version": chosen.version or 0,
-            }
-            log.info(
-                "column %s of topic %s is read as version %s of the subject %s (%s)",
-                *(name, topic, chosen.version, chosen.subject),
-                WriterId(chosen.schema_id, chosen.guid),
+        return None
+
+    def typed_field(self, column: ColumnFormat) -> StructField:
+        """Return the field of a column with a schema; its metadata has the chosen schemas' ids."""
+        name = column.column
+        if column.envelope and column.schema is None and self.registry is None:
+            sampled = from_arrow_type(_infer_type(self.options, column))
+            return StructField(name, sampled, True, {PINS_KEY: {ALL_TOPICS: {}}})
+        if column.infer:
+            return StructField(name, from_arrow_type(_infer_type(self.options, column)))
+        if column.schema is None and self.registry is None:
+            raise OptionError(
+                f"{name}Format={column.format} needs the type of {name}: call .schema('{name} "
+                f"struct<…>'), or set {name}Schema to a JSON Schema or to infer, or "
+                "schema.registry.url"
             )
-    return StructField(name, from_arrow_type(arrow_type), True, {PINS_KEY: pins} if pins else None)
+        topics = self.table_topics or _topics_of(self.options, column)
+        schemas = self._choose_schemas(column, topics, {})
+        arrow_type = _common_type(column, schemas, self.formats.recursive_fields_max_depth)
+        pins = {}
+        for topic, chosen in schemas.items():
+            if chosen.subject is not None:
+                pins[topic] = {
+                    "subject": chosen.subject,
+                    **({"guid": chosen.guid.hex()} if chosen.guid else {"id": chosen.schema_id}),
+                    "version": chosen.version or 0,
+                }
+                log.info(
+                    "column %s of topic %s is read as version %s of the subject %s (%s)",
+                    *(name, topic, chosen.version, chosen.subject),
+                    WriterId(chosen.schema_id, chosen.guid),
+                )
+        metadata = {PINS_KEY: pins} if pins else None
+        return StructField(name, from_arrow_type(arrow_type), True, metadata)
+
+    def plans_by_topic(
+        self,
+        column: ColumnFormat,
+        arrow_type: pa.DataType,
+        pins: Mapping[str, Any],
+        names: tuple[tuple[str, str], ...] = (),
+    ) -> tuple[tuple[str, ColumnPlan], ...]:
+        """Return how a column of type `arrow_type` is decoded, by topic. `pins`: the schemas that
+        `typed_schema` has chosen, empty if the type is the user's own; `names`: those of
+        `Envelope`."""
+        pinned_ids: dict[str, int | bytes] = {
+            topic: bytes.fromhex(pin["guid"]) if "guid" in pin else int(pin["id"])
+            for topic, pin in pins.items()
+            if pin
+        }
+        if column.schema is None and (column.infer or self.registry is None):
+            # JSON of the type that the user gave, or that was inferred.
+            schemas = {ALL_TOPICS: ChosenSchema(Schema(column.format, ""))}
+        else:
+            topics = self.table_topics or _topics_of(self.options, column)
+            if pinned_ids and set(topics) != set(pinned_ids):
+                pins = pinned_ids = {}  # the field's metadata comes from a read of other topics
+            schemas = self._choose_schemas(column, topics, pinned_ids)
+        compiled_schemas = {
+            schema: compile_for_tasks(schema) for schema in {row.schema for row in schemas.values()}
+        }
+        is_from_schema = bool(pins)
+
+        def plan(chosen: ChosenSchema) -> ColumnPlan:
+            compiled = compiled_schemas[chosen.schema]
+            return _plan(column, self.formats, chosen, compiled, arrow_type, is_from_schema, names)
+
+        return tuple((topic, plan(chosen)) for topic, chosen in schemas.items())
+
+    def _choose_schemas(
+        self, column: ColumnFormat, topics: Sequence[str], pinned_ids: Mapping[str, int | bytes]
+    ) -> dict[str, ChosenSchema]:
+        """Return the schema of each topic: the one whose id `typed_schema` has pinned
+        (`pinned_ids`, by topic), else that of the options or of the subject."""
+        schemas: dict[str, ChosenSchema] = {}
+        # Topics often share a schema. It is pickled only once if it is the same object for all.
+        known: dict[Schema, Schema] = {}
+        for topic in topics:
+            try:
+                chosen = reader_schema(column, topic, self.registry, pinned_ids.get(topic))
+            except RegistryError as error:
+                if error.code != SUBJECT_NOT_FOUND or topic == ALL_TOPICS:
+                    raise
+                text = f"topic {topic}: {error}{_unknown_topic_hint(self.options, topic)}"
+                raise RegistryError(text, status=error.status, code=error.code) from error
+            schemas[topic] = replace(chosen, schema=known.setdefault(chosen.schema, chosen.schema))
+        return schemas
 
 
 def _topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
@@ -249,30 +304,6 @@ def _topics_of(options: ReadOptions, column: ColumnFormat) -> list[str]:
             f"{column.column}Schema"
         )
     return sorted(topics)
-
-
-def _choose_schemas(
-    column: ColumnFormat,
-    topics: Sequence[str],
-    options: ReadOptions,
-    registry: RegistryClient | None,
-    pinned_ids: Mapping[str, int | bytes],
-) -> dict[str, ChosenSchema]:
-    """Return the schema of each topic: the one whose id `typed_schema` has pinned (`pinned_ids`, by
-    topic), else that of the options or of the subject."""
-    schemas: dict[str, ChosenSchema] = {}
-    # Topics often share a schema. It is pickled only once if it is the same object for all.
-    known: dict[Schema, Schema] = {}
-    for topic in topics:
-        try:
-            chosen = reader_schema(column, topic, registry, pinned_ids.get(topic))
-        except RegistryError as error:
-            if error.code != SUBJECT_NOT_FOUND or topic == ALL_TOPICS:
-                raise
-            text = f"topic {topic}: {error}{_unknown_topic_hint(options, topic)}"
-            raise RegistryError(text, status=error.status, code=error.code) from error
-        schemas[topic] = replace(chosen, schema=known.setdefault(chosen.schema, chosen.schema))
-    return schemas
 
 
 def _unknown_topic_hint(options: ReadOptions, topic: str) -> str:
@@ -477,7 +508,7 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         _check_on_bad_record(formats.on_bad_record, names, typed)
     _check_added_columns(schema, added)
 
-    def with_plans(column: ReadColumn, registry: RegistryClient | None) -> ReadColumn:
+    def with_plans(column: ReadColumn, read: _TypedRead) -> ReadColumn:
         """Return the column with its type and plans, unless it is one of a Kafka source."""
         name = column.name
         if name not in added and name not in typed:
@@ -485,11 +516,13 @@ def typed_columns(schema: StructType, options: ReadOptions) -> tuple[ReadColumn,
         arrow_type = to_arrow_type(schema[name].dataType, name)
         if name in added:
             return replace(column, arrow_type=arrow_type)
-        plans = _plans_by_topic(typed[name], schema[name], arrow_type, options, formats, registry)
+        pins = schema[name].metadata.get(PINS_KEY, {})
+        plans = read.plans_by_topic(typed[name], arrow_type, pins)
         return replace(column, arrow_type=arrow_type, plans=plans)
 
     with open_registry(formats.registry) as registry:
-        return tuple(with_plans(column, registry) for column in columns)
+        read = _TypedRead(options, formats, registry)
+        return tuple(with_plans(column, read) for column in columns)
 
 
 def _change_columns(
@@ -515,7 +548,7 @@ def _change_columns(
     pins = schema[CHANGE].metadata.get(PINS_KEY, {}) if CHANGE in schema.names else {}
     hidden = []
     with open_registry(formats.registry) as registry:
-        topics = _table_topics(options, formats, registry)
+        read = _TypedRead(options, formats, registry)
         for column, arrow_type in ((formats.value, split.value), (formats.key, split.key)):
             if arrow_type is None:
                 continue
@@ -525,11 +558,7 @@ def _change_columns(
                     "the schema has change.key, whose format is not known: set keyFormat to "
                     f"{ANY_WITH_SCHEMA}"
                 )
-            metadata = {PINS_KEY: pins[name]} if name in pins else {}
-            field = StructField(name, from_arrow_type(arrow_type), True, metadata)
-            plans = _plans_by_topic(
-                column, field, arrow_type, options, formats, registry, split.names, topics
-            )
+            plans = read.plans_by_topic(column, arrow_type, pins.get(name, {}), split.names)
             hidden.append(ReadColumn(name, arrow_type=arrow_type, plans=plans, is_hidden=True))
     return (*split.columns, *hidden)
 
@@ -583,56 +612,6 @@ def _check_added_columns(schema: StructType, added: Mapping[str, DataType]) -> N
         raise OptionError("column rescued of the schema needs the column value beside it")
 
 
-def _plans_by_topic(
-    column: ColumnFormat,
-    field: StructField,
-    arrow_type: pa.DataType,
-    options: ReadOptions,
-    formats: FormatOptions,
-    registry: RegistryClient | None,
-    names: tuple[tuple[str, str], ...] = (),
-    topics: Sequence[str] | None = None,
-) -> tuple[tuple[str, ColumnPlan], ...]:
-    """Return how a column of type `arrow_type` is decoded, by topic. `field` has the schemas' ids
-    in its metadata, if it comes from `typed_schema`. `names`: those of `Envelope`; `topics`: those
-    whose schemas are chosen, None for all of the read."""
-    pins = field.metadata.get(PINS_KEY, {})
-    pinned_ids: dict[str, int | bytes] = {
-        topic: bytes.fromhex(pin["guid"]) if "guid" in pin else int(pin["id"])
-        for topic, pin in pins.items()
-        if pin
-    }
-    if column.schema is None and (column.infer or registry is None):
-        # JSON of the type that the user gave, or that was inferred.
-        schemas = {ALL_TOPICS: ChosenSchema(Schema(column.format, ""))}
-    else:
-        topics = topics or _topics_of(options, column)
-        if pinned_ids and set(topics) != set(pinned_ids):
-            pins = pinned_ids = {}  # the field's metadata comes from a read of other topics
-        schemas = _choose_schemas(column, topics, options, registry, pinned_ids)
-    compiled_schemas = {
-        schema: compile_for_tasks(schema) for schema in {row.schema for row in schemas.values()}
-    }
-    rescues = formats.rescued_column and column.column == "value"
-    depth = formats.recursive_fields_max_depth
-    return tuple(
-        (
-            topic,
-            _plan(
-                column,
-                chosen,
-                compiled_schemas[chosen.schema],
-                arrow_type,
-                rescues=rescues,
-                depth=depth,
-                is_from_schema=bool(pins),
-                names=names,
-            ),
-        )
-        for topic, chosen in schemas.items()
-    )
-
-
 def column_plan(
     formats: FormatOptions,
     registry: RegistryClient | None,
@@ -654,37 +633,27 @@ def column_plan(
     else:
         raise OptionError(f"{column.format} without a schema needs the type of the column")
     compiled_schema = compile_for_tasks(chosen.schema)
-    return _plan(
-        column,
-        chosen,
-        compiled_schema,
-        arrow_type,
-        rescues=False,
-        depth=depth,
-        is_from_schema=result_type is None,
-        names=names,
-    )
+    is_from_schema = result_type is None
+    return _plan(column, formats, chosen, compiled_schema, arrow_type, is_from_schema, names)
 
 
 def _plan(
     column: ColumnFormat,
+    formats: FormatOptions,
     chosen: ChosenSchema,
     compiled_schema: Schema | None,
     arrow_type: pa.DataType,
-    *,
-    rescues: bool,
-    depth: int | None,
     is_from_schema: bool,
-    names: tuple[tuple[str, str], ...] = (),
+    names: tuple[tuple[str, str], ...],
 ) -> ColumnPlan:
     """Return how a column of type `arrow_type` is decoded with the chosen schema.
 
-    `compiled_schema`: the schema as `compile_for_tasks` returns it. `rescues`: what has no field in
-    the type goes into the column rescued. `is_from_schema`: `arrow_type` is the type that the
-    schema gave, not the user's. Raises OptionError and SchemaError for a type that the schema
-    cannot give.
+    `compiled_schema`: the schema as `compile_for_tasks` returns it. `is_from_schema`: `arrow_type`
+    is the type that the schema gave, not the user's. `names`: those of `Envelope`. Raises
+    OptionError and SchemaError for a type that the schema cannot give.
     """
-    name = column.column
+    name, depth = column.column, formats.recursive_fields_max_depth
+    rescues = formats.rescued_column and name == "value"
     plan = ColumnPlan(
         column=name,
         format=column.format,

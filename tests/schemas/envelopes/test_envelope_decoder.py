@@ -11,7 +11,7 @@ import pytest
 
 from sparkkafka.schemas.envelopes.decode import Envelope, decoder
 from sparkkafka.schemas.json import format as json_format
-from sparkkafka.schemas.json.normalizer import Normalizer
+from sparkkafka.schemas.json.normalizer import JsonNormalizer
 from sparkkafka.schemas.values import Schema
 from tests.schemas.envelopes.debezium_records import (
     connect_envelope,
@@ -121,7 +121,7 @@ def test_positions_of_each_connector_are_read_many_at_once(
     form: str, source: dict[str, Any], position: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that are read one by one take four times as long."""
-    monkeypatch.setattr(Normalizer, "read", None)
+    monkeypatch.setattr(JsonNormalizer, "read", None)
     record: dict[str, Any] = {"op": "c", "source": source, "before": None, "after": GOOD}
     if form == "debezium-flat":
         record = {"__op": "c", **{f"__source_{name}": source[name] for name in source}, **GOOD}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sparkkafka.errors import OptionError
 from sparkkafka.schemas.json import decode, syntax
 from sparkkafka.schemas.json.format import decoder, exact_decoder
-from sparkkafka.schemas.json.normalizer import Normalizer
+from sparkkafka.schemas.json.normalizer import JsonNormalizer
 from sparkkafka.schemas.values import Decoded, Schema
 from tests.schemas.json import json_cases, json_oracle
 from tests.support.properties import examples
@@ -215,7 +215,7 @@ def test_rows_with_a_misfit_of_one_field_are_found_together(
     for rest in (False, True):
         with monkeypatch.context() as patch:
             if not rest:
-                patch.setattr(Normalizer, "read", None)  # no row is read alone
+                patch.setattr(JsonNormalizer, "read", None)  # no row is read alone
             read = run(kind, *rows, rest=rest)
         with monkeypatch.context() as patch:
             patch.setattr(decode, "MIN_BLOCK_ROWS", ONE_BY_ONE)
@@ -606,13 +606,13 @@ def test_what_is_left_of_many_rows_is_what_is_left_of_each(monkeypatch: pytest.M
         ]
     )
     parsed = []
-    rest_of = Normalizer.rest_of
+    rest_of = JsonNormalizer.rest_of
 
-    def noted(normalizer: Normalizer, value: Any) -> str | None:
+    def noted(normalizer: JsonNormalizer, value: Any) -> str | None:
         parsed.append(value)
         return rest_of(normalizer, value)
 
-    monkeypatch.setattr(Normalizer, "rest_of", noted)
+    monkeypatch.setattr(JsonNormalizer, "rest_of", noted)
     for cases in (COMPACT, LEFT_OF_MANY):
         assert not parsed
         read = run(kind, *(text.encode() for text, _ in cases * 50), rest=True)

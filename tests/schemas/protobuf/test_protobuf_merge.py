@@ -152,7 +152,7 @@ def test_a_number_of_a_wider_writer_is_bad_and_not_cut() -> None:
 
 
 def test_messages_in_parts_are_merged_without_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "Normalizer", None)
+    monkeypatch.setattr(decode, "ProtobufNormalizer", None)
     text = schema(
         "message M { N n = 1; } message N { int32 a = 1; N2 m = 2; string s = 3; } "
         "message N2 { repeated int32 x = 1; }"
