@@ -60,9 +60,9 @@ _OTHER_RECORDS: Final = {
 in another order, or others. Debezium's `source` has no objects in it."""
 
 _POSITION_FIELDS: Final = {
-    **dict.fromkeys(("lsn", "pos", "row", "event_serial_no", "ord", "ts_ms"), pa.int64()),
+    **dict.fromkeys(("lsn", "pos", "row", "event_serial_no", "ssn", "ord", "ts_ms"), pa.int64()),
     # Texts; Informix's change_lsn and commit_lsn are numbers, which can be read as text.
-    **dict.fromkeys(("file", "change_lsn", "commit_lsn", "scn"), pa.string()),
+    **dict.fromkeys(("file", "change_lsn", "commit_lsn", "scn", "rs_id"), pa.string()),
 }
 """Fields of `source` from which the position is made, with the type that connectors give them."""
 
@@ -431,7 +431,9 @@ def position(source: pa.Array | None, count: int) -> pa.Array:
         lsn = pc.coalesce(*(padded(name, 20) for name in names if name in fields))
         serial = pc.coalesce(padded("event_serial_no", 10), scalar("0" * 10))
         candidates.append(joined(lsn, serial))
-    candidates.append(padded("scn", 20))  # Oracle
+    # Oracle: changes may have the same SCN, and rs_id and ssn say where in the redo log they are.
+    candidates.append(joined(padded("scn", 20), padded("rs_id", 1), padded("ssn", 10)))
+    candidates.append(padded("scn", 20))
     if "ord" in fields:  # MongoDB
         candidates.append(joined(padded("ts_ms", 20), padded("ord", 10)))
     return pc.coalesce(*candidates)
