@@ -190,8 +190,11 @@ class Changes:
         if isinstance(keys, str):
             raise OptionError(f"keys={keys!r} is a string. Pass a list of columns: [{keys!r}].")
         chosen = tuple(_fields(df, "key") if keys is None else keys)
-        if keys is not None and not chosen:
-            raise OptionError("keys is empty. Name the key's columns, or pass no keys.")
+        if keys is not None and (not chosen or len({*chosen}) < len(chosen)):
+            raise OptionError(
+                f"keys={keys!r} is empty or names a column twice. Name each column of the key, or "
+                "pass no keys."
+            )
         if not chosen:
             raise OptionError("The changes have no change.key. Name the table's key: keys=[…].")
         rows = [name for name in df.columns if name != CHANGE]

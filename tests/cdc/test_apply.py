@@ -413,8 +413,9 @@ def test_other_connections_and_tables_are_refused(spark: Any, tmp_path: Path) ->
     with closing(sqlite3.connect(":memory:")) as connection:
         with pytest.raises(OptionError, match="connect is a Connection"):
             cdc.apply(batch, "orders", connect=connection)
-    with pytest.raises(OptionError, match="keys is empty"):
-        cdc.apply(batch, "orders", keys=[])
+    for keys in ([], ["id", "id"]):
+        with pytest.raises(OptionError, match="is empty or names a column twice"):
+            cdc.apply(batch, "orders", keys=keys)
     with pytest.raises(OptionError, match="new_columns='no' is unknown"):
         cdc.apply(batch, "orders", new_columns="no")
     with pytest.raises(OptionError, match=r"have a column 'valid_from', .* to orders"):
