@@ -322,6 +322,9 @@ def _type_of_postgres(text: str) -> DataType | None:
     """Return Spark's type for a type of Postgres that may be too narrow; None for others."""
     if match := re.fullmatch(r"numeric\((\d+),(-?\d+)\)", text):
         return DecimalType(int(match[1]), int(match[2]))
+    if text.endswith("[]"):
+        item = _type_of_postgres(text[:-2])
+        return item and ArrayType(item)
     return _POSTGRES_TYPES.get(text)
 
 

@@ -12,12 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     DateType,
     DecimalType,
     DoubleType,
     FloatType,
     IntegralType,
+    MapType,
+    StringType,
+    StructType,
     TimestampNTZType,
     TimestampType,
 )
@@ -441,9 +445,19 @@ def check_types(
 
 def _is_narrower(old: DataType, new: DataType) -> bool:
     """Whether values of the type `new` lose something in a column of the type `old`."""
+    if isinstance(old, ArrayType) and isinstance(new, ArrayType):
+        return _is_narrower(old.elementType, new.elementType)
+    if isinstance(old, MapType) and isinstance(new, MapType):
+        return _is_narrower(old.valueType, new.valueType)
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        return any(
+            _is_narrower(old[name].dataType, new[name].dataType)
+            for name in new.names
+            if name in old.names
+        )
     scale = new.scale if isinstance(new, DecimalType) else 0
     if isinstance(old, DecimalType):
-        return scale > old.scale
+        return scale > old.scale or isinstance(new, StringType)
     if isinstance(old, IntegralType):
         return scale > 0 or isinstance(new, FloatType | DoubleType)
     if isinstance(old, FloatType):

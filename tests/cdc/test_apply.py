@@ -233,7 +233,8 @@ def test_a_table_of_one_s_own_keeps_its_columns(spark: Any, connect: Connect) ->
 @pytest.mark.parametrize(
     ("type", "value"),
     [
-        ("numeric(10,2)", "CAST(1.2345 AS decimal(12,4))"),
+        ("numeric(10,2)", "'1.2345'"),
+        ("numeric(10,2)[]", "array(CAST(1.2345 AS decimal(12,4)))"),
         ("bigint", "1.7d"),
         ("integer", "CAST(1.5 AS decimal(5,1))"),
         ("real", "1.1d"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.sql.types import DataType
 
-from sparkkafka.cdc.merge_sql import HistoryMerge, Merge
+from sparkkafka.cdc.merge_sql import HistoryMerge, Merge, check_types
+from sparkkafka.errors import OptionError
 
 pytestmark = pytest.mark.spark
 
@@ -45,3 +47,14 @@ def test_the_table_of_deletes_is_beside_the_target() -> None:
         ('shop."Orders"', 'shop."Orders__deletes"'),
     ):
         assert Merge(**{**NAMES, "target": target}).deletes == deletes  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["{}", "array<{}>", "map<string, {}>", "struct<x: int, n: {}>"])
+def test_a_type_in_a_type_that_would_round_is_an_error(form: str) -> None:
+    merge = Merge(**{**NAMES, "columns": ("n",)})  # type: ignore[arg-type]
+    old, same, wider = (
+        DataType.fromDDL(form.format(type)) for type in ("decimal(9, 2)", "int", "decimal(9, 3)")
+    )
+    check_types(merge, {"n": same}, {"n": old})
+    with pytest.raises(OptionError, match="would be rounded or cut"):
+        check_types(merge, {"n": wider}, {"n": old})
