@@ -52,7 +52,12 @@ _JSON_OPTIONS = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Spark's default formats have only milliseconds."""
-_UTC_OPTIONS = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"}
+_CSV_OPTIONS = {
+    "dateFormat": "yyyy-MM-dd G",
+    "timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSSXXX G",
+    "timestampNTZFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS G",
+    "timeZone": "UTC",
+}
 _STAGED_COLUMNS = {
     net_changes.POSITION: net_changes.POSITION,
     net_changes.DELETED: "1 = 1",
@@ -73,6 +78,7 @@ class Dialect:
     types: Mapping[type[DataType], str]
     """The SQL types of columns that are created. Types that are not listed become text."""
     has_arrays: bool
+    has_nan: bool
     fold: Callable[[str], str]
     """Folds the case of a name without quotes, as the database does."""
     fold_quoted: Callable[[str], str]
@@ -110,6 +116,7 @@ _DIALECTS = {
             BinaryType: "blob",
         },
         has_arrays=False,
+        has_nan=False,
         fold=str,
         fold_quoted=str.lower,
         max_name_bytes=math.inf,
@@ -139,6 +146,7 @@ _DIALECTS = {
             ArrayType: "jsonb",
         },
         has_arrays=True,
+        has_nan=True,
         fold=str.lower,
         fold_quoted=str,
         max_name_bytes=63,
@@ -340,10 +348,16 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
         f" {', '.join(f'{value} AS {name}' for name, value in flags.items())}"
         f" FROM {merge.target} WHERE 1 = 0"
     )
-    portable = [
-        _portable(net_changes.column_at(name), rows.schema[name].dataType, dialect).alias(name)
-        for name in merge.columns
-    ]
+    portable, without_nan = [], []
+    for name in merge.columns:
+        type = rows.schema[name].dataType
+        column = _portable(net_changes.column_at(name), type, dialect)
+        if isinstance(type, DecimalType) and name in merge.keys:
+            # In SQLite a text: 1.0 and 1.00 are one key.
+            column = F.regexp_replace(column, r"\.0+$|(\.\d*[1-9])0+$", "$1")
+        portable.append(column.alias(name))
+        if isinstance(type, DoubleType | FloatType) and not dialect.has_nan:
+            without_nan.append(name)
     staged = rows.select(*portable, *flags)
     truncated, unavailable = False, set()
 
@@ -354,6 +368,12 @@ def _stage(cursor: Any, dialect: Dialect, merge: Merge, rows: DataFrame) -> tupl
             truncated = truncated or row[net_changes.TRUNCATED]
             if not row[net_changes.DELETED]:
                 unavailable.add(row[net_changes.UNAVAILABLE])
+                for name in without_nan:
+                    if row[name] is not None and math.isnan(row[name]):
+                        raise SchemaError(
+                            f"The column {name} of the key {row[: len(merge.keys)]} is NaN, which "
+                            f"would be null in the table {merge.target}. Cast the column to string."
+                        )
             yield tuple(row)
 
     parameters = ", ".join([dialect.parameter] * len(names))
@@ -365,13 +385,13 @@ def _portable(column: Column, type: DataType, dialect: Dialect) -> Column:
     """Cast a column to a type that the database's driver accepts: other types become text or
     JSON."""
     if isinstance(type, TimestampType | TimestampNTZType | DateType):
-        text = column.cast("string")
-        if isinstance(type, TimestampType):  # the same text in sessions of any time zone
-            # A row of nulls only ends in a NullPointerException of Spark's.
-            text = F.when(column.isNotNull(), F.to_csv(F.struct(column), _UTC_OPTIONS))
+        # The same text in sessions of any time zone, with the era: "0044-03-15 BC". A row of nulls
+        # only ends in a NullPointerException of Spark's.
+        text = F.when(column.isNotNull(), F.to_csv(F.struct(column), _CSV_OPTIONS))
         # Debezium sends Postgres's infinity as a timestamp in one of these years.
-        text = F.regexp_replace(text, r"^\+?(-?)29(?:4247|0308)-.*", "$1infinity")
-        return F.regexp_replace(text, r"^\+", "")  # Spark's sign of years after 9999
+        text = F.regexp_replace(text, r"^\+?294247-.*", "infinity")
+        text = F.regexp_replace(text, r"^\+?290309-.* BC$", "-infinity")
+        return F.regexp_replace(text, r"^\+| AD$", "")  # Spark's sign of years after 9999
     if dialect.has_arrays and _is_plain_array(type):
         item_type = type.elementType  # type: ignore[attr-defined]
         return F.transform(column, lambda item: _portable(item, item_type, dialect))

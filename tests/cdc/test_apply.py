@@ -293,13 +293,15 @@ def test_times_keep_their_microseconds_zones_and_infinity(
             "ends": F.expr("timestamp_micros(-9223372036832400000)"),
             "late": F.expr("timestamp '+12345-03-15 00:00:00Z'"),
             "late_day": F.expr("date '+12345-03-15'"),
+            "early": F.expr("date '-0043-03-15'"),
+            "early_time": F.expr("timestamp_ntz '-0043-03-15 01:02:03'"),
             "same": F.expr(at),  # in any session
             "none": F.expr("CAST(NULL AS timestamp)"),
         }
         batch = frame(spark, [record(0, "c", "1")]).withColumns(columns)
         cdc.apply(batch, "orders", connect=connect)
     time.tzset()
-    [(times, local, days, nested, ends, late, late_day, same, none)] = rows(
+    [(times, local, days, nested, ends, late, late_day, early, early_time, same, none)] = rows(
         connect, ", ".join(f"CAST({name} AS text)" for name in columns if name != "numbers")
     )
     assert "2026-01-02 03:04:05.123456" in local.replace("T", " ")
@@ -308,6 +310,9 @@ def test_times_keep_their_microseconds_zones_and_infinity(
     assert none is None
     assert late.startswith("12345-03-15 00:00:00")
     assert late_day == "12345-03-15"
+    assert early == "0044-03-15 BC"
+    assert early_time.startswith("0044-03-15 01:02:03")
+    assert early_time.endswith(" BC")
     assert same.startswith("2026-01-02 03:04:05.123456")
     for text in (times, nested):
         text = re.search(r"2026-01-0\d.*?(Z|[+-]\d\d(:?\d\d)?)\b", text)[0]
@@ -332,6 +337,23 @@ def test_columns_have_any_name(spark: Any, connect: Connect) -> None:
         batch = frame(spark, changes).withColumn("amount", F.lit(str(amount)))
         cdc.apply(batch.withColumnRenamed("note", name), "orders", connect=connect)
     assert rows(connect, '"x,amount,`""\'b", amount') == [("first", "2")]
+
+
+@pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
+def test_numbers_that_sqlite_cannot_store(spark: Any, connect: Connect) -> None:
+    """Its decimals are texts, and its NaN is null."""
+    for offset, id in enumerate(("1.20", "1.200", "10.00")):
+        batch = frame(spark, [record(offset, "c", str(offset))])
+        digits = len(id.partition(".")[2])
+        batch = batch.withColumn("id", F.lit(id).cast(f"decimal(10, {digits})"))
+        batch = batch.withColumn("change", F.col("change").dropFields("key", "old_key"))
+        cdc.apply(batch, "orders", keys=["id"], connect=connect)
+    assert rows(connect, "id, part") == [("1.2", "a"), ("10", "a")]
+    not_a_number = batch.withColumn("note", F.lit(float("nan")))
+    with pytest.raises(
+        SchemaError, match=r"column note of the key \(.10.,\) is NaN, .* Cast the col"
+    ):
+        cdc.apply(not_a_number, "orders", keys=["id"], connect=connect)
 
 
 @pytest.mark.parametrize("connect", ["sqlite"], indirect=True)
