@@ -196,10 +196,10 @@ def checked_partition(value: TopicPartition, what: str) -> TopicPartition:
     raise OptionError(f'{what}: a partition is TopicPartition("orders", 0), got {value!r}')
 
 
-def checked_partitions(value: Iterable[TopicPartition], what: str) -> list[TopicPartition]:
-    """Return a list of partitions. Raises OptionError for anything else."""
-    partitions = checked_list(value, TopicPartition, what, 'TopicPartition("orders", 0)')
-    return [checked_partition(partition, what) for partition in partitions]
+def checked_partitions(value: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the argument `partitions` as a list. Raises OptionError for anything else."""
+    partitions = checked_list(value, TopicPartition, "partitions", 'TopicPartition("orders", 0)')
+    return [checked_partition(partition, "partitions") for partition in partitions]
 
 
 def offset_to_commit(
@@ -270,8 +270,8 @@ def as_bytes(name: str, value: Any) -> bytes:
 
 
 def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
-    """Return headers as (str, bytes or None) pairs, and an upper bound of their bytes. Raises
-    OptionError."""
+    """Return headers as pairs of str and bytes (or None), and an upper bound of their encoded
+    bytes. Raises OptionError."""
     if isinstance(headers, Mapping):
         headers = list(headers.items())
     if isinstance(headers, str | bytes) or not isinstance(headers, Sequence):

@@ -71,7 +71,7 @@ class Deadline:
         return self if remaining_ms <= limit_ms else Deadline(limit_ms, self.close_signal)
 
     def with_close_signal(self, close_signal: CloseSignal | None) -> Deadline:
-        """Return this deadline, which the signal may end earlier."""
+        """Return this deadline with a signal that can end it earlier."""
         if close_signal is None or self.close_signal is close_signal:
             return self
         other = Deadline(self.total_ms, close_signal)
@@ -105,7 +105,7 @@ class CloseSignal:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def close_in(self, remaining_s: float) -> None:
-        """Let all waits end in this many seconds, or sooner."""
+        """Let the waits of all deadlines with this signal end in so many seconds at the latest."""
         self.at_s = min(self.at_s, time.monotonic() + remaining_s)
         self._time_is_set.set()
 
@@ -116,7 +116,7 @@ class CloseSignal:
             time.sleep(max(0.0, min(until_s, self.at_s) - time.monotonic()))
 
     def watch(self, sock: socket.socket) -> None:
-        """Add a socket that the thread may wait for."""
+        """Add a socket that the thread may wait for, so that `cut_sockets` can end the wait."""
         with self._lock:
             self._sockets.add(sock)
 
@@ -140,7 +140,8 @@ class Pollable(Protocol):
 
     @property
     def has_input(self) -> bool:
-        """Whether input is buffered that the socket does not show (TLS, re-authentication)."""
+        """Whether bytes have arrived that the socket's descriptor does not report (TLS,
+        re-authentication)."""
 
     def fileno(self) -> int: ...
 
@@ -157,7 +158,7 @@ class Waker:
         self._sender.setblocking(False)
 
     def fileno(self) -> int:
-        """Return the socket to poll, which is readable after `wake`; -1 when closed."""
+        """Return the descriptor to poll, which is readable after `wake`; -1 when closed."""
         return self._receiver.fileno()
 
     def wake(self) -> None:
@@ -182,7 +183,7 @@ class Waker:
         return [connection for descriptor, connection in awaited.items() if descriptor in ready]
 
     def drain(self) -> None:
-        """Drop earlier calls of `wake`, so that only a later one ends the next wait."""
+        """Forget earlier calls of `wake`: the next wait ends only after a later call."""
         with contextlib.suppress(OSError):
             while len(self._receiver.recv(DRAIN_BYTES)) == DRAIN_BYTES:
                 pass
@@ -204,7 +205,7 @@ class Backoff:
         self._failures = 0
 
     def next_ms(self) -> float:
-        """Return the wait before the next attempt; each call counts one more failure."""
+        """Return the milliseconds to wait before the next attempt: more after each call."""
         # 2**30 is far above any maximum: the cap keeps the power from growing without bound.
         wait_ms = min(self._initial_ms * 2.0 ** min(self._failures, 30), self._maximum_ms)
         self._failures += 1
@@ -213,7 +214,7 @@ class Backoff:
 
 
 def has_given_up(error: errors.KafkaError) -> bool:
-    """Return whether this is the error of an operation that was retried until its deadline."""
+    """Return whether an operation raised this error at its deadline, after retries."""
     return isinstance(error, errors.KafkaTimeoutError) and isinstance(
         error.__cause__, errors.KafkaError
     )

@@ -43,22 +43,23 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """Unread offsets. Transaction markers and compacted records count, as in Kafka's tools."""
+        """The number of unread offsets. Transaction markers and compacted records count, as in
+        Kafka's tools."""
         if self.committed is None or self.latest is None:
             return None
         return max(0, self.latest - self.committed)
 
     @property
     def beyond(self) -> int:
-        """How far `committed` is after the end of the log: the topic was recreated, or the log lost
-        records."""
+        """The number of offsets from the end of the log to `committed`, if that is later: the topic
+        was recreated, or the log lost records. Otherwise 0."""
         if self.committed is None or self.latest is None:
             return 0
         return max(0, self.committed - self.latest)
 
     @property
     def gone(self) -> int:
-        """Unread offsets that retention has deleted."""
+        """The number of unread offsets whose records retention has deleted."""
         if self.committed is None or self.earliest is None:
             return 0
         return max(0, self.earliest - self.committed)
@@ -70,8 +71,11 @@ def list_lags(
     *,
     timeout_s: float | None = None,
 ) -> list[PartitionLag]:
-    """Look up the lag of each partition, in order; a partition's error stands in its row.
-    `timeout_s` is for each of three calls."""
+    """Look up the lag of each partition and return them in the given order. The error of a
+    partition is in its row.
+
+    `timeout_s` is for each of three calls.
+    """
     partitions = sorted(committed)
     # Groups keep the offsets of deleted topics for days. Listing offsets would wait for such a
     # topic, which may have been created a moment ago: describing it does not wait.
@@ -105,8 +109,8 @@ def list_lags(
 
 
 def settings_without_group(settings: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
-    """Return a consumer's settings for one that joins no group and commits nothing, with the
-    `fixed` ones instead of its own."""
+    """Return the settings of a consumer that joins no group and commits nothing: `settings` with
+    the values of `fixed` in place of their own."""
     fixed = {"enable.auto.commit": "false", **fixed}
     group = ("group.id", "group.instance.id", "group.protocol", "group.remote.assignor")
     replaced = {*fixed, *group}

@@ -161,7 +161,7 @@ class NetworkMetrics:
     # --- figures; with the lock -----------------------------------------------------------------
 
     def figures(self, now_s: float) -> dict[str, float]:
-        """Return the metrics that all of Java's clients have."""
+        """Return those metrics that every Java client has."""
         return {
             "connection-count": float(self._created.count - self._closed.count),
             **count_rate_and_total("connection-creation", self._created, now_s),
@@ -183,7 +183,8 @@ class NetworkMetrics:
         return self._latencies_ms.get(api) or Sampled()
 
     def since_sent_s(self, apis: Iterable[str], now_s: float) -> float:
-        """Return the seconds since the last request of these APIs, NO_VALUE if there was none."""
+        """Return the seconds since the last request of one of these APIs, NO_VALUE if there was
+        none."""
         moments_s = [self._last_sent_s[api] for api in apis if api in self._last_sent_s]
         return now_s - max(moments_s) if moments_s else NO_VALUE
 
@@ -213,7 +214,7 @@ class ConnectionMeter:
             self._metrics.received(api, size_bytes, sent_s)
 
     def closed(self) -> None:
-        """Count the end of the connection."""
+        """Count the end of a connection."""
         self._metrics.closed(len(self._unanswered))
         self._unanswered.clear()
 
@@ -307,8 +308,8 @@ class FetchMetrics:
     def consumed(
         self, topic: str, records: int, size_bytes: float, lag: int, lags: Sampled
     ) -> None:
-        """Count the records of a partition that a poll returns; `lag` more follow them, which is
-        added to `lags`."""
+        """Count so many records of a topic, which a poll returns, and record the partition's lag
+        after them in `lags`."""
         now_s = time.monotonic()
         with self._lock:
             self._consumed(topic, records, size_bytes, now_s)
@@ -449,12 +450,13 @@ class ShareMetrics(FetchMetrics):
         self._refused = Sampled()
 
     def handed_out(self, topic: str, records: int, size_bytes: float) -> None:
-        """Count the records of a topic that a poll returns."""
+        """Count records of a topic that a poll of a ShareConsumer returns."""
         with self._lock:
             self._consumed(topic, records, size_bytes, time.monotonic())
 
     def acknowledged(self, records: int, *, failed: bool) -> None:
-        """Count acknowledgements that a leader has answered, or that are lost."""
+        """Count acknowledgements for which the leader's response has arrived, or whose response is
+        lost."""
         now_s = time.monotonic()
         with self._lock:
             self._acknowledged.record(records, now_s)
@@ -525,7 +527,7 @@ class SendMetrics:
     # --- called by the producer -----------------------------------------------------------------
 
     def sent(self, batches: Iterable[SentBatch], now_s: float) -> None:
-        """Count the batches of a Produce request that is sent now (monotonic)."""
+        """Count the batches of a Produce request that is sent now."""
         total = 0
         with self._lock:
             for batch in batches:

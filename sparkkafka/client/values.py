@@ -47,17 +47,18 @@ def rows_by_topic(
 
 
 def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
-    """Yield the rows of a response, whose `topics` have a `name` and `partitions`, each with its
-    partition."""
+    """Yield (partition, row) for each row of a response's `topics`, which have a `name` and
+    `partitions`."""
     for topic in topics:
         for row in topic.partitions:
             yield TopicPartition(topic.name, row.partition_index), row
 
 
 def checked_topic(name: Any) -> str:
-    """Return a topic name that a request can hold: another one would fail the whole request.
+    """Return a topic name that can be encoded in a request; one that cannot would fail the whole
+    request. Brokers decide which names are legal (INVALID_TOPIC_EXCEPTION).
 
-    Brokers decide which names are legal (INVALID_TOPIC_EXCEPTION). Raises OptionError.
+    Raises OptionError.
     """
     if not isinstance(name, str) or not name:
         raise OptionError(f"topic must be the name of a topic, got {name!r}")
@@ -232,7 +233,7 @@ class Listing(Sequence[T], Generic[T]):
         return f"Listing({list(self._found)!r}{errors})"
 
     def all(self) -> list[T]:
-        """Everything that was listed. Raises the error of the first broker that failed."""
+        """All listed items. Raises the error of the first broker that failed."""
         for error in self.errors.values():
             raise error
         return list(self._found)

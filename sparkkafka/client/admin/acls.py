@@ -62,8 +62,8 @@ _ANY_TYPE = 1
 
 
 def authorized_operations(bits: int) -> frozenset[str] | None:
-    """Read the operations that a user may do with a resource, which are bits of a number (KIP-430);
-    None if they were not requested."""
+    """Return the names of the operations in a response, whose bits stand for operations that the
+    user may do (KIP-430); None if they were not requested."""
     if bits == messages.NO_AUTHORIZED_OPERATIONS:
         return None
     return frozenset(name for name, bit in OPERATIONS.items() if bits >> bit & 1)
@@ -240,8 +240,8 @@ def _read_binding(resource: Any, pattern_type: int, acl: Any) -> AclBinding:
 
 
 def _name_of(number: int, numbers: dict[str, int]) -> str:
-    """Return the name that has this number; the number as text if a newer broker has sent one that
-    is not known here."""
+    """Return the name for this number in a response; the number as text if a newer broker has sent
+    one that this client does not know."""
     return next((name for name, value in numbers.items() if value == number), str(number))
 
 
@@ -290,8 +290,8 @@ class _DeleteAcls(_AclHandler):
         return [(item, self._outcome(item, row)) for item, row in rows]
 
     def _outcome(self, item: AclBindingFilter, result: Any) -> Outcome:
-        """Read the ACLs that a filter has deleted, or the error of the first one that was not
-        deleted."""
+        """Return the ACLs that were deleted for a filter, or the error of the first one that could
+        not be deleted."""
         deleted = self._deleted.setdefault(item, [])
         failed = []
         for acl in result.matching_acls:
@@ -326,8 +326,8 @@ class AclAdmin(AdminCalls):
     def create_acls(
         self, bindings: Iterable[AclBinding], *, timeout_s: float | None = None
     ) -> Results[AclBinding, None]:
-        """Create ACLs. One that exists already is no error; brokers obey them a moment later.
-        Errors of items: SECURITY_DISABLED, … Raises OptionError for what cannot be an ACL."""
+        """Create ACLs. One that exists already is no error. Brokers apply new ACLs a moment later.
+        Errors of items: SECURITY_DISABLED, … Raises OptionError for an invalid ACL."""
         example = 'AclBinding("topic", "orders", "User:alice", "READ")'
         items = [
             checked_binding(binding)
@@ -339,9 +339,9 @@ class AclAdmin(AdminCalls):
     def delete_acls(
         self, filters: Iterable[AclBindingFilter], *, timeout_s: float | None = None
     ) -> Results[AclBindingFilter, list[AclBinding]]:
-        """Delete all ACLs that each filter matches. By filter: the deleted ACLs, without those of
-        an attempt whose response was lost, or an error if one was not deleted. Raises
-        OptionError."""
+        """Delete all ACLs that each filter matches. Return by filter the deleted ACLs (not those of
+        an attempt whose response was lost), or the error of the first that could not be deleted.
+        Raises OptionError."""
         example = 'AclBindingFilter("topic", "orders")'
         items = [
             checked_filter(acl_filter)

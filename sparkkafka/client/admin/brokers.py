@@ -58,7 +58,8 @@ class ClusterDescription:
 
 
 def _read_cluster(response: Any, id_field: str) -> ClusterDescription:
-    """Read a response about the cluster, whose brokers have their node ids in this field."""
+    """Return the ClusterDescription of a response to DescribeCluster or Metadata. `id_field` is
+    the name of the field with a broker's node id."""
     brokers = (
         Broker(getattr(row, id_field), row.host, row.port, row.rack) for row in response.brokers
     )
@@ -103,8 +104,8 @@ def describe_cluster(
 def lists_from_all_brokers(
     cluster: Cluster, handler: ApiHandler[int, Any], deadline: Deadline, what: str
 ) -> Listing[Any]:
-    """Request a list from each broker and join them. The `errors` of the result have the brokers
-    that failed. Raises an error if all failed. `what` names the operation in logs."""
+    """Request a list from each broker and join them. The `errors` of the result are by broker, of
+    those that failed. Raises an error if all failed. `what` names the operation in logs."""
     brokers = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
     results = call_each(cluster, brokers, handler, ToBroker(cluster), deadline, what)
     errors = results.errors
@@ -120,8 +121,8 @@ def lists_from_all_brokers(
 
 
 class ReplicaInfo(NamedTuple):
-    """A replica's log. `offset_lag` is how far it is behind the leader's high watermark; a future
-    one is a copy on its way into this directory."""
+    """The log of a replica. `offset_lag` is the number of offsets from its end to the leader's high
+    watermark. `is_future`: it is a copy that is being moved into this directory."""
 
     size_bytes: int
     offset_lag: int
@@ -143,7 +144,7 @@ class LogDirDescription:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all partitions in it."""
+        """The bytes of all partitions in the directory."""
         return sum(replica.size_bytes for replica in self.replicas.values())
 
 
@@ -235,8 +236,8 @@ class FeatureRange(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureMetadata:
-    """The levels that the whole cluster uses, with their epoch (None: not known), and those that
-    the broker that answered could use."""
+    """`finalized_features` are the levels that the whole cluster uses, with their epoch (None if
+    not known). `supported_features` are those that the broker which answered can use."""
 
     finalized_features: Mapping[str, FeatureRange]
     finalized_features_epoch: int | None
@@ -315,7 +316,8 @@ class ClusterAdmin(AdminCalls):
     def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
     ) -> Results[int, dict[str, LogDirDescription]]:
-        """Describe the log directories of all brokers, or these, by node id and path."""
+        """Describe the log directories of these brokers, or of all. Return them by node id, then by
+        path."""
         with self._call(timeout_s) as (cluster, deadline):
             if brokers is None:
                 items = [broker.node_id for broker in describe_cluster(cluster, deadline).brokers]
@@ -340,7 +342,7 @@ class ClusterAdmin(AdminCalls):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, None]:
-        """Set the levels of features (Kafka 2.7). Results are by feature; brokers from 4.0 on
+        """Set the levels of features (Kafka 2.7). Return results by feature; brokers from 4.0 on
         update all or none. Errors: INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED, … Raises
         OptionError."""
         arguments.checked_flag(validate_only, "validate_only")

@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 
 class _OneRequest(ApiHandler[str, T]):
-    """One request, whose response the function `read` reads. Its one item names what it is about in
-    errors."""
+    """One request, whose response the function `read` reads. Its only item is the text that names
+    the operation in errors."""
 
     def __init__(
         self, request: Any, read: Callable[[Any], T], acl: str, versions: Mapping[str, int]
@@ -66,11 +66,11 @@ def call_one(
     versions: Mapping[str, int] | None = None,
     to_controller: bool = False,
 ) -> T:
-    """Send one request to any broker or to the controller, and return what `read` makes of the
-    response. Raises the errors of `call_all`.
+    """Send one request to any broker or to the controller, and return what the function `read`
+    returns for the response.
 
-    `what` names the operation in errors, `acl` is the one to grant; `versions` as of
-    `ApiHandler.needed_versions`.
+    Raises the errors of `call_all`. `what` names the operation in errors, `acl` the ACL to grant;
+    `versions` has what `ApiHandler.needed_versions` returns.
     """
     handler = _OneRequest(request, read, acl, versions or {})
     lookup = ToController(cluster) if to_controller else ToAny()
@@ -100,7 +100,8 @@ class AdminCalls(ClientBase):
         return f"<Admin {servers}{' closed' if self._closed else ''}>"
 
     def close(self) -> None:
-        """Close the connections, after a call that another thread is in. May be called again."""
+        """Close the connections. If another thread is inside a call, wait for its end. May be
+        called again."""
         with self._lock:
             self._closed = True
             self._cluster.close()

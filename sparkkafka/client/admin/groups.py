@@ -81,10 +81,11 @@ GROUP_TYPES = frozenset({"classic", "consumer"})
 class MemberDescription:
     """A member of a group.
 
-    `assignment` has the partitions that it owns, `target_assignment` those that it will own
+    `assignment` has the partitions that the member owns, `target_assignment` those that it will own
     (KIP-848 only). `topics` are those it subscribes to, `topic_pattern` a pattern that the brokers
-    evaluate (KIP-848). `member_epoch` is KIP-848's. `is_classic` says whether it uses the classic
-    protocol, None if that is not known (a group of KIP-848 may have both kinds during an upgrade).
+    evaluate (KIP-848). `member_epoch` is None in classic groups. `is_classic` says whether the
+    member uses the classic protocol, None if that is not known (during an upgrade a group under
+    KIP-848 may have both kinds).
     """
 
     member_id: str
@@ -104,8 +105,8 @@ class MemberDescription:
 class ConsumerGroupDescription:
     """A group. `type` is classic or consumer (KIP-848); `assignor` is "" without members.
 
-    `coordinator` is a node id. The epochs are KIP-848's. `authorized_operations` are this user's,
-    None if they were not requested.
+    `coordinator` is a node id. The epochs are None in classic groups. `authorized_operations` are
+    the operations that this user may do, None if they were not requested.
     """
 
     group_id: str
@@ -121,15 +122,15 @@ class ConsumerGroupDescription:
 
     @property
     def is_simple(self) -> bool:
-        """Whether the group has only offsets: no member has ever joined it."""
+        """Whether the group has only offsets, and no member has ever joined it."""
         return not self.protocol_type
 
 
 # --- describing -------------------------------------------------------------------------------
 
 
-class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
-    """Describes groups by ConsumerGroupDescribe, which knows KIP-848's groups only."""
+class _DescribeConsumerGroups(ApiHandler[str, Any]):
+    """Describes groups by ConsumerGroupDescribe, which knows groups under KIP-848 only."""
 
     request_type: ClassVar[Any] = messages.ConsumerGroupDescribeRequest
     name_format = "group {!r}"
@@ -140,14 +141,14 @@ class _DescribeConsumerGroups(ApiHandler[str, ConsumerGroupDescription]):
         self._operations = operations
 
     def build(self, items: Sequence[str], version: int) -> Any:
-        return messages.ConsumerGroupDescribeRequest(
+        return self.request_type(
             group_ids=list(items), include_authorized_operations=self._operations
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         return [(row.group_id, Outcome.of(row, self._description(row))) for row in response.groups]
 
-    def _description(self, row: Any) -> ConsumerGroupDescription:
+    def _description(self, row: Any) -> Any:
         return ConsumerGroupDescription(
             group_id=row.group_id,
             type="consumer",
@@ -189,7 +190,7 @@ def assigned_partitions(assignment: Any) -> frozenset[TopicPartition]:
 
 
 class _DescribeClassicGroups(_DescribeConsumerGroups):
-    """Describes groups by DescribeGroups, which knows the classic protocol only."""
+    """Describes groups by DescribeGroups, which knows groups of the classic protocol only."""
 
     request_type: ClassVar[Any] = messages.DescribeGroupsRequest
 
@@ -211,7 +212,7 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
             outcomes.append((row.group_id, outcome))
         return outcomes
 
-    def _description(self, row: Any) -> ConsumerGroupDescription:
+    def _description(self, row: Any) -> Any:
         return ConsumerGroupDescription(
             group_id=row.group_id,
             type="classic",
@@ -261,9 +262,11 @@ def describe_consumer_groups(
     *,
     include_authorized_operations: bool = False,
 ) -> Results[str, ConsumerGroupDescription]:
-    """Describe groups: state, members and assignments. A missing group is GROUP_ID_NOT_FOUND.
+    """Describe groups: state, members and their partitions. The error of a group that does not
+    exist is GROUP_ID_NOT_FOUND.
 
-    All are requested as KIP-848 groups first, and those that are none again as classic groups.
+    All are requested as groups under KIP-848 first, and those that are of another kind as classic
+    groups.
     """
     checked_flag(include_authorized_operations, "include_authorized_operations")
     items = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
@@ -434,7 +437,8 @@ def list_groups(
 
 
 def _check_known(what: str, names: Iterable[str], known: frozenset[str]) -> None:
-    """Raise OptionError for a name that is not among the known ones; `what` is state or type."""
+    """Raise OptionError if `name` is not one of the `known` states or types; `what` is the word
+    state or type."""
     for name in names:
         if name not in known:
             raise errors.OptionError(
@@ -521,23 +525,11 @@ class ShareGroupOffset(NamedTuple):
     lag: int | None = None
 
 
-class _DescribeShareGroups(ApiHandler[str, ShareGroupDescription]):
+class _DescribeShareGroups(_DescribeConsumerGroups):
+    """Describes share groups by ShareGroupDescribe."""
+
     request_type = messages.ShareGroupDescribeRequest
-    name_format = "group {!r}"
-    acl = "DESCRIBE on group {}, and on the topics that its members subscribe to"
     hints = _SHARE_HINTS
-
-    def __init__(self, cluster: Cluster, operations: bool) -> None:
-        self._cluster = cluster
-        self._operations = operations
-
-    def build(self, items: Sequence[str], version: int) -> Any:
-        return messages.ShareGroupDescribeRequest(
-            group_ids=list(items), include_authorized_operations=self._operations
-        )
-
-    def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
-        return [(row.group_id, Outcome.of(row, self._description(row))) for row in response.groups]
 
     def _description(self, row: Any) -> ShareGroupDescription:
         return ShareGroupDescription(
@@ -597,7 +589,8 @@ class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
 
 
 def _share_offset(row: Any) -> ShareGroupOffset | None:
-    """Read the offset of a partition, None if the group has not begun there."""
+    """Return the offset of a partition in a response, None if the group has not read the
+    partition."""
     if row.start_offset < 0:
         return None
     return ShareGroupOffset(
@@ -700,8 +693,9 @@ class GroupAdmin(AdminCalls):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, ConsumerGroupDescription]:
-        """Describe groups of either protocol: state, and members with their partitions. By group
-        id. A group that does not exist is a BrokerError GROUP_ID_NOT_FOUND."""
+        """Describe groups of either protocol: state, and members with their partitions. Return
+        results by group id. The error of a group that does not exist is a BrokerError
+        GROUP_ID_NOT_FOUND."""
         with self._call(timeout_s) as (cluster, deadline):
             return describe_consumer_groups(
                 cluster,
@@ -713,14 +707,14 @@ class GroupAdmin(AdminCalls):
     def describe_consumer_group(
         self, group_id: str, *, timeout_s: float | None = None
     ) -> ConsumerGroupDescription:
-        """Describe one group; its error is raised."""
+        """Describe one group. Raises the group's error."""
         return self.describe_consumer_groups([group_id], timeout_s=timeout_s)[group_id]
 
     def delete_consumer_groups(
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete groups without members, with all their offsets. Results are by group id. Errors:
-        NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
+        """Delete groups that have no members, with all their offsets. Return results by group id.
+        Errors: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
         items = checked_names(group_ids, "group_ids")
         lookup = ToCoordinator(self._cluster, FOR_GROUP)
         return self._each(items, _DeleteGroups(), lookup, "deleting groups", timeout_s)
@@ -733,8 +727,8 @@ class GroupAdmin(AdminCalls):
         reason: str = "",
         timeout_s: float | None = None,
     ) -> Results[str, None]:
-        """Remove static members by their group.instance.id (KIP-345); None removes all members,
-        and the results are by member id then.
+        """Remove static members by their group.instance.id (KIP-345). Return results by
+        group.instance.id. With None remove all members, and return results by member id.
 
         A consumer that still runs joins again, static or not: stop it first. Errors of items:
         UNKNOWN_MEMBER_ID, UnsupportedVersionError before Kafka 2.4, and so on.
@@ -763,9 +757,12 @@ class GroupAdmin(AdminCalls):
         require_stable: bool = False,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, OffsetAndMetadata | None]:
-        """List the group's committed offsets: all, or those of `partitions` (None: it has none).
+        """List the committed offsets of a group: all, or those of `partitions`, with None for a
+        partition without one.
+
         `require_stable` waits for open transactions that are about to change them. Raises
-        KafkaError if `partitions` is None and the coordinator does not answer."""
+        KafkaError if `partitions` is None and the coordinator does not answer.
+        """
         checked_name(group_id, "group_id")
         checked_flag(require_stable, "require_stable")
         with self._call(timeout_s) as (cluster, deadline):
@@ -782,7 +779,7 @@ class GroupAdmin(AdminCalls):
                 # Partitions with an error are fetched again by name, with retries.
                 chosen = [tp for tp, outcome in outcomes.items() if outcome.code]
             else:
-                chosen = checked_partitions(partitions, "partitions")
+                chosen = checked_partitions(partitions)
             by_name, to_group = (
                 FetchOffsets(group_id, require_stable),
                 coordinator_of(cluster, group_id),
@@ -821,7 +818,7 @@ class GroupAdmin(AdminCalls):
         """Delete committed offsets of a group. Errors of items: GROUP_SUBSCRIBED_TO_TOPIC while
         members subscribe to the topic, UnsupportedVersionError before Kafka 2.4, and so on."""
         checked_name(group_id, "group_id")
-        chosen = checked_partitions(partitions, "partitions")
+        chosen = checked_partitions(partitions)
         handler = _DeleteOffsets(group_id)
         what = f"deleting offsets of group {group_id!r}"
         return self._each(chosen, handler, coordinator_of(self._cluster, group_id), what, timeout_s)
@@ -853,8 +850,9 @@ class GroupAdmin(AdminCalls):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, ShareGroupDescription]:
-        """Describe share groups: state, and members with their partitions, by group id. A group
-        that does not exist, or is of another kind, is a BrokerError GROUP_ID_NOT_FOUND."""
+        """Describe share groups: state, and members with their partitions. Return results by group
+        id. The error of a group that does not exist, or is of another kind, is a BrokerError
+        GROUP_ID_NOT_FOUND."""
         checked_flag(include_authorized_operations, "include_authorized_operations")
         items = checked_names(group_ids, "group_ids")
         handler = _DescribeShareGroups(self._cluster, include_authorized_operations)
@@ -864,14 +862,14 @@ class GroupAdmin(AdminCalls):
     def describe_share_group(
         self, group_id: str, *, timeout_s: float | None = None
     ) -> ShareGroupDescription:
-        """Describe one group; its error is raised."""
+        """Describe one share group. Raises the group's error."""
         return self.describe_share_groups([group_id], timeout_s=timeout_s)[group_id]
 
     def delete_share_groups(
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete groups without members, with all their offsets. Results are by group id.
-        Errors: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
+        """Delete share groups that have no members, with all their offsets. Return results by group
+        id. Errors: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND, and so on."""
         return self.delete_consumer_groups(group_ids, timeout_s=timeout_s)
 
     def list_share_group_offsets(
@@ -881,10 +879,11 @@ class GroupAdmin(AdminCalls):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, ShareGroupOffset | None]:
-        """List the group's offsets: in all partitions that it has read, or in `partitions` (None:
-        it has not begun there). Raises KafkaError if the group does not exist or cannot be read."""
+        """List the offsets of a share group: in all partitions that it has read, or in
+        `partitions`, with None for a partition that it has not read. Raises KafkaError if the group
+        does not exist or cannot be read."""
         checked_name(group_id, "group_id")
-        items = None if partitions is None else checked_partitions(partitions, "partitions")
+        items = None if partitions is None else checked_partitions(partitions)
         with self._call(timeout_s) as (cluster, deadline):
             handler, lookup = _DescribeShareOffsets(items), ToCoordinator(cluster, FOR_GROUP)
             what = f"listing the offsets of share group {group_id!r}"
@@ -926,8 +925,9 @@ class GroupAdmin(AdminCalls):
     def delete_share_group_offsets(
         self, group_id: str, topics: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Delete the offsets of topics in a group without members: it then begins as in new topics.
-        By topic. Errors of items: NON_EMPTY_GROUP, UnknownTopicError, and so on."""
+        """Delete the offsets of topics in a share group that has no members: the group then reads
+        these topics like new ones. Return results by topic. Errors of items: NON_EMPTY_GROUP,
+        UnknownTopicError, and so on."""
         checked_name(group_id, "group_id")
         items, handler = checked_names(topics, "topics"), _DeleteShareOffsets(group_id)
         what = f"deleting offsets of share group {group_id!r}"

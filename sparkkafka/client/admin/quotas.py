@@ -79,17 +79,17 @@ class ClientQuotaFilterComponent(NamedTuple):
 
     @classmethod
     def of_entity(cls, entity_type: str, name: str) -> Self:
-        """Entities with this name."""
+        """Return a component that matches the entity with this name."""
         return cls(entity_type, _EXACT, name)
 
     @classmethod
     def of_default_entity(cls, entity_type: str) -> Self:
-        """The default entity of this type."""
+        """Return a component that matches the default entity of this type."""
         return cls(entity_type, _DEFAULT)
 
     @classmethod
     def of_entity_type(cls, entity_type: str) -> Self:
-        """All entities with this type."""
+        """Return a component that matches all entities of this type."""
         return cls(entity_type, _SPECIFIED)
 
 
@@ -115,8 +115,8 @@ class ClientQuotaAlteration:
 
 
 def _read_entity(parts: Iterable[Any]) -> ClientQuotaEntity:
-    """Read an entity of a broker's response. It is not checked: it may have types that this client
-    does not know."""
+    """Return the entity in a response. It is not checked, because newer brokers may send types that
+    this client does not know."""
     entity = ClientQuotaEntity.__new__(ClientQuotaEntity)
     entity.entries = dict(sorted((part.entity_type, part.entity_name) for part in parts))
     return entity
@@ -163,9 +163,12 @@ class QuotaAdmin(AdminCalls):
     def describe_client_quotas(
         self, quota_filter: ClientQuotaFilter = ALL, *, timeout_s: float | None = None
     ) -> dict[ClientQuotaEntity, dict[str, float]]:
-        """Describe the quotas of users, client ids and addresses (Kafka 2.6) that a filter matches,
-        or all. The result is by entity, then by name: producer_byte_rate and consumer_byte_rate are
-        bytes a second, request_percentage per cent of a thread. Raises KafkaError."""
+        """Describe the quotas of users, client ids and addresses (Kafka 2.6): all, or those that a
+        filter matches.
+
+        Return them by entity, then by name: producer_byte_rate and consumer_byte_rate are bytes a
+        second, request_percentage is per cent of a thread. Raises KafkaError.
+        """
         if not isinstance(quota_filter, ClientQuotaFilter):
             raise OptionError(f"quota_filter is a ClientQuotaFilter, got {quota_filter!r}")
         checked_flag(quota_filter.strict, "strict")
@@ -210,8 +213,9 @@ class QuotaAdmin(AdminCalls):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[ClientQuotaEntity, None]:
-        """Set quotas, and remove those that are None (Kafka 2.6). Results are by entity. Errors:
-        INVALID_REQUEST for a name or value that brokers do not take, … Raises OptionError."""
+        """Set the quotas of entities, and remove those whose value is None (Kafka 2.6). Return
+        results by entity. Errors: INVALID_REQUEST for a name or value that brokers do not accept, …
+        Raises OptionError."""
         checked_flag(validate_only, "validate_only")
         example = 'ClientQuotaAlteration(entity, {"producer_byte_rate": 1048576})'
         changes: dict[ClientQuotaEntity, Mapping[str, float | None]] = {}

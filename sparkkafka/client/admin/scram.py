@@ -184,7 +184,8 @@ class _AlterScram(ApiHandler[tuple[str, str], None]):
 
 
 def _check_alteration(alteration: Alteration) -> None:
-    """Raise OptionError for what cannot be an alteration."""
+    """Raise OptionError unless the object is an alteration: an upsertion or a deletion with valid
+    fields."""
     if not isinstance(alteration, UserScramCredentialUpsertion | UserScramCredentialDeletion):
         raise OptionError(
             "alterations is a list of UserScramCredentialUpsertion and "
@@ -204,7 +205,7 @@ def _check_alteration(alteration: Alteration) -> None:
 
 
 def _salt(upsertion: UserScramCredentialUpsertion) -> _Salted:
-    """Resolve the password and salt it. Raises OptionError."""
+    """Resolve the reference to the password and return the salted password. Raises OptionError."""
     if not isinstance(upsertion.password, Secret):
         raise OptionError(
             f"user {upsertion.user}: the password is text, or a Secret, got "
@@ -231,10 +232,11 @@ class ScramAdmin(AdminCalls):
     def describe_user_scram_credentials(
         self, users: Iterable[str] | None = None, *, timeout_s: float | None = None
     ) -> Results[str, tuple[ScramCredentialInfo, ...]]:
-        """Return mechanism and iterations of each user's SCRAM passwords (Kafka 2.7).
+        """Return mechanism and iterations of the SCRAM passwords of `users` (Kafka 2.7); with None
+        those of all users that have one, and then KafkaError is raised if the request fails.
 
-        `users` None: of all users that have one; a failure then raises KafkaError. A named user
-        without a password has the error RESOURCE_NOT_FOUND."""
+        The error of a named user without a password is RESOURCE_NOT_FOUND.
+        """
         with self._call(timeout_s) as (cluster, deadline):
             lookup, what = ToController(cluster), "reading SCRAM users"
             if users is not None:
@@ -246,11 +248,12 @@ class ScramAdmin(AdminCalls):
     def alter_user_scram_credentials(
         self, alterations: Iterable[Alteration], *, timeout_s: float | None = None
     ) -> Results[str, None]:
-        """Set passwords (UserScramCredentialUpsertion), salted here, and delete them
-        (UserScramCredentialDeletion). Results are by user.
+        """Set passwords (UserScramCredentialUpsertion), which are salted here, and delete passwords
+        (UserScramCredentialDeletion).
 
-        Errors of items: RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, … of the first change that
-        failed. Raises OptionError, also for a reference that is not there.
+        Return results by user. The error of a user is that of the first alteration that failed:
+        RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, … Raises OptionError, also for a reference that
+        is not there.
         """
         example = 'UserScramCredentialDeletion("alice", "SCRAM-SHA-512")'
         checked = arguments.checked_list(

@@ -38,15 +38,15 @@ class DelegationToken:
 
     @property
     def hmac_as_base64(self) -> Secret:
-        """The password that belongs to the user name `token_id`."""
+        """The password of the token, for the user name `token_id`."""
         return Secret(base64.b64encode(self.hmac.reveal()).decode())
 
 
 def _make_token(
     response: Any, renewers: Iterable[tuple[str, str]], times_ms: tuple[int, int, int]
 ) -> DelegationToken:
-    """Make the token that a broker's response, or a part of one, describes. `renewers` are type and
-    name of users, `times_ms` its issue, expiry and maximum timestamps."""
+    """Return the token that a response, or a part of one, describes. `renewers` has (type, name) of
+    users, `times_ms` the timestamps of its issue, its expiry and its latest possible expiry."""
     requester = response.token_requester_principal_name
     return DelegationToken(
         response.token_id,
@@ -130,9 +130,9 @@ class TokenAdmin(AdminCalls):
         renew_period_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """Extend a token to `renew_period_ms` from now (None: delegation.token.expiry.time.ms of
-        the brokers), but not beyond its `max_timestamp_ms`. Returns when it ends, ms since 1970.
-        Raises KafkaError: DELEGATION_TOKEN_EXPIRED, …"""
+        """Let a token expire `renew_period_ms` from now (None: delegation.token.expiry.time.ms of
+        the brokers), but not after its `max_timestamp_ms`. Return the time at which it expires, in
+        ms since 1970. Raises KafkaError: DELEGATION_TOKEN_EXPIRED, …"""
         period = {"renew_period_ms": _checked_period(renew_period_ms, "renew_period_ms")}
         return self._change_expiry(
             token, "renewing", messages.RenewDelegationTokenRequest, period, timeout_s
@@ -145,8 +145,8 @@ class TokenAdmin(AdminCalls):
         expiry_period_ms: int | None = None,
         timeout_s: float | None = None,
     ) -> int:
-        """End a token: after `expiry_period_ms`, or (None) now. Returns when it ends, ms since
-        1970. Raises KafkaError."""
+        """Let a token expire after `expiry_period_ms`, with None now. Return the time at which it
+        expires, in ms since 1970. Raises KafkaError."""
         period = {"expiry_time_period_ms": _checked_period(expiry_period_ms, "expiry_period_ms")}
         return self._change_expiry(
             token, "ending", messages.ExpireDelegationTokenRequest, period, timeout_s
@@ -155,8 +155,8 @@ class TokenAdmin(AdminCalls):
     def describe_delegation_tokens(
         self, owners: Iterable[str] | None = None, *, timeout_s: float | None = None
     ) -> list[DelegationToken]:
-        """List the tokens of these owners (User:alice), or all that this user may see: its own,
-        those it may renew, and those on which it has DESCRIBE. Raises KafkaError."""
+        """List the tokens of these owners (User:alice); with None all that this user may see: those
+        it owns, those it may renew, and those on which it has DESCRIBE. Raises KafkaError."""
         request = messages.DescribeDelegationTokenRequest(owners=None)
         if owners is not None:
             principals = [

@@ -307,7 +307,7 @@ def topic_id_text(topic_id: uuid.UUID) -> str | None:
 def _with_errors(
     results: Results[str, None], errors: Mapping[str, KafkaError]
 ) -> Results[str, None]:
-    """Give successful items of `results` their error in `errors`, if they have one."""
+    """Return `results` with the errors in `errors` in place of the values of their items."""
     outcome: dict[str, KafkaError | None] = {
         name: results.errors.get(name, errors.get(name)) for name in results
     }
@@ -556,8 +556,8 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
 
 
 def _election_error(tp: TopicPartition, row: Any) -> KafkaError | None:
-    """Return the error of a partition in the response about all of them; None if it has a
-    leader."""
+    """Return the error of a partition in the response to an election of all partitions; None if the
+    partition has a leader."""
     if not row.error_code:
         return None
     return BrokerError(row.error_code, f"ElectLeaders of {tp}", row.error_message)
@@ -592,8 +592,8 @@ class TopicAdmin(AdminCalls):
         configs: Mapping[str, ConfigValue] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Create one topic, and raise its error. `partitions` and `replication_factor` are by
-        default those of the broker's configuration."""
+        """Create one topic. Raises its error. `partitions` and `replication_factor` are by default
+        those of the broker's configuration."""
         configs = {} if configs is None else configs
         new = NewTopic(name, partitions, replication_factor, configs=configs)
         self.create_topics([new], timeout_s=timeout_s).all()
@@ -619,15 +619,17 @@ class TopicAdmin(AdminCalls):
         include_authorized_operations: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, TopicDescription]:
-        """Describe topics: partitions with leaders, replicas and in-sync replicas, by topic name. A
-        topic that does not exist is an UnknownTopicError, without a wait."""
+        """Describe topics: partitions with leaders, replicas and in-sync replicas. Return results
+        by topic name. The error of a topic that does not exist is an UnknownTopicError, without a
+        wait."""
         arguments.checked_flag(include_authorized_operations, "include_authorized_operations")
         handler = _DescribeTopics(include_authorized_operations)
         items = arguments.checked_names(topic_names, "topic_names")
         return self._each(items, handler, ToAny(), "describing topics", timeout_s)
 
     def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
-        """Describe one topic; its error is raised. That of a missing topic names the nearest."""
+        """Describe one topic. Raises the topic's error; that of a missing topic names the most
+        similar one."""
         described = self.describe_topics([name], timeout_s=timeout_s)
         for error in self._with_nearest_topics(described.errors, timeout_s).values():
             raise error
@@ -636,8 +638,9 @@ class TopicAdmin(AdminCalls):
     def _with_nearest_topics(
         self, errors: Mapping[str, KafkaError], timeout_s: float | None = None
     ) -> dict[str, KafkaError]:
-        """Return the errors by topic; those of missing topics also name the nearest topic, and do
-        not advise to create what is to be shown, changed or deleted."""
+        """Return the errors by topic. That of a missing topic also names the most similar topic,
+        and does not advise to create the topic, because this method is for topics that the user
+        wants to describe, change or delete."""
         missing = [name for name, error in errors.items() if isinstance(error, UnknownTopicError)]
         if not missing:
             return dict(errors)
@@ -674,10 +677,12 @@ class TopicAdmin(AdminCalls):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> Results[str, None]:
-        """Give topics more partitions and wait until all have leaders. Results are by topic name.
+        """Give topics more partitions and wait until all have leaders. Return results by topic
+        name.
 
-        `totals` has the new total of each topic. Keys may then go to other partitions than before.
-        Errors of items: INVALID_PARTITIONS if there are as many already, UnknownTopicError, …
+        `totals` has the new number of partitions of each topic. Keys may then go to other
+        partitions than before. Errors of items: INVALID_PARTITIONS if there are as many already,
+        UnknownTopicError, …
         """
         arguments.checked_flag(validate_only, "validate_only")
         items = {
@@ -709,9 +714,12 @@ class TopicAdmin(AdminCalls):
     def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
     ) -> Results[TopicPartition, int]:
-        """Delete the records before an offset (-1: all that exist now) in each partition. The value
-        is the first offset that is left. Errors of items: OFFSET_OUT_OF_RANGE beyond the end,
-        POLICY_VIOLATION if compacted, …"""
+        """Delete the records before an offset (-1: all that exist now) in each partition. Return by
+        partition the first offset that is left.
+
+        Errors of items: OFFSET_OUT_OF_RANGE beyond the end, POLICY_VIOLATION if the topic is
+        compacted, …
+        """
         items = {
             (checked_tp := arguments.checked_partition(tp, "before")): arguments.checked_int(
                 offset, f"before of {checked_tp}: the offset"
@@ -746,10 +754,10 @@ class TopicAdmin(AdminCalls):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
-        """Begin to move the replicas of partitions to these brokers, the preferred leader first;
-        None cancels a reassignment (Kafka 2.4). It has ended when `list_partition_reassignments` no
-        longer lists the partition.
+        """Begin to move the replicas of each partition to the given brokers, the preferred leader
+        first; with None cancel the reassignment (Kafka 2.4).
 
+        A reassignment has ended when `list_partition_reassignments` no longer lists the partition.
         Errors of items: INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, … Raises
         OptionError.
         """
@@ -773,10 +781,11 @@ class TopicAdmin(AdminCalls):
         *,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """List the partitions, of these or of all, whose replicas are moving. Raises KafkaError."""
+        """List the partitions whose replicas are moving: all, or those among `partitions`. Raises
+        KafkaError."""
         topics = None
         if partitions is not None:
-            chosen = arguments.checked_partitions(partitions, "partitions")
+            chosen = arguments.checked_partitions(partitions)
             topics = [
                 messages.ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
                 for name, numbers in by_topic(chosen).items()
@@ -804,17 +813,17 @@ class TopicAdmin(AdminCalls):
         *,
         timeout_s: float | None = None,
     ) -> Results[TopicPartition, None]:
-        """Elect leaders (Kafka 2.4) of these partitions, or (None) of all that need it: KafkaError
-        is raised if that request fails. PREFERRED makes the first replica the leader; UNCLEAN any
-        live replica, and records that it does not have are lost.
+        """Elect leaders (Kafka 2.4) of `partitions`; with None of all partitions that need an
+        election, and then KafkaError is raised if the request fails.
 
-        Errors of items: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
-        ELIGIBLE_LEADERS_NOT_AVAILABLE, … Raises OptionError.
+        PREFERRED makes the first replica the leader. UNCLEAN makes any live replica the leader, and
+        the records that it does not have are lost. Errors of items: ELECTION_NOT_NEEDED,
+        PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, … Raises OptionError.
         """
         arguments.checked_choice(election_type, ELECTION_TYPES, "election_type")
         handler, lookup = _ElectLeaders(election_type), ToController(self._cluster)
         chosen: list[TopicPartition | None] = [None]
         if partitions is not None:
-            chosen = [*arguments.checked_partitions(partitions, "partitions")]
+            chosen = [*arguments.checked_partitions(partitions)]
         results = self._each(chosen, handler, lookup, "electing leaders", timeout_s)
         return Results(results[None]) if partitions is None else results  # type: ignore[return-value]

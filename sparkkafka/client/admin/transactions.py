@@ -62,7 +62,7 @@ class TransactionDescription(NamedTuple):
 
     @property
     def transaction(self) -> Transaction:
-        """The ids that its producer sends with the records."""
+        """The producer id and epoch that the producer sends with the records of the transaction."""
         return Transaction(self.transactional_id, self.producer_id, self.producer_epoch)
 
     @property
@@ -215,11 +215,8 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
 
 
 def list_ongoing_transactions(cluster: Cluster, deadline: Deadline) -> list[str]:
-    """List the transactional ids, of all brokers, whose transaction is Ongoing and that this user
-    may see.
-
-    Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError.
-    """
+    """List the transactional ids on all brokers that have an Ongoing transaction and that this user
+    may see. Raises UnsupportedVersionError before Kafka 3.0, BrokerError, KafkaTimeoutError."""
     retry = cluster.retry(deadline, "listing ongoing transactions")
     handler = _ListTransactions([ONGOING])
     while True:
@@ -286,7 +283,7 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
 
 
 def _producer_state(state: Any) -> ProducerState:
-    """Read a producer of the response, with None for what is -1 there."""
+    """Return the ProducerState of a producer in the response, with None in place of -1."""
     start = state.current_txn_start_offset
     return ProducerState(
         state.producer_id,
@@ -302,7 +299,7 @@ def describe_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
 ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
     """Describe the producers that each partition's leader knows, with their open transactions."""
-    items = arguments.checked_partitions(partitions, "partitions")
+    items = arguments.checked_partitions(partitions)
     return call_each(
         cluster, items, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
     )
@@ -391,8 +388,9 @@ class TransactionAdmin(AdminCalls):
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, TransactionDescription]:
-        """Describe transactions: state, producer, age and partitions (Kafka 3.0). By transactional
-        id. One that is not known is a BrokerError TRANSACTIONAL_ID_NOT_FOUND."""
+        """Describe transactions: state, producer, age and partitions (Kafka 3.0). Return results by
+        transactional id. The error of an id that is not known is a BrokerError
+        TRANSACTIONAL_ID_NOT_FOUND."""
         items = arguments.checked_names(transactional_ids, "transactional_ids")
         handler = _DescribeTransactions(self._cluster)
         lookup = ToCoordinator(self._cluster, FOR_TRANSACTION)
@@ -445,8 +443,8 @@ class TransactionAdmin(AdminCalls):
     def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, FencedProducer]:
-        """Fence the producers with these ids, and abort their open transactions. By
-        transactional id."""
+        """Fence the producers with these transactional ids, and abort their open transactions.
+        Return results by transactional id."""
         items = dict.fromkeys(arguments.checked_names(transactional_ids, "transactional_ids"))
         with self._call(timeout_s) as (cluster, deadline):
             timeout_ms = max(int(min(cluster.options.request_timeout_ms, deadline.total_ms)), 1)

@@ -66,8 +66,8 @@ class HttpResponse(NamedTuple):
     body: SecretBytes
 
     def redirect_host(self) -> str:
-        """Return scheme and host of the header Location; "" without one, or if the host is not
-        certain. Its other parts may contain a secret."""
+        """Return scheme and host of the header Location, "" if there is none or its host cannot be
+        parsed. Its path may contain a secret, so it is left out."""
         location = self.headers.get("location", "")[:2000]
         try:
             parts = urlsplit(location)
@@ -201,7 +201,7 @@ class _BoundedSocket(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Do nothing: http.client closes after the headers, before the body is read."""
+        """Do nothing. http.client calls this after the headers, before the body is read."""
 
     def _set_timeout(self) -> None:
         if self._deadline.expired:
@@ -211,7 +211,7 @@ class _BoundedSocket(io.RawIOBase):
 
 @contextmanager
 def _kafka_errors(server: Server) -> Iterator[None]:
-    """Raise the errors of sockets, TLS and HTTP in this block as KafkaErrors."""
+    """Raise a KafkaError in place of errors of sockets, TLS and HTTP in this block."""
     try:
         yield
     except KafkaError:  # first, since some of them are an OSError or ValueError too

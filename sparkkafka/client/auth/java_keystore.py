@@ -154,7 +154,7 @@ _OCTETS, _SEQUENCE = 0x04, 0x30
 
 
 def _utf16(password: Secret) -> bytes:
-    """Return the password in the form that JKS hashes."""
+    """Return the password encoded as JKS hashes it."""
     return password.reveal().encode("utf-16-be")
 
 

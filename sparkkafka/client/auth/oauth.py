@@ -103,7 +103,8 @@ class TokenSource:
             self._lock.release()
 
     def forget(self, token: Secret) -> None:
-        """Drop this token, which a broker has refused: the next caller gets another."""
+        """Forget this token, which a broker has refused, so that the next call returns another
+        one."""
         cached = self._cached
         if cached is not None and cached.text == token:
             self._cached = None
@@ -153,11 +154,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
-    """Return the function that gives tokens for these settings. Equal settings share one in a
-    process.
-
-    Raises OptionError if the settings cannot work.
-    """
+    """Return the function that returns tokens for these settings. Within a process equal settings
+    share one function and its token. Raises OptionError if the settings cannot work."""
     if settings.method == TokenMethod.GIVEN_TOKEN:
         return lambda _deadline: settings.token
     if settings.method == TokenMethod.TOKEN_FILE:
@@ -179,7 +177,8 @@ def token_source(settings: OAuthSettings) -> Callable[[Deadline], Secret]:
 
 
 def _jwt_life_s(token: Secret) -> float | None:
-    """Return the life that the token's `exp` states (RFC 7519). The broker verifies it, not we."""
+    """Return the seconds until the time `exp` in the token (RFC 7519). Only the broker verifies the
+    token."""
     parts = token.reveal().split(".")
     if len(parts) != 3:
         return None
@@ -202,7 +201,7 @@ def parse_endpoint(settings: OAuthSettings) -> HttpUrl:
 
 
 def _endpoint_or_problem(settings: OAuthSettings) -> HttpUrl | str:
-    """Return the URL, or what is wrong with it."""
+    """Return the endpoint of the URL, or the text that says what is wrong with the URL."""
     url = parse_http_url(settings.token_endpoint_url)
     if url is None:
         return " is not a URL of the form https://host/path"
@@ -365,7 +364,8 @@ def _parse_json_object(body: SecretBytes) -> dict[str, Any] | None:
 
 
 def _body_kind(body: SecretBytes) -> str:
-    """Return what a response is that is no JSON object, for a message: "an HTML page"."""
+    """Return a description of a response that is not a JSON object, for a message: "an HTML
+    page"."""
     head = body.reveal()[:1000].lower()
     if b"<html" in head or b"<!doctype" in head:
         return "an HTML page"
@@ -383,7 +383,8 @@ def _error_message(body: SecretBytes, settings: OAuthSettings) -> str:
 
 
 def _redact(text: str, settings: OAuthSettings) -> str:
-    """Return the server's text printable, cut, and with *** for our secret."""
+    """Return the server's text with *** in place of our secret, without control characters, and
+    shortened."""
     secret = settings.client_secret.reveal()
     for form in (secret, quote_plus(secret)):
         if form:
@@ -587,10 +588,11 @@ def _sign_for_msk(settings: OAuthSettings, deadline: Deadline, once: bool) -> To
 
 
 def _sign_as_identity(signer: Any, region: str, settings: OAuthSettings) -> Any:
-    """Sign as the profile of the settings. If this machine has no such profile, sign as the role.
+    """Return a token signed with the credentials of the profile in the settings. If this machine
+    has no such profile, use those of the role.
 
-    The machine's own identity signs only if the settings name neither. Amazon's library for Java
-    always falls back to it, and then acts as another user than the settings name.
+    The machine's own credentials are used only if the settings name neither. (Amazon's library for
+    Java always falls back to these, and then acts as another user than the settings name.)
     """
     if settings.aws_profile:
         try:
@@ -611,11 +613,8 @@ def _sign_as_identity(signer: Any, region: str, settings: OAuthSettings) -> Any:
 
 
 def _role_credentials(settings: OAuthSettings) -> Any:
-    """Return a provider of the role's credentials.
-
-    The signer's own support of roles has no external ids, no keys and no region of the token
-    service.
-    """
+    """Return a provider of the role's credentials. (The signer itself supports roles, but no
+    external ids, no keys and no region of the token service.)"""
     config = importlib.import_module("botocore.config").Config(
         connect_timeout=settings.connect_timeout_ms / 1000,
         read_timeout=settings.read_timeout_ms / 1000,

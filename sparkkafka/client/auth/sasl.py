@@ -141,7 +141,7 @@ def _client_and_server_proof(
 
 
 def salted_password(mechanism: str, password: Secret, salt: bytes, iterations: int) -> SecretBytes:
-    """Return the salted password, Hi() of RFC 5802. It is as secret as the password. Raises
+    """Return the salted password: Hi() of RFC 5802. It must be protected like the password. Raises
     UnicodeEncodeError if UTF-8 cannot encode the password."""
     return SecretBytes(
         hashlib.pbkdf2_hmac(SCRAM_HASHES[mechanism], password.reveal().encode(), salt, iterations)
@@ -178,8 +178,8 @@ def printable(text: str, max_chars: int = 300) -> str:
 
 
 def _check_utf8(mechanism: str, what: str, text: Secret) -> None:
-    """Raise AuthenticationError if the text cannot be encoded, as the text of an environment
-    variable may not (lone surrogates)."""
+    """Raise AuthenticationError if the text cannot be encoded as UTF-8: an environment variable may
+    contain lone surrogates."""
     try:
         text.reveal().encode()
     except UnicodeEncodeError:  # the error quotes the text
@@ -242,7 +242,8 @@ _T = TypeVar("_T")
 def kerberos_conversation(
     settings: KerberosSettings, host: str, deadline: Deadline
 ) -> Conversation:
-    """Authenticate with Kerberos (GSSAPI, RFC 4752) to the broker whose name in it has `host`.
+    """Authenticate with Kerberos (GSSAPI, RFC 4752) to the broker on `host`, which is a part of the
+    broker's Kerberos name.
 
     The package gssapi uses the system's Kerberos library, which finds the KDC with krb5.conf, and
     gets and caches tickets. That may take more than 30 seconds, so it runs in a thread, for which
@@ -347,8 +348,8 @@ def _run_within(deadline: Deadline, action: Callable[[], _T]) -> _T:
 
 
 def _gssapi_error(error: Any, settings: KerberosSettings, host: str) -> Exception:
-    """Return the error to raise for one of the library: of the connection if no KDC answers, else
-    of authentication."""
+    """Return the KafkaError for an error of the Kerberos library: KafkaConnectionError if no KDC
+    answers, else AuthenticationError."""
     reason = printable(" ".join(str(error).split()), 500)
     who = f" of {settings.principal}" if settings.principal else ""
     source = f"the keytab {settings.keytab}" if settings.keytab else "the ticket cache (kinit)"
@@ -413,7 +414,8 @@ def _sasl_settings(choice: SaslChoice, host: str) -> SaslSettings:
         return used_tokens[-1]
 
     def forget_token() -> None:
-        """Make the next connection use another token: this one may have been revoked."""
+        """Let the next connection use another token, because the broker may have revoked this
+        one."""
         if isinstance(source, TokenSource) and used_tokens:
             source.forget(used_tokens[-1])
 
@@ -428,8 +430,8 @@ class Caller(Protocol):
 
 
 class SessionLifetime(NamedTuple):
-    """When to re-authenticate (KIP-368), in monotonic seconds: if nothing is in flight, and in any
-    case."""
+    """When to authenticate again (KIP-368), in monotonic seconds: from `reauthenticate_s` on if no
+    response is expected, from `forced_reauthenticate_s` on in any case."""
 
     reauthenticate_s: float
     forced_reauthenticate_s: float
@@ -470,7 +472,7 @@ class SaslSettings:
 
     @property
     def text(self) -> str:
-        """Mechanism and user, for messages."""
+        """The mechanism and the user, for messages."""
         user = f" as user {self.username}" if self.username else ""
         return f"{self.mechanism}{user}"
 
@@ -540,8 +542,8 @@ def _redact(broker_message: str, sent: SecretBytes, username: str) -> str:
 
 
 def _exchange_messages(connection: Caller, settings: SaslSettings, deadline: Deadline) -> int:
-    """Send the mechanism's messages until it has succeeded. Returns the session's lifetime in ms, 0
-    without an end."""
+    """Send the messages of the mechanism until the broker has accepted the user. Return the
+    lifetime of the session in ms, 0 if it has no end."""
     conversation = settings.begin_conversation(deadline)
     message, lifetime_ms = next(conversation), 0
     for _ in range(MAX_ROUNDS):

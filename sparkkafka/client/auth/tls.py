@@ -167,7 +167,8 @@ def _load_authorities(context: ssl.SSLContext, store: Store) -> None:
 
 
 def _load_revocation_lists(context: ssl.SSLContext, store: Store) -> None:
-    """Refuse brokers that their authority has revoked, or whose authority has no valid list."""
+    """Refuse brokers whose certificate is revoked, or whose authority has no valid revocation
+    list."""
     content = _read_tls_store(store)
     if _is_pem(content):
         lists = _pem_blocks(_REVOCATION_LISTS, content)
@@ -230,7 +231,8 @@ def _load_client_certificate(context: ssl.SSLContext, settings: TlsSettings) -> 
 
 
 def _key_password_option(store: Store) -> str:
-    """Return the option's name, with the prefix that the store's option has."""
+    """Return the name of the option for the key's password, which has the same prefix as that of
+    the store."""
     return f"{store.option.partition('ssl.')[0]}ssl.key.password"
 
 
@@ -293,13 +295,14 @@ def _is_pem(content: SecretBytes) -> bool:
 
 
 def _pem_blocks(pattern: re.Pattern[str], content: SecretBytes) -> list[str]:
-    """Return the blocks of PEM that the pattern matches, such as all certificates."""
+    """Return the blocks of the PEM text that match the pattern, for example all certificates."""
     text = content.reveal().decode("utf-8", "replace")
     return [_normalize_pem(match[0]) for match in pattern.finditer(text)]
 
 
 def _normalize_pem(block: str) -> str:
-    """Return the block in lines, whatever blanks it has (a property's value is often one line)."""
+    """Return the PEM block in lines of the usual length. (A property's value is often a PEM block
+    on one line.)"""
     if "Proc-Type:" in block:  # the old form of a key: headers, an empty line, then base64
         return "\n".join(line.strip() for line in block.splitlines())
     _, first_line, body, last_line, _ = re.split(r"(-----(?:BEGIN|END) [A-Z0-9 ]+-----)", block)

@@ -306,11 +306,11 @@ class Cluster:
         return self._refresh(list(names), deadline, once=once)[1]
 
     def unknown_since_s(self, names: Iterable[str], began_s: float) -> dict[str, float]:
-        """Return since when (monotonic clock) these topics count as unknown in an operation that
-        began at `began_s`.
+        """Return the monotonic time since which each of these topics counts as unknown, in an
+        operation that began at `began_s`.
 
-        That is `began_s`, but in a task the time of the first response without the topic: a task
-        reads partitions one after the other, and only the first one must wait for the topic.
+        That is `began_s`. In a Spark task it is the time of the first response without the topic: a
+        task reads partitions one after the other, and only the first read must wait for the topic.
         """
         if not self._for_task:
             return dict.fromkeys(names, began_s)
@@ -319,8 +319,9 @@ class Cluster:
     def believed_missing(
         self, unknown_since_s: Mapping[str, float], deadline: Deadline
     ) -> list[str]:
-        """Return which of these topics count as missing: unknown for `grace_ms`, or for a shorter
-        time but to every broker. `unknown_since_s` is by the monotonic clock."""
+        """Return which of these topics count as missing: those that brokers have not known for
+        `grace_ms`, and those that no broker of the cluster knows now. `unknown_since_s` has the
+        monotonic time since which each is unknown."""
         now_s = time.monotonic()
         missing, doubtful = [], []
         for name, since_s in unknown_since_s.items():
@@ -335,8 +336,9 @@ class Cluster:
         return missing
 
     def nearest_topics(self, names: Sequence[str], deadline: Deadline) -> dict[str, str]:
-        """Return by missing topic the most similar topic that this user may see, for an error
-        message. Topics that have existed are left out. Empty if no broker answers."""
+        """Return for each missing topic the topic with the most similar name that this user may
+        see, for an error message. Topics that have existed are left out. Return {} if no broker
+        answers."""
         never_known = [name for name in names if name not in self.metadata.known_names]
         if not never_known:
             return {}
@@ -368,10 +370,8 @@ class Cluster:
 
     def _are_unknown_to_all(self, names: Sequence[str], deadline: Deadline) -> bool:
         """Return whether every broker of the cluster answers that it does not know these topics.
-
-        False too if one of them does not answer soon: then topics count as missing after
-        `grace_ms`.
-        """
+        Return False if a broker does not answer soon: then topics count as missing after
+        `grace_ms`."""
         deadline = deadline.sooner(UNKNOWN_TO_ALL_GRACE_MS)
         requested = [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=requested, allow_auto_topic_creation=False)
@@ -446,7 +446,7 @@ class Cluster:
         return known.topic_id if known is not None else None
 
     def topic_uuid(self, topic: str) -> uuid.UUID:
-        """Return the id of a topic in the cache as requests have it, NULL_UUID if it is not
+        """Return the id of a topic in the cache as the UUID for requests, NULL_UUID if it is not
         known."""
         known = self.topic_id(topic)
         return NULL_UUID if known is None else uuid.UUID(bytes=known)
@@ -499,7 +499,8 @@ class Cluster:
         return partition if partition is not None and partition.leader in self.brokers else None
 
     def leader_epoch(self, tp: TopicPartition) -> int:
-        """Return the epoch of the leader in the cache; NO_LEADER_EPOCH as for `known_leader`."""
+        """Return the leader epoch of the partition in the cache, NO_LEADER_EPOCH if `known_leader`
+        would return None."""
         leader = self.known_leader(tp)
         return NO_LEADER_EPOCH if leader is None else leader.leader_epoch
 
@@ -516,7 +517,7 @@ class Cluster:
         return topic in self.metadata.stale
 
     def extend_age(self, topics: Iterable[str]) -> None:
-        """Let metadata that is too old be used for a moment longer, when no broker answers."""
+        """Let outdated metadata be used for a moment longer, because no broker answers."""
         refreshed_s = time.monotonic() - (self.metadata_age_ms - MIN_METADATA_AGE_MS) / 1000
         known = filter(None, map(self.known_topic, topics))
         self.metadata.replace(
@@ -556,7 +557,7 @@ class Cluster:
 
 
 def throttle(response: Any, deadline: Deadline) -> None:
-    """Wait for the response's throttle time (KIP-219: the broker answers, then the client
+    """Sleep for the response's throttle time (KIP-219: brokers answer without delay, and the client
     waits)."""
     wait_ms = getattr(response, "throttle_time_ms", 0)
     if wait_ms > 0:

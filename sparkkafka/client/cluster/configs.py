@@ -354,7 +354,8 @@ def _checked_resource(resource: ConfigResource) -> ConfigResource:
 
 
 def _lookup(cluster: Cluster) -> ToBroker:
-    """Return the lookup: settings of a broker are requested from it, others from any."""
+    """Return the lookup for requests about settings: those of a broker go to this broker, others to
+    any."""
     return ToBroker(
         cluster,
         lambda item: int(item.name) if item.type in OF_ONE_BROKER and item.name else None,
@@ -362,18 +363,19 @@ def _lookup(cluster: Cluster) -> ToBroker:
 
 
 def _resource(row: Any) -> ConfigResource:
-    """Return the resource that a part of a response is about. An unknown type is its number."""
+    """Return the resource in a response. If its type is not known here, the type is its number as
+    text."""
     kind = _TYPE_NAMES.get(row.resource_type, str(row.resource_type))
     return ConfigResource(kind, row.resource_name)
 
 
 def _acl_name(resource: ConfigResource) -> str:
-    """Return the resource on which to grant an ACL, for a message."""
+    """Return the resource, as a message about a missing ACL names it."""
     return str(resource) if resource.type in ("topic", "group") else "the cluster"
 
 
 def _entry(row: Any) -> ConfigEntry:
-    """Read a setting of a DescribeConfigs response."""
+    """Return the ConfigEntry for a setting in the response."""
     return ConfigEntry(
         name=row.name,
         value=row.value,

@@ -224,14 +224,15 @@ class Metadata:
         return topics, failed
 
     def add_broker(self, broker: Broker) -> None:
-        """Add a broker that a response about a coordinator names."""
+        """Add the broker that is the coordinator in a response."""
         with self._lock:
             known = self.brokers.get(broker.node_id)
             if known is None or (known.host, known.port) != (broker.host, broker.port):
                 self.brokers = {**self.brokers, broker.node_id: broker}
 
     def forget_brokers(self) -> None:
-        """Forget brokers, controller and coordinators: they have to be found again."""
+        """Forget brokers, controller and coordinators, so that the next operations look them up
+        again."""
         with self._lock:
             self.brokers = {}
             self.controller_id = None

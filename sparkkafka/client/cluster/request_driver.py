@@ -144,29 +144,32 @@ class ApiHandler(Generic[K, V]):
         return self.acl.format(item, handler=self)
 
     def needs(self, what: str, version: int) -> str:
-        """Return the sentence "a filter of types needs Kafka 3.8 or later" for an error. What each
-        supported Kafka has is missing at a service, not at an old broker."""
+        """Return the sentence "a filter of types needs Kafka 3.8 or later" for an error.
+
+        If the oldest supported Kafka has this version, the brokers are not Kafka (but, for example,
+        a cloud service), and the sentence says so.
+        """
         kafka = first_kafka(self.request_type, version)
         if kafka in ("", OLDEST_KAFKA):
             return f"this broker does not offer {what}, although every supported Kafka does"
         return f"{what} needs {kafka} or later"
 
     def unsupported_reason(self, item: K, version: int) -> str | None:
-        """Return why a version of the request cannot be about this item, None if it can. The
-        version is NO_VERSION if the broker does not have the request."""
+        """Return why the request about this item cannot have this version, None if it can. The
+        version is NO_VERSION if the broker does not know the request."""
         for what, since in self.needed_versions(item).items():
             if version < since:
                 return self.needs(what, since)
         return None
 
     def needed_versions(self, item: K) -> Mapping[str, int]:
-        """Return what the request about this item has that not every broker knows, as errors name
-        it, with the first version that has it."""
+        """Return the fields of the request about this item that old versions lack: {name for an
+        error, like "a filter of types": first version with it}."""
         return {}
 
     def is_already_done(self, item: K, code: int) -> bool:
-        """Return whether this code means that an earlier attempt, which was not answered, has
-        succeeded."""
+        """Return whether this error code means that an earlier request about the item, whose
+        response was lost, has succeeded."""
         return code in self.done_codes
 
 
@@ -338,7 +341,7 @@ class _Attempt(Generic[K, V]):
         return f"{name} of {about} @ {self.connections[items[0]]}"
 
     def run(self, items: Sequence[K], lookup: Lookup[K]) -> None:
-        """Find the brokers, send to all of them, then read the responses."""
+        """Find the brokers of the items, send requests to all of them, then read the responses."""
         by_node: dict[int | None, list[K]] = {}
         try:
             for item, node in lookup.find(items, self._deadline).items():
@@ -380,8 +383,8 @@ class _Attempt(Generic[K, V]):
                 self._read_response(response, items)
 
     def _send_to_broker(self, node_id: int | None, items: list[K]) -> None:
-        """Send the requests about these items to a broker. Items that cannot be requested get their
-        error."""
+        """Send the requests about these items to a broker. An item that the broker's version of the
+        request cannot be about, or that cannot be encoded, gets an error in `failures`."""
         # Both methods check that the broker has not closed the connection since its last use. On a
         # closed one the request would count as sent and unanswered, and errors of the next attempt
         # could be taken for an effect of this one (`is_already_done`).
@@ -451,8 +454,8 @@ class _Attempt(Generic[K, V]):
         self.connections.update(dict.fromkeys(items, connection))
 
     def _read_response(self, response: Any, items: Sequence[K]) -> None:
-        """Read the outcome of each item from a response. Its own error code, if it has one, is that
-        of all items."""
+        """Read the outcome of each item from a response. An error code of the response as a whole
+        is the outcome of all items."""
         if getattr(response, "error_code", 0):
             outcomes = dict.fromkeys(items, Outcome.of(response))
         else:
@@ -467,7 +470,8 @@ class _Attempt(Generic[K, V]):
 
 
 def _explain(handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadline) -> KafkaError:
-    """Explain the error, and make UNKNOWN_TOPIC_OR_PARTITION final after the grace period."""
+    """Return the error with the handler's explanation; an UnknownTopicError, which is not
+    retriable, if a broker does not know the topic and the grace period is over."""
     if not isinstance(error, BrokerError) or isinstance(error, UnknownTopicError):
         return error  # from a lookup that found the topic missing, too
     if _is_unknown_topic(error) and (grace.expired or error.code in handler.final_codes):
@@ -484,13 +488,13 @@ def _is_unknown_topic(error: KafkaError) -> TypeGuard[BrokerError]:
 
 
 def _as_unknown_topic_error(error: BrokerError) -> UnknownTopicError:
-    """Return it as the error for a topic that counts as missing, which is not retriable."""
+    """Return the same error as an UnknownTopicError, which is not retriable."""
     return UnknownTopicError(error.code, error.where, error.broker_message)
 
 
 def _first_final_error(attempt: _Attempt[K, V], final: Mapping[K, KafkaError]) -> KafkaError:
-    """Return the first of the final errors. If a broker answered with it, it names all items with
-    the same code from that broker."""
+    """Return the first of the final errors. If it is a broker's error, its message names all items
+    for which that broker returned the same error code."""
     first, error = next(iter(final.items()))
     if not isinstance(error, BrokerError) or first not in attempt.outcomes:
         return error
@@ -509,7 +513,7 @@ def _first_final_error(attempt: _Attempt[K, V], final: Mapping[K, KafkaError]) -
 
 
 class ToAny:
-    """Any broker, for requests that every broker can answer."""
+    """Sends requests that every broker can answer to any broker."""
 
     def find(self, items: Iterable[Any], _deadline: Deadline) -> Nodes:
         return dict.fromkeys(items, ANY_BROKER)
@@ -519,7 +523,7 @@ class ToAny:
 
 
 class ToController:
-    """The controller, for requests that change the cluster; in KRaft mode any broker forwards."""
+    """Sends requests to the controller; in KRaft mode any broker forwards them to it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -532,10 +536,11 @@ class ToController:
 
 
 class ToLeader:
-    """The leader of a partition. Items are TopicPartitions, or `partition_of` finds theirs.
+    """Sends requests to the leaders of partitions. Items are TopicPartitions, or `partition_of`
+    returns an item's partition.
 
-    A partition that the topic does not have may be added a moment later, as after
-    create_partitions; without `awaits_partitions` it is an error immediately.
+    `awaits_partitions`: if a topic does not have the partition, retry, since create_partitions may
+    just have added it. Otherwise that is an error immediately.
     """
 
     def __init__(
@@ -625,7 +630,8 @@ def _no_metadata_error(cluster: Cluster, tp: TopicPartition, code: int) -> Broke
 
 
 class ToBroker:
-    """The broker with a node id. Items are node ids, or `node_of` returns theirs or ANY_BROKER."""
+    """Sends requests to given brokers. Items are node ids, or `node_of` returns an item's node id
+    or ANY_BROKER."""
 
     def __init__(
         self, cluster: Cluster, node_of: Callable[[Any], int | None] = lambda item: item

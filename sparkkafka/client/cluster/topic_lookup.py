@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 MAX_LOOKUP_MS = 6_000  # the longest lookup, when brokers do not answer
-WARN_AFTER_S = 4.0  # a person is waiting by then
 
 
 @dataclass(slots=True)
@@ -121,16 +120,17 @@ class TopicLookup:
         return min(due_s, default=math.inf)
 
     def last_error(self, topic: str) -> KafkaError | None:
-        """Return why the last lookup did not find a topic; None if it did."""
+        """Return the error of the last lookup of a topic; None if it found the topic."""
         missing = self._missing.get(topic)
         return missing.error if missing else None
 
     def errors(self) -> list[KafkaError]:
-        """Return the errors of the topics that the last lookups did not find. From any thread."""
+        """Return the errors of the topics that the last lookups did not find. May be called from
+        any thread."""
         return [missing.error for missing in list(self._missing.values()) if missing.error]
 
     def stop_lookup(self, topic: str) -> None:
-        """Forget a topic for which no records wait any more."""
+        """Forget a topic for which no records wait any more, so that it is not looked up again."""
         self._missing.pop(topic, None)
 
     def look_up_leaders(
@@ -167,7 +167,8 @@ class TopicLookup:
                     self._cluster.mark_stale(tp.topic)
 
     def _believed_missing(self, unknown: list[str], deadline: Deadline) -> list[str]:
-        """Return those of the topics, which the brokers do not know, that are certainly missing."""
+        """Return those of the topics in `unknown`, which brokers do not know, that count as missing
+        now."""
         since_s = {name: self._missing[name].since_s for name in unknown}
         latest_s = time.monotonic() - self._grace_ms / 1000
         overdue = [name for name, at_s in since_s.items() if at_s <= latest_s]
@@ -179,7 +180,7 @@ class TopicLookup:
         missing.error = error
         now_s = time.monotonic()
         missing.next_s = now_s + missing.backoff.next_ms() / 1000
-        if not missing.is_warned and now_s - missing.since_s > WARN_AFTER_S:
+        if not missing.is_warned and now_s - missing.since_s > 4.0:
             missing.is_warned = True
             log.warning("metadata of topic %s: still trying: %s", name, error)
 

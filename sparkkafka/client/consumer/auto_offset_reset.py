@@ -21,9 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class AutoOffsetReset:
-    """Sets the position of partitions without one, and of those whose leader does not have it.
+    """Sets the positions of partitions that have none, or whose leader does not have their
+    position.
 
-    With auto.offset.reset=none `PartitionState.error` is set instead, which poll raises.
+    With auto.offset.reset=none it sets `PartitionState.error` instead, which poll raises.
     """
 
     def __init__(self, options: ConsumerOptions, cluster: Cluster) -> None:
@@ -85,8 +86,8 @@ class AutoOffsetReset:
     def _reset_truncated(
         self, state: PartitionState, diverging: EpochEnd, position: int, *, has_policy: bool
     ) -> None:
-        """Continue where the leader's log diverges from what was read, as Java does with any policy
-        but `none`, with which poll raises LogTruncationError."""
+        """Set the position to where the leader's log diverges from the records that were read, as
+        in Java. Without a policy (auto.offset.reset=none) let poll raise LogTruncationError."""
         end_offset = min(diverging.end_offset, position)
         what = diverging.lost_before(position)
         if not has_policy:
@@ -113,7 +114,8 @@ class AutoOffsetReset:
         return max(0, int(time.time() * 1000) - parse_duration_ms(policy.partition(":")[2]))
 
     def _no_offset(self, tp: TopicPartition, what: str, deadline: Deadline) -> NoOffsetError:
-        """Return the error of auto.offset.reset=none: `what`, and the offsets that the log has."""
+        """Return the error of auto.offset.reset=none: why there is no position (`what`), and which
+        offsets the log has."""
         try:
             first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
             log_text = f"the log has offsets [{first[tp]}, {end[tp]})"

@@ -86,7 +86,7 @@ class PollLoop:
         self._min_response_ms = float(MIN_RESPONSE_MS)
         self._error_of_next_poll: errors.KafkaError | None = None
         self._old_positions: list[tuple[PartitionState, int | None]] = []
-        """The positions before the last poll of the partitions that it took records from."""
+        """The partitions from which the last poll took records, with their positions before it."""
 
     def poll_records(self, timeout_s: float, max_records: int = 0) -> Records:
         """Return the next records for `Consumer.poll`; up to `max_records`, if that is more than
@@ -100,12 +100,14 @@ class PollLoop:
         return pa.Table.from_batches(batches or [], schema=RECORD_SCHEMA)
 
     def wakeup(self) -> None:
-        """Make the waiting poll, or else the next one, raise WakeupError. From any thread."""
+        """Make the waiting poll, or else the next one, raise WakeupError. May be called from any
+        thread."""
         self._wakeup.set()
         self._fetcher.wake()
 
     def position(self, state: PartitionState, deadline: Deadline) -> int:
-        """Wait for a position. Raises NoOffsetError, KafkaTimeoutError."""
+        """Return a partition's position; wait until it is known. Raises NoOffsetError,
+        KafkaTimeoutError."""
         while True:
             self._set_positions(deadline)
             if state.position is None:
@@ -120,7 +122,7 @@ class PollLoop:
             self._exchange(deadline)
 
     def _poll(self, timeout_s: float, collect: Callable[[Deadline], T | None]) -> T | None:
-        """Return what `collect` returns, None if that is nothing until the timeout."""
+        """Call `collect` until it returns records, and return these; None at the timeout."""
         if not self._coordinator.is_subscribed and not len(self._subscription):
             raise errors.ConsumerStateError(
                 "there is nothing to read: call subscribe(topics) or assign(partitions) first"
@@ -133,7 +135,8 @@ class PollLoop:
             self._metrics.poll_ends()
 
     def _poll_until(self, deadline: Deadline, collect: Callable[[Deadline], T | None]) -> T | None:
-        """Exchange requests and responses until `collect` returns records, or the deadline."""
+        """Continue rebalances, send requests and receive responses, until `collect` returns records
+        or the deadline has passed. Return the records, None if there are none."""
         if self._error_of_next_poll is not None:
             error, self._error_of_next_poll = self._error_of_next_poll, None
             raise error
@@ -162,7 +165,8 @@ class PollLoop:
             has_received = True
 
     def _set_positions(self, deadline: Deadline) -> None:
-        """Set the starting positions of new partitions. The next poll retries retriable errors."""
+        """Set the positions of partitions without one. The next poll tries again after a retriable
+        error."""
         states = self._subscription.without_position()
         if not states:
             return
@@ -196,15 +200,16 @@ class PollLoop:
         )
 
     def _fetch_ahead(self, *, is_draining: bool = False) -> None:
-        """Request the next records while the user processes these; the next poll raises errors.
-        `is_draining`: the caller takes all buffered records now."""
+        """Send requests for the next records, whose responses arrive while the user processes the
+        records of this poll. The next poll raises an error. `is_draining`: the caller takes all
+        buffered records now."""
         now_s = time.monotonic()
         if not is_draining and not any(
             state.needs_request(now_s) and self._fetcher.can_request(state)
             for state, _ in self._old_positions
         ):
-            # Do not go through thousands of partitions in vain: a broker with a request in flight
-            # gets no other one.
+            # `send` goes through all partitions, perhaps thousands, and would send nothing: a
+            # broker with a request in flight gets no other one.
             return
         try:
             self._fetcher.send(None, is_draining=is_draining)
@@ -311,13 +316,15 @@ class PollLoop:
         self._metrics.consumed(state.tp.topic, count, size_bytes, state.lag or 0, state.lags)
 
     def restore_positions(self) -> None:
-        """Undo the last poll, whose records the user does not get (Ctrl-C, a cancelled task)."""
+        """Set the positions as they were before the last poll, because the user did not get its
+        records (Ctrl-C, a cancelled task)."""
         for state, position in self._old_positions:
             if position is not None:
                 state.seek(position)
 
     def _raise_error_of(self, state: PartitionState) -> None:
-        """Raise the partition's error, if it has one. Resets a position that is out of range."""
+        """Raise the partition's error, if it has one. If its position is out of range, apply
+        auto.offset.reset first."""
         if state.is_out_of_range:
             self._offset_reset.reset_position(state, Deadline(MIN_RESPONSE_MS))
         if state.error is None:
@@ -333,7 +340,7 @@ class PollLoop:
 def _with_advice(
     error: errors.CorruptRecordError, tp: TopicPartition, position: int
 ) -> errors.CorruptRecordError:
-    """Return the error, with what to do about it."""
+    """Return the error with the advice how to read on after the damaged batch."""
     with_setting(error, prefix="")
     is_too_large = isinstance(error, errors.BatchTooLargeError)
     batch, it = ("batch", "it") if is_too_large else ("damaged batch", "the damage")
@@ -355,10 +362,10 @@ StartOffset: TypeAlias = int | OffsetAndMetadata | OffsetSpec
 class Consumer(arguments.ClientBase):
     """A consumer; `config` has Java's names, bootstrap.servers at least. Use it under `with`.
 
-    One thread at a time may call it (ConsumerStateError says so), except `wakeup`. All methods
-    raise ConsumerStateError after `close`, BrokerError for errors of brokers and KafkaTimeoutError
-    after `timeout_s` (None: default.api.timeout.ms). The first call that needs a response sends the
-    first request. Raises OptionError.
+    Only one thread at a time may call its methods, except `wakeup`: others get ConsumerStateError.
+    All methods raise ConsumerStateError after `close`, BrokerError for errors of brokers and
+    KafkaTimeoutError after `timeout_s` (None: default.api.timeout.ms). `Consumer()` sends no
+    request, and raises OptionError for wrong settings.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -396,10 +403,11 @@ class Consumer(arguments.ClientBase):
         self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, StartOffset]
     ) -> None:
         """Read these partitions, without a group's assignment. Partitions that were assigned before
-        keep their positions; an empty list is `unsubscribe`. ConsumerStateError after `subscribe`.
+        keep their positions; an empty list is `unsubscribe`. Raises ConsumerStateError after
+        `subscribe`.
 
-        `{partition: offset}` also sets the position, as `seek` does: `assign({tp: 3})`. Others
-        start at the committed offset of group.id, or where auto.offset.reset says.
+        `{partition: offset}` also sets the position, as `seek` does: `assign({tp: 3})`. Other new
+        partitions start at the committed offset of group.id, or where auto.offset.reset says.
         """
         with self._guard:
             starts: dict[TopicPartition, StartingPoint] = {}
@@ -439,9 +447,10 @@ class Consumer(arguments.ClientBase):
         begins with ^ (then, as in librdkafka, it matches the beginnings of names). New topics that
         match are found within metadata.max.age.ms.
 
-        The callbacks get a list of partitions, inside `poll` (or close): `on_assigned` those that
-        were added, `on_revoked` those that will be revoked (a last chance to commit), `on_lost`
-        those that other members may own already. Without on_lost, on_revoked gets these too.
+        `poll` (or close) calls the callbacks with a list of partitions: `on_assigned` with those
+        that were added, `on_revoked` with those that will be revoked and can still be committed,
+        `on_lost` with those that other members may own already. Without on_lost, on_revoked is
+        called instead.
         """
         with self._guard:
             self._coordinator.subscribe(
@@ -494,31 +503,32 @@ class Consumer(arguments.ClientBase):
     # --- positions --------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: StartOffset) -> None:
-        """Continue at this offset: a number, a value of `committed`, or one that the leader looks
-        up: `OffsetSpec.latest()` or -1, `OffsetSpec.earliest()` or -2, another `OffsetSpec` (the
-        end, if no record is that late). Records that were fetched before are dropped."""
+        """Set the position: a number, a value of `committed`, or one that the leader looks up:
+        `OffsetSpec.latest()` or -1, `OffsetSpec.earliest()` or -2, another `OffsetSpec` (the end,
+        if no record is that late). Records that were fetched but not returned are dropped."""
         with self._guard:
             tp = _partition(partition, "partition")
             start = starting_point(tp, offset, "offset")
             self._subscription.state(tp).seek(*start)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue at the first record; None: of all assigned partitions."""
+        """Set the positions of these partitions (None: of all assigned ones) to their first
+        record."""
         with self._guard:
             for state in self._states(partitions):
                 state.seek(None, lookup=EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue at the end: with read_committed the last stable offset. None: of all assigned
-        partitions."""
+        """Set the positions of these partitions (None: of all assigned ones) to their end; with
+        isolation.level=read_committed to their last stable offset."""
         with self._guard:
             for state in self._states(partitions):
                 state.seek(None, lookup=LATEST)
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue at the committed offsets of group.id, else where auto.offset.reset says: for
-        example to read the records of an aborted transaction again. None: all assigned partitions.
-        OptionError without group.id."""
+        """Set the positions of these partitions (None: of all assigned ones) to the committed
+        offsets of group.id, else to where auto.offset.reset says: for example to read the records
+        of an aborted transaction again. Raises OptionError without group.id."""
         with self._guard:
             self._coordinator.need_group("seek_to_committed")
             for state in self._states(partitions):
@@ -535,8 +545,9 @@ class Consumer(arguments.ClientBase):
     def lag(
         self, partitions: Iterable[TopicPartition] | None = None, timeout_s: float | None = None
     ) -> dict[TopicPartition, LagInfo]:
-        """Position, end and lag of each partition, as the leaders answer now; None: of all
-        assigned partitions. With read_committed the end is the last stable offset."""
+        """Return position, end and lag of each of these partitions (None: of all assigned ones).
+        The leaders are asked for the ends; with isolation.level=read_committed an end is the last
+        stable offset."""
         with self._guard:
             deadline = self._deadline(timeout_s)
             chosen = [state.tp for state in self._states(partitions)]
@@ -553,13 +564,14 @@ class Consumer(arguments.ClientBase):
         return [self._subscription.state(tp) for tp in named] or list(self._subscription)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let poll return no records of these until `resume`; fetched records are kept."""
+        """Let poll return no records of these partitions until `resume`. Records that were fetched
+        are kept."""
         with self._guard:
             for state in [self._subscription.state(tp) for tp in _partitions(partitions)]:
                 state.paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo `pause`."""
+        """Let poll return records of these partitions again."""
         with self._guard:
             for state in [self._subscription.state(tp) for tp in _partitions(partitions)]:
                 state.paused = False
@@ -582,7 +594,7 @@ class Consumer(arguments.ClientBase):
         """Commit offsets for group.id, and wait for the broker's response: the positions of all
         assigned partitions, or these offsets (the next ones to read).
 
-        Raises CommitFailedError if this is no longer a member, or the group rebalances.
+        Raises CommitFailedError if the group has removed this consumer, or is rebalancing.
 
         `asynchronous` does not wait: commits are made in the background in the order of the calls,
         each retried until `timeout_s` is over. A later poll, commit or close then calls
@@ -648,15 +660,16 @@ class Consumer(arguments.ClientBase):
     def _confirm_ends(
         self, latest: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        """Return these ends, or later ones: some brokers list ends that are too early."""
+        """Return the ends of the partitions. `latest` has those that brokers list: some brokers
+        list too early ones, and for these the true end is read."""
         isolation = self._options.fetch.isolation_level
         return confirmed_ends(self._cluster, latest, isolation_level=isolation, deadline=deadline)
 
     def offsets_for(
         self, topic: str, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetRange]:
-        """`beginning_offsets` and `end_offsets` of all partitions of a topic, looked up together.
-        Raises UnknownTopicError."""
+        """Return `beginning_offsets` and `end_offsets` of all partitions of a topic, looked up
+        together. Raises UnknownTopicError."""
         with self._guard:
             deadline = self._deadline(timeout_s)
             metadata = self._cluster.topics([checked_topic(topic)], deadline)[topic]
@@ -772,8 +785,8 @@ def _partition(value: TopicPartition, what: str) -> TopicPartition:
 
 
 class SingleThreadGuard:
-    """Lets one thread at a time call the methods of a client: each runs under `with guard:`. The
-    thread may enter again while it is inside (callbacks)."""
+    """Lets only one thread at a time call the methods of a client, each of which runs under
+    `with guard:`. A callback may call methods too, in the same thread."""
 
     def __init__(self, what: str) -> None:
         """`what` is the name of the client's class."""

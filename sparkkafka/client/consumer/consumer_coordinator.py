@@ -59,7 +59,7 @@ TOPIC_CREATION_S = 1.0
 AUTO_COMMIT_MS = 5_000
 
 # A commit that is due inside poll gets poll's remaining time, but at least MIN_COMMIT_MS, so that
-# poll(0) can commit, too. That minimum doubles after each failure, up to MAX_MIN_COMMIT_MS.
+# poll(0) can commit, too. That minimum doubles after each failure, up to 1 s.
 MIN_COMMIT_MS = 100
 
 
@@ -69,7 +69,8 @@ CommitCallback: TypeAlias = Callable[
 
 
 class ConsumerCoordinator(RebalanceHooks):
-    """Subscription and offsets of one consumer; the RebalanceHooks of its member."""
+    """Manages one consumer's subscription, group membership and commits. It is also the
+    RebalanceHooks of the member."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class ConsumerCoordinator(RebalanceHooks):
         """When topics were last matched with the pattern (monotonic); 0: not yet."""
         self._is_assigned_by_user = False
         self._has_left = False
-        """It was a member until `unsubscribe`."""
+        """Whether `unsubscribe` has ended a membership."""
         self._next_commit_s = 0.0
         self._min_commit_ms = MIN_COMMIT_MS
         self._on_assigned: Callback | None = None
@@ -105,7 +106,7 @@ class ConsumerCoordinator(RebalanceHooks):
         """Above 0 while a callback of the user runs."""
         self._is_leaving = False
         self._being_revoked: frozenset[TopicPartition] = frozenset()
-        """The partitions that a running on_revoked or on_lost has got."""
+        """The partitions with which on_revoked or on_lost was called, while that runs."""
         self.topics: frozenset[str] = frozenset()
 
     # --- subscription -----------------------------------------------------------------------
@@ -132,8 +133,8 @@ class ConsumerCoordinator(RebalanceHooks):
         )
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, as the user assigns them. Raises ConsumerStateError after
-        `subscribe`."""
+        """Let the consumer read these partitions, which the user assigns. Raises ConsumerStateError
+        after `subscribe`."""
         if self._member is not None:
             raise errors.ConsumerStateError(
                 "assign and subscribe exclude each other: call unsubscribe first"
@@ -152,8 +153,8 @@ class ConsumerCoordinator(RebalanceHooks):
         on_revoked: Callback | None,
         on_lost: Callback | None,
     ) -> None:
-        """Become a member for these topics; the next `poll` joins. Raises ConsumerStateError after
-        `assign`."""
+        """Subscribe to these topics; the next `poll` joins the group. Raises ConsumerStateError
+        after `assign`."""
         self.need_group("subscribe")
         pattern, names = _parse_topics(topics)
         if self._is_assigned_by_user:
@@ -258,8 +259,9 @@ class ConsumerCoordinator(RebalanceHooks):
     # --- rebalances -------------------------------------------------------------------------
 
     def poll(self, deadline: Deadline, lookup_deadline: Deadline) -> None:
-        """Do what is due in the group: rebalances, callbacks, automatic commits. `lookup_deadline`
-        is for metadata: it is later than `deadline`, if that is too short for a response."""
+        """Run the callbacks of commits, continue a rebalance, and commit automatically if that is
+        due. `deadline` is the commit's; `lookup_deadline`, that of metadata requests, is later if
+        `deadline` is too short for a response."""
         self._commits.run_callbacks()
         if self._member is not None and not self._callback_depth:
             self._match_topics(lookup_deadline)
@@ -270,8 +272,8 @@ class ConsumerCoordinator(RebalanceHooks):
         self._auto_commit_if_due(deadline)
 
     def _choose_protocol(self, deadline: Deadline) -> bool:
-        """With group.protocol=auto, once: be a member under KIP-848 if the group's coordinator has
-        that protocol, else under the classic one. False: no broker has answered yet."""
+        """If group.protocol is auto, replace it: by `consumer` if the group's coordinator knows
+        KIP-848, else by `classic`. Return False if no coordinator has been found yet."""
         options = self._options
         if options.group_protocol != "auto":
             return True
@@ -301,8 +303,8 @@ class ConsumerCoordinator(RebalanceHooks):
 
     @property
     def next_step_s(self) -> float:
-        """Seconds until the next `poll` is due even if nothing happens in the group (which wakes
-        it): to restart max.poll.interval.ms, and to commit automatically."""
+        """Seconds until `poll` must be called again: to restart max.poll.interval.ms, and to commit
+        automatically. If something happens in the group, `wake` is called earlier."""
         waits_s = [self._options.max_poll_interval_ms / 3_000]
         if self._options.enable_auto_commit:
             # The shortest time between commits of a poll that waits, even if
@@ -311,7 +313,8 @@ class ConsumerCoordinator(RebalanceHooks):
         return min(waits_s)
 
     def before_revoke(self, partitions: frozenset[TopicPartition]) -> None:
-        """Commit positions (with enable.auto.commit), call on_revoked, stop reading these."""
+        """Commit positions (with enable.auto.commit), call on_revoked, and stop reading these
+        partitions."""
         self._finish_async_commits(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._auto_commit_now(Deadline(AUTO_COMMIT_MS), "before a rebalance")
         self._call_and_unassign(self._on_revoked, partitions)
@@ -369,8 +372,8 @@ class ConsumerCoordinator(RebalanceHooks):
         deadline: Deadline,
         callback: CommitCallback | None,
     ) -> None:
-        """Commit in the background, as the member that this is now. Raises OptionError without a
-        group.id; the callback gets other errors."""
+        """Commit in the background, as the present member of the group. Raises OptionError without
+        a group.id; the callback gets other errors."""
         try:
             commit = self._committer(offsets)
         except errors.CommitFailedError as error:
@@ -378,9 +381,9 @@ class ConsumerCoordinator(RebalanceHooks):
         self._commits.submit(commit, offsets, deadline, callback)
 
     def _committer(self, offsets: Offsets) -> Commit:
-        """Return the function that commits these offsets as the member that this is now, or without
-        one as a consumer that assigns its partitions itself. Raises OptionError without a group.id,
-        CommitFailedError."""
+        """Return the function that commits these offsets: as the present member of the group, or,
+        after `assign`, as a client that is not a member. Raises OptionError without a group.id,
+        CommitFailedError if the member has left the group."""
         group_id = self.need_group("commit")
         topic_ids = self._subscription.topic_ids(offsets)
         if self._member is not None:
@@ -488,8 +491,8 @@ class ConsumerCoordinator(RebalanceHooks):
         *,
         even_if_none: bool = False,
     ) -> None:
-        """Call the user's callback; `even_if_none`: also with an empty list. A `poll` inside the
-        callback does nothing in the group."""
+        """Call the user's callback with the partitions; without partitions only if `even_if_none`.
+        If the callback calls `poll`, that does nothing in the group."""
         if callback is None or not (partitions or even_if_none):
             return
         self._callback_depth += 1
@@ -517,7 +520,7 @@ def make_member(
 
 
 def _fail(error: errors.KafkaError, *_: Any) -> None:
-    """A `Commit` that cannot be made, so that its callback gets the error."""
+    """Raise the error of a commit that could not begin, so that its callback gets it."""
     raise error
 
 
@@ -581,7 +584,7 @@ class AsyncCommits:
     def submit(
         self, commit: Commit, offsets: Offsets, deadline: Deadline, callback: CommitCallback | None
     ) -> None:
-        """Commit after all that was submitted before."""
+        """Queue a commit behind those that were submitted earlier."""
         with self._lock:
             self._queue.append(_AsyncCommit(commit, offsets, deadline, callback))
             if self._is_running:
@@ -611,7 +614,8 @@ class AsyncCommits:
                 )
 
     def close(self) -> None:
-        """Give up what is not committed yet; `run_callbacks` passes the error to its callbacks."""
+        """Give up the commits that have not ended; `run_callbacks` passes the error to their
+        callbacks."""
         self._close_signal.close_in(0)
         if not self.wait(Deadline(100)):
             self._close_signal.cut_sockets()

@@ -155,15 +155,15 @@ class FetchedRecords:
         buffer.retain()
 
     def extend_to(self, offset: int, epoch: int) -> None:
-        """Move `next_offset` to this offset, before which the next response has no records for the
-        reader; `epoch` is the leader epoch there."""
+        """Set `next_offset` to a later offset, because a later response has no records for the
+        reader before it. `epoch` is the leader epoch of the record before it."""
         if epoch != self.last_epoch:
             self._only_epoch = NO_LEADER_EPOCH
         self.next_offset, self.last_epoch = offset, epoch
 
     def epoch_before(self, offset: int) -> int:
-        """Return the leader epoch of the record before this offset; it is not known between batches
-        of several epochs."""
+        """Return the leader epoch of the record before this offset, NO_LEADER_EPOCH if the batches
+        have several epochs."""
         return self.last_epoch if offset == self.next_offset else self._only_epoch
 
     @property
@@ -207,8 +207,9 @@ class FetchedRecords:
         return records
 
     def _pull(self, deadline: Deadline) -> DecodedRecords | CorruptRecordError | None:
-        """Decode until there are records, at least one step of `decode_chunks`. Return them (none
-        if the deadline passed first), the error of damaged ones, or None at the end."""
+        """Run at least one step of `decode_chunks`, and more until it returns records. Return
+        these, an empty DecodedRecords if the deadline passed first, the error of damaged records,
+        or None at the end."""
         self.has_begun_decoding = True
         if self._decoding is None:
             return None
@@ -257,8 +258,8 @@ class FetchedRecords:
                 ) from error
 
     def _decode_batches(self, batches: list[RecordBatch]) -> Iterator[DecodedRecords]:
-        """Decode the records from `_next_to_decode` on, which moves with them. Yields no records
-        after steps without any, so that callers can check deadlines."""
+        """Decode the records from offset `_next_to_decode` on, and move it. A step without records
+        yields an empty DecodedRecords, so that callers can check deadlines."""
         for records in decode_chunks(
             batches,
             self.selection._replace(start_offset=self._next_to_decode),

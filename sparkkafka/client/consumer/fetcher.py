@@ -63,8 +63,9 @@ log = logging.getLogger(__name__)
 class Fetcher:
     """Fetches records for the partitions of `subscription`. For one thread, except `wake`.
 
-    Only metadata requests use the connections of `cluster`. With `for_task` the fetcher takes an
-    idle one of them for a leader, which saves a short task a new connection, and returns it.
+    The fetcher has a connection of its own to each leader; those of `cluster` are for metadata
+    requests. With `for_task` it borrows idle ones of `cluster`, because a new connection takes time
+    that a short task would notice.
     """
 
     def __init__(
@@ -86,12 +87,13 @@ class Fetcher:
         self._lookup = TopicLookup(cluster)
         self._waker = Waker()
         self.names_topics = False
-        """Whether a Fetch had the names of topics, so its records may be of a recreated one."""
+        """Whether a Fetch named its topics instead of sending their ids, so that the records may be
+        those of a recreated topic."""
         self.retries: Counter[TopicPartition] = Counter()
         """The number of requests of each partition that were repeated after an error."""
 
     def close(self) -> None:
-        """Close all connections; idle ones of a task go back to the pool of `cluster`."""
+        """Close all connections; with `for_task`, return idle ones to the pool of `cluster`."""
         for leader in self._leaders.values():
             if self._for_task and leader.connection is not None and not leader.requested:
                 self._cluster.connections.put_back(leader.node_id, leader.connection)
@@ -105,14 +107,14 @@ class Fetcher:
         return self._waker.fileno() < 0
 
     def wake(self) -> None:
-        """End a `receive` that waits. From any thread."""
+        """End a `receive` that waits. May be called from any thread."""
         self._waker.wake()
 
     # --- requests ---------------------------------------------------------------------------
 
     def send(self, deadline: Deadline | None, *, is_draining: bool = False) -> None:
-        """Send a request to each idle leader. Waits for metadata until the deadline, for nothing
-        without one.
+        """Send a request to each leader that has none in flight. Wait for metadata until the
+        deadline; without one, wait for nothing.
 
         `is_draining`: the caller will take the buffered records now, so request the next ones.
         Raises errors that a retry cannot fix: failed authentication or authorization.
@@ -152,8 +154,8 @@ class Fetcher:
                 raise
 
     def _look_up_leaders(self, states: list[PartitionState], deadline: Deadline) -> None:
-        """Look up the leaders of the partitions that have no known one. A partition that does not
-        exist has failed then, and poll raises its error."""
+        """Look up the leaders of those partitions whose leader is not known. If a partition does
+        not exist, let poll raise the error."""
         known = self._cluster.known_leader
         leaderless = [state for state in states if known(state.tp) is None]
         for state, error in self._lookup.look_up_leaders(leaderless, deadline.remaining_s() * 1000):
@@ -172,8 +174,8 @@ class Fetcher:
         return node_id is not None and (leader is None or not leader.requested)
 
     def _node_of(self, state: PartitionState) -> int | None:
-        """Return the id of the broker to send requests to: the leader, or for records a replica
-        that it named. None if there is no leader now."""
+        """Return the id of the broker for the partition's next request: the leader, or, for a
+        Fetch, the replica that the leader named. None if no leader is known."""
         replica = state.replica.node_id
         if replica is not None and state.fetch_offset is not None:
             if replica in self._cluster.brokers:
@@ -185,7 +187,8 @@ class Fetcher:
     def _send_request(
         self, leader: LeaderConnection, connection: Connection, states: list[PartitionState]
     ) -> None:
-        """Send a ListOffsets for the partitions without an offset, else a Fetch of all."""
+        """Send a ListOffsets for the partitions without a fetch offset; if there are none, send a
+        Fetch for all."""
         states = [state for state in states if not self._was_recreated(state)]
         if not states:
             return
@@ -220,8 +223,8 @@ class Fetcher:
         self._receive_in_kernel(leader)
 
     def _was_recreated(self, state: PartitionState) -> bool:
-        """Return whether the topic was recreated since the position was set: then auto.offset.reset
-        decides. For tasks the `RangeReader` decides."""
+        """Return whether the topic was recreated since the position was set. If so, let poll apply
+        auto.offset.reset. With `for_task` return False: `RangeReader` checks this itself."""
         topic_id = self._cluster.topic_id(state.tp.topic)
         if self._for_task or state.fetch_offset is None or topic_id is None:
             return False
@@ -233,8 +236,8 @@ class Fetcher:
         return True
 
     def _fetch_version(self, states: list[PartitionState], connection: Connection) -> int:
-        """Return the version of a Fetch: one with topic ids if the broker has them and all ids are
-        known. Then the broker itself refuses to read a topic that was recreated (KIP-516)."""
+        """Return the version of a Fetch. If the broker and the metadata have topic ids, it is one
+        with ids: then the broker refuses to read a topic that was recreated (KIP-516)."""
         if any(state.replica.leader_only for state in states):
             # Up to this version a Fetch has no rack, so the leader names no replica.
             return connection.choose_version(FetchRequest, 10)
@@ -243,8 +246,8 @@ class Fetcher:
         return connection.choose_version(FetchRequest, FetchRequest.MAX_VERSION)
 
     def _fetch_request(self, states: list[PartitionState], version: int) -> FetchRequest:
-        """Return one Fetch for these partitions, in their order, in which a broker fills its
-        response."""
+        """Return one Fetch for these partitions. A broker adds records to its response in their
+        order, up to fetch.max.bytes."""
         options = self.options
         topics: dict[str, list[FetchPartition]] = {}
         for state in states:
@@ -284,7 +287,8 @@ class Fetcher:
     def _without_unsupported_lookups(
         self, states: list[PartitionState], connection: Connection
     ) -> list[PartitionState]:
-        """Return the partitions whose kind of offset the broker knows; the others fail."""
+        """Return the partitions whose kind of offset (latest, earliest local, …) the broker knows.
+        Let poll raise an error for the others."""
         version = connection.choose_version(ListOffsetsRequest)
         supported = []
         for state in states:
@@ -306,9 +310,9 @@ class Fetcher:
     # --- responses ----------------------------------------------------------------------------
 
     def receive(self, wait_s: float) -> None:
-        """Wait until something arrives, and take the responses that are complete.
+        """Wait until bytes arrive, and act on the responses that are complete.
 
-        A partition's error goes to its state. Raises errors that a retry cannot fix.
+        Errors of a partition are kept in its state. Raises errors that a retry cannot fix.
         """
         waiting = [
             (leader, leader.connection)
@@ -419,8 +423,8 @@ class Fetcher:
         leader.pace(self.options.fetch_max_wait_ms, has_news=has_news)
 
     def _take_listed_offset(self, state: PartitionState, offset: int, where: str) -> None:
-        """Set the position that the leader looked up. A response that no broker of Kafka gives is
-        requested again, after a backoff."""
+        """Set the position to the offset that the leader looked up. For an offset that no Kafka
+        broker returns, send the request again after a backoff."""
         if offset < NO_OFFSET or (offset == NO_OFFSET and state.lookup == LATEST):
             reason = f"it returned offset {offset}"
             self.retry(state, BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, where, reason))
@@ -491,8 +495,9 @@ class Fetcher:
         return True
 
     def _on_truncation(self, state: PartitionState, diverging: EpochEnd) -> None:
-        """Handle that the leader does not have the record before `fetch_offset`. Poll must raise or
-        reset the position only if poll has returned that record."""
+        """Handle that the leader's log does not have the record before `fetch_offset`. If poll has
+        returned that record, poll must raise an error or reset the position; else the record is
+        dropped and fetched again."""
         if state.fetch_offset != state.position:
             log.info("%s: fetching again from offset %s: %s", state.tp, state.position, diverging)
             state.drop()
@@ -505,7 +510,8 @@ class Fetcher:
     def _on_partition_error(
         self, leader: LeaderConnection, state: PartitionState, error: BrokerError
     ) -> None:
-        """Retry, reset or fail a partition for which a broker answered with an error."""
+        """Act on a broker's error for a partition: request it again, reset its position, or let
+        poll raise the error."""
         self._cluster.note_error(state.tp, error.code)
         if leader.is_fetch and state.replica.node_id == leader.node_id:
             # OFFSET_OUT_OF_RANGE is no exception: only the leader knows whether records are lost.
@@ -522,8 +528,8 @@ class Fetcher:
             self._subscription.fail(state, error)
 
     def _on_broker_failure(self, leader: LeaderConnection, error: KafkaError) -> None:
-        """Handle that a broker did not answer: request its partitions again later, perhaps from
-        another broker. Raises errors that a retry cannot fix."""
+        """Handle an error of a connection or a missing response: request the broker's partitions
+        again later, perhaps from another broker. Raises errors that a retry cannot fix."""
         states = list(leader.requested)
         if leader.connection is None:  # the leader could not be reached
             states = [
@@ -552,7 +558,7 @@ class Fetcher:
         state.back_off()
 
     def _note_failure(self, state: PartitionState, error: KafkaError) -> None:
-        """Keep the error for a timeout's message, and count the retry that follows."""
+        """Keep the error for the message of a later timeout, and count the retry that follows."""
         state.last_failure = error
         self.retries[state.tp] += 1
 

@@ -110,8 +110,8 @@ class LeaderConnection:
     def open(
         self, broker: Broker, connections: ConnectionPool, on_end: Callable[[], None]
     ) -> Connection | None:
-        """Return the connection to `broker`, None while a thread connects, which then calls
-        `on_end`. Raises what connecting raised."""
+        """Return the connection to `broker`. If there is none, let a thread connect, which calls
+        `on_end` at its end, and return None until then. Raises the error of that attempt."""
         connection = self.connection
         if connection is not None and connection.is_open:
             has_moved = (connection.host, connection.port) != (broker.host, broker.port)
@@ -169,12 +169,13 @@ class LeaderConnection:
         return None
 
     def back_off(self) -> None:
-        """Send the next request later, after a failure."""
+        """Delay the next request after a failure, longer after each one."""
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def pace(self, max_wait_ms: int, *, has_news: bool) -> None:
-        """Send the next request later, if the response has no news (it changes nothing about the
-        next request) and the broker did not wait `max_wait_ms` for records."""
+        """Delay the next request if the response without news came sooner than after half of
+        `max_wait_ms` (Tansu may answer at once). `has_news`: the response changes the next request.
+        """
         now_s = time.monotonic()
         if has_news:
             self._idle_backoff.reset()

@@ -40,7 +40,8 @@ TOLERATE_LOSS = "failOnDataLoss=false"
 
 
 class OpenEnds(NamedTuple):
-    """The ends of a range that the leader's first response sets, so a read of a growing log ends.
+    """Which ends of a range are not fixed at planning, but set from the leader's first response.
+    (Since the end is set once, the read of a log that grows ends.)
 
     `start`: if the log starts after the range's start, the read starts there without data loss.
     `end`: the read ends where the log ends; the range's end is where the log ended at planning,
@@ -70,8 +71,9 @@ class PlannedRange(NamedTuple):
 
 
 class _ProgressDeadlines(NamedTuple):
-    """What ends a wait without progress: the poll timeout, a log that ends before the range, a
-    replica that lags."""
+    """The deadlines of a wait without progress. After `poll_timeout` the read fails; after
+    `short_log` a log that ends before the range has lost records; after `lagging_replica` the read
+    continues from the leader."""
 
     poll_timeout: Deadline
     short_log: Deadline
@@ -131,7 +133,8 @@ class RangeReader:
             # Tansu answers without looking for records.)
             self._fetcher.options = replace(options, fetch_max_wait_ms=1)
         self.lost: Counter[TopicPartition] = Counter()
-        """The number of offsets that were skipped, or that have other records now."""
+        """The number of lost offsets of each partition: skipped ones, and those whose records an
+        unclean leader has replaced."""
 
     def __enter__(self) -> Self:
         return self
@@ -146,8 +149,8 @@ class RangeReader:
 
     @property
     def names_topics(self) -> bool:
-        """Whether the records may be those of a topic that was recreated during the read: brokers
-        before Kafka 3.1 know topics by their names."""
+        """Whether a Fetch named its topics instead of sending their ids (before Kafka 3.1). Then
+        the records may be those of a topic that was recreated during the read."""
         return self._fetcher.names_topics
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, DecodedRecords]]:
@@ -229,16 +232,16 @@ class RangeReader:
                 self._skip_rest(state, f"the log ends at {self._ends[tp]}")
 
     def _forget_open_ends(self, tp: TopicPartition) -> None:
-        """Keep the ends of a range as they are now. Once no end is open, brokers may wait for
-        records again before they answer."""
+        """Fix the ends of a range as they are now. Once no range has an open end, restore
+        fetch.max.wait.ms."""
         self._open_ends.pop(tp, None)
         if not any(ends.end for ends in self._open_ends.values()):
             self._fetcher.options = self._options
 
     def _end_of_log(self, tp: TopicPartition, bounds: LogBounds, deadline: Deadline) -> int:
-        """Return the end in the response. If the leader may be new, return a later end of
-        ListOffsets: a new leader learns the high watermark late, and ListOffsets waits for it
-        (KIP-207)."""
+        """Return the end of the log from the response `bounds`. If the leader may be new, request
+        ListOffsets too and return the later end: a new leader learns the high watermark late, and
+        ListOffsets waits for it (KIP-207)."""
         isolation_level = self._options.isolation_level
         end = bounds.end_offset(isolation_level)
         epoch = self._cluster.leader_epoch(tp)
@@ -261,7 +264,8 @@ class RangeReader:
     # --- no progress ------------------------------------------------------------------------
 
     def _new_deadlines(self) -> _ProgressDeadlines:
-        """Begin a new wait for progress, and forget responses and failures before it."""
+        """Return the deadlines of a new wait for progress, and forget earlier responses and
+        failures."""
         for state in self._subscription:
             state.last_failure = state.log_bounds = None
         timeout_ms, signal = self._poll_timeout_ms, self._cluster.close_signal
@@ -278,8 +282,8 @@ class RangeReader:
         )
 
     def _handle_no_progress(self, deadlines: _ProgressDeadlines) -> None:
-        """After the deadline of each case, leave a replica that lags, skip offsets that are lost,
-        or raise KafkaTimeoutError. Raises the errors of `_skip_lost`."""
+        """Apply the deadlines that have passed: read from the leader instead of a replica that
+        lags, skip lost offsets, or raise KafkaTimeoutError. Raises the errors of `_skip_lost`."""
         is_late = deadlines.poll_timeout.expired
         for state in list(self._subscription):
             bounds, position = state.log_bounds, state.position or 0
@@ -331,7 +335,7 @@ class RangeReader:
                 self._skip_rest(state, "the topic has been deleted and recreated")
 
     def _handle_error(self, state: PartitionState, deadline: Deadline) -> None:
-        """Skip lost offsets or raise, if the partition has an error."""
+        """If the partition has an error, skip lost offsets or raise it."""
         if state.truncated is not None:
             self._handle_truncation(state, state.truncated)
         elif state.is_out_of_range:
@@ -342,8 +346,8 @@ class RangeReader:
             raise state.error
 
     def _handle_truncation(self, state: PartitionState, diverging: EpochEnd) -> None:
-        """Raise, or continue at the position: the leader does not have all records before it
-        (KIP-320)."""
+        """Raise DataLossError, or with `fail_on_data_loss` False continue at the position. The
+        leader does not have all records before it (KIP-320)."""
         tp, position = state.tp, state.position or 0
         text = f"{tp}: {diverging.lost_before(position)}"
         if self._fail_on_data_loss:
@@ -358,7 +362,8 @@ class RangeReader:
         state.back_off()  # for a broker that answers so again and again
 
     def _handle_out_of_range(self, state: PartitionState, deadline: Deadline) -> None:
-        """Raise, or skip lost offsets: the leader does not have the position."""
+        """Set a new position, since the leader does not have the present one; count the offsets
+        between as lost. Raises the errors of `_skip_lost`."""
         tp, position = state.tp, state.position or 0
         first, end = earliest_and_latest(self._cluster, [tp], deadline=deadline)
         earliest, latest = first[tp], end[tp]
@@ -387,7 +392,8 @@ class RangeReader:
         self._forget_open_ends(state.tp)
 
     def _skip_lost(self, state: PartitionState, until: int, reason: str) -> None:
-        """Skip the lost offsets [position, until) and log that, or raise DataLossError."""
+        """Move the position to `until`, count the skipped offsets as lost, and log that. Raises
+        DataLossError instead if `fail_on_data_loss` is set."""
         tp, position = state.tp, state.position or 0
         count = until - position
         gone = f"offsets {position} to {until - 1} are gone"

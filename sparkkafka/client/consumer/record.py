@@ -39,7 +39,7 @@ RECORD_SCHEMA = pa.schema(
 )
 """Types of `Consumer.poll_arrow`: those of Spark's own Kafka source."""
 
-_HEADERS_AT_ONCE = 1 << 16  # headers that are lists of names and values at the same time
+_HEADERS_AT_ONCE = 1 << 16  # the number of headers that are converted to Python lists together
 _MAX_MS = (2**63 - 1) // 1000  # the latest time in microseconds
 
 Header = tuple[str, bytes | None]
@@ -65,7 +65,7 @@ class Record(NamedTuple):
 
     @property
     def error(self) -> CorruptRecordError | None:
-        """None; of a DamagedRecord why it is not valid."""
+        """None for a valid record. A DamagedRecord has the error of its batch."""
         return None
 
 
@@ -75,7 +75,7 @@ class DamagedRecord(Record):
 
     @property
     def error(self) -> CorruptRecordError:
-        """Why the batch cannot be read."""
+        """The error of the batch, which says why it cannot be read."""
         error: CorruptRecordError = self.__dict__["error"]
         return error
 
@@ -107,7 +107,8 @@ class RecordBlock:
         self._next_offset = next_offset
 
     def _convert(self) -> None:
-        """Make the lists: in the thread that reads them, whose processor has them in its cache."""
+        """Convert the columns to lists, once: in the thread that reads them, whose processor then
+        has them in its cache."""
         columns = self._columns
         if columns is None:
             return
@@ -192,7 +193,7 @@ _Column: TypeAlias = list[Any] | _Constant
 
 
 def _numbers(values: NDArray[Any]) -> _Column:
-    """Return a column of ints, of equal ones as a constant."""
+    """Return a column of ints; a _Constant if all are equal."""
     first = values[0]
     if first == values[-1] and (values == first).all():
         return _Constant(int(first))
@@ -276,7 +277,7 @@ class Records(Sequence[Record]):
         return f"<Records {', '.join(f'{tp}: {n}' for tp, n in counts.items()) or 'none'}>"
 
     def after(self, record: Record | None) -> Records:
-        """Return the records after `record`, which is one of them; all for None."""
+        """Return the records that come after `record`, which is one of these; all if it is None."""
         if record is None:
             return self
         for index, (block, start, stop) in enumerate(self._parts):
@@ -288,7 +289,7 @@ class Records(Sequence[Record]):
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:
-        """The offset of the first of these records in each partition."""
+        """The offset of the first record of each partition."""
         return {block.tp: block.offset(start) for block, start, _ in reversed(self._parts)}
 
     @property

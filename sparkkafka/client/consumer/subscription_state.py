@@ -36,8 +36,8 @@ LEADER_ONLY_MS = 30_000
 
 
 class EpochEnd(NamedTuple):
-    """The last leader epoch that the leader's log shares with the records that were read, and where
-    that epoch ends in the log (KIP-595)."""
+    """The last leader epoch that the leader's log has in common with the records that were read,
+    and the offset at which that epoch ends in the log (KIP-595)."""
 
     epoch: int
     end_offset: int
@@ -95,13 +95,13 @@ class PreferredReadReplica:
         self._until_s = time.monotonic() + self._lease_s
 
     def return_to_leader(self) -> None:
-        """Read from the leader for a while, as the replica failed or lags."""
+        """Read from the leader for LEADER_ONLY_MS, because the replica failed or lags."""
         self._node_id = None
         self._leader_only_until_s = time.monotonic() + LEADER_ONLY_MS / 1000
 
 
 class PartitionState:
-    """One assigned partition."""
+    """The position, the buffered records and the errors of one assigned partition."""
 
     def __init__(self, tp: TopicPartition, cluster: Cluster) -> None:
         self.tp = tp
@@ -111,16 +111,17 @@ class PartitionState:
         """The leader epochs of the records before `position` and `fetch_offset`, if known."""
         self.lookup: int | None = None
         self.selection = Selection()
-        """The offsets (before its end) and columns that are decoded."""
+        """Which columns are decoded, and of the records before which offset."""
         self.paused = False
         self.error: KafkaError | None = None
         """The error that poll will raise."""
         self.last_failure: KafkaError | None = None
         """The last retriable failure since the last seek."""
         self.is_out_of_range = False
-        """The leader does not have `position`: auto.offset.reset decides."""
+        """Whether the leader does not have `position`, so that auto.offset.reset must be
+        applied."""
         self.truncated: EpochEnd | None = None
-        """With `is_out_of_range`: an unclean leader lost records before `position`."""
+        """With `is_out_of_range`: set if an unclean leader has lost records before `position`."""
         self.topic_id: bytes | None = None
         """The id of the topic in which `position` is, if brokers have ids: the known one at the
         last seek, or else at the first Fetch."""
@@ -138,11 +139,12 @@ class PartitionState:
         """Where the partition ends for this reader, by the last response."""
         self.log_bounds: LogBounds | None = None
         """The offsets of the log in the last response, if it was the leader's."""
-        self.lags: Sampled | None = None  # behind each poll that had records
+        self.lags: Sampled | None = None
+        """The lag after each poll that returned records, for metrics."""
         self._records: DecodedRecords | None = None
         """Decoded records of the first of `_fetched`; those before `_row` are taken."""
         self.is_decoding = False
-        """The last call's deadline passed in the middle of a large record."""
+        """Whether the deadline of the last call passed while a large record was decoded."""
         self._row = 0
         self._block: RecordBlock | None = None  # the rows of `_records` from `_block_from` on
         self._block_from = 0
@@ -152,9 +154,8 @@ class PartitionState:
     def seek(
         self, offset: int | None, lookup: int | None = None, epoch: int = NO_LEADER_EPOCH
     ) -> None:
-        """Move to an offset, or (None) to the leader's response to `lookup`. Drops buffered
-        records.
-        `epoch` is the leader epoch of the record before the offset."""
+        """Set the position to an offset; with None the leader's response to `lookup` will set it.
+        Drop buffered records. `epoch` is the leader epoch of the record before the offset."""
         self.drop()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = epoch
@@ -167,7 +168,7 @@ class PartitionState:
 
     @property
     def lag(self) -> int | None:
-        """How many offsets lie between position and end, None while either is not known."""
+        """The number of offsets from position to end, None while either is not known."""
         if self.position is None or self.end_offset is None:
             return None
         return max(0, self.end_offset - self.position)
@@ -196,13 +197,14 @@ class PartitionState:
 
     @property
     def is_ready(self) -> bool:
-        """Whether poll has something to do with it: return records, or raise."""
+        """Whether poll can return records of this partition, has to raise its error, or has to
+        reset its position."""
         return bool(self._fetched) or self.error is not None or self.is_out_of_range
 
     @property
     def is_between_responses(self) -> bool:
-        """Whether another partition may have its turn: not while records of a response are partly
-        decoded, as in Java, since these take memory."""
+        """Whether poll may take records of another partition next. As in Java it may not while
+        only a part of a response's records is decoded, since these take memory."""
         return self._records is None and not (self._fetched and self._fetched[0].has_begun_decoding)
 
     def add(self, fetched: FetchedRecords) -> None:
@@ -212,7 +214,7 @@ class PartitionState:
         self.fetch_epoch = fetched.last_epoch
 
     def skip_to(self, offset: int, epoch: int) -> None:
-        """Move past offsets without records for the reader, from `fetch_offset` to this one."""
+        """Move from `fetch_offset` to this offset; between them are no records for the reader."""
         self.fetch_offset, self.fetch_epoch = offset, epoch
         if self._fetched:
             self._fetched[-1].extend_to(offset, epoch)
@@ -234,10 +236,10 @@ class PartitionState:
         self.fetch_offset, self.fetch_epoch = self.position, self.position_epoch
 
     def take_rows(self, count: int, deadline: Deadline) -> TakenRows | None:
-        """Return up to `count` records, None if none are decoded before the deadline. `advance`
-        then moves the position past them.
+        """Return up to `count` records, None if none are decoded before the deadline. The caller
+        moves the position with `advance`.
 
-        Raises CorruptRecordError: buffered records are dropped then, and the position stays.
+        Raises CorruptRecordError; the position stays and buffered records are dropped.
         """
         records = self._current_records(deadline)
         if records is None:
@@ -251,8 +253,8 @@ class PartitionState:
         return TakenRows(block, start, min(start + count, len(block)))
 
     def skip_damage(self, error: CorruptRecordError) -> TakenRows | None:
-        """Move past the damaged batch at the position; return the DamagedRecord in its place. None
-        if it is not known where the batch ends."""
+        """Move the position past the damaged batch, and return the DamagedRecord in its place. If
+        the end of the batch is not known, do nothing and return None."""
         start, end = self.position, error.next_offset
         # A damaged header may have any number: neither before the position nor after the end.
         if start is None or end is None or not start < end <= (self.end_offset or 0):
@@ -273,7 +275,8 @@ class PartitionState:
         return rows, self._offset_after(records, stop)
 
     def advance(self, rows: int) -> None:
-        """Move the position past this many rows of the last call."""
+        """Move the position past this many of the records that `take_rows` or `take_columns`
+        returned."""
         records = self._records
         if records is None or not rows:
             return
@@ -292,8 +295,8 @@ class PartitionState:
         self._block, self._block_from = None, 0
 
     def _current_records(self, deadline: Deadline) -> DecodedRecords | None:
-        """Return the decoded records that have the next row; None if there are none, or none are
-        decoded before the deadline. Moves the position past answers without rows."""
+        """Return the decoded records that contain the next one to take; None if there are none, or
+        none are decoded before the deadline. Move the position past responses without records."""
         while self._records is None and self._fetched:
             fetched = self._fetched[0]
             try:
@@ -323,7 +326,8 @@ class PartitionState:
 
 
 class SubscriptionState:
-    """The states of the assigned partitions, and the order in which poll and requests take them."""
+    """The states of the assigned partitions, their order in requests, and the order in which poll
+    takes their records."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -331,14 +335,14 @@ class SubscriptionState:
         self._ready: dict[TopicPartition, PartitionState] = {}
         """The partitions that poll takes in turn, in this order."""
         self.unread: Mapping[TopicPartition, int] = {}
-        """Offsets of the first records that poll has returned, but an iteration of AsyncConsumer
-        has not: they are the positions of their partitions for the user."""
+        """For AsyncConsumer: the offsets of the first records that poll has returned and the user's
+        iteration has not. For the user these are the partitions' positions."""
         self.may_lack_positions = False
         """Whether there may be partitions without a position and without a lookup for one."""
 
     def __iter__(self) -> Iterator[PartitionState]:
-        """In the order for requests: partitions that got records last come last, so that each
-        gets its share of fetch.max.bytes."""
+        """Iterate in the order for requests: the partition that got records most recently is last,
+        so that each gets its share of fetch.max.bytes."""
         return iter(self._states.values())
 
     def __len__(self) -> int:
@@ -395,7 +399,7 @@ class SubscriptionState:
         }
 
     def positions_to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """`positions` with leader epochs, as a group commits them."""
+        """Return the positions with their leader epochs, for a commit."""
         positions = {
             tp: OffsetAndMetadata(
                 state.position,
@@ -409,8 +413,8 @@ class SubscriptionState:
         return positions
 
     def topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, bytes]:
-        """Return the ids of the topics in which the positions of these partitions are, where
-        known."""
+        """Return for each of these partitions the id of the topic in which its position is, if it
+        is known."""
         states = [self._states[tp] for tp in partitions if tp in self._states]
         return {state.tp: state.topic_id for state in states if state.topic_id is not None}
 
@@ -449,6 +453,6 @@ class SubscriptionState:
         return next(self.ready(), None) is not None
 
     def end_turn(self, state: PartitionState) -> None:
-        """Put this partition last in the turns, or take it out if it is not ready any more."""
+        """Let poll take records of all other ready partitions before it takes more of this one."""
         if self._ready.pop(state.tp, None) is not None and state.is_ready:
             self._ready[state.tp] = state

@@ -47,7 +47,6 @@ from sparkkafka.protocol.constants import NO_GENERATION
 from sparkkafka.protocol.messages import (
     JoinGroupRequestProtocol,
     JoinGroupResponse,
-    JoinGroupResponseMember,
     consumer_protocol,
 )
 from sparkkafka.protocol.wire.primitives import BytesLike
@@ -534,7 +533,8 @@ class _Balancer:
         counts[member] = counts.get(member, 0) + 1
 
     def _held_numbers(self, tp: TopicPartition, member: str) -> dict[str, set[int]]:
-        """Return the partition numbers by topic to which the member adds this partition."""
+        """Return one of the member's two dicts of partition numbers by topic: `_own` if it owns
+        this partition, else `_foreign`."""
         return (self._own if self._owners.get(tp) == member else self._foreign)[member]
 
 
@@ -555,10 +555,16 @@ class MemberSubscription(NamedTuple):
 
 
 def read_subscription(
-    encoded: BytesLike, group_instance_id: str | None = None
+    encoded: BytesLike, member_id: str = "", group_instance_id: str | None = None
 ) -> MemberSubscription:
-    """Decode a member's metadata in the response to JoinGroup. Raises DecodeError."""
-    read = consumer_protocol.decode_subscription(encoded)
+    """Decode a member's metadata in the response to JoinGroup. Raises DecodeError, which names the
+    member."""
+    try:
+        read = consumer_protocol.decode_subscription(encoded)
+    except DecodeError as error:
+        raise DecodeError(
+            f"the subscription of the group's member {member_id!r} cannot be read: {error}"
+        ) from error
     return MemberSubscription(
         topics=read.topics,
         owned=tuple(TopicPartition(*partition) for partition in read.owned),
@@ -576,7 +582,7 @@ Members: TypeAlias = Mapping[str, MemberSubscription]
 
 
 class Assignor(Protocol):
-    """A way to assign partitions. `name` is its name in JoinGroup.
+    """Assigns the partitions of a group to its members. `name` is its name in JoinGroup.
 
     `cooperative`: members keep their partitions during a rebalance, and join again after they had
     to revoke some.
@@ -586,7 +592,8 @@ class Assignor(Protocol):
     cooperative: ClassVar[bool] = False
 
     def user_data(self) -> bytes | None:
-        """Return what this member's subscription has for the assignor, None for nothing."""
+        """Return the `userData` of this member's subscription, which the leader's assignor reads;
+        None if there is none."""
         return None
 
     @abstractmethod
@@ -596,11 +603,11 @@ class Assignor(Protocol):
         """Return the partitions of each member, in order."""
 
     def on_assignment(self, assignment: Iterable[TopicPartition], generation_id: int) -> None:
-        """Remember what this member got, whoever is the leader."""
+        """Remember the assignment of this member, which the leader's assignor made."""
 
 
 class RangeAssignor(Assignor):
-    """Each topic separately: a range of neighbouring partitions to each of its subscribers."""
+    """Assigns each topic separately: a range of adjacent partitions to each subscriber."""
 
     name: ClassVar[str] = "range"
 
@@ -637,8 +644,8 @@ class RangeAssignor(Assignor):
 
 
 class RoundRobinAssignor(Assignor):
-    """All partitions of all topics in order, one to each member in turn. Members that do not
-    subscribe to the topic are skipped."""
+    """Assigns all partitions of all topics in order, one to each member in turn. Members that do
+    not subscribe to the topic are skipped."""
 
     name: ClassVar[str] = "roundrobin"
 
@@ -773,7 +780,8 @@ def _member_racks(members: Members) -> dict[str, str | None]:
 
 
 def _previous_claim(member: str, subscription: MemberSubscription) -> Claim:
-    """Read the claim of a member that has revoked everything before it joined: `owned` is empty."""
+    """Return the partitions that a member of the assignor sticky had, from its user data: it
+    revoked all before it joined."""
     if not subscription.user_data:
         return Claim((), NO_GENERATION)
     try:
@@ -816,7 +824,8 @@ class GroupAssignors:
         generation_id: int,
         rack_id: str | None,
     ) -> list[JoinGroupRequestProtocol]:
-        """Return the subscription for a JoinGroup, as each assignor needs it."""
+        """Return the protocols of a JoinGroup: for each assignor its name and the subscription,
+        with the assignor's user data."""
         topics, owned = list(topics), list(owned)
         return [
             JoinGroupRequestProtocol(
@@ -843,7 +852,12 @@ class GroupAssignors:
 
         Raises DecodeError, which names the member, and what `partition_counts` raises.
         """
-        members = {member.member_id: _read_subscription_of(member) for member in response.members}
+        members = {
+            member.member_id: read_subscription(
+                member.metadata, member.member_id, member.group_instance_id
+            )
+            for member in response.members
+        }
         topics = {topic for subscription in members.values() for topic in subscription.topics}
         counts = partition_counts(cluster, topics, deadline)
         has_racks = any(subscription.rack_id for subscription in members.values())
@@ -886,9 +900,10 @@ class GroupAssignors:
 
 
 class TopicWatch:
-    """The topics of a leader's assignment, to find what changes: the number of partitions, whether
-    topics exist, and (with `racks`) the racks of replicas. The leader then rejoins, so that
-    all members get a new assignment (Java's ConsumerCoordinator compares metadata snapshots)."""
+    """The topics of a leader's assignment, as the metadata had them: the number of partitions,
+    whether topics exist, and (with `racks`) the racks of replicas. If these change the leader
+    rejoins, so that all members get a new assignment (Java's ConsumerCoordinator compares metadata
+    snapshots)."""
 
     def __init__(
         self,
@@ -920,17 +935,6 @@ class TopicWatch:
             if counts.get(name) != self._counts.get(name)
             or racks.get(name) != self._racks.get(name)
         )
-
-
-def _read_subscription_of(member: JoinGroupResponseMember) -> MemberSubscription:
-    """Decode the subscription in a member's metadata. Raises DecodeError, which names the
-    member."""
-    try:
-        return read_subscription(member.metadata, member.group_instance_id)
-    except DecodeError as error:
-        raise DecodeError(
-            f"the subscription of the group's member {member.member_id!r} cannot be read: {error}"
-        ) from error
 
 
 def partition_counts(cluster: Cluster, topics: Iterable[str], deadline: Deadline) -> dict[str, int]:

@@ -46,7 +46,7 @@ MEMBERS_VERSION = 3
 
 
 _NO_MEMBER_CODES = (errors.ErrorCode.UNKNOWN_MEMBER_ID, errors.ErrorCode.ILLEGAL_GENERATION)
-"""The coordinator does not have this member in its generation."""
+"""The error codes if the coordinator does not have this member, or has a later generation."""
 
 
 class Phase(enum.Enum):
@@ -71,7 +71,8 @@ class Generation(NamedTuple):
 
 
 class CompletedRebalance(NamedTuple):
-    """A rebalance that the brokers have completed, with the encoded assignment of this member."""
+    """A rebalance that the brokers have completed: its generation and this member's encoded
+    assignment."""
 
     generation: Generation
     assignment: bytes
@@ -102,16 +103,17 @@ class ClassicMemberThread(membership.MemberThread):
         self.phase = Phase.OUTSIDE
         self.generation = Generation()
         self.completed: CompletedRebalance | None = None
-        """A rebalance whose assignment `poll` has not taken yet."""
+        """A completed rebalance whose assignment `poll` has not taken yet."""
         self.rejoin_request: RejoinRequest | None = None
         self._protocols: list[messages.JoinGroupRequestProtocol] = []
         self._join_request = RejoinRequest("")
         self._has_new_id = False
-        """The JoinGroup is sent again with the member id that the coordinator gave (KIP-394)."""
+        """Whether the next JoinGroup repeats the last one with the member id that the coordinator
+        gave (KIP-394)."""
         self._connection: Connection | None = None  # with a JoinGroup or SyncGroup in flight
         self._node_id = -1  # its broker
         self._response_due = Deadline(0)
-        """When the response that `_connection` awaits is given up."""
+        """The deadline of the response that `_connection` awaits."""
         self._watch: TopicWatch | None = None  # only in the leader
 
     # --- called by the member --------------------------------------------------------------------
@@ -137,14 +139,15 @@ class ClassicMemberThread(membership.MemberThread):
                 self.on_change()
 
     def lose_membership(self, generation: Generation, code: int, where: str) -> None:
-        """Give up the membership, as the coordinator answered `where` with `code`; nothing happens
-        if `generation` is not the current one any more."""
+        """Give up the membership, since the response to the request `where` has the error `code`.
+
+        Does nothing if the member has another generation than `generation` by now.
+        """
         with self.lock:
             if generation != self.generation:
                 return
-            if (
-                code == errors.ErrorCode.FENCED_INSTANCE_ID
-            ):  # joining again would fence the other consumer
+            if code == errors.ErrorCode.FENCED_INSTANCE_ID:
+                # Joining again would fence the other consumer.
                 self.failure = membership.group_error(code, self.group_id, where)
             self.reset_membership(f"{where} was answered with {errors.error_name(code)}")
             if code == errors.ErrorCode.ILLEGAL_GENERATION:
@@ -168,7 +171,8 @@ class ClassicMemberThread(membership.MemberThread):
         return self._connection if self.phase in (Phase.JOINING, Phase.SYNCING) else None
 
     def step(self, has_response: bool) -> float:
-        """Join or read the response of the rebalance, and send heartbeats, by `phase`."""
+        """Send the JoinGroup or read a response of the rebalance, if `phase` says that this is due,
+        and send due heartbeats. Return the seconds until the next step."""
         phase = self.phase
         if phase is Phase.TO_JOIN:
             pause_s = self._join_request.not_before_s - time.monotonic()
@@ -188,10 +192,14 @@ class ClassicMemberThread(membership.MemberThread):
             return math.inf
         if phase is Phase.JOINING:
             return self._response_due.remaining_s()
-        return self.stay()
+        return self.run_due_tasks()
 
     def on_error(self, error: errors.KafkaError) -> float:
-        """Retry the heartbeat of a member, or the whole rebalance; `poll` raises a final error."""
+        """Let a retriable error be retried, and let `poll` raise any other. Return the seconds
+        until the next step.
+
+        A member that has joined sends its heartbeat again; during a rebalance it sends JoinGroup.
+        """
         phase = self.phase
         is_retriable = (
             error.retriable
@@ -213,7 +221,8 @@ class ClassicMemberThread(membership.MemberThread):
 
     @property
     def must_leave(self) -> bool:
-        """Static members send no leave: they come back, or time out (KIP-345)."""
+        """Whether the group has this member, and it is not static. A static member sends no leave:
+        it comes back, or its session times out (KIP-345)."""
         return self.generation.member_id != NO_MEMBER_ID and not self.options.group_instance_id
 
     def begin_leave(self, reason: str) -> Callable[[Deadline], None] | None:
@@ -364,7 +373,8 @@ class ClassicMemberThread(membership.MemberThread):
         self._response_due = deadline
 
     def _on_join_error(self, code: int, member_id: str) -> None:
-        """Join again with a new member id, give up the membership, or raise."""
+        """Act on the error code of a JoinGroup: join again with `member_id`, which the coordinator
+        gave to a new member, or give up the membership. Raises BrokerError for another code."""
         if code == errors.ErrorCode.MEMBER_ID_REQUIRED:  # KIP-394
             with self.lock:
                 self.generation = Generation(member_id=member_id)
@@ -413,7 +423,8 @@ class ClassicMemberThread(membership.MemberThread):
                 self.on_change()
 
     def _lose_in_rebalance(self, code: int, where: str) -> None:
-        """Give up the membership, as the coordinator answered `where` with `code`."""
+        """Give up the membership in a rebalance, since the response to the request `where`,
+        JoinGroup or SyncGroup, has the error `code`."""
         self.metrics.rebalance_failed()
         self.reset_retries()
         self.lose_membership(self.generation, code, where)
@@ -432,13 +443,14 @@ class ClassicMemberThread(membership.MemberThread):
     # --- staying ---------------------------------------------------------------------------------
 
     def check_metadata(self) -> float:
-        """As the leader, watch the partitions of the subscribed topics. Also returns the seconds
-        until the response to a SyncGroup is due."""
+        """As the leader of a stable group, look up the subscribed topics if that is due, and let
+        `poll` join again if they changed. Return the seconds until the next lookup, or, before the
+        response to SyncGroup, until its deadline."""
         if self.phase is Phase.SYNCING:
             return self._response_due.remaining_s()
         watch = self._watch
         if watch is None or self.phase is not Phase.JOINED:
-            # In another phase, to which the member has just changed, `step` is called again.
+            # A heartbeat's response has just changed the phase: the next step acts on it.
             return math.inf if self.phase is Phase.JOINED else 0
         if watch.until_lookup_s() <= 0:
             self._rejoin_if_topics_changed(watch)
@@ -527,7 +539,8 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         )
 
     def _step(self, thread: ClassicMemberThread, topics: frozenset[str]) -> bool:
-        """End a completed rebalance, or begin one if it is due."""
+        """Take over the assignment of a completed rebalance, or else begin a rebalance if one is
+        due. Return whether anything was done."""
         with thread.lock:
             completed, thread.completed = thread.completed, None
         if completed is not None:
@@ -536,7 +549,8 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         return self._begin_rebalance(thread, topics)
 
     def committer(self, topic_ids: TopicIds) -> membership.Commit:
-        """As the base class; the coordinator refuses a commit after the next rebalance."""
+        """Return a function that commits as this member in its generation. After the next rebalance
+        the coordinator refuses such commits."""
         thread = self._thread
         if thread is None:
             raise membership.commit_failed(errors.ErrorCode.UNKNOWN_MEMBER_ID, self._group_id)
@@ -570,7 +584,8 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         super()._lose()
 
     def _begin_rebalance(self, thread: ClassicMemberThread, topics: frozenset[str]) -> bool:
-        """Join if due and no rebalance is in progress; return whether anything was done."""
+        """Begin a rebalance if one is due and none is in progress: revoke partitions, then let the
+        thread send a JoinGroup. Return whether anything was done."""
         with thread.lock:
             if thread.is_lost or thread.phase in REBALANCING:
                 return thread.is_lost  # True: `poll` handles the loss, then calls again

@@ -38,9 +38,6 @@ log = logging.getLogger(__name__)
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 
-EPOCH_VERSION = 9
-"""From this version on OffsetCommit has the member epoch of KIP-848."""
-
 
 Partitions = Mapping[TopicPartition, uuid.UUID]
 """Partitions with the ids of their topics: a topic that is recreated has another id."""
@@ -70,17 +67,18 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         self.member_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         self.epoch = JOIN_EPOCH
         self.is_in_group = False
-        """Joined, or joining: heartbeats are sent."""
+        """Whether the member has joined or is joining, so that it sends heartbeats."""
         self.is_joining = False
-        """Its first heartbeat is not answered, or the first assignment is still to come."""
+        """Whether the response to the first heartbeat has not arrived, or the names of the topics
+        in its assignment are not known yet."""
         self.target: Partitions | None = None
-        """The target assignment, until the member takes it."""
+        """A target assignment that the member has not taken yet."""
         self._topics: frozenset[str] = frozenset()
         self._owned: Partitions = {}
         self._topic_names: dict[uuid.UUID, str] = {}
         self._unnamed_target: messages.HeartbeatAssignment | None = None
-        """A target assignment with topic ids that metadata do not have yet."""
-        # What the last answered heartbeat reported; None: the next one reports it again.
+        """A target assignment with ids of topics whose names are not known yet."""
+        # What the last heartbeat with a response reported; None: the next one reports it again.
         self._reported_topics: frozenset[str] | None = None
         self._reported_owned: Partitions | None = None
         # The time between heartbeats until a response has the group's.
@@ -150,11 +148,14 @@ class ConsumerGroupMemberThread(membership.MemberThread):
     # --- the thread ------------------------------------------------------------------------------
 
     def step(self, has_response: bool) -> float:
-        return self.stay() if self.is_in_group else math.inf
+        return self.run_due_tasks() if self.is_in_group else math.inf
 
     def on_error(self, error: errors.KafkaError) -> float:
-        """Retry later. `poll` raises a final error, which ends the membership unless it is about
-        topics: another subscription may help then."""
+        """Let the next heartbeat retry a retriable error; return the seconds until then.
+
+        `poll` raises any other error. It also ends the membership, unless the user may not read a
+        topic: then another subscription may help.
+        """
         is_about_topics = getattr(error, "code", 0) == errors.ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with self.lock:
             self._report_again()
@@ -263,8 +264,8 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         topics: frozenset[str],
         owned: Partitions,
     ) -> None:
-        """Take over epoch, interval and target. `topics` and `owned` are what the heartbeat
-        reported."""
+        """Keep the member's epoch, the interval between heartbeats, and the target assignment of a
+        response. `topics` and `owned` are what the heartbeat reported."""
         with self.lock:
             if self.epoch != response.member_epoch:
                 log.info(
@@ -285,7 +286,8 @@ class ConsumerGroupMemberThread(membership.MemberThread):
             self._look_up_names(response.assignment)
 
     def _set_target(self, assignment: messages.HeartbeatAssignment) -> bool:
-        """Keep the assignment for the member; return False if a topic's name is not known."""
+        """Keep the target assignment until `take_target`; return False if the name of one of its
+        topics is not known."""
         rows = assignment.topic_partitions
         if any(row.topic_id not in self._topic_names for row in rows):
             return False
@@ -302,7 +304,8 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         return True
 
     def check_metadata(self) -> float:
-        """Look up the names of assigned topics that are not known."""
+        """Look up the names of assigned topics again if that is due. Return the seconds until it is
+        due, math.inf if all names are known."""
         if self._unnamed_target is not None and time.monotonic() >= self._next_lookup_s:
             self._look_up_names(self._unnamed_target)
         if self._unnamed_target is None:
@@ -352,7 +355,7 @@ class ConsumerGroupMemberThread(membership.MemberThread):
 
 
 class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
-    """A member under KIP-848."""
+    """A member of a group under KIP-848."""
 
     thread_type = ConsumerGroupMemberThread
     _loss_count = 0
@@ -406,8 +409,9 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
                 return now
 
             try:
+                # Version 9 of OffsetCommit is the first with the member epoch.
                 membership.commit_as_member(
-                    cluster, identity, offsets, topic_ids, deadline, min_version=EPOCH_VERSION
+                    cluster, identity, offsets, topic_ids, deadline, min_version=9
                 )
             except errors.CommitFailedError:
                 if self._thread is not None:  # a heartbeat's response says what has changed
@@ -429,7 +433,8 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         super()._lose()
 
     def _reconcile(self, target: Partitions, thread: ConsumerGroupMemberThread) -> None:
-        """Revoke, take over, acknowledge: as in Java also after a hook has raised."""
+        """Revoke the partitions that `target` does not have, take over those that are new, and let
+        a heartbeat acknowledge the target. As in Java a hook that raises stops none of these."""
         if self._has_reconciled and target == self._owned:
             thread.acknowledge(target)  # the same target again, after a lost response
             return
@@ -438,7 +443,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         revoked = [tp for tp, topic_id in self._owned.items() if target.get(tp) != topic_id]
         try:
             error = self._revoke(revoked)
-        except BaseException:  # Ctrl-C: nothing was assigned yet, the next poll does it
+        except BaseException:  # Ctrl-C: the next poll takes this target over
             thread.put_back(target)
             raise
         if self._is_closed:  # the hook closed it, so it owns nothing
@@ -458,23 +463,23 @@ NEEDS_SHARE = "share groups need brokers of Kafka 4.1 or later with the feature 
 
 
 class ShareMemberThread(ConsumerGroupMemberThread):
-    """As for a consumer group under KIP-848, but heartbeats do not report owned partitions."""
+    """Sends the heartbeats of a share group's member, which do not report owned partitions."""
 
     heartbeat_type = messages.ShareGroupHeartbeatRequest
     needs = NEEDS_SHARE
     _early_heartbeats_left = 0
 
     def join(self, topics: frozenset[str]) -> None:
-        # The first responses have no partitions while the coordinator prepares the group's state of
-        # them, and the next regular heartbeat is due 5 s later. Until then the member sends some
-        # early ones.
+        # The first responses have no partitions while the coordinator initializes the group's
+        # state of these. The interval between heartbeats is 5 s, so the first are sent sooner.
         self._early_heartbeats_left = 10
         super().join(topics)
 
     def _on_heartbeat_response(
         self, response: Any, topics: frozenset[str], owned: Partitions
     ) -> None:
-        """As for a consumer group; without partitions the next heartbeat may be sent earlier."""
+        """Keep what the response says, as for a consumer group. If it has no partitions, send one
+        of the early heartbeats 0.3 s later."""
         super()._on_heartbeat_response(response, topics, owned)
         with self.lock:
             if response.assignment is not None and response.assignment.topic_partitions:

@@ -226,7 +226,8 @@ class MemberThread(ABC):
         self._waker.wake()
 
     def take_failure(self) -> Exception | None:
-        """Return an error for `poll` to raise, only once if the thread still runs."""
+        """Return the error that `poll` has to raise now, None if there is none. A bug that ended
+        the thread is returned each time, another error once."""
         with self.lock:
             failure, self.failure = self.failure, None
         return self._bug or failure
@@ -235,9 +236,11 @@ class MemberThread(ABC):
 
     @abstractmethod
     def step(self, has_response: bool) -> float:
-        """Do what is due; return the seconds until something else is due.
+        """Send the requests and read the response that are due now. Return the seconds until the
+        next step.
 
-        `has_response`: the `awaited_connection` has input. KafkaErrors are passed to `on_error`.
+        `has_response`: a response has arrived on `awaited_connection`. `on_error` gets a KafkaError
+        that this raises.
         """
 
     @abstractmethod
@@ -250,7 +253,8 @@ class MemberThread(ABC):
 
     @abstractmethod
     def check_metadata(self) -> float:
-        """Look up topics if the protocol needs it now; return the seconds until it is due again."""
+        """Look up topics in the metadata, if the protocol needs that now. Return the seconds until
+        the next lookup."""
 
     @abstractmethod
     def reset_membership(self, reason: str) -> None:
@@ -259,12 +263,13 @@ class MemberThread(ABC):
     @property
     @abstractmethod
     def must_leave(self) -> bool:
-        """Whether the group has this member and must be sent a leave: `stop` waits for that."""
+        """Whether the coordinator must be told that this member leaves. `stop` waits for that."""
 
     @abstractmethod
     def begin_leave(self, reason: str) -> Callable[[Deadline], None] | None:
-        """Drop the request in flight; return the function that sends the leave, None if the group
-        needs none. Called before `reset_membership`, by this thread."""
+        """Drop the request in flight. Return the function that sends the LeaveGroup (or the last
+        heartbeat), None if the group needs none. This thread calls it, before `reset_membership`.
+        """
 
     @property
     def awaited_connection(self) -> Connection | None:
@@ -273,9 +278,9 @@ class MemberThread(ABC):
 
     # --- the thread ------------------------------------------------------------------------------
 
-    def stay(self) -> float:
-        """Run a member's tasks that are due: leave after max.poll.interval.ms, send a heartbeat,
-        look up topics. Return the seconds until the next one is due."""
+    def run_due_tasks(self) -> float:
+        """Run those tasks of a member that are due: leave after max.poll.interval.ms, send a
+        heartbeat, look up topics. Return the seconds until the next one is due."""
         if self.until_leave_s <= 0:
             self._leave_after_max_poll_interval()
             return 0
@@ -483,9 +488,10 @@ class GroupMember(ABC, Generic[ThreadT]):
         self._topics = frozenset(topics)
 
     def poll(self) -> None:
-        """Do all that is due. Waits for hooks only: the next call continues what has begun.
+        """Begin or continue the rebalance that is due: join, revoke partitions, take over a new
+        assignment. Does not wait for brokers: a later call continues.
 
-        Raises final errors, and what hooks raise.
+        Raises the thread's errors that are not retriable, and what hooks raise.
         """
         if self._topics is None or self._is_closed:
             return
@@ -509,14 +515,16 @@ class GroupMember(ABC, Generic[ThreadT]):
 
     @abstractmethod
     def _step(self, thread: ThreadT, topics: frozenset[str]) -> bool:
-        """Do the next thing that is due for a subscription to `topics`; return False if nothing
-        was due."""
+        """Do the next part of a rebalance, if one is due for a subscription to `topics`. Return
+        whether anything was done."""
 
     @abstractmethod
     def committer(self, topic_ids: TopicIds) -> Commit:
-        """Return a function that commits, perhaps later and in another thread, as the member that
-        this is now. It refuses partitions that the member has lost by then. `topic_ids` has the ids
-        of the topics that were read. Raises CommitFailedError if it is not a member."""
+        """Return a function that commits as this member, and that another thread may call later.
+
+        The commit of a partition that the member has lost by then fails. `topic_ids` has the ids of
+        the topics that were read. Raises CommitFailedError if this is not a member of the group.
+        """
 
     def close(self, deadline: Deadline) -> None:
         """Leave the group (a static member stays until its session timeout) and end the thread.
@@ -557,8 +565,8 @@ class GroupMember(ABC, Generic[ThreadT]):
 
     def _take_over(self, owned: Mapping[TopicPartition, Any], error: Exception | None) -> None:
         """Set the partitions that this member owns after a rebalance, and call the hook
-        `after_assign`. Raises `error`, which an earlier hook raised, else that of
-        `after_assign`."""
+        `after_assign`. `error` is what the hook `before_revoke` raised: raises that, else what
+        `after_assign` raises."""
         new = frozenset(owned.keys() - self._owned.keys())
         self._owned = owned
         self._metrics.rebalanced()
@@ -613,7 +621,8 @@ NO_LONGER_A_MEMBER = (
 
 
 def commit_failed(code: int, group_id: str) -> CommitFailedError:
-    """Return the error of a commit by a client that is not a member, or whose group rebalances."""
+    """Return the error of a commit by a client that is not a member, or whose group is
+    rebalancing."""
     where = f"OffsetCommit of group {group_id!r}"
     return CommitFailedError(code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER))
 
@@ -626,9 +635,8 @@ class _StaleEpoch(BrokerError):
 
 
 class _CommitAsMember(CommitOffsets):
-    """Commits offsets as a member. `identity`, called for each request, returns the member as it is
-    then. The request must have at least `min_version`.
-    """
+    """Commits offsets as a member of a group. `identity` is called for each request and returns the
+    member with its present generation. The request has at least the version `min_version`."""
 
     def __init__(
         self,

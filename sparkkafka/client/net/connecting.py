@@ -153,10 +153,11 @@ def start_tls(
     deadline: Deadline,
     prefix: str,
 ) -> ssl.SSLSocket:
-    """Do the TLS handshake and return the encrypted socket. If anything fails, `sock` is closed.
+    """Do the TLS handshake and return the encrypted socket; close `sock` if anything fails. `where`
+    is host and port for messages, `prefix` stands before names of settings in them ("kafka." in
+    Spark).
 
-    `where` is host and port for messages, `prefix` that of the user's settings. Raises
-    AuthenticationError if the certificate is not trusted or the server refuses,
+    Raises AuthenticationError if the certificate is not trusted or the server refuses,
     KafkaConnectionError and KafkaTimeoutError for the rest.
     """
     started_s = time.monotonic()
@@ -237,8 +238,8 @@ class BootstrapServers:
         self._needs_canonical_names = options.client_dns_lookup == RESOLVE_CANONICAL
 
     def addresses(self) -> list[Address]:
-        """Return (host, port) of each. An entry that cannot be resolved stays as it is: connecting
-        to it raises the error, and the next call tries to resolve it again."""
+        """Return (host, port) of each entry. An entry that cannot be resolved is returned as it is:
+        connecting to it raises the error, and the next call tries to resolve it again."""
         if not self._needs_canonical_names:
             return list(self._entries)
         addresses: list[Address] = []
@@ -357,7 +358,7 @@ def _no_tls_hint(prefix: str) -> str:
 
 
 def _final_error(message: str) -> errors.KafkaConnectionError:
-    """Return an error that a retry cannot fix."""
+    """Return a KafkaConnectionError that is not retriable."""
     error = errors.KafkaConnectionError(message)
     error.retriable = False
     return error
@@ -366,7 +367,8 @@ def _final_error(message: str) -> errors.KafkaConnectionError:
 def _not_tls_error(
     where: str, peer: Peer, context: ssl.SSLContext, prefix: str
 ) -> errors.KafkaConnectionError:
-    """Return the error for a response that is not TLS, which a probe finds out more about."""
+    """Return the error for a server whose response to the TLS handshake is not TLS. Makes a probe:
+    the text of the response may show what the server is (HTTP, SSH)."""
     first = _probe_tls(peer, context, TLS_PROBE_MS)
     if first.startswith(b"HTTP"):
         what = "HTTP: this port is a web server's, not a Kafka listener's"
@@ -378,10 +380,11 @@ def _not_tls_error(
 
 
 def _probe_certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tuple[str, ...]:
-    """Return the first names in a certificate that is valid but for its names.
+    """Return the first names in the server's certificate, which is valid except that it does not
+    have the name of the host.
 
-    Python has the certificate only after a successful handshake, so a probe makes one without
-    checking the name.
+    Python shows a certificate only after a successful handshake, so this makes a new connection and
+    does a handshake that does not check the name.
     """
     context = context_of(replace(settings, check_hostname=False))
     try:
@@ -401,7 +404,7 @@ def _probe_certificate_names(peer: Peer, settings: TlsSettings, host: str) -> tu
 
 
 class Stage(enum.Enum):
-    """How much of a connection has worked."""
+    """How far a connection has got, for the hints of its errors."""
 
     OPENING = "opening"
     OPEN = "open"  # no request of a caller has been answered yet
@@ -447,10 +450,12 @@ def connection_error(
     *,
     is_kafka: bool,
 ) -> errors.KafkaConnectionError | errors.KafkaTimeoutError | errors.AuthenticationError:
-    """Return the error to raise for `error`, which a connection's socket raised while `doing` what
-    began at `started_s` (monotonic).
+    """Return the KafkaError for `error`, which the connection's socket raised. `doing` names the
+    interrupted work for the message ("reading the response"), which began at `started_s`
+    (monotonic).
 
-    `is_kafka`: the listener has answered ApiVersions. If it has hung up, this may take PROBE_MS.
+    `is_kafka`: the listener has answered ApiVersions. If the listener closed the connection, this
+    function makes probes, which take up to PROBE_MS.
     """
     has_hung_up = isinstance(error, HungUpError | ConnectionError | _TLS_HUNG_UP)
     if isinstance(error, ssl.SSLError) and not has_hung_up and stage is Stage.OPENING:
@@ -478,7 +483,8 @@ def connection_error(
 
 
 def _protocol_mismatch(listener: Listener, stage: Stage, *, is_kafka: bool) -> str:
-    """Return why the listener will always hang up, "" if that is not certain. Makes a probe."""
+    """Return why the listener closes every connection with the configured security.protocol, "" if
+    that is not certain. Makes a probe."""
     peer, prefix = listener.peer, listener.prefix
     if peer is None:
         return ""
@@ -556,8 +562,9 @@ def _probe_tls(peer: Peer, context: ssl.SSLContext, timeout_ms: float) -> bytes:
 def _send_probe(
     peer: Peer, request: Any, version: int, context: ssl.SSLContext | None, host: str
 ) -> Any:
-    """Send one request on a new connection and return the response; None without a valid one.
-    `context` is that of TLS, None without; `host` is the server's name for TLS."""
+    """Send one request on a new connection and return the response, None if there is no valid one.
+    `context` is the TLS context, None for a connection without TLS; `host` is the name of the
+    server for TLS."""
     limit = Deadline(PROBE_MS)
     framing = Framing(None, MAX_OPENING_FRAME_BYTES)
     try:
@@ -575,10 +582,9 @@ def _send_probe(
 
 @contextlib.contextmanager
 def kafka_errors_only(broker: str) -> Iterator[None]:
-    """Raise a KafkaError for any other error of the block: clients' threads handle only those.
-
-    The other error is its cause, except a ValueError, which may quote a secret.
-    """
+    """Raise a KafkaError in place of any other error of the block, because the threads of clients
+    handle only KafkaErrors. The other error is its cause, except a ValueError, whose text may
+    contain a secret."""
     try:
         yield
     except errors.KafkaError:

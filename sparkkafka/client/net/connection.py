@@ -130,8 +130,8 @@ class Connection:
     def _open(
         cls, host: str, port: int, options: ClientOptions, deadline: Deadline, metrics: _Metrics
     ) -> Self:
-        """Do what `open` does, except that hooks are not called for an error, and that it may be
-        another one than a KafkaError."""
+        """Do what `open` does, but call no hooks for an error. The error may be an OSError or
+        ValueError instead of a KafkaError."""
         security, prefix = connection_security(options, host, port), options.prefix
         sock = connecting.connect(host, port, options, deadline)
         opening_deadline = deadline.sooner(options.request_timeout_ms)
@@ -239,7 +239,7 @@ class Connection:
         )
 
     def _checked_deadline(self, deadline: Deadline | None) -> Deadline:
-        """Return the deadline, without one that of request.timeout.ms. Raises OptionError."""
+        """Return the deadline; for None one of request.timeout.ms. Raises OptionError."""
         if deadline is None:
             return Deadline(self._request_timeout_ms)
         if not isinstance(deadline, Deadline):
@@ -286,8 +286,8 @@ class Connection:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is open, with nothing in flight and no input. An idle connection has input
-        only if the broker has closed it."""
+        """Whether the connection is open, no response is expected, and no bytes have arrived.
+        (Bytes arrive on an idle connection only when the broker has closed it.)"""
         if self._sock is None or self.in_flight or self.has_input:
             return False
         self._reader.prepare_to_poll(self._sock)
@@ -297,17 +297,16 @@ class Connection:
 
     @property
     def has_input(self) -> bool:
-        """Whether input is buffered that the socket's descriptor no longer reports. Check this
-        before select() and poll()."""
+        """Whether bytes have been read from the socket but not returned, which the descriptor does
+        not report. Check this before select() and poll()."""
         return bool(self._early_responses) or (
             isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         )
 
     def receive_in_kernel(self, size_bytes: int) -> None:
-        """Let the system receive the next response, of about `size_bytes`, before we read it.
-
-        Call `prepare_to_poll` before polling the descriptor; `receive` does not need it.
-        """
+        """Let the operating system receive the next response, of about `size_bytes`, before this
+        process reads it. Call `prepare_to_poll` before polling the descriptor; `receive` does not
+        need it."""
         if self._sock is not None:
             self._reader.receive_in_kernel(self._sock, size_bytes)
 
@@ -318,8 +317,8 @@ class Connection:
 
     @property
     def begun_bytes(self) -> int:
-        """How much `receive_ready` has read of an incomplete response. If there is some, the
-        descriptor may not report more until much of the rest has arrived."""
+        """The number of bytes of an incomplete response that `receive_ready` has read. While it is
+        above 0, the descriptor may not report new bytes until much of the rest has arrived."""
         return self._reader.begun_bytes
 
     @property
@@ -354,16 +353,16 @@ class Connection:
         return self._socket_or_raise().fileno()
 
     def close(self) -> None:
-        """Close it; responses in flight are lost. May be called again."""
+        """Close the connection; responses in flight are lost. May be called again."""
         self._close(None)
 
     def _close_after(self, error: _ErrorT) -> _ErrorT:
-        """Close it because of this error, and return the error."""
+        """Close the connection because of this error, and return the error."""
         self._close(error)
         return error
 
     def _close(self, error: errors.KafkaError | None) -> None:
-        """Close it, because of `error` if that is not None."""
+        """Close the connection, because of `error` if that is not None."""
         sock, self._sock = self._sock, None
         if sock is None:
             return
@@ -616,8 +615,8 @@ class Connection:
         return self._note_response(self._read_response(deadline))
 
     def _note_response(self, received: tuple[int, Any]) -> tuple[int, Any]:
-        """Log a response to a caller's request, note that the listener answers such requests, and
-        return the response: (correlation id, response)."""
+        """Log a response to a request of a caller, and note that the listener answers such
+        requests. Return (correlation id, response)."""
         if wire_log.isEnabledFor(logging.DEBUG):
             correlation_id, response = received
             code = getattr(response, "error_code", 0)
@@ -628,14 +627,14 @@ class Connection:
         return received
 
     def _read_response(self, deadline: Deadline) -> tuple[int, Any]:
-        """Send what is unsent, then read the next response. Returns (correlation id, response)."""
+        """Send what is unsent, then read the next response. Return (correlation id, response)."""
         sock = self._socket_or_raise()
         with _ClosingOnError(self, "waiting for", "a response"):
             self._writer.write_rest(sock, deadline)
             return self._decode_response(self._reader.read(sock, FrameBuffer(), deadline))
 
     def _decode_response(self, response: memoryview) -> tuple[int, Any]:
-        """Count a response and decode it. Returns (correlation id, response)."""
+        """Count a response and decode it. Return (correlation id, response)."""
         self._meter.received(PREFIX_BYTES + len(response))
         self._last_used_s = time.monotonic()
         # A broker handles requests in order, so it has read all before this one.

@@ -38,8 +38,8 @@ class FrameBuffer:
 
 
 def _allocate(size_bytes: int) -> bytearray | mmap.mmap:
-    """Allocate memory. A bytearray is filled with zeros, so a wrong length would use all of it;
-    mapped memory is used only as far as it is written."""
+    """Allocate memory, mapped if it is large: mapped memory is used only as far as it is written,
+    but a bytearray is filled with zeros, so that a wrong size in a response would use all of it."""
     if size_bytes < LARGE_BYTES or not hasattr(mmap, "MAP_PRIVATE"):
         return bytearray(size_bytes)
     memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -61,7 +61,8 @@ class HungUpError(KafkaConnectionError):
 
 
 class _PartialResponse(NamedTuple):
-    """A frame, or the prefix with its size, of which `done` bytes have been read."""
+    """An incomplete response (or its 4-byte size prefix, if `is_prefix`), of which `done` bytes
+    have been read into `view`."""
 
     view: memoryview
     done: int
@@ -83,18 +84,16 @@ class ResponseReader:
 
     @property
     def begun_bytes(self) -> int:
-        """How much `read_ready` has read of an incomplete response. The descriptor of such a socket
-        may not report bytes that have arrived."""
+        """The number of bytes of an incomplete response that `read_ready` has read. While it is
+        above 0, the socket's descriptor may not report bytes that have arrived."""
         partial = self._partial
         if partial is None:
             return 0
         return partial.done if partial.is_prefix else PREFIX_BYTES + partial.done
 
     def receive_in_kernel(self, sock: socket.socket, size_bytes: int) -> None:
-        """Let the system receive the next response, of about `size_bytes`, before we read it.
-
-        Call `prepare_to_poll` before polling the socket's descriptor.
-        """
+        """Let the operating system receive the next response, of about `size_bytes`, before this
+        process reads it. Call `prepare_to_poll` before polling the socket's descriptor."""
         if self._partial is None:
             self._set_low_water_mark(sock, min(size_bytes, _MAX_MARK_BYTES))
 
@@ -137,10 +136,10 @@ class ResponseReader:
             view, done, is_prefix = buffer.view(self._frame_length(bytes(view))), 0, False
 
     def _read_into(self, sock: socket.socket, view: memoryview, deadline: Deadline) -> None:
-        """Fill the view. Raises TimeoutError.
+        """Fill the view with the bytes that arrive. Raises TimeoutError.
 
-        The first attempt lets the system wake us when all has arrived (the low-water mark). If it
-        does not within _MARK_TIMEOUT_S, the rest is read as it arrives.
+        First the thread sleeps until the socket has all bytes (its low-water mark). If it has not
+        after 0.2 s, the thread reads the rest as it arrives.
         """
         done = 0
         uses_mark = True
@@ -166,13 +165,13 @@ class ResponseReader:
             done += count
 
     def _take_partial(self) -> _PartialResponse:
-        """Return what has been read of the next response, and forget it."""
+        """Return the incomplete response that `read_ready` has begun, and forget it."""
         partial, self._partial = self._partial, None
         return partial or _PartialResponse(memoryview(self._prefix), 0, is_prefix=True)
 
     def _set_mark_to_rest(self, sock: socket.socket, size_bytes: int) -> None:
-        """Set the low-water mark to the rest of a response, of `size_bytes`. Not for a small rest,
-        and not with TLS, whose bytes are not those of the response."""
+        """Set the low-water mark to the `size_bytes` of a response that have not arrived. Do
+        nothing if they are few, or with TLS, whose bytes are not those of the response."""
         # Fewer bytes are not worth a system call.
         is_small = size_bytes < 64 << 10 or isinstance(sock, ssl.SSLSocket)
         self._set_low_water_mark(sock, 1 if is_small else min(size_bytes, _MAX_MARK_BYTES))
@@ -263,7 +262,7 @@ class RequestWriter:
 
 
 def join_small(parts: Iterable[memoryview]) -> Iterator[memoryview]:
-    """Join small parts for TLS, which makes at least one record of each part."""
+    """Join small parts, because TLS makes at least one record of each part."""
     # Yields views, since their repr does not show what may be a password.
     small = bytearray()
     for part in parts:

@@ -24,7 +24,8 @@ MIN_REFUSED_MS = 1_000
 
 
 class _Wait(NamedTuple):
-    """The monotonic time of the next attempt, and why the last one failed."""
+    """The backoff after a failed connection: when it ends (monotonic), and why the connection
+    failed."""
 
     until_s: float
     reason: str
@@ -46,13 +47,15 @@ class ReconnectBackoff:
         self._refusal = ""
 
     def check(self, node_id: int) -> None:
-        """Raise KafkaConnectionError if it is too soon to connect to this broker again."""
+        """Raise KafkaConnectionError if the backoff after the last failed connection to this broker
+        is not over."""
         wait = self._waits.get(node_id)
         if wait is not None and time.monotonic() < wait.until_s:
             raise KafkaConnectionError(wait.reason)
 
     def check_refusal(self) -> None:
-        """Raise AuthenticationError if it is too soon after a broker has refused the password."""
+        """Raise AuthenticationError if a broker has refused the password and the backoff after that
+        is not over."""
         if time.monotonic() < self._refused_until_s:
             raise AuthenticationError(self._refusal)
 
@@ -70,7 +73,7 @@ class ReconnectBackoff:
         self._refusal = reason
 
     def forget(self) -> None:
-        """Forget the waits for single brokers: they may have other addresses now."""
+        """Forget the backoffs of single brokers, because brokers may have other addresses now."""
         self._waits.clear()
 
 
@@ -245,7 +248,7 @@ class ConnectionPool:
 
     def drop_unusable(self) -> int:
         """Close connections with requests in flight, and those that the broker has closed. Return
-        how many are left."""
+        the number of the other connections."""
         for node_id, connection in list(self._by_node.items()):
             if not connection.is_quiet:
                 connection.close()
@@ -267,8 +270,8 @@ def _resolve_security(options: ClientOptions) -> SecureSettings | None:
 
 
 def _has_changed(pool: ConnectionPool) -> bool:
-    """Return whether a reference in the security settings has another content now than for these
-    connections, or cannot be resolved any more."""
+    """Return whether a reference in the security settings (to a file or environment variable) has
+    another content than when these connections were opened, or cannot be resolved any more."""
     try:
         return _resolve_security(pool.options) != pool.security
     except OptionError:
@@ -294,8 +297,8 @@ class ConnectionCache:
         self._reset()
 
     def _reset(self) -> None:
-        """Begin without connections, and with a lock of its own: after a fork the thread that holds
-        the parent's lock is not in the child."""
+        """Remove all connections and replace the lock: after a fork the thread that holds the lock
+        does not exist in the child."""
         self._lock = threading.Lock()
         self._entries: list[_Cached] = []
         self._timer: threading.Timer | None = None

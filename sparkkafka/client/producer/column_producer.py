@@ -30,23 +30,18 @@ from sparkkafka.errors import (
     PartitionOutcome,
     UnsupportedVersionError,
 )
-from sparkkafka.protocol.columns.encode import (
-    oversized_record,
-)
+from sparkkafka.protocol.columns.encode import oversized_record
 from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 if TYPE_CHECKING:
     from sparkkafka.client.producer.transactions import SingleTransaction
-
-STEP_INTERVAL_S = 0.002
-MAX_APPENDED_BYTES = 4 << 20  # between two checks of buffer.memory
 
 _HELD_SHARE = 0.5
 """The share of buffer.memory that columns can use. The rest is for records in flight."""
 
 
 def _raise_failure(error: KafkaError) -> KafkaError:
-    """Raise the error of a batch: the first failure ends the producer."""
+    """Raise the error of a batch, because the first failure ends the producer."""
     cause = error.__cause__
     # A request that cannot be expressed at all is no fault of this partition.
     raise cause if isinstance(cause, UnsupportedVersionError | EncodeError) else error
@@ -90,7 +85,8 @@ class ColumnProducer:
 
     @property
     def buffered_bytes(self) -> int:
-        """Records that are not acknowledged yet; with `held_bytes`, what buffer.memory bounds."""
+        """The bytes of records that are not acknowledged. Together with `held_bytes` they are
+        bounded by buffer.memory."""
         return self._accumulator.pending_bytes + self._sender.queued_bytes
 
     def __enter__(self) -> Self:
@@ -116,18 +112,16 @@ class ColumnProducer:
             raise too_large(tp.topic, tp.partition, size_bytes, self._options, self._prefix)
 
     def append(self, records: PartitionedRecords) -> None:
-        """Queue records, and send what is ready.
+        """Queue records, and send those that are ready. Wait while more than buffer.memory is
+        queued and held, at most for max.block.ms.
 
-        Waits while more than buffer.memory is queued and held, at most max.block.ms. Raises
-        ProduceError if an earlier record failed; KafkaTimeoutError after max.block.ms.
+        Raises ProduceError if an earlier record failed; KafkaTimeoutError after max.block.ms.
         """
         self._guard(lambda: self._append(records))
 
     def close_batches(self) -> None:
-        """Close all batches, whatever linger.ms says.
-
-        Their rows are views of the caller's columns, and keep all of these in memory.
-        """
+        """Close all batches without regard to linger.ms, because their rows are views of the
+        caller's columns, which stay in memory until then."""
         self._guard(self._accumulator.close_all)
 
     def flush(self) -> None:
@@ -143,7 +137,7 @@ class ColumnProducer:
         return {(tp.topic, tp.partition): outcome for tp, outcome in outcomes.items()}
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Run `action`. If it fails, each later call raises its error instead."""
+        """Run `action`. If it raises an error, later calls raise the same error and run nothing."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -154,13 +148,14 @@ class ColumnProducer:
             raise
 
     def _append(self, records: PartitionedRecords) -> None:
-        """Append each partition's run, and send between them: see `append`."""
+        """Append each partition's run of rows to its batch, and send between the runs what is
+        ready."""
         appended_bytes = 0
         for tp, low, high, size_bytes in records.runs():
             rows = RowRange(records.columns, low, high)
             self._accumulator.append(tp, rows, size_bytes=size_bytes)
             appended_bytes += size_bytes
-            if appended_bytes > MAX_APPENDED_BYTES:
+            if appended_bytes > 4 << 20:  # between two checks of buffer.memory
                 self._accumulator.close_lingering()
                 self._wait_for_memory()
                 appended_bytes = 0
@@ -168,7 +163,7 @@ class ColumnProducer:
         self._wait_for_memory()
 
     def _flush(self) -> None:
-        """Send everything, and wait for it."""
+        """Send all records, and wait for the acknowledgements."""
         self._accumulator.close_all()
         self._sender.finish()
 
@@ -182,7 +177,7 @@ class ColumnProducer:
             # after each handful of rows.
             if time.monotonic() >= self._next_step_s:
                 self._sender.step(0.0)
-                self._next_step_s = time.monotonic() + STEP_INTERVAL_S
+                self._next_step_s = time.monotonic() + 0.002
             return
         deadline = Deadline(self._options.max_block_ms)
         self._accumulator.close_all()

@@ -59,7 +59,8 @@ PRODUCER_STATE_S = 60.0
 
 
 def next_sequence(sequence: int, record_count: int) -> int:
-    """`DefaultRecordBatch.incrementSequence`: after 2147483647 comes 0."""
+    """Return the first sequence number after a batch that begins at `sequence`: after 2147483647
+    comes 0 (Java's `DefaultRecordBatch.incrementSequence`)."""
     return (sequence + record_count) % SEQUENCE_LIMIT
 
 
@@ -69,9 +70,10 @@ class ProducerBatch:
 
     `wire`, its header and records as sent, is set at the first send and never changes. `slices` are
     its records, which get the outcome; Spark's rows have none.
-    `is_unresolved`: it was refused as out of order though it may be written; the response to a
-    later batch shows whether it is. `later_batch_acknowledged`: the broker has acknowledged a later
-    batch, so this one can no longer be written with its sequence numbers.
+
+    `is_unresolved`: the broker refused it as out of order although it may be written; the response
+    to a later batch shows whether it is. `later_batch_acknowledged`: the broker has acknowledged a
+    later batch, so this one can no longer be written with its sequence numbers.
     """
 
     queue: PartitionQueue
@@ -93,12 +95,12 @@ class ProducerBatch:
 
     @property
     def has_unknown_outcome(self) -> bool:
-        """Whether the batch may be in the log."""
+        """Whether the batch is not acknowledged and may be in the log."""
         return self.maybe_written or self.in_flight
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes of the batch as sent; 0 before its first send."""
+        """The size of the batch as sent; 0 before its first send."""
         return 0 if self.wire is None else len(self.wire[0]) + len(self.wire[1])
 
 
@@ -145,7 +147,7 @@ class PartitionQueue:
 
     @property
     def topic_id(self) -> bytes | None:
-        """The topic's id in the metadata (Kafka 2.8+)."""
+        """The topic's id in the metadata (Kafka 2.8+), None before the first one is known."""
         return self._topic_id
 
     @topic_id.setter
@@ -165,12 +167,13 @@ class PartitionQueue:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a batch is not in flight."""
+        """Whether a queued batch is not in flight."""
         return len(self.batches) > self.in_flight - self._failed_in_flight
 
     @property
     def needs_next_epoch(self) -> bool:
-        """Whether a gap can be closed now: no batch has an unknown outcome."""
+        """Whether the queue is behind a gap, and the next epoch can be requested: no batch has an
+        unknown outcome."""
         return (
             self.state is QueueState.GAP
             and not self.in_flight
@@ -183,7 +186,7 @@ class PartitionQueue:
         self.not_before_s = time.monotonic() + self.backoff.next_ms() / 1000
 
     def outcome(self, *, acks: int) -> PartitionOutcome:
-        """Count the queued records: written, not written, and possibly written."""
+        """Return the number of records that are written, not written, and possibly written."""
         total = records_in(self.batches)
         unknown = records_in(batch for batch in self.batches if batch.has_unknown_outcome)
         written = self.acknowledged_records if acks != 0 else 0
@@ -194,10 +197,10 @@ class PartitionQueue:
     # --- producer ids -----------------------------------------------------------------------------
 
     def assign_producer_id(self, producer_id: int, producer_epoch: int) -> None:
-        """Use this producer id from sequence 0 on.
+        """Use this producer id, with sequence numbers from 0 on.
 
-        Only while nothing is in flight and no batch sent under another id may be written: the
-        broker would not recognise its rebuilt copy as a duplicate.
+        Raises RuntimeError while a batch is in flight, or may be written under another id: the
+        broker would not recognise its copy under the new id as a duplicate.
         """
         if self.in_flight or any(batch.maybe_written for batch in self.batches):
             raise RuntimeError(f"{self.tp}: a new producer id while batches may be written")
@@ -212,7 +215,7 @@ class PartitionQueue:
             batch.later_batch_acknowledged = False
 
     def reset_producer_id(self) -> None:
-        """Send nothing before `assign_producer_id`."""
+        """Drop the producer id: no batch is sent before `assign_producer_id`."""
         if self.state is QueueState.GAP:
             self.state = QueueState.DRAINING
         self.producer_id = NO_PRODUCER_ID
@@ -221,9 +224,12 @@ class PartitionQueue:
     # --- what is sent when ------------------------------------------------------------------------
 
     def next_batch(self, node_id: int) -> ProducerBatch | None:
-        """Return the batch to send to this broker now, None if there is none or responses must come
-        first: from a former leader, after a failure, of a batch that is sent again, or from a log
-        that may not know the producer id."""
+        """Return the batch to send to this broker now, None if there is none or a response must
+        arrive first.
+
+        It must arrive first while batches are in flight to a former leader, or after one failed;
+        while a batch is sent again; and while the log may not know the producer id.
+        """
         if self.in_flight:
             if (
                 self.node_id != node_id
@@ -259,15 +265,15 @@ class PartitionQueue:
             self._next_sequence = next_sequence(self._next_sequence, batch.encoded.record_count)
 
     def on_sent(self, batch: ProducerBatch, node_id: int) -> None:
-        """Count a batch that is sent to this broker now."""
+        """Note that a batch is being sent to this broker."""
         self.node_id = node_id
         batch.in_flight = True
         batch.attempts += 1
         self.in_flight += 1
 
     def is_head(self, batch: ProducerBatch) -> bool:
-        """Return whether every earlier batch was acknowledged or is unresolved. Behind a gap no
-        batch is the head."""
+        """Return whether every earlier batch is acknowledged or unresolved. Behind a gap return
+        False for every batch."""
         if self.state is QueueState.GAP or not self.batches:
             return False
         return self.batches[0] is batch or self.has_unresolved
@@ -275,7 +281,8 @@ class PartitionQueue:
     # --- outcomes ---------------------------------------------------------------------------------
 
     def on_response(self, batch: ProducerBatch) -> None:
-        """Stop counting a batch as in flight: it was answered, or its connection broke."""
+        """Note that a batch is not in flight any more, because its response has arrived or its
+        connection broke."""
         batch.in_flight = False
         self.in_flight -= 1
         if batch.has_failed:
@@ -300,8 +307,10 @@ class PartitionQueue:
         self.batches.remove(batch)
 
     def on_attempt_failed(self, batch: ProducerBatch, *, maybe_written: bool) -> None:
-        """Count a failed attempt: the batch stays queued until it is sent again or fails.
-        `maybe_written`: this attempt may have reached the log."""
+        """Note that an attempt to send a batch has failed. The batch stays queued.
+
+        `maybe_written`: this attempt may have reached the log.
+        """
         self.on_response(batch)
         batch.maybe_written = batch.maybe_written or maybe_written
         if self.state is QueueState.SENDING:
@@ -327,7 +336,8 @@ class PartitionQueue:
                 refused.maybe_written = refused.is_unresolved = False
 
     def fail(self, batch: ProducerBatch) -> None:
-        """Remove a batch that has finally failed. A later response is ignored."""
+        """Remove a batch that has finally failed. If its response is still to come, that is
+        ignored."""
         self.batches.remove(batch)
         batch.has_failed = True
         self._failed_in_flight += batch.in_flight
@@ -335,8 +345,8 @@ class PartitionQueue:
             self.state = QueueState.GAP
 
     def restart(self, refused: Iterable[ProducerBatch]) -> None:
-        """These are certainly not in the log: send them under the next epoch, once no other batch
-        has an unknown outcome."""
+        """Let batches that the broker has refused, and that are certainly not in the log, be sent
+        under the next epoch, once no other batch has an unknown outcome."""
         for batch in refused:
             batch.maybe_written = batch.is_unresolved = False
         self.state = QueueState.GAP
@@ -345,23 +355,25 @@ class PartitionQueue:
 
     @property
     def has_unresolved(self) -> bool:
-        """Whether the first batch is unresolved: outside of a gap unresolved ones come first."""
+        """Whether the first batch is unresolved. (Without a gap, unresolved batches come before all
+        others.)"""
         return bool(self.batches) and self.batches[0].is_unresolved
 
     def unresolved_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Return the unresolved batches whose outcome the response to this one shows."""
+        """Return the unresolved batches, which come before this one: its response shows their
+        outcome."""
         return [other for other in self.batches if other.is_unresolved and other is not batch]
 
     def fits_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:
-        """Return whether there is room in the log for the batches `earlier`, between the
-        acknowledged ones and a batch at `base_offset`; True where an offset is not known."""
+        """Return whether the batches `earlier` fit into the log between the last acknowledged
+        record and a batch at `base_offset`. Return True if one of these offsets is not known."""
         if base_offset < 0 or self._last_offset < 0:
             return True
         return base_offset - self._last_offset > records_in(earlier)
 
     def mark_unresolved(self, batch: ProducerBatch) -> bool:
-        """Keep a batch that was refused as out of order, if a later batch can show its outcome;
-        else return False."""
+        """Mark a batch that the broker refused as out of order as unresolved, and return True; if
+        no later batch can show its outcome, return False."""
         if not batch.maybe_written or batch.later_batch_acknowledged or not self.is_head(batch):
             return False
         if not any(

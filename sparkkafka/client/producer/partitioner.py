@@ -45,21 +45,13 @@ _NULL_TOPIC = (
     "topic."
 )
 
-STICKY_BYTES = 2**20
-"""Rows without key and partition go to one partition until it has this many bytes, and then to the
-next (sticky partitioning), since rows that are encoded together cost less."""
-STICKY_BATCHES = 8
-"""If batch.size is small, the sticky partition changes after this many batches, so that little data
-is spread as well."""
-MIN_STICKY_BYTES = 2**14
-"""The sticky partition does not change before it has this many bytes."""
 STICKY_RECORD_BYTES = 16
 """The bytes that a record counts in addition to its value, so that tombstones also count."""
 
 
 class PartitionedRecords(NamedTuple):
-    """Records of one table sorted by partition. `run_ends` are where each partition's run ends,
-    `rows` the records' rows in the original table."""
+    """Records of one table sorted by partition. `run_ends` are the ends of each partition's run of
+    rows, `rows` are the numbers of the rows in the original table."""
 
     columns: RecordColumns
     tps: list[TopicPartition]
@@ -67,8 +59,8 @@ class PartitionedRecords(NamedTuple):
     rows: NDArray[np.int64] | range
 
     def runs(self) -> Iterator[tuple[TopicPartition, int, int, int]]:
-        """Yield each run's partition, its first record, its end, and about how many bytes it takes
-        encoded. Raises EncodeError for a column that cannot be written."""
+        """Yield for each run its partition, its first row, its end, and the bytes that it takes
+        encoded, roughly. Raises EncodeError for a column that cannot be written."""
         sizes = run_sizes(self.columns, self.run_ends)
         return zip(self.tps, (0, *self.run_ends), self.run_ends, sizes, strict=False)
 
@@ -112,14 +104,15 @@ class Partitioner:
         partition_counts: Callable[[list[str]], Mapping[str, int]] = lambda names: {},
         newest_count: Callable[[str], int | None] = lambda name: None,
     ) -> Partitioner:
-        """Return a partitioner for the settings of a producer. Only `partition_rows` needs the
-        functions."""
-        usual_bytes = min(STICKY_BYTES, STICKY_BATCHES * options.batch_size)
+        """Return a partitioner for the settings of a producer. The functions are needed only by
+        `partition_rows`."""
+        # The sticky partition changes after 1 MiB, since rows that are encoded together cost less.
+        # If batch.size is small it changes after 8 batches, so that little data is spread as well,
+        # but not before Java's default batch: a run of rows for each tiny batch costs far more.
+        usual_bytes = min(2**20, 8 * options.batch_size)
         return cls(
             partition_counts,
-            # Not less than Java's default batch: a run of rows for each tiny batch would cost far
-            # more.
-            sticky_bytes=max(MIN_STICKY_BYTES, options.batch_size, usual_bytes),
+            sticky_bytes=max(2**14, options.batch_size, usual_bytes),
             pick=random.randrange,
             partitioner=RANDOM if options.partitioner_ignore_keys else options.partitioner,
             newest_count=newest_count,
@@ -179,7 +172,8 @@ class Partitioner:
     # --- checks ---
 
     def _update_counts(self, names: list[str]) -> None:
-        """Take the newest counts: partitions may be added during a long write."""
+        """Store the newest numbers of partitions of these topics: partitions may be added during a
+        long write."""
         missing = []
         for name in names:
             count = self._newest_count(name)
@@ -223,7 +217,8 @@ class Partitioner:
     # --- choice ---
 
     def _has_no_rule(self, keys: pa.Array | None) -> bool:
-        """Return whether no rule chooses a partition for rows of these keys."""
+        """Return whether none of these keys decides its row's partition, so that the sticky
+        partition is used for all rows."""
         if self._is_round_robin:
             return False
         all_null = keys is None or keys.null_count == len(keys)
@@ -232,8 +227,8 @@ class Partitioner:
     def partition_fields(
         self, topic: str, records: Iterable[RecordFields], named: Mapping[int, int], count: int
     ) -> list[int]:
-        """Return the partition of each of a few records of a topic that has `count` partitions:
-        the one of `named` at its index, or the one that is chosen."""
+        """Return the partitions of a few records of a topic that has `count` partitions. `named`
+        has the partitions that records name, by index; the others are chosen."""
         rule, is_round_robin = self._rule, self._is_round_robin
         takes_null = rule is not None and rule.null_is_empty
         first, sticky_bytes = self._first_partition(topic, count), self._sticky_bytes
@@ -263,9 +258,9 @@ class Partitioner:
         partitions: np.ndarray,
         columns: RecordColumns,
     ) -> None:
-        """Choose partitions for rows of topic `name` that have none yet (they are below 0 in
-        `partitions`): by key, or the sticky one. `is_of_topic` marks the topic's rows; None: all
-        rows are."""
+        """Choose partitions for those rows of topic `name` for which `partitions` has a negative
+        number: by key, or the sticky one. `is_of_topic` marks the rows of the topic (None: all
+        are)."""
         count = self._counts[name]
         needs_choice = partitions < 0 if is_of_topic is None else is_of_topic & (partitions < 0)
         if not needs_choice.any():
@@ -293,23 +288,23 @@ class Partitioner:
         partitions[indexes] = (self._first_partition(name, count) + turns) % count
 
     def _first_partition(self, name: str, count: int) -> int:
-        """Return the partition of a topic's first row without key and partition, which is
-        random."""
+        """Return the partition of the topic's first row without key and partition. It is random."""
         if name not in self._first_partitions:
             self._first_partitions[name] = self._pick(count)
         return self._first_partitions[name]
 
     def _count_sticky_bytes(self, name: str, offsets: np.ndarray) -> np.ndarray:
-        """Return how many bytes of the topic, of rows without key and partition, come before each
-        of the next rows, and count these rows. `offsets` are Arrow's of their values."""
+        """Return for each of the next rows without key and partition the number of bytes of such
+        rows before it in the topic, and count these rows. `offsets` are the Arrow offsets of their
+        values."""
         starts = offsets + np.arange(0, STICKY_RECORD_BYTES * len(offsets), STICKY_RECORD_BYTES)
         starts += self._sticky_used_bytes.get(name, 0) - int(offsets[0])
         self._sticky_used_bytes[name] = int(starts[-1])
         return starts[:-1]
 
     def _partition_sticky(self, name: str, columns: RecordColumns) -> PartitionedRecords:
-        """Choose partitions for rows of which none has a key or partition. This is faster, since
-        the rows stay in their order."""
+        """Choose partitions for rows without keys and partitions. This is faster than for other
+        rows, because they stay in their order."""
         count = self._counts[name]
         first = self._first_partition(name, count)
         starts = self._count_sticky_bytes(name, blob_offsets(columns.values).astype(np.int64))
@@ -366,8 +361,8 @@ many bytes they take encoded."""
 class RecordPartitioner:
     """Chooses the partitions of a Producer's records, as Java's producer or librdkafka does.
 
-    Records for a partition that does not exist, and those for which the user's callable fails,
-    fail; the others do not.
+    A record fails if its partition does not exist, or if the user's callable fails for it. The
+    other records do not.
     """
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
@@ -377,14 +372,15 @@ class RecordPartitioner:
         self._partitioner = Partitioner.of(settings.producer)
 
     def partition(self, records: TopicRecords) -> Iterator[AppendedRun]:
-        """Choose the partitions. Records that cannot be written have failed then. The metadata must
+        """Choose partitions, and yield the records in runs of one partition. Records for a missing
+        partition, or for which the user's callable fails, fail and are left out. The metadata must
         have the topic. Raises EncodeError."""
         if isinstance(records, AppendedRecords) and self._is_small(records):
             return self._partition_fields(records)
         return self._partition_columns(records)
 
     def _partition_columns(self, records: TopicRecords) -> Iterator[AppendedRun]:
-        """Choose the partitions of all records together, with a few operations on columns."""
+        """Do what `partition` does for all records together, with operations on columns."""
         count = self._count(records.topic)
         columns, partitions = records.take_columns()
         indexes: Indexes = range(len(columns.timestamps_ms))
@@ -407,8 +403,8 @@ class RecordPartitioner:
             yield tp, RowRange(partitioned.columns, low, high), rows[low:high], size_bytes
 
     def _is_small(self, records: AppendedRecords) -> bool:
-        """Return whether these may be handled one by one, which takes less time than columns: they
-        are few enough for one batch, and their partitions exist."""
+        """Return whether it is faster to handle these records one by one, and possible: they fit
+        into one batch, their partitions exist, and there is no callable."""
         if (
             self._callable is not None
             or not 0 < len(records.values) <= MAX_SCALAR_RECORDS
@@ -419,7 +415,7 @@ class RecordPartitioner:
         return not partitions or max(partitions) < self._count(records.topic)
 
     def _partition_fields(self, records: AppendedRecords) -> Iterator[AppendedRun]:
-        """Choose the partitions one record at a time."""
+        """Do what `partition` does one record at a time."""
         topic, count = records.topic, self._count(records.topic)
         named, records.partitions = records.partitions, {}
         fields = records.take_fields()
@@ -447,8 +443,8 @@ class RecordPartitioner:
         partitions: NDArray[np.int64] | None,
         count: int,
     ) -> NDArray[np.int64]:
-        """Call the user's callable for each record without a partition, and return the partitions
-        of all. A record for which the callable fails has failed, and has _FAILED_PARTITION."""
+        """Call the user's callable for each record without a partition. Return the partitions of
+        all records; where the callable fails, fail the record and set _FAILED_PARTITION."""
         partitioner, topic = self._callable, records.topic
         if partitions is None:
             partitions = np.full(len(columns.timestamps_ms), NO_PARTITION, np.int64)
@@ -479,8 +475,11 @@ class RecordPartitioner:
     def _fail_missing_partitions(
         self, records: TopicRecords, partitions: NDArray[np.int64], count: int
     ) -> int:
-        """Fail records for partitions that do not exist, even after another lookup, and set theirs
-        to _FAILED_PARTITION. Return the number of partitions, which was `count` before."""
+        """Fail records for partitions that do not exist, after another lookup of the topic, and set
+        their partitions to _FAILED_PARTITION.
+
+        Return the number of the topic's partitions. `count` is the number before the lookup.
+        """
         topic = records.topic
         if int(partitions.max()) < count:
             return count

@@ -24,13 +24,6 @@ from sparkkafka.errors import (
     is_retriable,
 )
 
-SIZE_SETTINGS = ("max.message.bytes",)
-TIME_SETTINGS = (
-    "message.timestamp.before.max.ms",
-    "message.timestamp.after.max.ms",
-    "message.timestamp.difference.max.ms",  # the one before Kafka 3.6, gone since 4.0
-)
-
 
 class Action(enum.Enum):
     """What becomes of a batch."""
@@ -77,9 +70,9 @@ def decide(
     attempts_left: bool,
     transactional: bool = False,
 ) -> BatchDecision:
-    """Return the decision on a batch for which the broker's response has this error code.
+    """Return what to do with a batch for which the broker's response has this error code.
 
-    `is_head`: every earlier batch of the partition is acknowledged, or not worth waiting for.
+    `is_head`: every earlier batch of the partition is acknowledged, or need not be waited for.
     `maybe_written`: an earlier attempt may have reached the log. `attempts_left`: `retries` allows
     another one. `transactional`: the producer id belongs to a transaction and cannot change.
     """
@@ -185,7 +178,8 @@ def refusal_text(
 
 
 def with_codec_reason(error: BrokerError, codec: str, prefix: str) -> BrokerError:
-    """Return the error of a batch, with its codec as the reason if that is why it was refused."""
+    """Return the error of a batch. If the broker does not support the compression codec of the
+    batch, the error's reason says that."""
     setting = f"{prefix}compression.type"
     reason = f"the broker does not take {setting}={codec}: set another codec"
     if error.code == ErrorCode.INVALID_REQUEST:
@@ -208,29 +202,33 @@ def with_codec_reason(error: BrokerError, codec: str, prefix: str) -> BrokerErro
 
 
 def refusal_facts(cluster: Cluster, tp: TopicPartition, batch: ProducerBatch, code: int) -> str:
-    """Return what to add to the broker's message about a refused batch, "" for nothing.
+    """Return the facts about a refused batch that explain the error code, to be added to the
+    broker's message; "" if there are none.
 
-    Looks up the topic's settings where they matter, and says so if the user may not see them.
+    For a record that is too large or a wrong timestamp it looks up the topic's settings (and says
+    so if the user may not see them).
     """
     if code in TOO_LARGE and batch.encoded.record_count == 1:
         return (
             f": one record of {batch.size_bytes} bytes, sent as a batch of {batch.wire_bytes}, is "
-            f"above {_settings_text(cluster, tp, SIZE_SETTINGS)}; raise that, compress "
+            f"above {_settings_text(cluster, tp, ['max.message.bytes'])}; raise that, compress "
             f"({cluster.options.prefix}compression.type), or write smaller records"
         )
     if code == ErrorCode.INVALID_TIMESTAMP:
         encoded = batch.encoded
+        # The last setting is the one before Kafka 3.6; Kafka 4.0 dropped it.
+        names = [f"message.timestamp.{kind}.max.ms" for kind in ("before", "after", "difference")]
         return (
             f": the batch begins at timestamp {encoded.base_timestamp} ms, its latest is "
             f"{encoded.max_timestamp} ms, and the topic takes what keeps to "
-            f"{_settings_text(cluster, tp, TIME_SETTINGS)}; change that, or drop the "
+            f"{_settings_text(cluster, tp, names)}; change that, or drop the "
             f"{'column ' if cluster.options.prefix else ''}timestamp to write with the time of "
             "writing"
         )
     return ""
 
 
-def _settings_text(cluster: Cluster, tp: TopicPartition, names: tuple[str, ...]) -> str:
+def _settings_text(cluster: Cluster, tp: TopicPartition, names: list[str]) -> str:
     """Return the topic's settings of these names, for a message: name=value, name=value."""
     # Not at the top: it imports all messages of Admin.
     from sparkkafka.client.cluster.configs import ConfigResource, describe_configs

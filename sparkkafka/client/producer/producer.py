@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MIN_ABORT_S = 1.0  # the shortest timeout of an abort in `close`
 CUT_AFTER_S = 0.1  # after the deadline of `close`, connections that still wait are cut
 
 Headers = (
@@ -233,14 +232,16 @@ class Producer(ClientBase):
         return handle
 
     def _wake(self, records: AppendedRecords) -> None:
-        """Wake the I/O thread for these records, which are new, or enough for a batch."""
+        """Wake the I/O thread, because a topic has its first open record, or enough open records
+        for a batch."""
         self._buffer.wake()
 
     _handle: Any = Delivery  # the class of a record's handle; a future in an AsyncProducer
 
     def _wait_for_memory(self, size_bytes: int) -> None:
-        """Wait until `size_bytes` fit into buffer.memory, with the lock. Raises KafkaTimeoutError:
-        then an open transaction can only be aborted, since it lacks a record."""
+        """Wait until `size_bytes` fit into buffer.memory. The caller holds the lock. Raises
+        KafkaTimeoutError; an open transaction can then only be aborted, because it lacks a record.
+        """
         try:
             self._buffer.wait_for_memory(size_bytes, self._io_thread.failure_text)
         except KafkaTimeoutError as error:
@@ -302,7 +303,8 @@ class Producer(ClientBase):
         )
 
     def _queue(self, parts: Sequence[TopicRecords]) -> TableDelivery:
-        """Queue these parts of a table or series, in order; return the handle for all of them."""
+        """Queue the records of a table or series, which `parts` has in order. Return the handle for
+        all of them."""
         for records in parts:
             with self._lock:
                 if self._buffer.used_bytes + self._buffer.io_bytes + records.size_bytes > (
@@ -313,12 +315,11 @@ class Producer(ClientBase):
         return TableDelivery(self._notifier, list(parts))
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send all queued records without lingering, and wait until each is delivered or failed
-        and their callbacks have run. Not in a callback.
+        """Send all queued records without lingering, and wait until each is delivered or failed and
+        their callbacks have run. Must not be called in a callback.
 
-        Raises the error of a record that failed, unless its handle was read;
-        KafkaTimeoutError after `timeout_s` (None: as long as delivery.timeout.ms lets it take);
-        KafkaError after close.
+        Raises the error of a record that failed, unless its handle was read; KafkaTimeoutError
+        after `timeout_s` (None: delivery.timeout.ms bounds the wait); KafkaError after close.
         """
         deadline = deadline_of(timeout_s)
         self._check_process()
@@ -366,39 +367,41 @@ class Producer(ClientBase):
     # --- transactions ---------------------------------------------------------------------------
 
     def init_transactions(self, timeout_s: float | None = None) -> None:
-        """Take transactional.id over: aborts an open transaction of an earlier producer, which is
-        fenced. Once, before anything else.
+        """Take transactional.id over: abort an open transaction of an earlier producer with this
+        id, and fence that producer. Call this once, before all other methods.
 
-        Raises TransactionError in a wrong order, BrokerError, KafkaTimeoutError after `timeout_s`
-        (max.block.ms by default).
+        Raises TransactionError if it is called in a wrong order, BrokerError, KafkaTimeoutError
+        after `timeout_s` (max.block.ms by default).
         """
         deadline_of(timeout_s)
         self._transactions_for("init_transactions").init_transactions(timeout_s)
 
     def begin_transaction(self) -> None:
-        """Begin a transaction, which the records sent from here on are part of.
+        """Begin a transaction. Records that are sent from now on are part of it.
 
-        Sends no request, unless the transaction before had an error: then one for the next epoch,
-        at most for max.block.ms. Raises TransactionError, BrokerError, KafkaTimeoutError;
-        ProducerFencedError if another producer took transactional.id over: then close this one.
+        Sends a request only if the last transaction had an error (for the next epoch, at most for
+        max.block.ms). Raises TransactionError, BrokerError, KafkaTimeoutError; ProducerFencedError
+        if another producer took transactional.id over: then close this one.
         """
         self._transactions_for("begin_transaction").begin_transaction()
 
     def commit_transaction(self, timeout_s: float | None = None) -> None:
-        """Wait until all records are delivered and their callbacks have run, then make records and
-        offsets visible.
+        """Wait until all records are delivered and their callbacks have run, then commit the
+        transaction: readers with read_committed see its records, and its offsets are committed.
 
-        Raises TransactionError if a record failed: then abort. ProducerFencedError if
-        another producer took transactional.id over: then close this one and make a new one.
-        BrokerError. KafkaTimeoutError if the outcome is not known: then only commit may be called
-        again.
+        Raises TransactionError if a record failed: then abort. Raises ProducerFencedError if
+        another producer took transactional.id over: then close this one and make a new one. Raises
+        BrokerError, and KafkaTimeoutError if the outcome is not known: then only commit may be
+        called again.
         """
         self._transactions_for("commit_transaction").commit_transaction(timeout_s)
 
     def abort_transaction(self, timeout_s: float | None = None) -> None:
-        """Abort the transaction: drop unsent records; readers of committed records never see those
-        that were sent. Raises the errors of `commit_transaction`; on ProducerFencedError the other
-        producer's takeover was the abort.
+        """Abort the transaction. Records that are not sent are dropped; readers with read_committed
+        never see those that were sent.
+
+        Raises the errors of `commit_transaction`. After ProducerFencedError the transaction is
+        aborted: the other producer has done it.
         """
         self._transactions_for("abort_transaction").abort_transaction(timeout_s)
 
@@ -408,7 +411,7 @@ class Producer(ClientBase):
         group: GroupMetadata | str,
         timeout_s: float | None = None,
     ) -> None:
-        """Make offsets of a consumer group part of the transaction: they count if it is committed.
+        """Add offsets of a consumer group to the transaction: they are committed with it.
 
         An offset is the next one to read. With a consumer's group metadata the group's coordinator
         refuses offsets of a member that lost its partitions (KIP-447, Kafka 2.5); with the name of
@@ -424,8 +427,8 @@ class Producer(ClientBase):
         manager.send_offsets_to_transaction(offsets, group, timeout_s)
 
     def _transactions_for(self, name: str) -> TransactionManager:
-        """Return what runs the method of this name. Raises KafkaError after close or a fork,
-        TransactionError without a transactional.id."""
+        """Return the TransactionManager for a call of the method `name`. Raises KafkaError after
+        close or a fork, TransactionError without a transactional.id."""
         self._check_process()
         if self._closed:
             raise closed_error(name)
@@ -434,7 +437,8 @@ class Producer(ClientBase):
         return self._transactions
 
     def _record_lost(self, error: KafkaError) -> None:
-        """Note, with the lock, that a record of an open transaction could not be queued."""
+        """Note that a record of an open transaction was not queued, so that the transaction can
+        only be aborted. The caller holds the lock."""
         if self._transactions is not None:
             self._transactions.record_failed(error)
 
@@ -460,7 +464,8 @@ class Producer(ClientBase):
             not self._closed and self._transactions is not None and self._transactions.must_abort
         )
         remaining_s = deadline.remaining_s()
-        remaining_s = max(remaining_s, MIN_ABORT_S) if must_abort else remaining_s
+        if must_abort:
+            remaining_s = max(remaining_s, 1.0)  # an abort without time would always fail
         self._close_signal.close_in(remaining_s)  # the thread may be in a wait of its own
         if self._transactions is not None and must_abort:
             cut_timer = threading.Timer(remaining_s + CUT_AFTER_S, self._close_signal.cut_sockets)
@@ -493,7 +498,7 @@ class Producer(ClientBase):
             raise forked_error()
 
     def _after_fork(self) -> None:
-        """In the child of a fork: refuse records."""
+        """Let this producer refuse records, because this process is the child of a fork."""
         self._buffer.set_forked()
         self._lock = self._buffer.lock
         with self._lock:
@@ -501,7 +506,7 @@ class Producer(ClientBase):
 
 
 def _refuse_after_fork() -> None:
-    """In the child of a fork: let all producers refuse records."""
+    """Let all producers refuse records, because this process is the child of a fork."""
     for producer in list(_producers):
         producer._after_fork()
 

@@ -58,7 +58,8 @@ MAX_RECORD_OVERHEAD = 21
 
 
 def max_record_bytes(options: ProducerOptions) -> int:
-    """Return the size of the largest record that can be sent, without its batch's header."""
+    """Return the size of the largest record that can be sent. The header of its batch is not part
+    of the size."""
     return min(options.max_request_size - RECORD_BATCH_OVERHEAD, options.buffer_memory)
 
 
@@ -113,7 +114,7 @@ class InputRows(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of keys and values; null has none."""
+        """The bytes of keys and values."""
         return sum(_bytes_in(column) for column in (self.keys, self.values) if column is not None)
 
     def checked_columns(self, now_ms: int, first_row: int, table: str) -> RecordColumns:
@@ -149,7 +150,8 @@ def columns_of(
     headers: Mapping[int, Headers],
     timestamps_ms: NDArray[np.int64],
 ) -> RecordColumns:
-    """Return records that came one by one as columns; `headers` are by the record's index."""
+    """Return as columns records that came one by one. `headers` has the headers of records by
+    index."""
     return RecordColumns(
         keys=None if keys.count(None) == len(keys) else binary_array(keys),
         values=binary_array(values),
@@ -174,7 +176,7 @@ def _cast_headers(column: pa.Array) -> pa.Array:
 
 
 def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
-    """Return timestamps as microseconds since 1970 UTC, int64. Raises the errors of
+    """Return timestamps as int64 microseconds since 1970 UTC. Raises the errors of
     `_cast_numbers`."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -247,7 +249,7 @@ def _bytes_in(column: pa.Array) -> int:
 
 
 def key_text(rows: InputRows, row: int) -> str:
-    """Return the row's key, shortened, as the end of an error message; "" without a key."""
+    """Return the row's key, shortened, as the end of an error message; "" if there is no key."""
     if rows.keys is None or not rows.keys[row].is_valid:
         return ""
     key = rows.keys[row].as_py()
@@ -276,12 +278,11 @@ class TopicRecords(RecordFutures):
         return self.pending_count
 
     def close(self) -> None:
-        """Fix the number of records; none is appended from then on. Called once, by the I/O
-        thread."""
+        """Fix the number of records: none is appended later. The I/O thread calls this once."""
 
     def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
-        """Remove and return the records as columns, and the partitions that they name: an array
-        with NO_PARTITION for those that name none, or None if none names one. Called once."""
+        """Remove and return the records as columns, and the partitions that they name (NO_PARTITION
+        where a record names none; None if none names one). Called once."""
         raise NotImplementedError
 
 
@@ -313,8 +314,8 @@ class AppendedRecords(TopicRecords):
         return len(self.values) if self.pending_count < 0 else self.pending_count
 
     def remove_from(self, index: int, size_bytes: int) -> None:
-        """Remove the last record, at `index`, of which perhaps only some fields are stored; the
-        records before it have `size_bytes`."""
+        """Remove the last record, which is at `index` and perhaps incomplete. The records before it
+        have `size_bytes`."""
         del self.values[index:], self.keys[index:], self.times_s[index:]
         for fields in (self.headers, self.partitions, self.explicit_times_ms):
             fields.pop(index, None)
@@ -340,8 +341,8 @@ class AppendedRecords(TopicRecords):
         return columns_of(keys, values, headers, self.times_ms), partitions
 
     def take_fields(self) -> list[RecordFields]:
-        """Remove and return the records, of which there are a few. Called once, in place of
-        `take_columns`."""
+        """Remove and return the records as RecordFields. Called once, in place of `take_columns`,
+        for a few records."""
         values, self.values = self.values, []
         keys, self.keys = self.keys, []
         headers: Iterable[Headers] = repeat(())
@@ -550,10 +551,6 @@ def _too_large_in_series(
 
 # --- send_table -----------------------------------------------------------------------------------
 
-_PART_BYTES = 2**20
-"""About the size of a table's parts: the first are sent while others are made, within
-buffer.memory."""
-
 
 class ArrowStream(Protocol):
     """A table of any library that exports Arrow's C stream (the Arrow PyCapsule interface)."""
@@ -590,7 +587,8 @@ def table_records(
     source = arrow_table(table)
     columns = table_columns(source.schema, topic)
     now_ms = time.time_ns() // 1_000_000
-    max_bytes = max(1, min(_PART_BYTES, options.buffer_memory // 4))
+    # Several parts, so that the first are sent while others are made, within buffer.memory.
+    max_bytes = max(1, min(2**20, options.buffer_memory // 4))
     parts: list[TableRecords] = []
     first_row = 0
     for batch in source.to_batches():
@@ -672,8 +670,8 @@ def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
     """Return where in the table each column of a record is. Raises OptionError."""
 
     def is_usable(name: str, position: int) -> bool:
-        """Return whether a column counts: one of nulls does not. Raises OptionError for a wrong
-        type."""
+        """Return whether the column is written; a column of nulls is not. Raises OptionError for a
+        wrong type."""
         kind = schema.field(position).type
         if kind == pa.null() and name not in ("value", "topic"):
             return False  # nothing is in it, as pandas leaves a column of None

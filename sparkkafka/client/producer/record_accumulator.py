@@ -43,11 +43,6 @@ from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 # --- records by topic: what `send` appends to ----------------------------------------------------
 
-MAX_OPEN_BYTES = 2 * 2**20
-"""At this size a topic's open records become ready, and the next record opens new ones. Records
-that are passed on together share the cost of each partition; this many collect only while the I/O
-thread is busy."""
-
 GATHER_S = 0.05
 """How long a caller that waits for memory lets others' records be delivered, so that it need not
 wait again for the next record. Longer would delay it if a broker that is away holds the memory."""
@@ -72,8 +67,9 @@ class SendBuffer:
         self._notifier = notifier
         self._max_block_ms = options.max_block_ms
         self.limit_bytes = options.buffer_memory
-        self.full_bytes = max(1, min(MAX_OPEN_BYTES, options.buffer_memory // 4))
-        """Records of a topic are closed at this size: no more are appended."""
+        self.full_bytes = max(1, min(2 * 2**20, options.buffer_memory // 4))
+        """At this size a topic's open records become ready, and the next record opens new ones.
+        Only while the I/O thread is busy do as many bytes collect."""
         self.wake_bytes = min(options.batch_size, self.full_bytes)
         """Open records of a topic wake the I/O thread at this size."""
         self.open: dict[str, AppendedRecords] = {}
@@ -99,7 +95,8 @@ class SendBuffer:
     # --- called by the user's threads, which hold the lock ----------------------------------------
 
     def refuse(self, reason: Callable[[], KafkaError] | None) -> None:
-        """Refuse records from now on, with the error that `reason` returns; None: accept them."""
+        """Refuse records from now on, with the error that `reason` returns; with None accept them
+        again."""
         self._refusal = reason
         self._memory_freed.notify_all()
         self.on_freed()
@@ -110,8 +107,11 @@ class SendBuffer:
             raise self._refusal()
 
     def open_records(self, topic: str) -> AppendedRecords:
-        """Open records for a topic that has none, and return them. The caller must call `wake`
-        after it has released the lock. Raises the errors of `raise_refusal`."""
+        """Open records for a topic that has none, and return them.
+
+        The caller must call `wake` after it has released the lock. Raises the errors of
+        `raise_refusal`.
+        """
         self.raise_refusal()
         records = self.open[topic] = AppendedRecords(topic, self._notifier)
         self.unfinished.add(records)
@@ -123,7 +123,7 @@ class SendBuffer:
         self.open.clear()
 
     def add(self, records: TopicRecords) -> None:
-        """Queue records after all earlier ones, and wake the I/O thread."""
+        """Queue records behind all earlier ones, and wake the I/O thread."""
         self.raise_refusal()
         self.close_open()
         self.ready.append(records)
@@ -132,11 +132,12 @@ class SendBuffer:
         self.wake()
 
     def wait_for_memory(self, size_bytes: int, failure_text: Callable[[], str]) -> None:
-        """Wait until `size_bytes` fit or the buffer is empty, at most max.block.ms. `failure_text`
-        returns why nothing is delivered, if that is known. A caller that has to wait waits for half
-        of the memory, at most GATHER_S: waiting for each record would cost more than the record.
+        """Wait until `size_bytes` fit into the buffer or it is empty, at most for max.block.ms.
+        `failure_text` returns why nothing is delivered, if that is known.
 
-        Raises KafkaTimeoutError, KafkaError if the buffer is closed meanwhile.
+        A caller that has to wait waits for half of the memory, at most GATHER_S: waiting for each
+        record would cost more than the record. Raises KafkaTimeoutError, and KafkaError if the
+        buffer is closed meanwhile.
         """
         self.raise_refusal()
         deadline = Deadline(self._max_block_ms)
@@ -169,7 +170,7 @@ class SendBuffer:
         return not used or used + size_bytes <= self.limit_bytes
 
     def buffer_full_error(self, size_bytes: int, why: str, hint: str = "") -> KafkaTimeoutError:
-        """Return the error of a caller that has waited for max.block.ms."""
+        """Return the error for a caller that has waited for memory for max.block.ms."""
         return KafkaTimeoutError(
             f"{'records cannot be sent' if why else 'the brokers take records too slowly'}: "
             f"{self.held_bytes()} bytes wait, the next takes {size_bytes}, and "
@@ -180,8 +181,8 @@ class SendBuffer:
     def held_bytes(self) -> int:
         """Return the bytes of records without an outcome.
 
-        The I/O thread sets `io_bytes` at the end of each step of its loop, perhaps long after the
-        last outcome: a caller that has seen this outcome must find free memory.
+        (The I/O thread sets `io_bytes` at the end of each step of its loop, perhaps long after the
+        last outcome. A caller that has seen this outcome must find free memory.)
         """
         taken = self.unfinished.difference(self.open.values(), self.ready)
         return self.used_bytes + (
@@ -189,7 +190,8 @@ class SendBuffer:
         )
 
     def wake(self) -> None:
-        """Wake the I/O thread if it sleeps. Also without the lock, for which it would wait next."""
+        """Wake the I/O thread if it sleeps. Better called without the lock, for which the thread
+        waits next."""
         if self.is_sleeping:
             self.is_sleeping = False
             self.waker.wake()
@@ -205,7 +207,7 @@ class SendBuffer:
     # --- called by the I/O thread -----------------------------------------------------------------
 
     def take(self) -> list[TopicRecords]:
-        """Remove and return all records. Their bytes count as `io_bytes` from then on."""
+        """Remove and return all records. From then on their bytes are part of `io_bytes`."""
         self.may_linger = not (self.waiting_threads or self.flushes)
         if not (self.open or self.ready):
             return []
@@ -221,8 +223,9 @@ class SendBuffer:
         return batches
 
     def begin_sleep(self, has_commands: Callable[[], bool]) -> float:
-        """Return the monotonic time since which the oldest records wait, infinite without records;
-        the I/O thread counts as sleeping from then on. If it must not sleep, return -infinite."""
+        """Note that the I/O thread sleeps from now on, and return the monotonic time since which
+        the oldest open records wait (infinite if there are none). If it must not sleep, return
+        -infinite."""
         with self.lock:
             if (
                 self.ready
@@ -239,7 +242,8 @@ class SendBuffer:
             return since_s
 
     def free(self, io_bytes: int) -> None:
-        """Free the memory of records that have outcomes: the I/O thread holds `io_bytes` now."""
+        """Free the memory of records that have an outcome: those that the I/O thread still holds
+        have `io_bytes`."""
         with self.lock:
             self.io_bytes = io_bytes
             self.unfinished -= {records for records in self.unfinished if records.all_done}
@@ -376,7 +380,7 @@ class RecordAccumulator:
             yield batch.tp, batch.record_count
 
     def next_close_s(self, not_appended_s: float = math.inf) -> float:
-        """Return when `close_lingering` is due (monotonic seconds), infinite without records.
+        """Return the monotonic time at which `close_lingering` is due, infinite without records.
         Records that are not appended yet have waited since `not_appended_s`."""
         self._skip_closed()
         since_s = self._lingering[0][0] if self._lingering else math.inf
@@ -403,7 +407,7 @@ class RecordAccumulator:
         self._close(due)
 
     def drop_all(self) -> list[RecordSlice]:
-        """Drop all records, and return the slices of their futures."""
+        """Drop all records. Return the RecordSlices that get their outcome."""
         dropped = [part for batch in (*self._full, *self._open.values()) for part in batch.slices]
         self._open.clear()
         self._full.clear()
@@ -420,8 +424,8 @@ class RecordAccumulator:
             heapq.heappop(self._lingering)
 
     def _close(self, due: list[_OpenBatch]) -> None:
-        """Encode the full batches, then those that are `due`, and pass them to `on_closed`: in
-        groups of _GROUP_BYTES, large batches on their own."""
+        """Encode the full batches, then those in `due`, and pass them to `on_closed`: in groups of
+        about _GROUP_BYTES, and large batches one by one."""
         if not (due or self._full):
             return
         closed, self._full = [*self._full, *due], []
@@ -441,7 +445,7 @@ class RecordAccumulator:
             self._encode(group)
 
     def _encode(self, group: list[_OpenBatch]) -> None:
-        """Encode closed batches together, and pass each to `on_closed`. A few records that came one
+        """Encode these batches together, and pass each to `on_closed`. A few records that came one
         by one are encoded one by one, all others as columns."""
         self.pending_bytes -= sum(batch.size_bytes for batch in group)
         batch = group[0]
@@ -469,8 +473,8 @@ class RecordAccumulator:
 
 
 def _as_ranges(batch: list[RowRange | Sequence[RecordFields]]) -> Iterator[RowRange]:
-    """Yield the records of a batch, in order, as rows of columns; those that came one by one are
-    converted."""
+    """Yield the records of a batch, in order, as ranges of rows. Those that came one by one are
+    converted to columns."""
     singles: list[RecordFields] = []
     for records in (*batch, None):
         if records is not None and not isinstance(records, RowRange):

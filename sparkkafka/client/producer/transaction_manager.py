@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FEATURE = "transaction.version"
 TRANSACTION_VERSION_2 = 2
 # Versions that only the second protocol may use (KIP-890; brokers do not enforce it).
 PRODUCE_VERSION, END_VERSION, OFFSETS_VERSION = 12, 5, 5
@@ -147,8 +146,8 @@ class TransactionManager(SenderTransaction):
             self._refuse_by_state()
 
     def use_thread(self, thread: ProducerThread) -> None:
-        """Run requests in this thread, and get the errors of its sender. Called once, before the
-        thread starts."""
+        """Let this I/O thread run the requests of transactions, and let its sender report failed
+        records here. Called once, before the thread starts."""
         self._thread = thread
         thread.sender.on_failure = self._on_failure
 
@@ -258,7 +257,8 @@ class TransactionManager(SenderTransaction):
     # --- requests, in the I/O thread --------------------------------------------------------------
 
     def begin(self, within_ms: float = math.inf) -> Transaction:
-        """Return the producer id and epoch that `init_transactions` or the last end gave."""
+        """Return the producer id and epoch with which the sender writes: those of
+        `init_transactions` or of the last end of a transaction."""
         if self.identity is None:
             raise TransactionError("write: init_transactions was not called")
         return self.identity
@@ -271,7 +271,8 @@ class TransactionManager(SenderTransaction):
         if node_id is None:
             node_id = find_coordinator(self._cluster, tid, FOR_TRANSACTION, deadline)
         connection = self._cluster.connection(node_id, deadline)
-        has_version_2 = connection.features.get(FEATURE, 0) >= TRANSACTION_VERSION_2 and all(
+        feature_level = connection.features.get("transaction.version", 0)
+        has_version_2 = feature_level >= TRANSACTION_VERSION_2 and all(
             connection.versions.get(kind.API_KEY, (0, 0))[1] >= version
             for kind, version in (
                 (ProduceRequest, PRODUCE_VERSION),
@@ -305,9 +306,12 @@ class TransactionManager(SenderTransaction):
             self._thread.sender.reset_producer_ids()
 
     def _abort(self, deadline: Deadline) -> None:
-        """Fail the records that were not sent, wait for batches in flight, and abort. It waits
-        because before Kafka 3.6 a batch that arrives after EndTxn begins a transaction that nobody
-        ends."""
+        """Abort the transaction: fail the records that were not sent, wait for batches in flight,
+        and send EndTxn.
+
+        It waits because before Kafka 3.6 a batch that arrives after EndTxn begins a transaction
+        that nobody ends.
+        """
         thread = self._thread
         thread.fail_unsent(TransactionError("the transaction was aborted"))
         request_ms = self._settings.client.request_timeout_ms
@@ -363,7 +367,7 @@ class TransactionManager(SenderTransaction):
 
     @property
     def must_abort(self) -> bool:
-        """Whether a transaction is open that `close` must abort."""
+        """Whether `close` must abort an open transaction."""
         return self.state in (
             State.IN_TRANSACTION,
             State.ABORTABLE_ERROR,
@@ -371,7 +375,8 @@ class TransactionManager(SenderTransaction):
         )
 
     def abort_open(self, timeout_s: float) -> None:
-        """Abort the open transaction before the producer closes. Logs a failure, never raises."""
+        """Abort the open transaction, because the producer closes. A failure is logged, not
+        raised."""
         tid = self.transactional_id
         log.warning("transaction %s is aborted: the producer is closed", tid)
         try:
@@ -399,8 +404,8 @@ class TransactionManager(SenderTransaction):
         return reason if isinstance(reason, ProducerFencedError) else self._as_fenced(error)
 
     def record_failed(self, error: KafkaError) -> None:
-        """Go to ABORTABLE_ERROR (fenced: FATAL_ERROR), as a record of the transaction failed. The
-        caller holds the buffer's lock."""
+        """Go to the state ABORTABLE_ERROR, or FATAL_ERROR if the producer is fenced, because a
+        record of the transaction has failed. The caller holds the buffer's lock."""
         if self.state not in (State.IN_TRANSACTION, State.COMMITTING_TRANSACTION):
             return
         reported = self._as_fenced(error)
@@ -446,7 +451,8 @@ class TransactionManager(SenderTransaction):
         self._refuse_by_state()
 
     def _refuse_by_state(self) -> None:
-        """Let the buffer refuse records unless a transaction is open. The caller holds its lock."""
+        """Let the buffer refuse records, unless a transaction is open. The caller holds the
+        buffer's lock."""
         if self.state is State.IN_TRANSACTION:
             self._buffer.refuse(None)
             return
@@ -462,8 +468,11 @@ class TransactionManager(SenderTransaction):
         self._buffer.refuse(refusal)
 
     def _require_state(self, states: Iterable[State], doing: str) -> None:
-        """Raise TransactionError if the state is not one of these, caused by the error that led to
-        it; or that error, if it is ProducerFencedError. `doing` names the call in the message."""
+        """Raise TransactionError unless the state is one of these.
+
+        Its cause is the error that led to the state; if that is a ProducerFencedError, raise it
+        instead. `doing` names the call in the message.
+        """
         if self.state in states:
             return
         reason = self._reason
@@ -477,7 +486,8 @@ class TransactionManager(SenderTransaction):
         raise TransactionError(text) from reason
 
     def _as_fenced(self, error: KafkaError) -> KafkaError:
-        """Return ProducerFencedError for an error whose code means it; else the same error."""
+        """Return a ProducerFencedError in place of an error whose code says that the producer is
+        fenced; else the same error."""
         code = getattr(error, "code", None)
         if code not in FENCED or isinstance(error, ProducerFencedError):
             return error
@@ -496,7 +506,7 @@ class TransactionManager(SenderTransaction):
         return fenced
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
-        """Return the deadline of a call: max.block.ms without `timeout_s`."""
+        """Return the deadline of a call: `timeout_s`, or max.block.ms if that is None."""
         return deadline_of(timeout_s) or Deadline(self._settings.producer.max_block_ms)
 
 
@@ -508,13 +518,14 @@ def _is_final(error: KafkaError) -> bool:
 
 
 def _fatal_if_final(error: KafkaError) -> State | None:
-    """Return FATAL_ERROR for an error after which a producer cannot continue; None: the state
+    """Return FATAL_ERROR if a producer cannot continue after this error, else None: the state
     stays."""
     return State.FATAL_ERROR if _is_final(error) else None
 
 
 def _group_metadata(group: GroupMetadata | str) -> GroupMetadata:
-    """Check the argument `group`; a group's name stands for no member of it. Raises OptionError."""
+    """Return the argument `group` as GroupMetadata; a group's name becomes that of a client that is
+    not a member. Raises OptionError."""
     metadata = GroupMetadata(group) if isinstance(group, str) else group
     if not isinstance(metadata, GroupMetadata) or not metadata.group_id:
         raise OptionError(
@@ -526,7 +537,8 @@ def _group_metadata(group: GroupMetadata | str) -> GroupMetadata:
 def _offsets_to_commit(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata], what: str
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Check the argument `offsets`, and return what is committed for each. Raises OptionError."""
+    """Return the argument `offsets` with an OffsetAndMetadata for each partition. Raises
+    OptionError."""
     checked = {}
     for key, value in checked_mapping(offsets, what, 'TopicPartition("orders", 0): 5').items():
         tp = checked_partition(key, what)

@@ -119,7 +119,7 @@ HINTS: Mapping[int, str] = {
 }
 
 
-def with_hint(error: KafkaError, prefix: str, hints: Mapping[int, str] = HINTS) -> KafkaError:
+def with_hint(error: KafkaError, prefix: str, hints: Mapping[int, str]) -> KafkaError:
     """Return the error with the hint for its code instead of its message, if there is one. `prefix`
     stands before names of settings: "kafka." in Spark."""
     if isinstance(error, BrokerError) and error.code in hints:
@@ -227,9 +227,9 @@ def end_transactions(
 ) -> dict[str, KafkaError | None]:
     """Commit or abort transactions by EndTxn. Repeating a call changes nothing.
 
-    Return by transactional id None if the transaction is committed (or aborted) as requested; a
-    BrokerError with a code of `GONE` if it ended the other way or has another owner; another error
-    if its outcome is not known.
+    Return by transactional id: None if the transaction is committed (or aborted) as requested; a
+    BrokerError with a code of `GONE` if it has ended the other way or another producer has taken
+    the id over; another error if its outcome is not known.
     """
     requests = {row.transactional_id: end_request(row, commit) for row in transactions}
     if not requests:
@@ -495,8 +495,8 @@ class SenderTransaction(ABC):
         """Return the producer id and epoch to write with."""
 
     def add(self, partitions: Iterable[TopicPartition], within_ms: float = math.inf) -> None:
-        """Add the partitions that are not in the transaction yet. Raises BrokerError (not
-        authorised, fenced), KafkaTimeoutError."""
+        """Add to the transaction those of the partitions that are not in it yet. Raises BrokerError
+        (not authorised, fenced), KafkaTimeoutError."""
         new = set(partitions) - self.partitions
         if new:
             deadline = Deadline(min(self._attempt_ms, within_ms))
@@ -557,7 +557,7 @@ class SingleTransaction(SenderTransaction):
             self._cluster.__exit__(exc_type)
 
     def begin(self, within_ms: float = math.inf) -> Transaction:
-        """Take over the transactional id, once, which aborts a transaction that an earlier writer
+        """Take over the transactional id, once. This aborts a transaction that an earlier writer
         left open. Return the producer id and epoch to write with.
 
         Raises BrokerError (not authorised, timeout too long), KafkaTimeoutError.
@@ -585,8 +585,12 @@ class SingleTransaction(SenderTransaction):
         return self.identity
 
     def _abort(self) -> None:
-        """Abort by taking the id over again: all brokers then refuse late batches. (EndTxn keeps
-        the epoch, and before Kafka 3.6 a late batch would open a transaction that nobody ends.)"""
+        """Abort the transaction by taking the transactional id over again: brokers then refuse
+        batches that arrive late.
+
+        (EndTxn keeps the epoch, and before Kafka 3.6 a late batch would begin a transaction that
+        nobody ends.)
+        """
         try:
             self._take_over(self._timeout_ms or 0, Deadline(ABORT_TIMEOUT_MS))
         except KafkaError as error:

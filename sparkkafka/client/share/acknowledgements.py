@@ -71,9 +71,9 @@ class AcquiredRange(NamedTuple):
 
 
 class PolledRecords:
-    """The records of a partition that one poll has returned, with the acknowledgement of each.
+    """The records of a partition that one poll has returned, and the acknowledgement of each.
 
-    They came from `source`, where they are acknowledged.
+    `source` is the AcquiredPartition from which they came.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class PolledRecords:
         return int(self._offsets[np.argmax(self._types == UNACKNOWLEDGED)])
 
     def acknowledge_rest(self, kind: AcknowledgeType) -> None:
-        """Acknowledge all records without an acknowledgement."""
+        """Acknowledge all records that have no acknowledgement yet."""
         self._types[self._types == UNACKNOWLEDGED] = kind
 
     def acknowledge(self, offset: int, kind: AcknowledgeType) -> bool:
-        """Acknowledge one record; return False if it is not among these."""
+        """Acknowledge one record. Return False if this object does not have the record."""
         row = int(np.searchsorted(self._offsets, offset))
         if row == len(self._offsets) or self._offsets[row] != offset:
             return False
@@ -120,7 +120,8 @@ class PolledRecords:
 
 
 def _batches(offsets: NDArray[np.int64], types: NDArray[np.int8]) -> Iterator[AcknowledgementBatch]:
-    """Yield a batch for each run of consecutive offsets; one type stands for all equal ones."""
+    """Yield an AcknowledgementBatch for each run of consecutive offsets. If all types of a run are
+    equal, the batch has the type only once."""
     if not len(offsets):
         return
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
@@ -142,10 +143,10 @@ def acknowledge_range(first_offset: int, last_offset: int, kind: int) -> Acknowl
 
 
 class AcquiredPartition:
-    """The records of a partition that one response has acquired, decoded as polls take them.
+    """The acquired records of one partition in one response. They are decoded when polls take them.
 
-    They are acknowledged in `session`, a ShareSession. `ranges` has the acquired offsets; they are
-    in order and do not overlap.
+    `session` is the ShareSession in which they must be acknowledged. `ranges` has the acquired
+    offsets, sorted and without overlaps.
     """
 
     def __init__(
@@ -168,10 +169,11 @@ class AcquiredPartition:
         return self._fetched is None
 
     def next(self, deadline: Deadline) -> tuple[list[ShareRecord], int, list[AcknowledgementBatch]]:
-        """Return the next records, their size in bytes, and acknowledgements of gaps.
+        """Return the next records, their size in bytes, and acknowledgements of gaps (offsets
+        without a record).
 
-        Raises DamagedError after the last record that could be read: damaged records are rejected,
-        as in Java, and the records after them are released.
+        Raises DamagedError after the last record that could be decoded. It contains
+        acknowledgements that, as in Java, reject the damaged records and release those after them.
         """
         if self._fetched is None:
             return [], 0, []
@@ -204,8 +206,8 @@ class AcquiredPartition:
     def _take_acquired(
         self, decoded: DecodedRecords
     ) -> tuple[list[ShareRecord], int, list[AcknowledgementBatch]]:
-        """Return the acquired ones of these records, their size in bytes, and acknowledgements of
-        the gaps among them. Only the ranges after these records remain."""
+        """Return those of the decoded records that are acquired, their size in bytes, and
+        acknowledgements of the gaps among them. Remove their offsets from the remaining ranges."""
         offsets = decoded.offsets
         end_offset = int(offsets[-1]) + 1 if len(offsets) else 0
         records: list[ShareRecord] = []
@@ -231,8 +233,8 @@ class AcquiredPartition:
         return records, size_bytes, gaps
 
     def _acknowledge_remaining(self, kind: int, end: int) -> list[AcknowledgementBatch]:
-        """Return acknowledgements of this type for the remaining offsets before `end`, and releases
-        of those from `end` on, of which nothing is known."""
+        """Return acknowledgements of this type for the remaining offsets before `end`, and
+        acknowledgements that release those from `end` on, which were not decoded."""
         batches = []
         for first, last, _ in self._remaining_ranges:
             if first < end:
@@ -256,8 +258,8 @@ def _gaps(first: int, last: int, offsets: NDArray[np.int64]) -> list[Acknowledge
 
 
 class DamagedError(Exception):
-    """Raised inside this package for damaged records. `batches` are acknowledgements of them and of
-    those after them."""
+    """Raised by `AcquiredPartition.next` for damaged records. `batches` are the acknowledgements of
+    them and of the records after them."""
 
     def __init__(self, error: CorruptRecordError, batches: list[AcknowledgementBatch]) -> None:
         super().__init__(str(error))
@@ -266,7 +268,8 @@ class DamagedError(Exception):
 
 
 def sorted_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
-    """Return the acquired ranges of a response in order; None if they are invalid or overlap."""
+    """Return the acquired ranges of a partition in a response, sorted; None if one is invalid or
+    two overlap."""
     ranges = sorted(
         AcquiredRange(row.first_offset, row.last_offset, row.delivery_count) for row in rows
     )
@@ -279,7 +282,7 @@ def sorted_ranges(rows: Iterable[Any]) -> list[AcquiredRange] | None:
 
 
 def sorted_by_offset(batches: Iterable[AcknowledgementBatch]) -> list[AcknowledgementBatch]:
-    """Sort acknowledgements as brokers require it."""
+    """Return acknowledgements sorted by offset, as brokers require."""
     return sorted(batches, key=lambda batch: batch.first_offset)
 
 
@@ -311,7 +314,7 @@ def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
 
 
 def acknowledged_ranges(batches: Iterable[AcknowledgementBatch]) -> list[range]:
-    """Return the acknowledged ranges of offsets without those of gaps."""
+    """Return the ranges of acknowledged offsets, without gaps."""
     return [
         range(batch.first_offset, batch.last_offset + 1)
         for batch in sorted_by_offset(batches)
@@ -320,7 +323,7 @@ def acknowledged_ranges(batches: Iterable[AcknowledgementBatch]) -> list[range]:
 
 
 def require_all_acknowledged(polled: Iterable[PolledRecords]) -> None:
-    """Raises ConsumerStateError if records of the last poll have no acknowledgement."""
+    """Raise ConsumerStateError if a record of the last poll has no acknowledgement."""
     incomplete = [records for records in polled if records.unacknowledged_count]
     if incomplete:
         count = sum(records.unacknowledged_count for records in incomplete)

@@ -84,10 +84,11 @@ class ShareConsumer(arguments.ClientBase):
     # --- subscription -----------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics together with the other members of group.id. Replaces an earlier list.
+        """Read these topics together with the other members of group.id. They replace those of an
+        earlier call.
 
-        `topics` are names, or one name; there are no patterns. A group starts at the end of a
-        new partition, or where its share.auto.offset.reset says.
+        `topics` are names, or one name; there are no patterns. A group starts at the end of a new
+        partition, or where its share.auto.offset.reset says.
         """
         with self._guard:
             chosen = (
@@ -105,8 +106,8 @@ class ShareConsumer(arguments.ClientBase):
             return self._topics
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that the group assigns to this member; others may read them,
-        too."""
+        """Return the partitions that the group has assigned to this member. Other members may read
+        them, too."""
         with self._guard:
             return self._member.assignment
 
@@ -118,7 +119,7 @@ class ShareConsumer(arguments.ClientBase):
             self._member = self._new_member()
 
     def _new_member(self) -> ShareMember:
-        """Return a member that its first `poll` after `subscribe` lets join."""
+        """Return a member of the group that has not joined; its `poll` joins."""
         wake = self._fetcher.wake
         return ShareMember(self._options, RebalanceHooks(), self._cluster, wake, self._metrics)
 
@@ -156,13 +157,14 @@ class ShareConsumer(arguments.ClientBase):
             raise
 
     def _release_polled(self) -> None:
-        """Undo the last poll, whose records the user does not get."""
+        """Release the records of the last poll, because the user did not get them."""
         for polled in self._polled:
             polled.acknowledge_rest(acknowledgements.AcknowledgeType.RELEASE)
         self._submit_acknowledgements()
 
     def _poll(self, deadline: Deadline) -> list[acknowledgements.ShareRecord]:
-        """Exchange requests and responses until there are records, or until the deadline."""
+        """Send requests and receive responses until there are records or the deadline has passed.
+        Return the records."""
         if self._guard.is_closed:
             raise errors.ConsumerStateError(
                 "this ShareConsumer was closed by a callback, inside poll"
@@ -197,8 +199,8 @@ class ShareConsumer(arguments.ClientBase):
             has_received = True
 
     def _collect(self, deadline: Deadline) -> list[acknowledgements.ShareRecord]:
-        """Decode acquired records, at most max.poll.records. Gaps, offsets without a record, are
-        acknowledged as such; a damaged batch ends the poll."""
+        """Decode and return acquired records, at most max.poll.records. Acknowledge gaps (offsets
+        without a record). After a damaged batch end: the next poll raises its error."""
         collected: list[acknowledgements.ShareRecord] = []
         acquired = self._fetcher.acquired
         while acquired and len(collected) < self._options.max_poll_records:
@@ -227,7 +229,8 @@ class ShareConsumer(arguments.ClientBase):
         return collected
 
     def _take_renewed(self) -> list[acknowledgements.ShareRecord]:
-        """Return the records whose locks the brokers have renewed, to be acknowledged again."""
+        """Return the records whose locks the brokers have renewed, which the user must acknowledge
+        again."""
         renewed, self._renewed = self._renewed, []
         found: list[acknowledgements.ShareRecord] = []
         for source, rows in groupby(renewed, lambda renewal: renewal[1]):
@@ -291,7 +294,7 @@ class ShareConsumer(arguments.ClientBase):
                 )
 
     def _require_renewals(self, tp: TopicPartition) -> None:
-        """Raises UnsupportedVersionError if the leader does not know RENEW."""
+        """Raise UnsupportedVersionError if the leader of the partition does not know RENEW."""
         if any(polled.tp == tp and polled.source.session.cannot_renew for polled in self._polled):
             raise errors.UnsupportedVersionError(
                 f"RENEW needs Kafka 4.2 or later, which the leader of {tp} is not: acknowledge "
@@ -302,9 +305,10 @@ class ShareConsumer(arguments.ClientBase):
         """Send all acknowledgements, and wait for the brokers' responses. With implicit
         acknowledgement this accepts the records of the last poll.
 
-        Raises AcknowledgeError with the error of each partition whose records are handed out again;
-        KafkaTimeoutError after `timeout_s` (default.api.timeout.ms). `asynchronous` does not wait:
-        the callback gets the result, else a failure is a warning in the log.
+        Raises AcknowledgeError with the error of each partition whose acknowledgements have failed,
+        so that its records are handed out again; KafkaTimeoutError after `timeout_s`
+        (default.api.timeout.ms). With `asynchronous` it does not wait: the callback gets the
+        result; without a callback a failure is logged as a warning.
         """
         arguments.checked_flag(asynchronous, "asynchronous")
         with self._guard:
@@ -324,7 +328,8 @@ class ShareConsumer(arguments.ClientBase):
                 raise errors.AcknowledgeError(failed)
 
     def _await_responses(self, deadline: Deadline) -> None:
-        """Wait until all acknowledgements are answered. Raises KafkaTimeoutError."""
+        """Wait until the responses to all acknowledgements have arrived. Raises
+        KafkaTimeoutError."""
         while self._fetcher.has_unanswered:
             if deadline.expired:
                 raise errors.KafkaTimeoutError(
@@ -335,16 +340,16 @@ class ShareConsumer(arguments.ClientBase):
             self._fetcher.receive(min(deadline.remaining_s(), self._fetcher.next_step_s))
 
     def set_acknowledgement_commit_callback(self, callback: Callback | None) -> None:
-        """`callback(partition, offsets, error)` is called for each partition whose leader has
-        answered to acknowledgements, inside poll, commit or close: `offsets` is a list of ranges,
-        `error` None if the leader has them."""
+        """Set the function that poll, commit or close calls as `callback(partition, offsets,
+        error)` for each partition whose leader has answered to acknowledgements. `offsets` is a
+        list of ranges; `error` is None if the leader has accepted them."""
         with self._guard:
             self._callback = arguments.checked_function(callback, "callback")
 
     @property
     def acquisition_lock_timeout_ms(self) -> int | None:
-        """How long this member acquires records for, by the last response; None before the first
-        one. It is share.record.lock.duration.ms of the group."""
+        """The time in ms for which this member acquires records, which is
+        share.record.lock.duration.ms of the group. None before the first response."""
         return self._fetcher.lock_timeout_ms
 
     def _accept_if_implicit(self) -> None:
@@ -363,7 +368,8 @@ class ShareConsumer(arguments.ClientBase):
         self._polled = [polled for polled in self._polled if polled.unacknowledged_count]
 
     def _on_result(self, result: AcknowledgementResult) -> None:
-        """Keep a result for the user, and the renewed records for the next poll."""
+        """Keep a result until it is reported to the user. If records were renewed, let the next
+        poll return them."""
         count = sum(
             len(offsets) for offsets in acknowledgements.acknowledged_ranges(result.batches)
         )

@@ -95,7 +95,8 @@ class ShareSession:
         return isinstance(self.request, ShareFetchRequest)
 
     def end(self) -> None:
-        """Open a new session with the next request, as the broker closed or forgot this one."""
+        """Note that the broker has closed or forgotten the session: the next request opens a new
+        one."""
         self.epoch = OPEN_EPOCH
         self.generation += 1
         self.partitions = {}
@@ -104,7 +105,8 @@ class ShareSession:
         self.epoch = 1 if self.epoch == 2**31 - 1 else self.epoch + 1
 
     def lose(self) -> dict[TopicPartition, Batches]:
-        """End the session; return the acknowledgements that are lost with it."""
+        """End the session. Return the acknowledgements that the broker does not get, or perhaps did
+        not get."""
         self.end()
         self.request = None
         lost, self.sent = self.sent, {}
@@ -124,8 +126,9 @@ class ShareSession:
     def fetch_request(
         self, connection: Connection, member_id: str, assigned: TopicIds
     ) -> ShareFetchRequest:
-        """Return a request for records of these partitions, with all acknowledgements of them. It
-        lists only what changes in the session, whose partitions are then `assigned`."""
+        """Return a request for records of `assigned`, with all acknowledgements of these
+        partitions. It lists only the partitions that have acknowledgements or are not in the
+        session yet, and those that leave the session."""
         options, in_session = self._options, self.partitions
         is_limited = options.acquire_mode == "record_limit"
         if not connection.supports(ShareFetchRequest, ACQUIRE_MODE_VERSION if is_limited else 0):
@@ -165,7 +168,7 @@ class ShareSession:
         )
 
     def acknowledge_request(self, member_id: str, *, closes: bool) -> ShareAcknowledgeRequest:
-        """Return a request with all acknowledgements; `closes` also ends the session."""
+        """Return a request with all acknowledgements. With `closes` it also closes the session."""
         topics: dict[uuid.UUID, list[AcknowledgePartition]] = {}
         is_renewing = not closes and any(map(is_renewal, chain(*self.unsent.values())))
         for tp, batches in self.unsent.items():
@@ -203,7 +206,8 @@ LOCK_EXPIRED = (
 
 
 class AcknowledgementResult(NamedTuple):
-    """A leader's response to acknowledgements of a partition; `error` None: it has them."""
+    """The result of acknowledgements of a partition. `error` is None if the leader has accepted
+    them."""
 
     tp: TopicPartition
     batches: Batches
@@ -239,7 +243,7 @@ class ShareFetcher:
         """How long this member has acquired records for, by the last response."""
 
     def assign(self, partitions: TopicIds, member_id: str) -> None:
-        """Read these partitions from now on."""
+        """Read these partitions from now on, as the member with this id."""
         self._assigned = partitions
         self._member_id = member_id
 
@@ -248,7 +252,8 @@ class ShareFetcher:
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether acknowledgements wait to be sent, or for a response."""
+        """Whether there are acknowledgements that are not sent, or whose response has not
+        arrived."""
         return any(session.unsent or session.sent for session in self._sessions.values())
 
     def close(self) -> None:
@@ -261,7 +266,8 @@ class ShareFetcher:
     # --- requests ---------------------------------------------------------------------------
 
     def fetch(self, deadline: Deadline) -> None:
-        """Request records from all idle leaders, with all acknowledgements."""
+        """Request records from all leaders without a request in flight, and send them all
+        acknowledgements."""
         by_node: dict[int, dict[TopicPartition, uuid.UUID]] = {}
         unknown = set()
         for tp, topic_id in self._assigned.items():
@@ -287,14 +293,14 @@ class ShareFetcher:
             self._look_up(sorted(unknown), deadline)
 
     def send_acknowledgements(self) -> None:
-        """Send the acknowledgements of idle leaders."""
+        """Send acknowledgements to the leaders without a request in flight."""
         for session in self._sessions.values():
             if session.unsent:
                 self._send(session)
 
     def close_sessions(self) -> None:
-        """Close the sessions of idle leaders, with the last acknowledgements. The leaders give
-        other acquired records to other members."""
+        """Close the sessions with leaders without a request in flight, and send these the last
+        acknowledgements. The leaders give the other acquired records to other members."""
         for session in self._sessions.values():
             if session.request is None and session.epoch != OPEN_EPOCH:
                 self._send(session, closes=True)
@@ -308,7 +314,7 @@ class ShareFetcher:
         )
 
     def _session(self, node_id: int) -> ShareSession:
-        """Return the session with this broker, perhaps a new one."""
+        """Return the session with this broker; make one if there is none."""
         session = self._sessions.get(node_id)
         if session is None:
             leader = LeaderConnection(node_id, self._cluster.backoff())
@@ -322,7 +328,8 @@ class ShareFetcher:
         *,
         closes: bool = False,
     ) -> None:
-        """Send the acknowledgements; with `assigned` also request records of these partitions. Does
+        """Send a ShareFetch for the partitions `assigned` with their acknowledgements, or without
+        `assigned` a ShareAcknowledge with all of them. With `closes` also close the session. Do
         nothing while a request is in flight."""
         leader = session.leader
         if session.request is not None or time.monotonic() < leader.not_before_s:
@@ -372,7 +379,7 @@ class ShareFetcher:
     # --- responses ----------------------------------------------------------------------------
 
     def receive(self, wait_s: float) -> None:
-        """Wait until something arrives, and take the responses that are complete."""
+        """Wait until bytes arrive, and act on the responses that are complete."""
         waiting = [
             (session, session.leader.connection)
             for session in self._sessions.values()
@@ -458,8 +465,8 @@ class ShareFetcher:
         leader.pace(self._options.fetch.fetch_max_wait_ms, has_news=has_news or not is_fetch)
 
     def _on_error_response(self, session: ShareSession, error: errors.BrokerError) -> None:
-        """Handle an error for a whole request. Unless it ends the session, this member keeps the
-        records that it has acquired."""
+        """Handle an error of a whole response. If it ends the session, the acquired records are
+        lost; else this member keeps them."""
         if error.code in _SESSION_ENDED:
             log.info("broker %d: opening a new share session: %s", session.node_id, error)
             self._lose_session(session, error)
@@ -495,7 +502,8 @@ class ShareFetcher:
         buffer: ResponseBuffer,
         where: str,
     ) -> bool:
-        """Keep the acquired records of a partition; return whether its row has records."""
+        """Keep the acquired records of a partition, or its error. Return whether the response has
+        records of the partition."""
         if row.error_code:
             error = errors.BrokerError(row.error_code, where, row.error_message)
             self._cluster.note_error(tp, row.error_code)
@@ -519,7 +527,7 @@ class ShareFetcher:
     def _fetched_records(
         self, tp: TopicPartition, row: Any, ranges: list[AcquiredRange], buffer: ResponseBuffer
     ) -> FetchedRecords:
-        """Return the records of a partition's row, to be decoded later."""
+        """Return the records of a partition in the response. They are not decoded yet."""
         options = self._options.fetch
         start, end = ranges[0].first_offset, ranges[-1].last_offset + 1
         damage: errors.CorruptRecordError | None = None
@@ -542,8 +550,8 @@ class ShareFetcher:
     # --- failures ---------------------------------------------------------------------------
 
     def _on_broker_failure(self, session: ShareSession, error: errors.KafkaError) -> None:
-        """Handle that a leader did not answer: its session is lost, and a new one is opened later.
-        Raises errors that a retry cannot fix."""
+        """Handle an error of a connection or a missing response: the session is lost, and a later
+        request opens a new one. Raises errors that a retry cannot fix."""
         self._lose_session(session, error)
         for tp in self._assigned:
             known = self._cluster.known_leader(tp)
@@ -557,8 +565,8 @@ class ShareFetcher:
         log.log(level, "broker %d: trying again: %s", session.node_id, error)
 
     def _lose_session(self, session: ShareSession, error: errors.KafkaError) -> None:
-        """End the session. Its acquired records go to other members, and its acknowledgements have
-        failed with `error`."""
+        """End the session: drop its acquired records, which go to other members, and report that
+        its acknowledgements have failed with `error`."""
         for acquired in [acquired for acquired in self.acquired if acquired.session is session]:
             acquired.drop()
             self.acquired.remove(acquired)
@@ -573,13 +581,13 @@ class ShareFetcher:
             self.release(self.acquired[0])
 
     def release(self, acquired: AcquiredPartition) -> None:
-        """Release the records that no poll has returned of a response."""
+        """Release the records of one response and partition that no poll has returned."""
         self.acquired.remove(acquired)
         self.add_acknowledgements(acquired, batches=acquired.drop())
 
     def add_acknowledgements(self, acquired: AcquiredPartition, batches: Batches) -> None:
-        """Send acknowledgements of acquired records with the next request to their leader. If the
-        session has ended since, report that they have failed."""
+        """Add acknowledgements of records from `acquired` to the next request to their leader. If
+        the session in which they were acquired has ended, report that they have failed."""
         session: ShareSession = acquired.session
         if not batches:
             return
@@ -602,6 +610,6 @@ class ShareFetcher:
 
 
 def _is_retriable(error: errors.BrokerError) -> bool:
-    """Return whether a retry may help: as in Java also after UNKNOWN_SERVER_ERROR, which brokers
-    answer while a topic is deleted."""
+    """Return whether a retry may help. As in Java it may after UNKNOWN_SERVER_ERROR too, which
+    brokers send while a topic is deleted."""
     return error.retriable or error.code == errors.ErrorCode.UNKNOWN_SERVER_ERROR

@@ -253,7 +253,7 @@ def test_a_subscription_as_the_leader_reads_it() -> None:
     encoded = encode_subscription(
         ["t", "u"], user_data=b"x", owned=[("t", 1)], generation_id=3, rack_id="r"
     )
-    assert read_subscription(encoded, "instance") == MemberSubscription(
+    assert read_subscription(encoded, "member", "instance") == MemberSubscription(
         ("t", "u"), (T[1],), 3, "r", b"x", "instance"
     )
     assert read_subscription(encode_subscription(["t"])) == MemberSubscription(("t",))
