@@ -79,26 +79,26 @@ def check(
             if not as_json:
                 finding.print()
     if as_json:
-        print_json([{"mark": row.mark, "about": row.about, "words": row.text} for row in findings])
+        print_json([{"mark": row.mark, "about": row.about, "text": row.text} for row in findings])
     if any(finding.mark == PROBLEM for finding in findings):
         raise typer.Exit(1)
 
 
-_FORMS: Final = {TEXT: "JSON", JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf"}
+_FORMAT_NAMES: Final = {TEXT: "JSON", JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf"}
 
 
 @dataclass
 class SampledRecords:
-    """The records that were read. `form`: how their values are written; `is_whole`: the topic has
-    no others; `decimals`: whether each decimal column of an Avro schema is one in Spark; `bad`: why
-    records are not changes."""
+    """The records that were read."""
 
-    form: str = ""
-    is_whole: bool = False
+    format: str = ""  # of the values, as JSON
+    is_whole: bool = False  # the topic has no other records
     records: list[SampledRecord] = field(default_factory=list)
     decimals: dict[str, bool] = field(default_factory=dict)
+    """Whether each decimal column of an Avro schema is a decimal in Spark."""
     value_bytes: int = 0
     bad: list[str] = field(default_factory=list)
+    """Why records are not changes."""
     others: list[Mapping[str, Any]] = field(default_factory=list)
     """Values that are objects, but no envelopes of Debezium."""
 
@@ -149,13 +149,13 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
             if schema is not None and schema.format == AVRO:
                 node = node_of(format_module(AVRO), schema, FIRST_MESSAGE)
                 sample.decimals = _decimals(node)
-        sample.form = _FORMS.get(formats.value_format.lower(), formats.value_format)
+        sample.format = _FORMAT_NAMES.get(formats.value_format.lower(), formats.value_format)
         for batch in batches:
             sample.value_bytes += sum(map(len, filter(None, batch.column("value").to_pylist())))
             offsets, keys = (batch.column(name).to_pylist() for name in ("offset", "key"))
             raw = dict(zip(offsets, keys, strict=True))
-            for piece in [batch] if decode is None else decode(batch):
-                _add_records(sample, piece, raw)
+            for decoded in [batch] if decode is None else decode(batch):
+                _add_records(sample, decoded, raw)
     return sample
 
 
@@ -197,7 +197,7 @@ def _add_records(
 
 
 def sample_findings(sample: SampledRecords) -> Iterator[Finding]:
-    """Check the records themselves: without changes in them, only what they are."""
+    """Check the records. If none of them is a change, only their envelope and kinds."""
     if not sample.records and not sample.bad:
         yield unknown("records", "the topic has none: check it again once the connector has run")
         return
@@ -245,7 +245,7 @@ def _envelope(sample: SampledRecords) -> Finding:
     source = sample.rows()[0].change.source
     tables = sorted({changes.table_of_source(record.change.source) for record in sample.rows()})
     made_by = " ".join(str(source[name]) for name in ("connector", "version") if source.get(name))
-    text = f"Debezium{made_by and f' ({made_by})'}, {sample.form}"
+    text = f"Debezium{made_by and f' ({made_by})'}, {sample.format}"
     text += f", of {some(tables)}" if any(tables) else " (the source names no table)"
     if len(tables) > 1:
         return problem(
@@ -331,7 +331,7 @@ def _types(sample: SampledRecords) -> Iterator[Finding]:
     """Check whether the types of the columns are known, and which decimals become text."""
     first = sample.rows()[0].change
     decimals = dict(sample.decimals)
-    if sample.form == _FORMS[TEXT] and first.schema is None:
+    if sample.format == _FORMAT_NAMES[TEXT] and first.schema is None:
         yield problem(
             "types",
             "the JSON has no schema: dates are numbers, and decimals are Base64 unless "
@@ -389,9 +389,9 @@ def topic_findings(admin: BoundedAdmin, topic: str, sample: SampledRecords) -> I
     if not prefix:
         return
     names = set(admin.list_topics())
-    beats = [name for name in names if name == f"__debezium-heartbeat.{prefix}"]
-    if beats or any(record.change.kind == HEARTBEAT for record in sample.records):
-        yield ok("heartbeats", some(beats or [topic]))
+    heartbeat_topics = [name for name in names if name == f"__debezium-heartbeat.{prefix}"]
+    if heartbeat_topics or any(record.change.kind == HEARTBEAT for record in sample.records):
+        yield ok("heartbeats", some(heartbeat_topics or [topic]))
     else:
         yield problem(
             "heartbeats",

@@ -309,7 +309,7 @@ def check(
         if not as_json:
             finding.print()
     if as_json:
-        print_json([{"mark": row.mark, "about": row.about, "words": row.text} for row in findings])
+        print_json([{"mark": row.mark, "about": row.about, "text": row.text} for row in findings])
     if any(finding.mark == PROBLEM for finding in findings):
         raise typer.Exit(1)
 

@@ -43,7 +43,7 @@ def lines(command: Any, topic: str = TOPIC) -> list[str]:
 
 def findings(command: Any, topic: str = TOPIC, *options: str) -> dict[str, tuple[str, str]]:
     run = command("cdc", "check", topic, "--json", *options, code=None)
-    found = {row["about"]: (row["mark"], row["words"]) for row in run.json}
+    found = {row["about"]: (row["mark"], row["text"]) for row in run.json}
     assert run.code == int(any(mark == "!!" for mark, _ in found.values()))
     return found
 

@@ -39,7 +39,7 @@ _PROMOTIONS: Final = {
     (pa.int64(), pa.float64()),
     (pa.float32(), pa.float64()),
 }
-"""Types of which Avro reads the second from values of the first."""
+"""A writer's type and a reader's type to which Avro promotes its values."""
 
 _MAX_LEVELS: Final = 64
 
@@ -47,7 +47,7 @@ DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 VARIABLE_SCALE: Final = "io.debezium.data.VariableScaleDecimal"
 
 MAX_DIGITS: Final = 38
-"""The most digits of a decimal in Spark."""
+"""The highest precision of a decimal in Spark."""
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ class ConnectType:
             return replace(self, children={"": self.item.pruned(target.item_type)})
         return self
 
-    def means_same(self, other: ConnectType) -> bool:
-        """Return whether the fields that both have mean the same, and have types of which `other`
-        can be read from this one, so that its schema reads values of this one's."""
+    def resolves_to(self, other: ConnectType) -> bool:
+        """Return whether a reader's schema of the type `other` reads values of this one: fields
+        that both have need the same semantic type, and the same Arrow type or a promotion."""
         if self.leaf is not None and other.leaf is not None:
             scales = [node.parameters.get("scale") for node in (self, other)]
             is_same_type = self.leaf == other.leaf or (self.leaf, other.leaf) in _PROMOTIONS
@@ -134,7 +134,7 @@ class ConnectType:
             other.is_map,
         )
         return is_same_kind and all(
-            child.means_same(other.children[name])
+            child.resolves_to(other.children[name])
             for name, child in self.children.items()
             if name in other.children
         )
@@ -202,8 +202,8 @@ def type_of_schema(schema: Schema, arrow_type: pa.DataType) -> ConnectType:
 
 
 def without_long_decimals(schema: Schema) -> Schema:
-    """Return an Avro schema whose decimals of more digits than a column can have are bytes:
-    Confluent's AvroConverter writes a precision of 64 where Connect does not know it."""
+    """Return an Avro schema in which decimals of more digits than a column can have are bytes:
+    Confluent's AvroConverter writes a precision of 64 if Connect does not know it."""
 
     def rewrite(node: Any) -> Any:
         if isinstance(node, list):

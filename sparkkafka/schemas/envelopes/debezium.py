@@ -48,12 +48,12 @@ _UNAVAILABLE_TYPE: Final = pa.list_(pa.field("element", pa.string()))
 
 KIND_OF_OP: Final = {"c": ROW, "u": ROW, "d": ROW, "r": ROW, "t": TRUNCATE, "m": MESSAGE}
 
-_FLAT: Final = r'(?:[^{}"]|"(?:[^"\\]|\\.)*")*'
+_SCALARS: Final = r'(?:[^{}"]|"(?:[^"\\]|\\.)*")*'
 """JSON text without an object."""
 _OTHER_RECORDS: Final = {
     HEARTBEAT: r'^\s*\{\s*"ts_ms"\s*:\s*\d+\s*\}\s*$',
     TRANSACTION: r'^\s*\{\s*"status"\s*:\s*"(BEGIN|END)"\s*,\s*"id"\s*:',
-    SCHEMA_CHANGE: rf'^\s*\{{\s*"source"\s*:\s*\{{{_FLAT}\}}{_FLAT}"(databaseName|ddl)"\s*:',
+    SCHEMA_CHANGE: rf'^\s*\{{\s*"source"\s*:\s*\{{{_SCALARS}\}}{_SCALARS}"(databaseName|ddl)"\s*:',
     MESSAGE: r'^\s*\{\s*"op"\s*:\s*"m"',
 }
 """The other records of Debezium, as JSON without a schema, by kind. A row may have the same columns
@@ -85,7 +85,7 @@ def change_type(source: pa.DataType) -> pa.DataType:
 
 def full_type(node: ConnectType) -> pa.DataType:
     """Return the type of all that `unwrap` makes: struct<row: …, change: …>. Raises SchemaError if
-    the schema is that of no envelope."""
+    the schema is not an envelope's."""
     after = node.children.get("after", node.children.get("before"))
     if after is None or "op" not in node.children:
         names = ", ".join(node.children) or "no fields"
@@ -116,7 +116,7 @@ def _check_row(node: ConnectType) -> None:
 
 def kind_of(names: Set[str]) -> str | None:
     """Return the kind of records with these fields; None for envelopes, whose kind `op` says.
-    Raises SchemaError for fields of no record of Debezium."""
+    Raises SchemaError if no record of Debezium has these fields."""
     if "op" in names:
         return None
     if {"status", "id"} <= names:
@@ -207,8 +207,8 @@ def unwrap(
     `placeholder`: for values that were not sent. `payloads`: the texts, if they are JSON of which
     some may be other records of Debezium. `omitted`: the records that omit a column.
 
-    A field `old` has the values before an update that are other ones; with it, key and old_key
-    come from the rows.
+    Envelopes of Maxwell, Canal and GoldenGate have a field `old` with the values that an update
+    replaced. Then key and old_key come from the rows.
     """
     count = len(values)
     rows = np.arange(count) if rows is None else rows
@@ -344,7 +344,6 @@ def _row_column(
     before: pa.Array | None, after: pa.Array | None, is_delete: Flags, name: str
 ) -> pa.Array | None:
     """Return a column of the rows: after the change, and before it for deletes."""
-
     old, new = (None if side is None else field_of(side, name) for side in (before, after))
     if not is_delete.any():
         return new

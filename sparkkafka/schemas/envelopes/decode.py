@@ -1,4 +1,4 @@
-"""Decoders of envelopes: a format's decoder, and what is made of the struct that it decodes.
+"""Decoders of envelopes: the struct that a format's decoder returns becomes a row and a change.
 
 full_type     the type of all that a read of a schema's envelopes gives
 sample_type   the same for JSON, from samples with or without a schema
@@ -31,16 +31,19 @@ _MAX_SCHEMAS: Final = 64
 """How many schemas beside payloads a decoder keeps."""
 
 _MAX_CALL_SCHEMAS: Final = 1_000
-"""How many more one call makes decoders for: they take milliseconds each."""
+"""How many more schemas one call makes decoders for. Each decoder takes milliseconds."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """How a column is read: `form` is the value of the option envelope; `unwraps`: as
-    struct<row, change>, else as it is with its semantic types converted. `names`: (column, semantic
-    type) of records that have no schema. `placeholder`: for values that were not sent. `columns`:
-    the table's, if all are read; a change with a new one fails the read then, since it would be
-    lost."""
+    """How a column is read.
+
+    `form` is the value of the option envelope. With `unwraps` the column becomes struct<row,
+    change>, otherwise only its semantic types are converted. `names` are pairs of column and
+    semantic type, for records without a schema. `placeholder` stands for values that were not sent.
+    `columns` are the table's, if all are read: a change with a new column then fails the read,
+    because its value would be lost.
+    """
 
     form: str
     unwraps: bool
@@ -182,7 +185,7 @@ def decoder(
         reader = connect_types.without_long_decimals(reader)
         read = node_of(format_module, reader, message)
         is_row = not envelope.unwraps or envelope.form != DEBEZIUM or "op" in written.children
-        if written.means_same(read) and is_row:
+        if written.resolves_to(read) and is_row:
             try:
                 envelope_decoder = _make(
                     format_module, envelope, writer, reader, read, target, message
@@ -527,7 +530,7 @@ def _as_json(node: connect_types.ConnectType) -> connect_types.ConnectType:
 
 @dataclass(frozen=True)
 class _Parts:
-    """A text with a schema: what is before the payload, and whether only } is behind it."""
+    """A text with a schema: what is before the payload, and whether only } follows it."""
 
     prefix: bytes
     schema: bytes
@@ -564,7 +567,7 @@ def _split(text: bytes) -> _Parts | None:
 
 
 def _end_of_value(text: bytes, start: int) -> int | None:
-    """Return where the JSON value ends that begins at `start`; None if there is none."""
+    """Return the index after the JSON value that begins at `start`; None if there is none."""
     try:
         decoded = text[start:].decode()
         _, end = json.JSONDecoder().raw_decode(decoded)

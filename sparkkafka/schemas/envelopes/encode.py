@@ -1,4 +1,4 @@
-"""Debezium's envelopes out of rows and changes: their schemas, and the values to be encoded.
+"""Encode rows and changes as Debezium's envelopes: the schemas, and the values to be encoded.
 
 Semantic types are those of Debezium's connectors: date is io.debezium.time.Date, a timestamp
 ZonedTimestamp, one without a zone MicroTimestamp, a decimal Connect's Decimal.
@@ -49,7 +49,7 @@ class EncodedType:
 
 def encoded_type(kind: pa.DataType, name: str, path: str = "") -> EncodedType:
     """Return how values of a type are written. `name`: the full name of a struct. Raises
-    OptionError for a type that Debezium has nothing for."""
+    OptionError for a type that Debezium's envelopes cannot have."""
     types = pa.types
     if types.is_struct(kind):
         parts = {

@@ -86,8 +86,7 @@ def _child(values: pa.Array, name: str) -> pa.Array:
 
 
 def _ops(types: pa.Array, ops: Mapping[str, str]) -> pa.Array:
-    """Return the op of each type of change; the type itself where it is none of these, which is
-    bad."""
+    """Return Debezium's op for each type of change. Other types stay, and make their rows bad."""
     result = types
     for name, op in ops.items():
         matches = flags_of(pc.equal(types, scalar(name)))
@@ -148,11 +147,11 @@ def _transaction(ids: pa.Array) -> pa.Array:
 # --- Canal --------------------------------------------------------------------------------------
 
 _CANAL_OPS: Final = {"INIT": "r", "INSERT": "c", "UPDATE": "u", "DELETE": "d", "TRUNCATE": "t"}
-"""INIT: Alibaba's services that write Canal's messages, of rows that were there before."""
+"""INIT is a row of the initial load, by Alibaba's services that write Canal's messages."""
 
 
 def _canal(values: pa.Array) -> dict[str, pa.Array]:
-    """As the other forms, of records whose lists are one row each: see `explode`."""
+    """Return Debezium's fields of records that `explode` has split, with one row each."""
     types, data = _child(values, "type"), _child(values, "data")
     is_ddl = flags_of(_child(values, "isDdl"))
     is_ddl &= ~flags_of(pc.equal(types, scalar("TRUNCATE")))
@@ -168,7 +167,7 @@ def _canal(values: pa.Array) -> dict[str, pa.Array]:
 
 
 def copied_bytes(values: pa.Array, form: EnvelopeForm) -> int:
-    """Return the bytes of text that `explode` takes for each of a record's rows again."""
+    """Return the bytes of text that `explode` copies to each of a record's rows."""
     steps = np.maximum(item_counts(_child(values, form.row)), 1)
     texts = [_child(values, field.name) for field in values.type if pa.types.is_string(field.type)]
     return sum(int(np.diff(blob_offsets(text)).astype(np.int64) @ steps) for text in texts)

@@ -1,9 +1,9 @@
 """Semantic types of Debezium and Kafka Connect as types of Spark: whole columns at once.
 
 `value_type` is the type that a Connect type becomes, `convert` converts decoded values to it or to
-another type that the user chose. A value that cannot be converted makes its row bad. `unavailable`
-finds the placeholders that Debezium's Postgres and Oracle connectors send for values that they do
-not have.
+another type that the user chose. A value that cannot be converted makes its row bad.
+`find_placeholders` finds what Debezium's Postgres and Oracle connectors send for values that they
+do not have.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class BadRows:
 
 @dataclass(frozen=True)
 class FieldContext:
-    """The values that are converted: their field, the row of each, and where bad_rows go."""
+    """The field whose values are converted, the row of each value, and the bad rows so far."""
 
     bad_rows: BadRows
     rows: Ints
