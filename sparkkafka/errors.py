@@ -796,8 +796,8 @@ def some(values: Iterable[object], limit: int = 5, separator: str = ", ") -> str
 
 
 def counted(count: int, what: str) -> str:
-    """Return a count with its noun `what`: "1 record", "2 records"."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    """Return a count with its noun `what`: "1 record", "1,234 records"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 _SPARK_HINTS: list[str] = []

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
                 signal.signal(number, _on_signal)
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # A name with a character that the terminal lacks is not the end of a table.
+            # Escape characters that the terminal's encoding lacks, instead of failing at them.
             sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run_and_report(argv)
@@ -129,16 +129,6 @@ def _dispatch(arguments: list[str], session: Session) -> int:
     return SUCCESS
 
 
-_KAFKAS_OPTIONS = {
-    "--from-beginning": "--from",
-    "--max-messages": "--count",
-    "--offset": "--from",
-    "--topic": "TOPIC",
-    "-n": "--count",
-}
-"""Options of kafka-console-consumer and the like, and what verbs have in their place."""
-
-
 def _fail_usage(error: Exception, session: Session) -> int:
     """Print Typer's error about the arguments as one line. Return the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -147,7 +137,10 @@ def _fail_usage(error: Exception, session: Session) -> int:
     if similar := getattr(error, "possibilities", None):
         error.possibilities = [name for name in similar if name != "--help"]  # type: ignore[attr-defined]
     name, context = getattr(error, "option_name", ""), getattr(error, "ctx", None)
-    ours = _KAFKAS_OPTIONS.get(name, "")
+    # Options of Kafka's tools and of kcat, and the option of ours that does the same.
+    same = {"--from-beginning": "--from", "--max-messages": "--count", "--offset": "--from"}
+    same |= {"--topic": "TOPIC", "-n": "--count"}
+    ours = same.get(name, "")
     if context is not None and any(ours.lower() in row.opts for row in context.command.params):
         error.possibilities = [ours]  # type: ignore[attr-defined]
     message = error.format_message() if hasattr(error, "format_message") else str(error)
@@ -206,7 +199,7 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _start_new_line() -> None:
-    """Start a new line on a terminal, where the cursor stands behind a question or ^C."""
+    """End the line of a terminal on which a question or ^C stands."""
     if sys.stderr.isatty():
         sys.stderr.write("\n")
 
@@ -217,7 +210,7 @@ def _open_closed_streams() -> None:
     A verb that uses stdin or stdout then gets the system's error, other verbs run. What is written
     to a closed stderr is discarded.
     """
-    # Each is opened for the other direction, so that its use fails with EBADF (see `_message`).
+    # stdin is opened for writing and stdout for reading: their use fails with EBADF (`_message`).
     for name, mode, flags in (
         ("stdin", "r", os.O_WRONLY),
         ("stdout", "w", os.O_RDONLY),
@@ -241,8 +234,8 @@ def _discard_stdout() -> None:
 def _print_warnings(session: Session) -> Iterator[None]:
     """Print the package's warnings as lines of the command while the block runs.
 
-    On a terminal, or with --debug, all warnings are printed. Otherwise those of the client are left
-    out, since its error at the end says the same.
+    Without a terminal and without --debug the client's warnings are left out: the error that ends
+    the verb says the same.
     """
     handler = _WarningPrinter(session)
     logger = logging.getLogger("sparkkafka")

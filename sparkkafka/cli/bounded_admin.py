@@ -49,23 +49,24 @@ class BoundedAdmin(Admin):
         self._close_signal.cut_sockets()
 
     def restart_deadline(self) -> None:
-        """Allow the whole time once more, after a person has taken some of it to answer."""
+        """Start the deadline again: a person has taken some of its time to answer."""
         self.deadline = Deadline(self.deadline.total_ms)
 
     def cluster_and_deadline(self) -> AbstractContextManager[tuple[Cluster, Deadline]]:
-        """Yield the cluster and the deadline for requests that `Admin` has no method for."""
+        """Yield the cluster and the verb's deadline, for requests that `Admin` has no method
+        for."""
         return self._call(None)
 
     def with_nearest_group(self, group: str, error: KafkaError) -> KafkaError:
-        """Return the error of a group; that of a missing group names the nearest group, or how to
-        list all of them."""
+        """Return the error of a group. If there is no such group, add `nearest_group_text`."""
         if not isinstance(error, BrokerError) or error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             return error
         hint = self.nearest_group_text(group)
         return BrokerError(error.code, error.where, f"there is no group of this name ({hint})")
 
     def nearest_group_text(self, group: str) -> str:
-        """Return which group is nearest to a missing one, or how to list all of them."""
+        """Return a hint for the name of a missing group: the most similar name of a group, or how
+        to list all groups."""
         try:
             groups = [row.group_id for row in self.list_groups()]
         except KafkaError:
@@ -76,8 +77,8 @@ class BoundedAdmin(Admin):
     def offsets_of_groups(
         self, groups: Iterable[str], *, timeout_s: float | None = None
     ) -> Results[str, dict[TopicPartition, int]]:
-        """Return all committed offsets of several consumer groups. Groups in which exactly-once
-        queries store their decisions are left out: nothing reads on from their offsets."""
+        """Return the committed offsets of several consumer groups. Groups in which exactly-once
+        queries store their decisions are left out: no consumer starts from their offsets."""
         from sparkkafka.checkpoints.against_kafka import holds_decisions  # few verbs need it
 
         with self._call(timeout_s) as (cluster, deadline):
@@ -95,8 +96,8 @@ class BoundedAdmin(Admin):
 
     @contextmanager
     def _call(self, timeout_s: float | None) -> Iterator[tuple[Cluster, Deadline]]:
-        """Yield what each call of `Admin` uses: the cluster, and a deadline that ends after
-        `timeout_s` and not later than that of the verb."""
+        """Yield the cluster and the deadline of one call of `Admin`, which ends after `timeout_s`
+        and not later than the verb's deadline."""
         if self.deadline.expired:
             raise KafkaTimeoutError(
                 f"not done after {self.deadline.text}: give --timeout more seconds"
@@ -123,13 +124,17 @@ def offsets_of(
 
 
 def partial_values(what: str, results: Results[Item, Found]) -> Mapping[Item, Found]:
-    """Return the results without the errors. A line on stderr says that some of `what` are missing,
-    with the first error."""
-    errors = list(results.errors.values())
-    if errors:
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        print_error(f"{what} are not all shown: {errors[0]}{more}")
+    """Return the results without the errors. If there are errors, print `missing_text`."""
+    if results.errors:
+        print_error(missing_text(what, results.errors))
     return results.values_by_item
+
+
+def missing_text(what: str, errors: Mapping[Any, KafkaError]) -> str:
+    """Return a line that says that lookups of `what` (sizes, offsets, …) have failed, and the first
+    reason."""
+    first, *others = errors.values()
+    return f"{what} are not all known: {first}" + (f" (and {len(others)} more)" if others else "")
 
 
 def config_values(
@@ -148,7 +153,8 @@ def leader_sizes(
     log_dirs: Mapping[int, Mapping[str, LogDirDescription]],
     leaders: Mapping[TopicPartition, int | None],
 ) -> dict[TopicPartition, int]:
-    """Return the bytes that each partition has on its leader, as far as `log_dirs` says it."""
+    """Return the bytes of each partition on its leader's disks. Partitions whose leader is not in
+    `log_dirs` are left out."""
     return {
         tp: replica.size_bytes
         for node_id, directories in log_dirs.items()

@@ -21,12 +21,12 @@ from typer import Option
 
 from sparkkafka.cli import changes
 from sparkkafka.cli.bounded_admin import BoundedAdmin
-from sparkkafka.cli.check import PROBLEM, Finding, ok, problem, topic_settings, unknown
+from sparkkafka.cli.check import Finding, ok, print_findings, problem, topic_settings, unknown
 from sparkkafka.cli.commands import AsJson, Topic, session_of, with_option_groups
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.tables import duration_text, print_json
+from sparkkafka.cli.tables import duration_text
 from sparkkafka.config.kinds import AVRO, DEBEZIUM_FLAT, JSON, PROTOBUF
 from sparkkafka.config.option_table import Side
 from sparkkafka.errors import BadRecordError, KafkaError, SchemaError, counted, some
@@ -72,16 +72,9 @@ def check(
     """
     session = session_of(context)
     sample = read_sample(session, topic, count, formats)
-    findings = []
     with session.admin() as admin:
-        for finding in chain(sample_findings(sample), topic_findings(admin, topic, sample)):
-            findings.append(finding)
-            if not as_json:
-                finding.print()
-    if as_json:
-        print_json([{"mark": row.mark, "about": row.about, "text": row.text} for row in findings])
-    if any(finding.mark == PROBLEM for finding in findings):
-        raise typer.Exit(1)
+        findings = chain(sample_findings(sample), topic_findings(admin, topic, sample))
+        print_findings(findings, as_json)
 
 
 _FORMAT_NAMES: Final = {TEXT: "JSON", JSON: "JSON", AVRO: "Avro", PROTOBUF: "Protobuf"}
@@ -108,7 +101,7 @@ class SampledRecords:
         return [record for record in rows if record.change.op in ops] if ops else rows
 
     def none(self, about: str) -> Finding:
-        """Return the finding that no records of a kind were read."""
+        """Return the finding that no records of a kind (`about`) were read."""
         where = "the topic has none" if self.is_whole else "none were read: give a larger --count"
         return unknown(about, where)
 
@@ -160,8 +153,8 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
 
 
 def _formats_of(batches: Iterable[pa.RecordBatch], flags: FormatFlags) -> FormatFlags:
-    """Return the flags, with Avro for values and keys that begin as those of a registry, unless
-    flags name their format."""
+    """Return the flags, with the format Avro for values, or keys, that begin with a zero byte as a
+    registry's framing does, unless the flags name another format."""
 
     def format_of(column: str, flag: str) -> str:
         values = (value for batch in batches for value in batch.column(column).to_pylist())
@@ -178,7 +171,8 @@ def _formats_of(batches: Iterable[pa.RecordBatch], flags: FormatFlags) -> Format
 def _add_records(
     sample: SampledRecords, batch: pa.RecordBatch, keys: Mapping[int, bytes | None]
 ) -> None:
-    """Add the records of a decoded batch. `keys`: the bytes of each key by offset."""
+    """Add the records of a decoded batch to the sample. `keys` has the bytes of each key, by
+    offset."""
     columns = (batch.column(name) for name in ("partition", "offset", "key", "value"))
     for partition, offset, key, value in zip(*map(changes.python_values, columns), strict=True):
         try:
@@ -283,7 +277,7 @@ def _keys(sample: SampledRecords) -> Iterator[Finding]:
 
 
 def _tombstones(sample: SampledRecords) -> Finding:
-    """Check that a tombstone follows the deletes that were read."""
+    """Check that a tombstone follows each delete that was read."""
     without_tombstone: set[tuple[int, bytes | None]] = set()
     with_tombstone = 0
     deletes = sample.rows("d")

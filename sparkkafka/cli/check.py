@@ -135,8 +135,8 @@ def refusal_to_read(admin: BoundedAdmin, group: str) -> KafkaError | None:
 
 
 class Clock(NamedTuple):
-    """How far this machine's clock is ahead of the active controller's (negative: behind), exact to
-    `within_s`, half the time of the request."""
+    """How far this machine's clock is ahead of the active controller's (negative: behind). The
+    error is at most `within_s`, half the time of the request."""
 
     ahead_s: float
     within_s: float
@@ -144,8 +144,8 @@ class Clock(NamedTuple):
 
 
 class _ControllerTime(request_driver.ApiHandler[str, tuple[int, int]]):
-    """(node id, ms since 1970) of the active controller, from its entry among the voters: it says
-    when the controller last caught up with itself, which is now."""
+    """Asks for the (node id, ms since 1970) of the active controller. Among the quorum's voters it
+    reports when each last caught up with the log; for itself that is its present time."""
 
     request_type: ClassVar[Any] = messages.DescribeQuorumRequest
     acl = "DESCRIBE on the cluster"
@@ -300,17 +300,26 @@ def check(
         trigger_s=None if trigger is None else seconds_of(trigger, "--trigger"),
     )
     topics = list(dict.fromkeys((*(read or ()), *(write or ()))))
-    findings = []
-    for finding in chain(
-        cluster_findings(session, topics, job, group, prefix if exactly_once else None),
-        registry_findings(session.registry_options(), session.deadline),
-    ):
-        findings.append(finding)
+    print_findings(
+        chain(
+            cluster_findings(session, topics, job, group, prefix if exactly_once else None),
+            registry_findings(session.registry_options(), session.deadline),
+        ),
+        as_json,
+    )
+
+
+def print_findings(findings: Iterable[Finding], as_json: bool) -> None:
+    """Print each finding as soon as it is known, or all as one JSON document. Raises typer.Exit (1)
+    if one is a PROBLEM."""
+    printed = []
+    for finding in findings:
+        printed.append(finding)
         if not as_json:
             finding.print()
     if as_json:
-        print_json([{"mark": row.mark, "about": row.about, "text": row.text} for row in findings])
-    if any(finding.mark == PROBLEM for finding in findings):
+        print_json([finding._asdict() for finding in printed])
+    if any(finding.mark == PROBLEM for finding in printed):
         raise typer.Exit(1)
 
 
@@ -397,8 +406,8 @@ def bootstrap_findings(options: ClientOptions, deadline: Deadline) -> Iterator[F
 
 
 def _share(deadline: Deadline, remaining_servers: int) -> Deadline:
-    """Return the deadline for the next of the remaining servers: an equal share of the time that is
-    left, at least a second. One more share is kept for the checks after the servers."""
+    """Return the deadline for the next of the remaining servers. Each gets an equal share of the
+    remaining time, at least a second; one more share is for the checks after the servers."""
     share_ms = deadline.remaining_s() * 1000 / (remaining_servers + 1)
     return deadline.sooner(max(share_ms, 1_000))
 
@@ -406,7 +415,8 @@ def _share(deadline: Deadline, remaining_servers: int) -> Deadline:
 def _server_findings(
     host: str, port: int, options: ClientOptions, deadline: Deadline
 ) -> Iterator[Finding]:
-    """Check one server, up to the first failure."""
+    """Check the name, the socket, TLS, SASL and the API versions of one server, in this order, up
+    to the first failure."""
     server = connecting.address_text(host, port)
     addresses = connecting.addresses_of(host)
     if not addresses:
@@ -556,8 +566,8 @@ def certificate_findings(owner: str, certificates: Iterable[Any]) -> Iterator[Fi
 
 
 def chain_of(tls: Any) -> list[Any]:
-    """Return the certificates from the server's up to the authority, as `cryptography` parses them;
-    only the server's if Python does not give the others."""
+    """Return the server's certificate and those of its authorities, parsed by `cryptography`. If
+    Python does not have the chain, only the server's is returned."""
     from cryptography import x509
 
     # Public since Python 3.13; the private object has had it since 3.10.
@@ -580,7 +590,7 @@ def chain_of(tls: Any) -> list[Any]:
 
 def certificate_finding(owner: str, certificate: Any, *, is_leaf: bool) -> Finding:
     """Check how long a certificate is still valid. It is a problem if fewer than 30 days and less
-    than a third of its life are left: a certificate that lives for a day is renewed each day."""
+    than a third of its validity are left: a certificate valid for a day is renewed daily."""
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -696,7 +706,7 @@ def _partitions_finding(about: str, topic: TopicDescription) -> Finding:
 
 
 def _replica_count(topic: TopicDescription) -> int:
-    """Return the number of replicas of the partition that has the fewest."""
+    """Return the smallest number of replicas of any partition."""
     return min((len(row.replicas) for row in topic.partitions), default=0)
 
 

@@ -1,4 +1,4 @@
-"""The verbs, the options that all of them share, and those that several verbs have.
+"""The table of verbs, the options that all verbs share, and the options that several verbs have.
 
 A verb's module is imported when the verb runs: `--help` shows the lines of VERBS. The shared
 options may stand before the verb or after it.
@@ -120,8 +120,8 @@ class LazyGroup(TyperGroup):
 
 
 def _nearest_verbs(word: str) -> list[str]:
-    """Return the verbs that a user may have meant by an unknown one, quoted: for `list` each
-    verb that has it below it, as its line of VERBS says."""
+    """Return the quoted verbs that a user may have meant by an unknown verb. For the name of a
+    subcommand, as `list`, these are all verbs that have it: "topics list", …"""
     from difflib import get_close_matches
 
     other_tools = {
@@ -177,6 +177,8 @@ class _ValueParser:
         """Parse one value. A default already has the parameter's type."""
         is_option = parameter.param_type_name == "option"
         name = max(parameter.opts, key=len) if is_option else parameter.metavar
+        if value == "" and not is_option:
+            raise OptionError(f"{name} is an empty name")
         if self._choices is not None and value not in self._choices:
             raise OptionError(f"{name} is {one_of(*self._choices).values}, got {value[:100]!r}")
         if self.type is Path:
@@ -199,8 +201,9 @@ class _ValueParser:
 
 
 def _add_shared_options(command: Any, options: list[Any]) -> None:
-    """Let a verb, and the verbs below it, accept the shared options among `options`, those of the
-    root command. The verb's help only names them. A flag of its own, such as -p, stays its own."""
+    """Let a verb and its subcommands accept the shared options among `options`, those of the root
+    command. The verb's help only names them. If the verb has an option of the same name, as -p, it
+    keeps that one."""
     for child in getattr(command, "commands", {}).values():
         _add_shared_options(child, options)
     if hasattr(command, "commands"):
@@ -218,8 +221,8 @@ def _add_shared_options(command: Any, options: list[Any]) -> None:
 
 
 def _set_session_option(context: Any, parameter: Any, value: Any) -> Any:
-    """Pass a shared option that was given after the verb to the session; an option that was not
-    given, or only in the environment, changes nothing."""
+    """Pass a shared option to the session if it was given after the verb. A value from the
+    environment is ignored: `_set_root_options` has passed it."""
     source = context.get_parameter_source(parameter.name)
     if source is not None and source.name == "COMMANDLINE":
         context.obj.set_option(parameter.name, value)
@@ -310,8 +313,8 @@ def session_of(context: typer.Context) -> Session:
 
 
 def confirm(question: str, yes: bool, admin: BoundedAdmin) -> None:
-    """Ask on the terminal before something is destroyed, unless --yes is given (`yes`); without a
-    terminal --yes is required. The deadline of `admin` starts again after the answer.
+    """Ask on the terminal before something is deleted, unless --yes is given (`yes`). Without a
+    terminal --yes is required. After the answer the deadline of `admin` starts again.
 
     Raises typer.Exit (1) if the answer is no, OptionError without a terminal and --yes.
     """
@@ -347,7 +350,8 @@ def chosen_option(values: Mapping[str, Any]) -> str:
 
 
 def parse_headers(texts: Iterable[str]) -> tuple[tuple[str, bytes | None], ...]:
-    """Parse NAME=VALUE, or NAME without a value (None); the bytes of a value are those typed."""
+    """Parse the headers NAME=VALUE and NAME, whose value is None. A value has the bytes that were
+    typed, also if they are not UTF-8."""
     headers: list[tuple[str, bytes | None]] = []
     for text in texts:
         name, equals, value = text.partition("=")
@@ -405,23 +409,7 @@ Execute = Annotated[bool, Option("--execute", help="Make the change; without it 
 AsJson = Annotated[bool, Option("--json", help="Print one JSON document.")]
 
 
-def checked_name(parameter: typer.CallbackParam, value: Any) -> Any:
-    """Return an argument's name, or list of names. Raises OptionError for an empty name: later
-    errors about it would name nothing."""
-    if value == "" or (isinstance(value, list) and "" in value):
-        name = parameter.metavar or str(parameter.name).upper()
-        raise OptionError(f"{name} is an empty name")
-    return value
-
-
-def name_argument(
-    metavar: str, help: str, candidates: Callable[..., list[str]] | None = None
-) -> Any:
-    """Return an argument that is a name, or a list of names; `candidates` completes it."""
-    return Argument(metavar=metavar, help=help, callback=checked_name, autocompletion=candidates)
-
-
-Topic = Annotated[str, name_argument("TOPIC", "The topic.", topic_names)]
+Topic = Annotated[str, Argument(metavar="TOPIC", help="The topic.", autocompletion=topic_names)]
 Delimiter = Annotated[
     str, Option("-D", "--delimiter", metavar="TEXT", help="The text after each record.")
 ]

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.completion import profile_names, topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound, parse_partitions
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.tables import print_note, records_text
+from sparkkafka.cli.tables import print_note
 from sparkkafka.cli.write import ProgressBar, TopicWriter
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.topics import BROKER_DEFAULT, NewTopic
@@ -185,8 +185,12 @@ def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
 @app.command("copy", help=HELP)
 def copy(
     context: typer.Context,
-    source: Annotated[str, commands.name_argument("SOURCE", "The topic to read.", topic_names)],
-    to_topic: Annotated[str, commands.name_argument("TARGET", "The topic to write.", topic_names)],
+    source: Annotated[
+        str, Argument(metavar="SOURCE", help="The topic to read.", autocompletion=topic_names)
+    ],
+    to_topic: Annotated[
+        str, Argument(metavar="TARGET", help="The topic to write.", autocompletion=topic_names)
+    ],
     to_servers: str | None = Option(
         None, "--to-bootstrap-server", metavar="HOST:PORT,…", help="The cluster to write to."
     ),
@@ -266,4 +270,4 @@ def copy(
         new_topic=new_topic,
         shows_progress=sys.stderr.isatty(),
     )
-    print_note(f"{records_text(copied)} copied from {source} to {to_topic}")
+    print_note(f"{counted(copied, 'record')} copied from {source} to {to_topic}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, Self
@@ -132,7 +133,7 @@ class FileSink:
         return OSError(error.errno, os.strerror(error.errno), str(self.path))
 
     def _remove(self) -> None:
-        """Close the writer and the file, and delete what was not renamed. Raises nothing."""
+        """Close the writer and the file, and delete the temporary file. Raises nothing."""
         # After the rename there is nothing to remove. A writer that is left open would write its
         # footer when it is collected, to a closed file; a writer that failed fails again here.
         with contextlib.suppress(OSError, ValueError, pa.ArrowException):
@@ -159,8 +160,8 @@ def _open_writer(kind: str, file: IO[bytes], schema: pa.Schema) -> Any:
 
 
 def _nullable(data_type: pa.DataType) -> pa.DataType:
-    """Return the type with nullable fields, as Spark writes it: the fields of a null struct are
-    null."""
+    """Return the type with all nested fields nullable, as Spark writes files: in a row whose struct
+    is null, the struct's fields are null too."""
     if pa.types.is_struct(data_type):
         return pa.struct(
             [field.with_type(_nullable(field.type)).with_nullable(True) for field in data_type]
@@ -284,6 +285,11 @@ def read_table_file(path: Path) -> Iterator[NumberedRows]:
                 rows_before += batch.num_rows
     except pa.ArrowInvalid as failure:
         reason = " ".join(str(failure).split())
+        if match := re.search("expected a zone offset in '(.*?)'", reason):
+            raise OptionError(
+                f"--input: {path}: the time {match[1]!r} in column timestamp has no zone: add Z "
+                "for UTC, or an offset such as +01:00"
+            ) from None
         raise OptionError(f"--input: {path} is not a file of {kind}: {reason}") from None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.bounded_admin import BoundedAdmin, offsets_of
@@ -24,7 +24,9 @@ from sparkkafka.protocol.constants import NO_OFFSET
 
 app = typer.Typer(rich_markup_mode=None)
 
-Groups = Annotated[list[str], commands.name_argument("GROUP", "Names of groups.", group_names)]
+Groups = Annotated[
+    list[str], Argument(metavar="GROUP", help="Names of groups.", autocompletion=group_names)
+]
 
 
 @app.callback()
@@ -193,7 +195,7 @@ def _print_group(document: Mapping[str, Any]) -> None:
 @app.command()
 def reset(
     context: typer.Context,
-    group: Annotated[str, commands.name_argument("GROUP", "The group.", group_names)],
+    group: Annotated[str, Argument(metavar="GROUP", help="The group.", autocompletion=group_names)],
     topic: list[str] | None = Option(
         None,
         metavar="TOPIC[:0,1]",

@@ -57,14 +57,14 @@ def is_kcat(arguments: Sequence[str]) -> bool:
 
 
 def check_mode(arguments: Sequence[str]) -> None:
-    """Raise OptionError for kcat's -t without a mode, which kcat would guess."""
+    """Raise OptionError for kcat's -t without a mode (-C, -P, …). kcat guesses the mode."""
     if "-t" in _letters_before_verb(arguments):
         raise OptionError("-t needs a mode beside it: -C reads, -P writes (or name a verb: --help)")
 
 
 def _letters_before_verb(arguments: Sequence[str]) -> list[str]:
-    """Return the letters of the options before the first argument that is not an option; only the
-    modes if one of them is not kcat's."""
+    """Return the options before the first argument that is not an option (a verb). If one of them
+    is not kcat's, only kcat's modes among all arguments."""
     try:
         options, _ = getopt.getopt(list(arguments), _LETTERS, list(_LONG))
     except getopt.GetoptError:
@@ -74,7 +74,7 @@ def _letters_before_verb(arguments: Sequence[str]) -> list[str]:
 
 @dataclass
 class _Arguments:
-    """The parsed arguments: `values` has those of each letter, `files` those without a letter."""
+    """The parsed arguments: `values` by option ("-t"), and `files`, which follow no option."""
 
     mode: str = ""
     values: dict[str, list[str]] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def run(arguments: Sequence[str], session: Session) -> None:
 
 
 def _parse(arguments: Sequence[str], session: Session) -> _Arguments:
-    """Split the arguments; shared options go to the session."""
+    """Parse the arguments, and pass the options of all verbs to the session. Raises OptionError."""
     # gnu_getopt: as in kcat, letters may stand after file names.
     try:
         options, files = getopt.gnu_getopt(list(arguments), _LETTERS, list(_LONG))
@@ -254,8 +254,9 @@ def _format_options(parsed: _Arguments, session: Session) -> dict[str, str]:
 
 def _produce(parsed: _Arguments, session: Session) -> None:
     """Run -P: write to a topic."""
+    from sparkkafka.cli.commands import parse_headers
     from sparkkafka.cli.input import LineFormat
-    from sparkkafka.cli.write import Input, parse_fixed_headers, write_topic
+    from sparkkafka.cli.write import Input, write_topic
 
     partition = parsed.integer("-p")
     count = parsed.count()
@@ -282,7 +283,7 @@ def _produce(parsed: _Arguments, session: Session) -> None:
                 kind="record" if is_record else "lines",
                 lines=lines,
                 key=None if key is None else os.fsencode(key),
-                headers=parse_fixed_headers(parsed.values.get("-H", [])),
+                headers=parse_headers(parsed.values.get("-H", [])),
                 partition=partition if partition is not None and partition >= 0 else None,
                 count=count,
             ),

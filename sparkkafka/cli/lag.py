@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated, Any, Final, Self
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from sparkkafka.cli import commands, tables
 from sparkkafka.cli.bounded_admin import BoundedAdmin
@@ -62,7 +62,8 @@ def lag(
     context: typer.Context,
     *,
     group: Annotated[
-        str | None, commands.name_argument("GROUP", "The consumer group.", group_names)
+        str | None,
+        Argument(metavar="GROUP", help="The consumer group.", autocompletion=group_names),
     ] = None,
     checkpoint: str | None = Option(
         None, metavar="DIR", help="The checkpoint of a streaming query, instead of a group."

@@ -40,7 +40,7 @@ from sparkkafka.config.kinds import DEBEZIUM
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import warn
 from sparkkafka.config.source import TIERED_OFFSETS
-from sparkkafka.errors import KafkaTimeoutError, OptionError, counted, some
+from sparkkafka.errors import DecodeError, KafkaTimeoutError, OptionError, counted, some
 from sparkkafka.protocol.records import arrow
 
 app = typer.Typer(rich_markup_mode=None)
@@ -225,7 +225,7 @@ def read(
 class Output:
     """Where records are written to, and in which form: to a `file`, or to stdout.
 
-    `format` is text, hex or json; with `template`, kcat's -f, it does not count. `is_changes`:
+    `format` is text, hex or json; it is ignored if there is a `template`, kcat's -f. `is_changes`:
     records are shown as the changes of a table.
     """
 
@@ -239,7 +239,7 @@ class Output:
 
     @property
     def is_text(self) -> bool:
-        """Whether values are shown as they are, or as JSON."""
+        """Whether records become text on stdout: neither a file nor changes of a table."""
         return self.file is None and not self.is_changes
 
     def formatter(
@@ -264,7 +264,8 @@ def read_topic(
     skips_bad: bool = False,
     prints_ends: bool = False,
 ) -> None:
-    """Read to stdout or to a file. `prints_ends`: report the ends on stderr, as kcat does.
+    """Read a topic to stdout or to a file. `prints_ends`: print the end offset of each partition
+    on stderr, as kcat does.
 
     Raises KafkaError, and OSError for the file.
     """
@@ -311,7 +312,7 @@ def read_topic(
         )
     if output.file is not None:
         size = tables.bytes_text(output.file.stat().st_size)
-        tables.print_note(f"{tables.records_text(records)} written to {output.file} ({size})")
+        tables.print_note(f"{counted(records, 'record')} written to {output.file} ({size})")
     if prints_ends:
         for number, (tp, offset) in enumerate(sorted(reader.ends.items()), 1):
             last = ": exiting" if number == len(reader.ends) else ""
@@ -350,9 +351,9 @@ def _escape_controls(text: text_formats.Text) -> bytes:
 
 @dataclass(frozen=True)
 class Bound:
-    """Where to start or end in each partition. `number` is the count of records before the end for
-    "tail", the offset for "offset", ms since 1970 UTC for "time", and of TIERED_OFFSETS for
-    "tiered"."""
+    """Where to start or end in each partition. `number` depends on `kind`: for "tail" a count of
+    records before the end, for "offset" an offset, for "time" ms since 1970 UTC, for "tiered" a
+    number of TIERED_OFFSETS."""
 
     kind: Literal["earliest", "latest", "tail", "offset", "time", "committed", "tiered"]
     number: int = 0
@@ -434,7 +435,7 @@ def _has_header(headers: pa.Array, name: str, value: bytes | None) -> NDArray[np
 @dataclass(frozen=True)
 class ReadPlan:
     """Which records of a topic are read. `partitions` None: all. `until` None: the read does not
-    end. `count` and `seconds` are upper bounds; `count` is of records that pass the filter."""
+    end. `count` limits the records that pass the filter, `seconds` the time."""
 
     topic: str
     partitions: tuple[int, ...] | None = None
@@ -449,11 +450,11 @@ class ReadPlan:
 
 
 class TopicReader:
-    """Reads by a plan; use it under `with`. `settings` are a Consumer's.
+    """Reads the records of a `ReadPlan`; use it under `with`. `settings` are a Consumer's.
 
-    `timeout_s` bounds the lookups, and each wait for records before an end. Nothing is committed,
-    and no group is joined. Aborted transactions are not shown, as in kcat, unless isolation.level
-    says so. Raises OptionError, UnknownTopicError, KafkaTimeoutError, BrokerError.
+    `timeout_s` limits the lookups, and each wait for records before an end. Nothing is committed,
+    and no group is joined. Records of aborted transactions are not returned, as in kcat, unless
+    isolation.level says so. Raises OptionError, UnknownTopicError, KafkaTimeoutError, BrokerError.
     """
 
     def __init__(self, settings: Mapping[str, Any], plan: ReadPlan, timeout_s: float) -> None:
@@ -480,8 +481,8 @@ class TopicReader:
         self._consumer.__exit__(kind, *details)
 
     def look_up_bounds(self) -> None:
-        """Look up the plan's partitions, and where to start and end in each: this sets `positions`,
-        `ends` and `leaders`. Waits `timeout_s` at most.
+        """Look up the plan's partitions, and the offsets of its bounds, and set `positions`, `ends`
+        and `leaders`. Waits `timeout_s` at most.
 
         Raises KafkaConnectionError as `check_servers` does.
         """
@@ -517,9 +518,9 @@ class TopicReader:
     ) -> dict[TopicPartition, int]:
         """Look up the first offset to read of each partition.
 
-        If an offset is deleted, a warning says so, and reading starts at the earliest that is left.
-        An offset beyond the end raises OptionError. Partitions without a committed offset start at
-        the earliest; partitions without a record at or after the time start at the end.
+        If an offset is deleted, a warning is logged, and reading starts at the earliest offset. An
+        offset beyond the end raises OptionError. Partitions without a committed offset start at the
+        earliest; partitions without a record at or after the time start at the end.
         """
         start = self._plan.start
         if start.kind == "earliest":
@@ -567,8 +568,8 @@ class TopicReader:
     def _end_offsets(
         self, ranges: Mapping[TopicPartition, OffsetRange], until: Bound, deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        """Look up the offset before which reading ends, at most the current end. Raises OptionError
-        for a bound that is no end."""
+        """Look up the offset at which the reading of each partition ends (exclusive), at most the
+        current end. Raises OptionError for a bound that is no end."""
         if until.kind == "latest":
             return {tp: row.latest for tp, row in ranges.items()}
         if until.kind == "offset":
@@ -582,8 +583,9 @@ class TopicReader:
     def _tiered_offsets(
         self, ranges: Mapping[TopicPartition, OffsetRange], kind: int, deadline: Deadline
     ) -> dict[TopicPartition, int]:
-        """Look up an offset of tiered storage. If nothing is uploaded, the last uploaded one is the
-        earliest; if all is, the first that is not is the end."""
+        """Look up an offset of tiered storage; `kind` is its number in TIERED_OFFSETS. If nothing
+        is uploaded, latest-tiered is the earliest offset; if everything is uploaded,
+        earliest-pending-upload is the end."""
         self._consumer.assign({tp: OffsetSpec(kind) for tp in ranges})
         offsets = {tp: self._consumer.position(tp, deadline.remaining_s()) for tp in ranges}
         self._consumer.assign([])
@@ -605,12 +607,12 @@ class TopicReader:
     def _offsets_of_last(
         self, ranges: Mapping[TopicPartition, OffsetRange], count: int
     ) -> dict[TopicPartition, int]:
-        """Find the offset from which each partition has `count` records; the earliest if it has
-        fewer.
+        """Find the offset after which each partition has `count` records, that of the first
+        included; the earliest offset if it has fewer.
 
-        Transaction markers, aborted records and compacted ones take offsets too, so the last
-        `count` offsets may hold fewer records: the search reads further back, in windows that
-        double in size.
+        Transaction markers, aborted and compacted records take offsets too, so the last `count`
+        offsets may have fewer records: the search reads further back, in windows that double in
+        size.
         """
         starts = {tp: row.earliest for tp, row in ranges.items()}
         missing = dict.fromkeys(ranges, count)  # records that are still to be found
@@ -651,6 +653,7 @@ class TopicReader:
         """Yield batches from `positions` to `ends`, with at most `remaining` records (None: all),
         until `stop_s` on the monotonic clock."""
         self._assign_unfinished()
+        limit = None if filter else remaining
         progress_deadline = Deadline(self._timeout_s * 1000)
         while self._consumer.assignment() and remaining != 0:
             # Short waits, so that Ctrl-C and the end of --for are noticed. Where only a marker or
@@ -661,7 +664,15 @@ class TopicReader:
                 wait_s = min(wait_s, stop_s - time.monotonic())
                 if wait_s <= 0:
                     return
-            table = self._consumer.poll_arrow(wait_s, None if filter else remaining)
+            try:
+                table = self._consumer.poll_arrow(wait_s, limit)
+            except DecodeError as error:
+                # Records before the bad one were decoded together with it: poll them one by one.
+                if limit == 1:
+                    error.args = (f"{error}. To continue after it give --partitions and --from",)
+                    raise
+                limit = 1
+                continue
             if table.num_rows:
                 progress_deadline = Deadline(self._timeout_s * 1000)
             for batch in table.to_batches():
@@ -671,6 +682,7 @@ class TopicReader:
                 if remaining is not None:
                     batch = batch.slice(0, remaining)
                     remaining -= batch.num_rows
+                    limit = limit if filter or limit == 1 else remaining
                 if batch.num_rows:
                     yield batch
                 if remaining == 0:
@@ -712,11 +724,11 @@ class TopicReader:
         return is_finished or self.positions != before
 
     def _no_records_error(self) -> KafkaTimeoutError:
-        """Return the error for an end that is not reached: no records came for --timeout."""
+        """Return the error for an end that is not reached: no records arrived for --timeout."""
         waiting = {tp: self.positions[tp] for tp in self._consumer.assignment()}
         tp, offset = next(iter(waiting.items()))
         return KafkaTimeoutError(
-            f"nothing came of {some_partitions(waiting)} for {self._timeout_s:g} s, at offset "
-            f"{offset} of {self.ends[tp]} of {tp}: is its broker there? Give --timeout more "
+            f"no records of {some_partitions(waiting)} arrived for {self._timeout_s:g} s, at "
+            f"offset {offset} of {self.ends[tp]} of {tp}: is its leader up? Give --timeout more "
             "seconds, or --debug to see why"
         )

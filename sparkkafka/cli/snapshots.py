@@ -21,7 +21,7 @@ from itertools import pairwise
 from math import isnan, nan
 from typing import Any, Final, NamedTuple, Self
 
-from sparkkafka.cli.bounded_admin import BoundedAdmin, leader_sizes
+from sparkkafka.cli.bounded_admin import BoundedAdmin, leader_sizes, missing_text
 from sparkkafka.client.admin.brokers import LogDirDescription
 from sparkkafka.client.admin.groups import GroupListing
 from sparkkafka.client.cluster.offsets import OffsetSpec
@@ -31,20 +31,20 @@ from sparkkafka.protocol.messages import MetadataRequest
 
 CLIENT_LOG: Final = logging.getLogger("sparkkafka.client")
 STEP_S: Final = 3.0
-"""The longest time for one kind of request: what a broker does not answer by then is missing from
-the snapshot, and the next snapshot requests it again."""
+"""Maximum time for one kind of request. What a broker has not answered by then is missing from the
+snapshot; the next snapshot requests it again."""
 RATE_S: Final = 10.0
-"""A rate is the change since this time ago, or since two snapshots ago if that is longer. Consumers
-commit every 5 s: in a shorter time a lag would seem to grow, and then to vanish."""
+"""Rates are the change since this time ago, or since two snapshots ago if that is longer. Consumers
+commit every 5 s: over a shorter time a lag would seem to grow between two commits."""
 HISTORY_S: Final = 900.0
 MAX_POINTS: Final = 180
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerRow:
-    """A broker. `state` is online; "no response" if it is in the cluster's metadata and does not
-    answer; "offline" if only its replicas are. `out_of_sync` counts its replicas that are not in
-    sync."""
+    """A broker. `state` is "online"; "no response" if the cluster's metadata has the broker and it
+    does not answer; "offline" if the metadata names it only as a replica. `leaders`, `replicas` and
+    `out_of_sync` count partitions."""
 
     broker: int
     address: str | None
@@ -76,8 +76,8 @@ class TopicRow:
 @dataclass(frozen=True, kw_only=True)
 class GroupRow:
     """A consumer group. `lag` is None if it has no offsets. `catch_up_s` is the time until the lag
-    is 0 if it keeps shrinking at the present rate, None if it does not shrink. `is_growing` says
-    that the lag did not shrink in any of the last snapshots, and grew."""
+    is 0 at the present rate, None if the lag does not shrink. `is_growing`: over the last snapshots
+    the lag grew, and never shrank."""
 
     group: str
     state: str | None
@@ -91,9 +91,9 @@ class GroupRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What the cluster was like at `time_ms`, and how long the lookup took. Rates are averages over
-    the last `rates_s` seconds, 0 in the first snapshot, which has none. `problems` are lines about
-    what is missing. The mappings by partition are for a view of one topic or group."""
+    """The state of a cluster at `time_ms`; the lookup took `took_s`. Rates are averages over the
+    last `rates_s` seconds; the first snapshot has no rates, and there this is 0. `problems` are
+    lines about failed lookups. The mappings by partition are for views of one topic or group."""
 
     time_ms: int
     took_s: float
@@ -153,9 +153,9 @@ class History:
         self._curves: dict[tuple[str, str], array[float]] = {}
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add a point to each curve, in place of the last one if that is too close to the one
-        before. The curve of a topic or group that is not there any more is kept until all of its
-        points are old."""
+        """Add a point to each curve. It replaces the last point if that is too close to the point
+        before it. The curve of a deleted topic or group is kept until all its points are older than
+        HISTORY_S."""
         # A tenth less than a snapshot's time, because threads do not wake up to the millisecond.
         distance_ms = 0.9 * HISTORY_S * 1000 / MAX_POINTS
         with self._lock:
@@ -214,10 +214,10 @@ class History:
 
 
 class Collector:
-    """Takes snapshots of a cluster, and keeps what rates and curves need. Use it under `with`.
+    """Takes snapshots of a cluster, and keeps the data of rates and curves. Use it under `with`.
 
-    Meanwhile the client logs no warnings: `Snapshot.problems` says the same, and lines on stderr
-    would spoil a screen.
+    In the block the client logs no warnings: `Snapshot.problems` says the same, and lines on stderr
+    would damage the screen that `top` draws.
     """
 
     def __init__(self, admin: BoundedAdmin) -> None:
@@ -259,7 +259,7 @@ class Collector:
         reachable = live - silent
         sizes = leader_sizes(log_dirs, leaders)
         groups, committed = self._groups(problems)
-        # After the committed offsets: a group is never ahead of the ends that it is compared with.
+        # The ends are looked up after the committed offsets, so no group is ahead of them.
         specs = {tp: OffsetSpec.latest() for tp, node in leaders.items() if node in reachable}
         listed = admin.list_offsets(specs, timeout_s=STEP_S)
         _note(problems, "offsets of partitions", listed.errors)
@@ -308,7 +308,7 @@ class Collector:
     def _log_dirs(
         self, live: Iterable[int], problems: list[str]
     ) -> tuple[Mapping[int, Mapping[str, LogDirDescription]], set[int]]:
-        """Describe the brokers' directories. Also return the brokers that do not answer."""
+        """Return the brokers' log directories, and the brokers that do not answer."""
         results = self._admin.describe_log_dirs(sorted(live), timeout_s=STEP_S)
         silent = {
             node_id
@@ -404,10 +404,9 @@ def lag_by_topic(
 
 
 def _note(problems: list[str], what: str, errors: Mapping[Any, KafkaError]) -> None:
-    """Add a line that says what is missing, and the first reason."""
+    """Add a line about failed lookups of `what` to the problems, if there are errors."""
     if errors:
-        more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
-        problems.append(f"{what} are not all known: {next(iter(errors.values()))}{more}")
+        problems.append(missing_text(what, errors))
 
 
 def _broker_rows(

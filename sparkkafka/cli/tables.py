@@ -120,7 +120,8 @@ def text_of(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace what moves a terminal's cursor or changes its colours by escapes: \\x1b."""
+    """Replace characters that are not printable, as those that move a terminal's cursor or change
+    its colours, by escapes like \\x1b."""
     if text.isprintable():
         return text
     return "".join(
@@ -153,24 +154,19 @@ def print_configs(configs: Mapping[str, str | None]) -> None:
 
 
 def print_error(message: str) -> None:
-    """Print one line on stderr, which may be closed."""
+    """Print an error on stderr in one line, with the command's name before it."""
     print_note(f"{PROGRAM}: {' '.join(message.split())}")
 
 
 def print_note(text: str) -> None:
-    """Print a line on stderr, which may be closed: for people, not for programs."""
+    """Print a line for people on stderr. If stderr is closed, nothing happens."""
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"{printable(text)}\n")
         sys.stderr.flush()
 
 
-def records_text(count: int) -> str:
-    """ "1 record", "1,234 records"."""
-    return f"{count:,} record{'' if count == 1 else 's'}"
-
-
 def bytes_text(size_bytes: float | None) -> str | None:
-    """1,536 -> "1.5 kB", in powers of 1000; None stays None."""
+    """Format bytes with a unit of powers of 1000: 1,536 -> "1.5 kB". None stays None."""
     if size_bytes is None:
         return None
     units = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -181,7 +177,8 @@ def bytes_text(size_bytes: float | None) -> str | None:
 
 
 def duration_text(seconds: float | None) -> str | None:
-    """90 -> "1m30s", 200,000 -> "2d7h": the two largest units. None stays None."""
+    """Format a duration in its two largest units: 90 -> "1m30s", 200,000 -> "2d7h". None stays
+    None."""
     if seconds is None:
         return None
     if seconds < 60:

@@ -22,8 +22,12 @@ from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnknownTopicE
 
 app = typer.Typer(rich_markup_mode=None)
 
-Names = Annotated[list[str], commands.name_argument("TOPIC", "Names of topics.", topic_names)]
-Name = Annotated[str, commands.name_argument("TOPIC", "The topic's name.", topic_names)]
+Names = Annotated[
+    list[str], Argument(metavar="TOPIC", help="Names of topics.", autocompletion=topic_names)
+]
+Name = Annotated[
+    str, Argument(metavar="TOPIC", help="The topic's name.", autocompletion=topic_names)
+]
 Configs = Annotated[
     list[str] | None,
     Option("-c", "--config", metavar="KEY=VALUE", help="A setting; may be repeated."),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from sparkkafka.cli import commands
 from sparkkafka.cli.tables import print_json, print_line, print_table
@@ -26,7 +26,7 @@ Mechanisms = Annotated[
     list[str] | None,
     Option("--mechanism", metavar="NAME", help=f"{' or '.join(scram.MECHANISMS)}."),
 ]
-Names = Annotated[list[str], commands.name_argument("USER", "Names of users.")]
+Names = Annotated[list[str], Argument(metavar="USER", help="Names of users.")]
 
 
 @app.callback()
@@ -43,7 +43,7 @@ def users() -> None:
 @app.command("list")
 def list_users(
     context: typer.Context,
-    users: Annotated[list[str] | None, commands.name_argument("USER", "Only these users.")] = None,
+    users: Annotated[list[str] | None, Argument(metavar="USER", help="Only these users.")] = None,
     as_json: commands.AsJson = False,
 ) -> None:
     """List users that have a SCRAM password, with its mechanism and iterations."""
@@ -65,7 +65,7 @@ def list_users(
 @app.command()
 def create(
     context: typer.Context,
-    user: Annotated[str, commands.name_argument("USER", "The user's name.")],
+    user: Annotated[str, Argument(metavar="USER", help="The user's name.")],
     mechanism: Mechanisms = None,
     iterations: int = Option(
         MIN_ITERATIONS,

@@ -37,7 +37,7 @@ from sparkkafka.cli.input import (
     with_value,
 )
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.tables import print_note, records_text
+from sparkkafka.cli.tables import print_note
 from sparkkafka.cli.text_formats import parse_escapes, parse_hex
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import check_servers
@@ -46,7 +46,7 @@ from sparkkafka.client.producer.producer import Producer
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.option_table import Side
-from sparkkafka.errors import EncodeError, KafkaError, OptionError, ProduceError
+from sparkkafka.errors import EncodeError, KafkaError, OptionError, ProduceError, counted
 from sparkkafka.protocol.records.arrow import binary_array
 
 app = typer.Typer(rich_markup_mode=None)
@@ -148,7 +148,7 @@ def write(
         hex=format == "hex",
         keeps_partitions=keep_partitions,
         key=None if key is None else os.fsencode(key),
-        headers=parse_fixed_headers(header or ()),
+        headers=commands.parse_headers(header or ()),
         partition=partition,
         count=count,
     )
@@ -162,15 +162,7 @@ def write(
         shows_progress=sys.stderr.isatty() and not (input is None and sys.stdin.isatty()),
     )
     if sys.stderr.isatty():
-        print_note(f"{records_text(written)} written to {topic}")
-
-
-def parse_fixed_headers(texts: Iterable[str]) -> Headers:
-    """Parse NAME=VALUE; without = the value is null, as in kcat. Raises OptionError."""
-    for text in texts:
-        if not text.partition("=")[0]:
-            raise OptionError(f"-H is written NAME=VALUE, got {text!r}")
-    return commands.parse_headers(texts)
+        print_note(f"{counted(written, 'record')} written to {topic}")
 
 
 # --- input ------------------------------------------------------------------------------------
@@ -178,11 +170,12 @@ def parse_fixed_headers(texts: Iterable[str]) -> Headers:
 
 @dataclass(frozen=True)
 class Input:
-    """What is written. `path` None is stdin. Of kind "record" the file is the value of one record.
+    """The input of a write. `path` None is stdin. If `kind` is "record", the whole input is the
+    value of one record.
 
-    `lines` counts for the kind "lines". `hex`: keys and values are hexadecimal digits, as
-    `read --format hex` shows them. `key` is for records without one; `headers` and `partition` are
-    those of all records. `count` is the maximum of records.
+    `lines` is the format for the kind "lines". `hex`: keys and values are hexadecimal digits, as
+    `read --format hex` shows them. `key` is the key of records without one; `headers` and
+    `partition` are those of all records. `count` is the maximum number of records.
     """
 
     path: Path | None = None
@@ -276,8 +269,8 @@ def _decode_hex(
 
 
 class StoppedError(KafkaError):
-    """A row of the input cannot be written. The rows before it are, and the message says where to
-    continue."""
+    """A row of the input cannot be written. The rows before it are written, and the message says
+    where to continue."""
 
 
 def write_topic(
@@ -290,10 +283,11 @@ def write_topic(
     shows_progress: bool = False,
     tee: bool = False,
 ) -> int:
-    """Write the whole input. Return the number of records, all of them acknowledged.
+    """Write the whole input. Return the number of records, all of them acknowledged. `tee`: also
+    print the values on stdout.
 
-    Raises NotWrittenError for records that are not, StoppedError for input that cannot be written,
-    and what was wrong before anything was written.
+    Raises NotWrittenError if brokers have not acknowledged all records, StoppedError for a row that
+    cannot be written, and other errors as they are if they occur before the first record is sent.
     """
     producer: dict[str, Any] = session.settings("producer") | (settings or {})
     with ExitStack() as stack:
@@ -352,7 +346,9 @@ def _stopped_error(
     writer.finish()
     if not writer.written:
         return StoppedError(f"{message}. No record is written to topic {topic}")
-    before = f"{records_text(writer.written)} before it {'is' if writer.written == 1 else 'are'}"
+    before = (
+        f"{counted(writer.written, 'record')} before it {'is' if writer.written == 1 else 'are'}"
+    )
     return StoppedError(
         f"{message}. The {before} written to topic {topic}: continue from "
         f"{source.location(next_number)}"
@@ -360,16 +356,17 @@ def _stopped_error(
 
 
 class NotWrittenError(KafkaError):
-    """Records were given up. The message counts them and has the error of the first."""
+    """The delivery of records has failed. The message has their number and the first error."""
 
 
 LINGER_MS: Final = 5
 
 
 def producer_settings(timeout_s: float) -> dict[str, Any]:
-    """Return the command's defaults for a Producer that gives each record this time.
+    """Return the command's defaults of a Producer's settings. `timeout_s` is the time for the
+    delivery of each record.
 
-    Java's batches of 16 KB are for services: the records of a file take four times as long in them.
+    Batches have 512 KiB: with Java's 16 KiB, writing a file takes four times as long.
     """
     timeout_ms = max(1, int(timeout_s * 1000))
     return {
@@ -397,7 +394,7 @@ class TopicWriter:
         check_servers(parse_producer_settings(settings).client, Deadline(0))
         self._producer = Producer(settings)
         self._unsettled: deque[tuple[TableDelivery, int]] = deque()
-        # Records: queued, acknowledged, and given up.
+        # Numbers of records: queued, acknowledged, and failed.
         self.sent = 0
         self.written = 0
         self.failed = 0
@@ -429,7 +426,7 @@ class TopicWriter:
     def send(self, batch: pa.RecordBatch) -> None:
         """Queue the rows; wait while the producer's memory is full.
 
-        Raises NotWrittenError once earlier records were given up.
+        Raises NotWrittenError once the delivery of earlier records has failed.
         """
         self._unsettled.append((self._producer.send_table(batch, self._topic), batch.num_rows))
         self.sent += batch.num_rows
@@ -439,8 +436,8 @@ class TopicWriter:
         self._raise_if_failed()
 
     def send_until_bad(self, batch: pa.RecordBatch) -> tuple[int, str | None]:
-        """Send the rows before the first that cannot be a record. Return how many these are, and
-        what is wrong with that row (None: all are sent). Raises the errors of `send`."""
+        """Send the rows before the first that cannot be a record. Return their number, and the
+        reason for that row (None: all rows are sent). Raises the errors of `send`."""
         reason = None
         while batch.num_rows:
             try:
@@ -475,7 +472,7 @@ class TopicWriter:
                 self._settle(delivery, rows)
 
     def _raise_if_failed(self) -> None:
-        """Raise NotWrittenError if records were given up."""
+        """Raise NotWrittenError if the delivery of records has failed."""
         if not self.failed:
             return
         self._settle_completed()
@@ -485,13 +482,14 @@ class TopicWriter:
         ) from self._first_error
 
     def _unknown_text(self) -> str:
-        """Return how many records are neither acknowledged nor given up, as the end of a phrase."""
+        """Return the end of a sentence with the number of records that have neither been
+        acknowledged nor failed; "" if there are none."""
         unknown = self.sent - self.written - self.failed
         return f", and of {unknown:,} it is not known" if unknown > 0 else ""
 
 
 class ProgressBar:
-    """Shows a bar on a terminal's stderr, if it is `shown`; use it under `with`.
+    """Shows a progress bar on stderr if `shown`; use it under `with`.
 
     The bar shows `done` as a share of `total`, both in bytes or in records; if `total` is None, it
     only counts records.
@@ -522,7 +520,9 @@ class ProgressBar:
         if self._bar is not None:
             self._start_s = time.monotonic()
             self._bar.__enter__()
-            self._task = self._bar.add_task(self._title, total=self.total, records=records_text(0))
+            self._task = self._bar.add_task(
+                self._title, total=self.total, records=counted(0, "record")
+            )
         return self
 
     def __exit__(self, *details: Any) -> None:
@@ -533,7 +533,7 @@ class ProgressBar:
         """Show that this many records are sent or read."""
         if self._bar is not None:
             rate = records / max(time.monotonic() - self._start_s, 0.1)
-            text = f"{records_text(records)}, {rate:,.0f}/s"
+            text = f"{counted(records, 'record')}, {rate:,.0f}/s"
             self._bar.update(self._task, total=self.total, completed=self.done, records=text)
 
     def count_bytes(self, chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -124,7 +124,7 @@ def test_brokers(command):
     described = command("brokers", "describe", str(row["broker"]), "--json").json
     assert described["log_dirs"][0]["error"] is None
     assert described["configs"]
-    assert "DIRECTORY" in command("brokers", "describe", str(row["broker"])).out
+    assert "PATH" in command("brokers", "describe", str(row["broker"])).out
     assert "there is no broker 99" in command("brokers", "describe", "99", code=2).error
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from sparkkafka.cli import files
 from sparkkafka.cli.app import main
-from sparkkafka.client import Admin, Deadline, Producer, TopicPartition
+from sparkkafka.client import Admin, Deadline, NewTopic, Producer, TopicPartition
 from sparkkafka.errors import ErrorCode
 from sparkkafka.testing.fake.faults import Drop
 
@@ -283,7 +283,7 @@ def test_an_unreachable_broker_is_a_timeout(fake_cluster, capsys):
     fake_cluster.fault(Drop.BEFORE, api="Fetch", times=None)
     code = main(["-b", fake_cluster.bootstrap_servers, "--timeout", "1", "read", "t", "-e"])
     assert code == 1
-    assert "nothing came of t-0 for 1 s, at offset 0 of 1" in one_line(capsys)
+    assert "no records of t-0 arrived for 1 s, at offset 0 of 1" in one_line(capsys)
 
 
 @pytest.mark.slow
@@ -439,3 +439,39 @@ def test_a_broker_without_tiered_storage(fake_cluster_factory, capsys):
     fake.create_topic("t")
     assert main(["-b", fake.bootstrap_servers, "read", "t", "-e", "--from", "earliest-local"]) == 1
     assert "this kind of offset needs Kafka 3.6" in one_line(capsys)
+
+
+def test_records_before_one_whose_time_arrow_lacks_are_shown(fake_cluster, capfdbinary):
+    with Admin({"bootstrap.servers": fake_cluster.bootstrap_servers}) as admin:
+        limit = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+        admin.create_topics([NewTopic("t", 1, configs=limit)]).all()
+    with Producer({"bootstrap.servers": fake_cluster.bootstrap_servers}) as producer:
+        for value, time_ms in (("one", 1), ("two", 2), ("late", 2**62), ("last", 3)):
+            producer.send("t", value, timestamp_ms=time_ms)
+    assert main(["-b", fake_cluster.bootstrap_servers, "read", "t", "-e"]) == 1
+    out, err = capfdbinary.readouterr()
+    assert out == b"one\ntwo\n"
+    assert b"topic t partition 0 offset 2: the timestamp 4611686018427387904 ms" in err
+    assert err.endswith(b"To continue after it give --partitions and --from\n")
+    assert main(["-b", fake_cluster.bootstrap_servers, "read", "t", "-e", "--from", "3"]) == 0
+    assert capfdbinary.readouterr().out == b"last\n"
+
+
+def test_a_header_may_have_an_empty_name(fake_cluster, capfdbinary, monkeypatch):
+    fake_cluster.create_topic("t")
+    verb = ["-b", fake_cluster.bootstrap_servers]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"v\n")))
+    assert main([*verb, "write", "t", "-H", "=x"]) == 0
+    assert main([*verb, "read", "t", "-e", "-f", "%s %h\\n", "--header", "=x"]) == 0
+    assert capfdbinary.readouterr().out == b"v =x\n"
+
+
+def test_a_time_without_zone_in_csv_is_named(fake_cluster, capsys, tmp_path):
+    fake_cluster.create_topic("t")
+    path = tmp_path / "rows.csv"
+    path.write_text("value,timestamp\na,2026-01-01 00:00:00\n")
+    assert main(["-b", fake_cluster.bootstrap_servers, "write", "t", "--input", str(path)]) == 2
+    assert (
+        f"{path}: the time '2026-01-01 00:00:00' in column timestamp has no zone: add Z"
+        in one_line(capsys)
+    )

@@ -49,7 +49,7 @@ def serving(fake, *, every_s=3600.0, checkpoints=(), dead_letters=(), settings=(
     session.set_option("property", list(settings))
     with Collector(session.admin()) as collector, Watcher(collector, every_s) as watcher:
         with Responses(watcher, session, checkpoints, dead_letters) as responses:
-            with PageServer("127.0.0.1", 0, responses) as server:
+            with PageServer("127.0.0.1", 0, responses.documents) as server:
                 thread = threading.Thread(target=server.serve)
                 thread.start()
 
@@ -291,7 +291,7 @@ def test_no_response_has_a_secret_or_lets_other_sites_read_it():
             f"sasl.password={PASSWORD}",
         ]
         with serving(fake, settings=settings) as page:
-            for path in [*FILES, *page.responses]:
+            for path in [*FILES, *page.responses.documents]:
                 response = page.request(path, Origin="http://evil.example")
                 assert PASSWORD not in response.text
                 assert not [name for name in response.headers if "Access-Control" in name]

@@ -14,7 +14,7 @@ import sys
 import typer
 from typer import Option
 
-from sparkkafka.cli.commands import checked_name, session_of
+from sparkkafka.cli.commands import session_of
 from sparkkafka.cli.snapshots import Collector
 from sparkkafka.cli.tables import print_error, print_line
 from sparkkafka.cli.top import Every, seconds_of_every
@@ -42,7 +42,6 @@ def ui(
         metavar="TOPIC",
         help="A topic of dead letters to show; may be repeated. Topics named like "
         "orders-dlq are found without it.",
-        callback=checked_name,
     ),
 ) -> None:
     """Show a cluster on a local web page, until Ctrl-C.
@@ -57,6 +56,8 @@ def ui(
       sparkkafka -b localhost:9092 ui --dead-letters orders-refused --port 0
     """
     interval_s = seconds_of_every(every)
+    if "" in (dead_letters or ()):
+        raise OptionError("--dead-letters is an empty name")
     is_remote = not _is_loopback(host)
     if is_remote and not allow_remote:
         raise OptionError(
@@ -69,7 +70,7 @@ def ui(
     session = session_of(context)
     with Collector(session.admin()) as collector, Watcher(collector, interval_s) as watcher:
         responses = Responses(watcher, session, checkpoint or (), dead_letters or ())
-        with responses, PageServer(host, port, responses) as server:
+        with responses, PageServer(host, port, responses.documents) as server:
             if is_remote:
                 print_error(
                     f"warning: everybody who reaches {host} port {server.port} can see topics, "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from sparkkafka.cli.checkpoint import batch_documents
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sparkkafka.client.consumer.consumer import Consumer
 
 PREFIX: Final = "__connect.errors."
-"""What the names of headers begin with that say why a record is bad: those of Kafka Connect, which
-`deadLetter.topic` writes too."""
+"""The prefix of headers that say why a record is bad. Kafka Connect and `deadLetter.topic` write
+them."""
 PREVIEW_BYTES: Final = 256
 """The part of a key, value or header that is shown."""
 
@@ -51,8 +51,8 @@ class DeadLetterReader:
             self._consumer.close(0)
 
     def read(self, ends: Mapping[TopicPartition, int], count: int) -> list[dict[str, Any]]:
-        """Return the last `count` records of these partitions, the last one first. What does not
-        come within READ_S is left out. Raises KafkaError."""
+        """Return the last `count` records before these ends, the latest first. Records that do not
+        arrive within 5 s are left out. Raises KafkaError."""
         # Not at the top: it loads Arrow.
         from sparkkafka.client.consumer.consumer import Consumer
 
@@ -80,7 +80,7 @@ class DeadLetterReader:
 
 
 def _letter(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a record for JSON."""
+    """Return a record of a dead-letter topic for JSON."""
     headers = {header["key"]: header["value"] for header in row["headers"] or ()}
     errors = {
         name.removeprefix(PREFIX): _preview(value)
@@ -127,15 +127,15 @@ CURVES: Final = 5
 """The number of topics, or groups, in a plot of the overview."""
 MAX_LETTERS: Final = 30
 MAX_NAMED: Final = 10
-"""The most topics that are examined because of their name."""
+"""Maximum number of topics that are read because their names look like dead letters."""
 END_S: Final = 0.5
 """How long the end of the command waits for a thread."""
 CACHED_S: Final = 5.0
-"""How long checkpoints and dead letters are not read again, however many browsers there are."""
+"""For how long checkpoints and dead letters that were read are shown to all browsers."""
 
 
 class _Cache:
-    """A document that is slow to make, for CACHED_S; one thread at a time makes it."""
+    """Caches a document that is slow to make, for CACHED_S. One thread at a time makes it."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -151,14 +151,15 @@ class _Cache:
             return self._document
 
     def close(self) -> bool:
-        """Make no document any more. Return whether none is being made END_S later."""
+        """Wait until no thread makes the document, at most END_S, and let none make it again.
+        Return whether that was in time."""
         return self._lock.acquire(timeout=END_S)
 
 
 class Watcher:
-    """Takes a snapshot every `every_s` seconds, in a thread. Use it under `with`, which takes the
-    first one and raises KafkaError if that fails. A later failure is in `failure`, and the last
-    snapshot stays."""
+    """Takes a snapshot every `every_s` seconds in a thread. Use it under `with`, which takes the
+    first snapshot and raises KafkaError if that fails. If a later one fails, `snapshot` stays and
+    `failure` has the error."""
 
     snapshot: Snapshot
 
@@ -193,8 +194,9 @@ class Watcher:
         return self._collector.history.curves(names)
 
 
-class Responses(Mapping[str, Callable[[Query], Any]]):
-    """The documents of the page, by path. Use it under `with`: it has connections of its own."""
+class Responses:
+    """Makes the documents of the page: `documents` has a function for each path. Use it under
+    `with`: it has connections of its own."""
 
     def __init__(
         self,
@@ -210,7 +212,7 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
         self._reader = DeadLetterReader(session.settings("consumer"))
         self._checkpoints_cache = _Cache(self._checkpoints)
         self._letters_cache = _Cache(self._dead_letters)
-        self._documents: Mapping[str, Callable[[Query], Any]] = {
+        self.documents: Mapping[str, Callable[[Query], Any]] = {
             "/api/state": self._state,
             "/api/overview": self._overview,
             "/api/topics": self._topic_rows,
@@ -225,22 +227,13 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        # A document that is being made may wait for a broker or a file system for long. The process
-        # ends without it.
+        # The thread that makes a document may wait long for a broker or a file system. The process
+        # ends without waiting for it.
         self._admin.interrupt()
         if self._checkpoints_cache.close():
             self._admin.close()
         if self._letters_cache.close():
             self._reader.__exit__()
-
-    def __getitem__(self, path: str) -> Callable[[Query], Any]:
-        return self._documents[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._documents)
-
-    def __len__(self) -> int:
-        return len(self._documents)
 
     # --- cluster
 
@@ -416,7 +409,7 @@ class Responses(Mapping[str, Callable[[Query], Any]]):
 
 
 def _without_topics(row: GroupRow) -> dict[str, Any]:
-    """Describe a group in a list: with the topic in which it is furthest behind."""
+    """Return a group for a list: with the topic of its largest lag, and the number of topics."""
     document = {**vars(row), "topics": len(row.lag_by_topic)}
     by_topic = document.pop("lag_by_topic")
     document["topic"] = max(by_topic, key=lambda name: (by_topic[name], name), default=None)
