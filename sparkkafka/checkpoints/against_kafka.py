@@ -4,14 +4,11 @@ last decision of an exactly-once query. (Apart from `comparison`, which needs no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from typing import Literal, NamedTuple
 
 from sparkkafka.checkpoints import logs
 from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.cluster.offsets import OffsetSpec
-from sparkkafka.client.deadline import Deadline, deadline_of
-from sparkkafka.client.lags import MAX_AGES_MS, AgeReader, PartitionLag, list_lags
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError, DecodeError, UnknownTopicError, counted
 from sparkkafka.spark.exactly_once.decision_text import (
@@ -115,26 +112,6 @@ def ends_of(admin: Admin, topics: Iterable[str]) -> Ends:
     )
 
 
-def lag_of(
-    checkpoint: logs.Checkpoint,
-    admin: Admin,
-    settings: Mapping[str, str] | None = None,
-    *,
-    timeout_s: float | None = None,
-) -> list[PartitionLag]:
-    """Return the query's lag in offsets, by partition; `committed` is the next offset.
-
-    With a Consumer's `settings` also in seconds: the age of the oldest unread record. A partition
-    that several sources read counts once, for the source that is furthest behind. Raises the errors
-    of `positions_of`.
-    """
-    lags = list_lags(admin, next_offsets(checkpoint, admin))
-    if settings is None:
-        return lags
-    with closing(AgeReader(settings)) as reader:
-        return reader.add_ages(lags, deadline_of(timeout_s) or Deadline(MAX_AGES_MS))
-
-
 def next_offsets(checkpoint: logs.Checkpoint, admin: Admin) -> dict[TopicPartition, int | None]:
     """Return the query's next offset in each partition, new partitions included: of several sources
     that read a partition, the smallest."""
@@ -147,7 +124,7 @@ def next_offsets(checkpoint: logs.Checkpoint, admin: Admin) -> dict[TopicPartiti
     return offsets
 
 
-class Standing(NamedTuple):
+class DecisionStatus(NamedTuple):
     """The last decision under a prefix, and how it compares with the checkpoint.
 
     - "none": there is no decision. The query does not write exactly-once, has another prefix, or
@@ -170,7 +147,7 @@ class Standing(NamedTuple):
 
 def decision_of(
     checkpoint: logs.Checkpoint, admin: Admin, *, prefix: str | None = None
-) -> Standing:
+) -> DecisionStatus:
     """Look up the last decision of this checkpoint's query, and compare the two. `prefix` is the
     query's transactionalIdPrefix, if it has one.
 
@@ -185,7 +162,7 @@ def decision_of(
     except DecodeError as error:
         raise DecodeError(f"group {group}: {error}") from error
     if decision is None:
-        return Standing(group, None, "none", f"there is no decision in group {group}")
+        return DecisionStatus(group, None, "none", f"there is no decision in group {group}")
     last_planned = checkpoint.planned[-1] if checkpoint.planned else -1
     last_finished = checkpoint.committed[-1] if checkpoint.committed else -1
     batch_id = decision.batch_id
@@ -214,7 +191,7 @@ def decision_of(
             f"; batch {last_planned} is planned and not decided: none of its rows is visible, and "
             "the next start writes it"
         )
-    return Standing(
+    return DecisionStatus(
         group,
         decision,
         verdict,

@@ -165,12 +165,12 @@ def plan_reset(
         )
     if admin is not None:
         try:
-            standing = against_kafka.decision_of(checkpoint, admin, prefix=prefix)
+            status = against_kafka.decision_of(checkpoint, admin, prefix=prefix)
         except (errors.BrokerError, errors.DecodeError) as error:
             # The user may have no right to read that group, if the query is not exactly-once.
             notes.append(f"{_NOT_KNOWN_IF_DECIDED}: {error}")
         else:
-            obstacles += _decision_obstacles(standing, unfinished, batch_id)
+            obstacles += _decision_obstacles(status, unfinished, batch_id)
     elif unfinished is not None:
         notes.append(f"{_NOT_KNOWN_IF_DECIDED}: it was not looked up at the brokers")
     base, base_notes = batches.base_plan(batch_id)
@@ -266,34 +266,34 @@ def _unfinished_batch_message(batches: LastBatches, admin: Admin | None, prefix:
     if admin is None:
         return message
     try:
-        standing = against_kafka.decision_of(checkpoint, admin, prefix=prefix)
+        status = against_kafka.decision_of(checkpoint, admin, prefix=prefix)
     except errors.KafkaError as error:
         text = f"the decision of an exactly-once sink cannot be read: {error}"
     else:
-        text = "" if standing.verdict == "none" else standing.text
+        text = "" if status.verdict == "none" else status.text
     return f"{message}. In Kafka: {text}" if text else message
 
 
 def _decision_obstacles(
-    standing: against_kafka.Standing, unfinished: Unfinished | None, batch_id: int
+    status: against_kafka.DecisionStatus, unfinished: Unfinished | None, batch_id: int
 ) -> list[str]:
     """Return why an exactly-once query cannot continue after batch `batch_id`; empty if it can.
     After a wrong reset its sink would take the next batch for a decided one, and leave out its
     rows."""
-    if standing.decision is None or standing.verdict == "other query":
+    if status.decision is None or status.verdict == "other query":
         return []
-    if standing.verdict == "decided":
+    if status.verdict == "decided":
         # Transactions that are not committed yet never would be.
-        return [f"{standing.text}. Start the query once, then reset it"]
-    if standing.decision.batch_id > batch_id:
+        return [f"{status.text}. Start the query once, then reset it"]
+    if status.decision.batch_id > batch_id:
         return [
-            f"{standing.text}. After this reset the sink would take the query's batch "
+            f"{status.text}. After this reset the sink would take the query's batch "
             f"{batch_id + 1} for one that is already written, and leave out its rows. "
             + ("Count it as done (--unfinished done)" if unfinished else "Use the right checkpoint")
-            + f", or delete the consumer group {standing.group}"
+            + f", or delete the consumer group {status.group}"
         ]
-    if standing.verdict == "undecided" and unfinished == "done":
-        return [f"the batch cannot count as done: {standing.text}. Drop it (--unfinished drop)"]
+    if status.verdict == "undecided" and unfinished == "done":
+        return [f"the batch cannot count as done: {status.text}. Drop it (--unfinished drop)"]
     return []
 
 

@@ -98,7 +98,7 @@ def show(
 
         with commands.session_of(context).admin() as admin:
             positions = _result_or_none(lambda: positions_of(checkpoint, admin), errors)
-            standing = None
+            status = None
             # After one of these errors the cluster will not answer another request either.
             if not (
                 errors
@@ -106,17 +106,17 @@ def show(
                     errors[-1], (AuthenticationError, KafkaConnectionError, KafkaTimeoutError)
                 )
             ):
-                standing = _result_or_none(
+                status = _result_or_none(
                     lambda: decision_of(checkpoint, admin, prefix=prefix), errors
                 )
         if document["next_start"] is not None and positions is not None:
             document["next_start"]["partitions"] = [_position_document(row) for row in positions]
-        if standing is not None:
+        if status is not None:
             document["decision"] = {
-                "verdict": standing.verdict,
-                "group": standing.group,
-                "batch": None if standing.decision is None else standing.decision.batch_id,
-                "text": standing.text,
+                "verdict": status.verdict,
+                "group": status.group,
+                "batch": None if status.decision is None else status.decision.batch_id,
+                "text": status.text,
             }
     if as_json:
         print_json(document)
@@ -447,10 +447,10 @@ def _verify_with_kafka(
             )
         if text is not None:
             found.append(VerifyFinding("error", f"source {row.source}, {row.partition}", text))
-    standing = decision_of(checkpoint, admin, prefix=prefix)
-    if standing.verdict != "none":
-        is_error = standing.verdict in ("ahead", "other query")
-        found.append(VerifyFinding("error" if is_error else "note", standing.group, standing.text))
+    status = decision_of(checkpoint, admin, prefix=prefix)
+    if status.verdict != "none":
+        is_error = status.verdict in ("ahead", "other query")
+        found.append(VerifyFinding("error" if is_error else "note", status.group, status.text))
     return found
 
 

@@ -83,27 +83,27 @@ class ProducerSettings:
 
 # --- the settings that each class accepts ----------------------------------------------------
 
-JAVA_DEFAULTS: Mapping[tuple[str, str], int] = {
-    ("fetch", "max_partition_fetch_bytes"): 2**20,
-    ("producer", "batch_size"): 16 * 2**10,
-    ("producer", "transaction_timeout_ms"): 60_000,
+JAVA_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "fetch": {"max_partition_fetch_bytes": 2**20},
+    "producer": {"batch_size": 16 * 2**10, "transaction_timeout_ms": 60_000},
 }
-"""Java's defaults by (group, attribute), where those of the dataclasses, which are for reads and
-writes in bulk by Spark, differ."""
+"""Java's defaults by group and attribute, where they differ from those of the dataclasses, which
+are for Spark's reads and writes in bulk."""
 
 _OTHER_CLIENT = "it is for another kind of client"
 
 
 def is_of_other_client(row: option_table.Option) -> bool:
-    """Return whether a setting in one of the tables below has an effect only in another one."""
+    """Return whether a setting in the table of one class has an effect only in other classes."""
     return row.doc == _OTHER_CLIENT
 
 
 def _settings(
     side: option_table.Side | None, own: tuple[option_table.Option, ...]
 ) -> dict[str, option_table.Option]:
-    """Return the settings of one class by lower-case name: Kafka's for this side (None: only those
-    for both: Admin), and the class's `own`. Those of other classes are accepted, with a warning."""
+    """Return the rows of all settings that one class accepts, by lower-case name: Kafka's for this
+    side (None, for Admin: only those for both sides), and the class's `own`. Settings that only
+    other classes use are accepted with a warning."""
     library = (*option_table.CONSUMER, *option_table.SHARE_CONSUMER, *option_table.PRODUCER)
     rows = {row.key: _of_other_client(row) for row in library}
     for row in option_table.KAFKA:
@@ -164,7 +164,6 @@ def _share_consumer_settings() -> dict[str, option_table.Option]:
 
 
 CONSUMER_ROWS = _settings(option_table.Side.READ, option_table.CONSUMER)
-CLASSIC_SETTINGS = ("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms")
 PRODUCER_ROWS = _settings(option_table.Side.WRITE, option_table.PRODUCER)
 ADMIN_ROWS = _settings(None, ())
 
@@ -194,7 +193,9 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
     parsed, client = _parse(config, CONSUMER_ROWS)
     fields = parsed.group("consumer")
     options = ConsumerOptions(
-        client=client, fetch=FetchOptions(**_with_java_defaults(parsed, "fetch")), **fields
+        client=client,
+        fetch=FetchOptions(**{**JAVA_DEFAULTS["fetch"], **parsed.group("fetch")}),
+        **fields,
     )
     for name in ("group_id", "group_instance_id"):
         if fields.get(name) == "":
@@ -202,7 +203,8 @@ def parse_consumer_settings(config: Mapping[str, Any]) -> ConsumerOptions:
     if options.group_id is None and options.group_instance_id is not None:
         raise OptionError("group.instance.id needs a group: set group.id")
     # KIP-848: the brokers have these settings, and Java's ConsumerConfig refuses them too.
-    classic_only = [name for name in CLASSIC_SETTINGS if name in parsed.values]
+    settings = ("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms")
+    classic_only = [name for name in settings if name in parsed.values]
     if classic_only and options.group_protocol == "consumer":
         raise OptionError(
             f"{classic_only[0]} cannot be set when group.protocol=consumer: the brokers decide it"
@@ -242,7 +244,7 @@ def parse_share_consumer_settings(config: Mapping[str, Any]) -> ShareConsumerOpt
 def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     """Parse settings of `Producer`. Raises OptionError, which names the setting and its value."""
     parsed, client = _parse(config, PRODUCER_ROWS)
-    producer = producer_from(parsed, _with_java_defaults(parsed, "producer"))
+    producer = producer_from(parsed, JAVA_DEFAULTS["producer"])
     transactional_id = parsed.group("settings").get("transactional_id")
     if transactional_id == "":
         raise OptionError("setting transactional.id is empty")
@@ -263,13 +265,3 @@ def parse_producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
 def parse_admin_settings(config: Mapping[str, Any]) -> ClientOptions:
     """Parse settings of `Admin`. Raises OptionError, which names the setting and its value."""
     return _parse(config, ADMIN_ROWS)[1]
-
-
-def _with_java_defaults(parsed: ParsedOptions, group: str) -> dict[str, Any]:
-    """Return the values for the dataclass with this GROUP that are set, or are JAVA_DEFAULTS."""
-    defaults = {
-        attribute: value
-        for (of_group, attribute), value in JAVA_DEFAULTS.items()
-        if of_group == group
-    }
-    return defaults | parsed.group(group)

@@ -301,7 +301,7 @@ def parse_write_options(options: Mapping[str, Any]) -> WriteOptions:
         for name in parsed.values:
             if name.startswith("createTopic."):
                 warn(name, f"option {name} has no effect without createTopic=true")
-    client, producer = client_from(parsed), producer_from(parsed)
+    client, producer = client_from(parsed), producer_from(parsed, {})
     if "default.api.timeout.ms" not in parsed.values:
         # Java's producer waits for metadata until max.block.ms.
         timeout_ms = max(client.default_api_timeout_ms, min(producer.max_block_ms, INT32_MAX))
@@ -422,16 +422,13 @@ def client_from(parsed: ParsedOptions) -> ClientOptions:
     return ClientOptions(**fields, security=security, prefix=parsed.prefix)
 
 
-def producer_from(
-    parsed: ParsedOptions, fields: Mapping[str, Any] | None = None
-) -> ProducerOptions:
+def producer_from(parsed: ParsedOptions, defaults_of_caller: Mapping[str, Any]) -> ProducerOptions:
     """Return the producer's options. Raises OptionError if some conflict.
 
-    `fields` are used in place of the values of `parsed`: they also have the caller's defaults. The
-    rules are those of Java's KafkaProducer.configureDeliveryTimeout and
-    ProducerConfig.postProcessParsedConfig.
+    `defaults_of_caller` replace the dataclass's defaults. The rules are those of Java's
+    KafkaProducer.configureDeliveryTimeout and ProducerConfig.postProcessParsedConfig.
     """
-    fields = dict(parsed.group("producer") if fields is None else fields)
+    fields = {**defaults_of_caller, **parsed.group("producer")}
     fields.pop("compression_level", None)
     codec = fields.get("compression_type", "none")
     # Each codec has its own level setting; only that of the chosen codec is used.

@@ -49,19 +49,19 @@ class Sample(NamedTuple):
 
 @dataclass
 class Query:
-    """The values of one query. `name` is "" before the listener's first event. `ended_s` is when
-    the query ended, `heard_s` when its last event or report came, both on the monotonic clock.
+    """The values of one query. `name` is "" before the listener's first event. `ended_s` is the end
+    of the query, `last_seen_s` the time of its last event or report, both on the monotonic clock.
 
     `parts_s` are the durations of the parts of its batches by Spark's names. `counts` are by
     (topic, partition). `read` has the offsets up to which it has read. `lags` are in offsets,
-    looked up at the brokers if `looked_up`, else from Spark's progress; `ages_s` are those of the
-    oldest unread records. `prefix` is that of its transactional ids, "" if no report had one.
+    looked up at the brokers if `looked_up`, else from Spark's progress; `ages_s` are the ages of
+    the oldest unread records. `prefix` is that of its transactional ids, "" if no report had one.
     """
 
     id: str
     name: str = ""
     ended_s: float | None = None
-    heard_s: float = field(default_factory=time.monotonic)
+    last_seen_s: float = field(default_factory=time.monotonic)
     totals: Totals = field(default_factory=lambda: defaultdict(float))
     parts_s: Totals = field(default_factory=lambda: defaultdict(float))
     gauges: dict[str, float] = field(default_factory=dict)
@@ -98,7 +98,8 @@ class MetricAggregator:
     # --- events and reports -----------------------------------------------------------------------
 
     def query_started(self, query_id: str, name: str | None) -> None:
-        """Note that the query runs. This may be its start, or a later event if that was missed."""
+        """Mark the query as running. Each event of it calls this, since its start may have been
+        before the listener's."""
         with self._lock:
             query = self._query(query_id)
             if query is None:
@@ -115,7 +116,7 @@ class MetricAggregator:
             query.totals[Value.FAILURES] += 0
 
     def query_ended(self, query_id: str, *, failed: bool) -> None:
-        """Note that the query ended."""
+        """Mark the query as ended."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is not None and query_id:
@@ -125,7 +126,7 @@ class MetricAggregator:
                 query.totals[Value.FAILURES] += failed
 
     def query_idle(self, query_id: str) -> None:
-        """Note that the query reported that it had nothing to do."""
+        """Set the time of the query's last progress: it has reported that it had nothing to do."""
         with self._lock:
             query = self._queries.get(query_id)
             if query is not None:
@@ -306,7 +307,7 @@ class MetricAggregator:
     # --- internals --------------------------------------------------------------------------------
 
     def _query(self, query_id: str) -> Query | None:
-        """Return the query with this id, which is created at need; None if there are too many."""
+        """Return the query with this id, new if it is not known; None if there are too many."""
         query = self._queries.get(query_id)
         if query is None:
             self._forget_ended()
@@ -314,11 +315,11 @@ class MetricAggregator:
                 self._dropped["too many queries"] += 1
                 return None
             query = self._queries[query_id] = Query(query_id)
-        query.heard_s = time.monotonic()
+        query.last_seen_s = time.monotonic()
         return query
 
     def _counts(self, query: Query, topic: str, partition: int) -> Totals | None:
-        """Return the counts of a partition, created at need; None if there are too many."""
+        """Return the counts of a partition, new if it has none; None if there are too many."""
         counts = query.counts.get((topic, partition))
         if counts is None:
             if len(query.counts) >= self._max_partitions:
@@ -373,9 +374,10 @@ class MetricAggregator:
             rows.popitem(last=False)
 
     def _forget_ended(self) -> None:
-        """Remove queries that ended, or of which only reports came, `forget_s` seconds ago."""
+        """Remove queries that ended at least `forget_s` seconds ago, and queries without an event
+        whose last report is that old."""
         now_s = time.monotonic()
         for query in list(self._queries.values()):
-            since_s = query.ended_s if query.name else query.heard_s
+            since_s = query.ended_s if query.name else query.last_seen_s
             if query.id and since_s is not None and now_s - since_s > self._forget_s:
                 del self._queries[query.id]

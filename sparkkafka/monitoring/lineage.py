@@ -215,7 +215,8 @@ class Lineage(StreamingQueryListener):
         *,
         failed: bool,
     ) -> None:
-        """Queue the events of a run that ends now; none without topics."""
+        """Queue the START and COMPLETE (or FAIL) events of a run that ends now and took `duration`.
+        Without topics nothing is queued."""
         if not inputs and not outputs:
             return
         from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
@@ -262,7 +263,7 @@ class Lineage(StreamingQueryListener):
             )
 
     def _emit(self) -> None:
-        """Pass events to the transport, in a thread of its own, until there is a None."""
+        """Pass queued events to the transport until there is a None. Runs in its own thread."""
         try:
             while (event := self._waiting.get()) is not None:
                 _attempt("emit an OpenLineage event", partial(self._client.emit, event))
@@ -294,7 +295,7 @@ class _ExecutionListener:
 
 
 def _attempt(purpose: str, work: Callable[[], object]) -> None:
-    """Do the work; its exception is logged."""
+    """Call `work`. If it raises, log a warning with the purpose: lineage must fail no job."""
     try:
         work()
     except Exception as error:
@@ -309,7 +310,8 @@ def _class(node: Any) -> str:
 
 
 def _snake(name: str) -> str:
-    """Return the agent's form of a plan's class: execute_… for a command."""
+    """Return the name that OpenLineage's agent gives to a plan's class: `append_data` for
+    AppendData, with execute_ before the names of commands."""
     snake = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     return f"execute_{snake}" if snake.endswith("_command") else snake
 

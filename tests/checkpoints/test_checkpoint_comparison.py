@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparkkafka.checkpoints import Checkpoint, diff, verify
+from sparkkafka.checkpoints.comparison import diff, verify
+from sparkkafka.checkpoints.logs import Checkpoint
 from tests.checkpoints.checkpoint_files import (
     COMMIT,
     kafka_line,

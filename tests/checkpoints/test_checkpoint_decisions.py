@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.checkpoints import Checkpoint, decision_of, plan_reset
-from sparkkafka.checkpoints.reset import KEPT
+from sparkkafka.checkpoints.against_kafka import decision_of
+from sparkkafka.checkpoints.logs import Checkpoint
+from sparkkafka.checkpoints.reset import KEPT, plan_reset
 from sparkkafka.client import Admin, OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import CheckpointError, DecodeError
 from sparkkafka.spark.exactly_once.decision_text import Decision, TaskTransaction
@@ -59,9 +60,9 @@ def test_each_verdict(tmp_path: Path, admin: Admin, decide: Callable[..., None])
     ):
         decide(batch)
         assert (verdict(finished, admin), verdict(unfinished, admin)) == expected
-    standing = decision_of(Checkpoint(finished), admin)
-    assert standing.group == GROUP
-    assert "2 transactions, by host" in standing.text
+    status = decision_of(Checkpoint(finished), admin)
+    assert status.group == GROUP
+    assert "2 transactions, by host" in status.text
     decide(1, query_id="another")
     assert verdict(finished, admin) == "other query"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkkafka.checkpoints import Checkpoint, verify
-from sparkkafka.checkpoints.logs import kafka_source
+from sparkkafka.checkpoints.comparison import verify
+from sparkkafka.checkpoints.logs import Checkpoint, kafka_source
 from sparkkafka.checkpoints.storage import MAX_FILE_BYTES
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import CheckpointError
@@ -269,7 +269,9 @@ def test_file_urls_and_arrow_file_systems(tmp_path: Path) -> None:
 def test_local_files_are_read_without_arrow(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, {0: {0: 1}}, [0])
     code = (
-        "import sys; from sparkkafka.checkpoints import Checkpoint, verify, diff\n"
+        "import sys\n"
+        "from sparkkafka.checkpoints.comparison import diff, verify\n"
+        "from sparkkafka.checkpoints.logs import Checkpoint\n"
         "c = Checkpoint(sys.argv[1]); assert not verify(c); diff(None, c.plan(0))\n"
         "print([n for n in ('pyarrow', 'numpy', 'pyspark', 'ssl') if n in sys.modules])"
     )

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparkkafka.checkpoints import (
-    Checkpoint,
-    decision_of,
-    diff,
-    lag_of,
-    plan_reset,
-    positions_of,
-    verify,
-)
-from sparkkafka.checkpoints.reset import KEPT
-from sparkkafka.client import Admin
+from sparkkafka.checkpoints.against_kafka import decision_of, next_offsets, positions_of
+from sparkkafka.checkpoints.comparison import diff, verify
+from sparkkafka.checkpoints.logs import Checkpoint
+from sparkkafka.checkpoints.reset import KEPT, plan_reset
+from sparkkafka.client import Admin, Deadline
+from sparkkafka.client.lags import AgeReader, list_lags
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.source import FROM_EARLIEST, TO_LATEST, OffsetBound, parse_bound
 from sparkkafka.errors import CheckpointError
@@ -147,7 +143,9 @@ def test_lost_and_unread_offsets(query: Query, admin: Admin) -> None:
     admin.delete_records({tp: 25}).all()
     (row,) = positions_of(query.checkpoint, admin)
     assert (row.next_offset, row.earliest, row.latest, row.lost, row.left) == (10, 25, 40, 15, 15)
-    (lag,) = lag_of(query.checkpoint, admin, {"bootstrap.servers": query.bootstrap})
+    with closing(AgeReader({"bootstrap.servers": query.bootstrap})) as ages:
+        lags = list_lags(admin, next_offsets(query.checkpoint, admin))
+        (lag,) = ages.add_ages(lags, Deadline(30_000))
     assert (lag.partition, lag.committed, lag.lag, lag.gone) == (tp, 10, 30, 15)
     assert lag.behind_s is not None
     assert 0 <= lag.behind_s < 3600
@@ -285,10 +283,10 @@ def test_exactly_once(query: Query, admin: Admin, new_topic: Callable[..., str])
     # As if the driver had died after the decision for batch 1, before Spark committed the batch.
     for name in ("1", ".1.crc"):
         (query.checkpoint_folder / "commits" / name).unlink(missing_ok=True)
-    standing = decision_of(query.checkpoint, admin)
-    assert standing.verdict == "decided"
-    assert standing.decision is not None
-    assert standing.decision.batch_id == 1
+    status = decision_of(query.checkpoint, admin)
+    assert status.verdict == "decided"
+    assert status.decision is not None
+    assert status.decision.batch_id == 1
     for choice in ("done", "drop"):
         with pytest.raises(CheckpointError, match="Start the query once"):
             query.reset(FROM_EARLIEST, admin, unfinished=choice)

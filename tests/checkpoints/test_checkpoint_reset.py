@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from sparkkafka.checkpoints import Checkpoint, ResetPlan, plan_reset, verify
-from sparkkafka.checkpoints.logs import BACKUPS, MARKER, backups_of
-from sparkkafka.checkpoints.reset import KEPT
+from sparkkafka.checkpoints.comparison import verify
+from sparkkafka.checkpoints.logs import BACKUPS, MARKER, Checkpoint, backups_of
+from sparkkafka.checkpoints.reset import KEPT, ResetPlan, plan_reset
 from sparkkafka.checkpoints.storage import LocalStorage
 from sparkkafka.client import Admin, Producer
 from sparkkafka.client.values import TopicPartition
@@ -109,7 +109,8 @@ def test_two_backups_in_one_second(tmp_path: Path) -> None:
 
 _KILLED = """
 import os, signal, sys
-from sparkkafka.checkpoints import Checkpoint, plan_reset
+from sparkkafka.checkpoints.logs import Checkpoint
+from sparkkafka.checkpoints.reset import plan_reset
 from sparkkafka.checkpoints import storage
 from sparkkafka.config.source import OffsetBound
 folder, kind, survive = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -27,7 +27,7 @@ def parse_fetch_options(config: Mapping[str, Any]) -> FetchOptions:
 
 
 def parse_producer_options(config: Mapping[str, Any]) -> ProducerOptions:
-    return producer_from(_parse(config))
+    return producer_from(_parse(config), {})
 
 
 def _parse(config: Mapping[str, Any]) -> ParsedOptions:

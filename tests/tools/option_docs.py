@@ -129,8 +129,8 @@ def _client_default(row: Option) -> str:
     if row.name == "partitioner.class":
         return f"{_default(row)}; may be a Python callable"
     group, _, attribute = (row.field or "").partition(".")
-    if (group, attribute) in JAVA_DEFAULTS:
-        return as_text(JAVA_DEFAULTS[group, attribute])
+    if attribute in JAVA_DEFAULTS.get(group, {}):
+        return as_text(JAVA_DEFAULTS[group][attribute])
     return _default(row)
 
 

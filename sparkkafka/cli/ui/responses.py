@@ -16,7 +16,7 @@ from sparkkafka.cli.session import Session
 from sparkkafka.cli.snapshots import Collector, GroupRow, Snapshot, TopicRow, sum_of
 from sparkkafka.cli.ui.server import NotFoundError, Query
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.lags import settings_without_group
+from sparkkafka.client.lags import list_lags, settings_without_group
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import KafkaError, OptionError
 
@@ -332,7 +332,7 @@ class Responses:
 
     def _checkpoint(self, location: str) -> dict[str, Any]:
         """Describe a checkpoint: its last batches, and the lag of its query."""
-        from sparkkafka.checkpoints.against_kafka import lag_of
+        from sparkkafka.checkpoints.against_kafka import next_offsets
         from sparkkafka.checkpoints.logs import Checkpoint
 
         errors: list[KafkaError] = []
@@ -361,7 +361,8 @@ class Responses:
                 for row in reversed(batch_documents(checkpoint, 10, errors))
             ]
             document["query_id"] = checkpoint.query_id
-            lags = sorted(lag_of(checkpoint, self._admin), key=lambda row: -(row.lag or 0))
+            lags = list_lags(self._admin, next_offsets(checkpoint, self._admin))
+            lags.sort(key=lambda row: -(row.lag or 0))
             document["lag"] = sum_of(row.lag for row in lags)
             document["partitions"] = {
                 "total": len(lags),
