@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from functools import partial, wraps
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from operator import length_hint
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -21,12 +22,12 @@ from sparkkafka.client.share.share_consumer import ShareConsumer
 from sparkkafka.errors import WakeupError
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 FAST_RECORDS, FAST_S = 8192, 0.1
 """If `async for` consumes the records of a poll in less than FAST_S, the next poll returns up to
-FAST_RECORDS, since a call in the thread costs as much as some hundred records. A slower loop gets
-max.poll.records, so that it polls again within max.poll.interval.ms."""
+FAST_RECORDS (all of one megabyte of small ones), since a call in the thread costs as much as some
+hundred records. A slower loop gets max.poll.records, so that it polls again within
+max.poll.interval.ms."""
 SLICE_RECORDS = 64  # `async for` checks after as many whether it must yield to other tasks
 MAX_STEP_S = 1.0
 """The thread polls for at most this time without a break, so that it can see a closed loop."""
@@ -101,22 +102,6 @@ class _AsyncPollingClient(AsyncClient[C]):
         await self._end(partial(self._client.close, timeout_s), seconds_of(timeout_s))  # type: ignore[attr-defined]
 
 
-def _discarding_fetched(
-    method: Callable[Concatenate[Any, P], T],
-) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
-    """Make the coroutine method as `awaited` does, for a method that changes which records are read
-    next: it first rewinds to the first record that `async for` has not returned."""
-    call = awaited(method)
-
-    @wraps(method)
-    async def rewind_and_call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        await self._rewind_unread()
-        return await call(self, *args, **kwargs)
-
-    rewind_and_call.__qualname__ = call.__qualname__
-    return rewind_and_call
-
-
 class AsyncConsumer(_AsyncPollingClient[Consumer]):
     """`Consumer` for asyncio: the same settings, methods and errors, awaited.
 
@@ -138,11 +123,11 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         """`config` has the settings of `Consumer`, by Kafka's names. Raises OptionError."""
         client = Consumer(config)
         super().__init__(client, client._loop.restore_positions)
-        self._records = Records()  # of the last poll by `async for`, which returned up to `_last`
-        self._iterator: Iterator[Record] = iter(())
-        self._slice: Iterator[Record] = iter(())  # the next SLICE_RECORDS of the iterator
+        self._records = Records()  # of the last poll
+        self._iterator: Iterator[Record] = iter(())  # over those after `_slice`
+        self._slice: Iterator[Record] = iter(())  # the records that `async for` returns next
+        self._slice_end = 0  # how many of `_records` are before the end of `_slice`
         self._yielded_s = 0.0
-        self._last: Record | None = None
         self._polled_s = 0.0
         self._poll_lock = asyncio.Lock()
 
@@ -156,7 +141,6 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         """Return the next record, and poll if none is left."""
         # An async generator would be about as fast, a class with `__await__` half as fast.
         for record in self._slice:
-            self._last = record
             return record
         return await self._next_slice()
 
@@ -167,45 +151,65 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
             if time.monotonic() - self._yielded_s >= YIELD_AFTER_S:
                 await asyncio.sleep(0)
                 self._yielded_s = time.monotonic()
-            self._slice = islice(self._iterator, SLICE_RECORDS)
+            if not length_hint(self._slice):  # otherwise another task has made it
+                records = list(islice(self._iterator, SLICE_RECORDS))
+                self._slice_end += len(records)
+                self._slice = iter(records)
             for record in self._slice:
-                self._last = record
                 return record
             async with self._poll_lock:
                 if not self._unread:  # otherwise another task has polled
                     is_fast = time.monotonic() - self._polled_s < FAST_S
-                    self._take_unread()
-                    poll = partial(self._poll_many, FAST_RECORDS if is_fast else 0)
-                    self._records = await self._poll(poll, UNLIMITED_S)
-                    self._iterator = iter(self._records)
+                    await self._fill(FAST_RECORDS if is_fast else 0, UNLIMITED_S)
                     self._polled_s = self._yielded_s = time.monotonic()
 
+    async def _fill(self, max_records: int, timeout_s: float) -> None:
+        """Poll until there are unread records, or until the timeout. If the task is cancelled, its
+        records are the unread ones."""
+        deadline = Deadline(seconds_of(timeout_s) * 1000)
+        while not self._unread or self._client._guard.is_closed:
+            self._set_unread(Records())  # frees the last poll's memory
+            records = await self._worker.run(
+                partial(self._poll_step, partial(self._poll_many, max_records), deadline),
+                prepare=self._exclude_unread,
+                keep=self._set_unread,
+                interrupt=self._client.wakeup,
+            )
+            if records:
+                self._set_unread(records)
+            elif records is not None and deadline.expired:
+                return
+
     def _poll_many(self, max_records: int, timeout_s: float) -> Records:
-        """Poll for max.poll.records, or for `max_records` if that is more, in the thread."""
+        """Poll in the thread for max.poll.records, or for `max_records` if that is more. Return
+        none if an earlier poll has left unread records."""
         with self._client._guard:
+            if self._unread:
+                return Records()
             return self._client._loop.poll_records(timeout_s, max_records)
 
     @property
     def _unread(self) -> Records:
-        """The polled records that `async for` has not returned yet."""
-        return self._records.after(self._last) if self._records else self._records
+        """The polled records that no task has got."""
+        return self._records.split(self._slice_end - length_hint(self._slice))[1]
 
-    def _take_unread(self) -> Records:
-        """Take the unread records from the iteration, which polls next."""
-        unread = self._unread
-        self._records, self._last = Records(), None
-        self._iterator = self._slice = iter(())
-        return unread
+    def _set_unread(self, records: Records) -> None:
+        self._records, self._iterator = records, iter(records)
+        self._slice, self._slice_end = iter(()), 0
 
-    async def _rewind_unread(self) -> None:
-        """Make the next poll return the unread records again."""
-        if self._unread:
-            rewinding = self._worker.run(self._seek_to_unread, prepare=self._prepare_rewind)
-            await asyncio.shield(rewinding)  # runs even if the task is cancelled while it waits
+    async def _rewind_and_run(self, call: Callable[[], T]) -> T:
+        """Run a call that changes which records are read next, after a seek to the unread ones in
+        the same call of the thread: another task may iterate between two."""
+
+        def run() -> T:
+            self._seek_to_unread()
+            return call()
+
+        return await self._worker.run(run, prepare=self._prepare_rewind)
 
     def _prepare_rewind(self) -> None:
         self._exclude_unread()
-        self._take_unread()
+        self._set_unread(Records())
 
     def _seek_to_unread(self) -> None:
         """Seek to the first unread offset of each partition. Runs in the worker's thread."""
@@ -225,25 +229,20 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
     async def poll(self, timeout_s: float) -> Records:
         """Return up to max.poll.records, as soon as there are some or `timeout_s` is over (see
         `Consumer.poll`). If it is cancelled, the next poll returns its records."""
-        unread, client = self._unread, self._client
-        if unread and len(unread) <= client._options.max_poll_records and not client._is_closing:
-            return self._take_unread()
-        return await self._rewind_and_poll(self._client.poll, timeout_s)
-
-    async def _rewind_and_poll(self, poll: Callable[[float], T], timeout_s: float) -> T:
-        """Rewind and poll in one call of the thread, since another task may iterate between two."""
-
-        def run(wait_s: float) -> T:
-            self._seek_to_unread()
-            return poll(wait_s)
-
-        return await self._poll(run, timeout_s, self._prepare_rewind)
+        await self._fill(0, timeout_s)
+        records, unread = self._unread.split(self._client._options.max_poll_records)
+        self._set_unread(unread)
+        return records
 
     async def poll_arrow(self, timeout_s: float, max_records: int | None = None) -> pa.Table:
         """Return all fetched records, at most `max_records`, as an Arrow table (see
         `Consumer.poll_arrow`). If it is cancelled, the next poll returns its records."""
-        poll = partial(self._client.poll_arrow, max_records=max_records)
-        return await self._rewind_and_poll(poll, timeout_s)
+
+        def poll(wait_s: float) -> pa.Table:
+            self._seek_to_unread()
+            return self._client.poll_arrow(wait_s, max_records)
+
+        return await self._poll(poll, timeout_s, self._prepare_rewind)
 
     async def batches(self) -> AsyncIterator[Records]:
         """Iterate over polls, without end: each item has the records of one poll."""
@@ -257,18 +256,18 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
 
     # --- subscription, positions ------------------------------------------------------------------
 
-    assign = _discarding_fetched(Consumer.assign)
+    assign = awaited(Consumer.assign, "_rewind_and_run")
     assignment = awaited(Consumer.assignment)
-    subscribe = _discarding_fetched(Consumer.subscribe)
+    subscribe = awaited(Consumer.subscribe, "_rewind_and_run")
     subscription = awaited(Consumer.subscription)
-    unsubscribe = _discarding_fetched(Consumer.unsubscribe)
-    seek = _discarding_fetched(Consumer.seek)
-    seek_to_beginning = _discarding_fetched(Consumer.seek_to_beginning)
-    seek_to_end = _discarding_fetched(Consumer.seek_to_end)
-    seek_to_committed = _discarding_fetched(Consumer.seek_to_committed)
+    unsubscribe = awaited(Consumer.unsubscribe, "_rewind_and_run")
+    seek = awaited(Consumer.seek, "_rewind_and_run")
+    seek_to_beginning = awaited(Consumer.seek_to_beginning, "_rewind_and_run")
+    seek_to_end = awaited(Consumer.seek_to_end, "_rewind_and_run")
+    seek_to_committed = awaited(Consumer.seek_to_committed, "_rewind_and_run")
     position = awaited(Consumer.position)
     lag = awaited(Consumer.lag)
-    pause = _discarding_fetched(Consumer.pause)
+    pause = awaited(Consumer.pause, "_rewind_and_run")
     resume = awaited(Consumer.resume)
     paused = awaited(Consumer.paused)
 

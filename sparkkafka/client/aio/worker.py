@@ -77,14 +77,15 @@ def call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call for the worker's thread. `prepare` runs on the loop before the thread gets the call,
-    and `undo` in the thread if no task awaits the result any more. `interrupt` ends a wait in
-    `function` early."""
+    """A call for the worker's thread. `prepare` runs on the loop before the thread gets the call.
+    If no task awaits the result any more, `keep` gets it on the loop, or `undo` runs in the thread.
+    `interrupt` ends a wait in `function` early."""
 
     function: Callable[[], Any]
     future: asyncio.Future[Any]
     context: contextvars.Context
     prepare: Callable[[], object] | None = None
+    keep: Callable[[Any], object] | None = None
     undo: Callable[[], object] | None = None
     interrupt: Callable[[], object] | None = None
     is_nested: bool = False
@@ -146,6 +147,7 @@ class Worker:
         function: Callable[[], T],
         *,
         prepare: Callable[[], object] | None = None,
+        keep: Callable[[Any], object] | None = None,
         undo: Callable[[], object] | None = None,
         interrupt: Callable[[], object] | None = None,
     ) -> T:
@@ -153,13 +155,13 @@ class Worker:
 
         A call with `interrupt` may wait for long: the next call without `interrupt` interrupts it,
         and so does the task's cancellation. If a task is cancelled before its call has begun, the
-        call never runs. If it has begun, it ends in the thread, and `undo` discards its result.
+        call never runs. If it has begun, it ends in the thread; then `keep` or `undo` is called.
         """
         loop = self.bind()
         if self._is_closed and self._thread is None:
             return function()  # which raises that the client is closed
         context = contextvars.copy_context()
-        call = _Call(function, loop.create_future(), context, prepare, undo, interrupt)
+        call = _Call(function, loop.create_future(), context, prepare, keep, undo, interrupt)
         callback = _callback.get()
         if callback is not None and callback.worker is self and callback.is_running:
             call.is_nested = True
@@ -243,6 +245,8 @@ class Worker:
 
     def _end_call(self, call: _Call, lost_result: Any = None) -> None:
         """Start the next call. Before it, undo this call if no task has received its result."""
+        if call.keep is not None and lost_result:
+            call.keep(lost_result)
         if call.undo is not None and lost_result and self.loop is not None:
             undo = _Call(call.undo, self.loop.create_future(), call.context)
             undo.is_nested = call.is_nested
@@ -394,10 +398,10 @@ class AsyncClient(ClientBase, Generic[C]):
 
 
 def awaited(
-    method: Callable[Concatenate[Any, P], T],
+    method: Callable[Concatenate[Any, P], T], run: str = "_run"
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Return a coroutine method for an AsyncClient that runs `method` of its client in the thread.
-    Callbacks among the arguments run on the loop."""
+    Callbacks among the arguments run on the loop. `run` is the method that runs the call."""
 
     @functools.wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -408,7 +412,7 @@ def awaited(
             name: on_loop(value) if callable(value) else value for name, value in kwargs.items()
         }
         bound: Callable[..., T] = functools.partial(method, self._client)
-        result: T = await self._run(functools.partial(bound, *positional, **named))
+        result: T = await getattr(self, run)(functools.partial(bound, *positional, **named))
         return result
 
     call.__qualname__ = f"Async{method.__qualname__}"  # in Python's "was never awaited"

@@ -8,7 +8,6 @@ transactions and compacted records.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice, repeat
@@ -132,14 +131,6 @@ class RecordBlock:
         """Return the offset of a row."""
         self._convert()
         return self._offsets[row]
-
-    def row_of(self, record: Record, start: int, stop: int) -> int | None:
-        """Return the row of a record, None if it is not one of those from `start` to `stop`."""
-        if (record.topic, record.partition) != self.tp:
-            return None
-        self._convert()
-        row = bisect_left(self._offsets, record.offset, start, stop)
-        return row if row < stop and self._offsets[row] == record.offset else None
 
     def next_offset(self, stop: int) -> int:
         """Return the next offset to read after the rows before `stop`."""
@@ -276,16 +267,17 @@ class Records(Sequence[Record]):
             counts[block.tp] = counts.get(block.tp, 0) + stop - start
         return f"<Records {', '.join(f'{tp}: {n}' for tp, n in counts.items()) or 'none'}>"
 
-    def after(self, record: Record | None) -> Records:
-        """Return the records that come after `record`, which is one of these; all if it is None."""
-        if record is None:
-            return self
-        for index, (block, start, stop) in enumerate(self._parts):
-            row = block.row_of(record, start, stop)
-            if row is not None:
-                rest = [TakenRows(block, row + 1, stop)] if row + 1 < stop else []
-                return Records(rest + self._parts[index + 1 :])
-        return Records()
+    def split(self, count: int) -> tuple[Records, Records]:
+        """Return the first `count` records, and the others."""
+        first, others = [], []
+        for block, start, stop in self._parts:
+            middle = min(start + count, stop)
+            count -= middle - start
+            if start < middle:
+                first.append(TakenRows(block, start, middle))
+            if middle < stop:
+                others.append(TakenRows(block, middle, stop))
+        return Records(first), Records(others)
 
     @property
     def first_offsets(self) -> dict[TopicPartition, int]:

@@ -356,7 +356,10 @@ def test_a_poll_cancelled_when_its_records_arrive_loses_none(
             monkeypatch.undo()
             await later
             assert filled.committed("g") == {("t", 0): 100}
+            fetches = len(filled.requests_of("Fetch"))
             assert offsets(await take(source, 100)) == list(range(100, 200))
+            # A loop of short timeouts gets on: what has arrived is not fetched again.
+            assert len(filled.requests_of("Fetch")) == fetches
 
     asyncio.run(main())
 
