@@ -23,7 +23,7 @@ from sparkkafka.errors import WakeupError
 
 T = TypeVar("T")
 
-FAST_RECORDS, FAST_S = 8192, 0.1
+FAST_RECORDS, FAST_S = 16384, 0.1
 """If `async for` consumes the records of a poll in less than FAST_S, the next poll returns up to
 FAST_RECORDS (all of one megabyte of small ones), since a call in the thread costs as much as some
 hundred records. A slower loop gets max.poll.records, so that it polls again within
