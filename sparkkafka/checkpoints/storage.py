@@ -23,9 +23,10 @@ from urllib.parse import unquote, urlsplit
 from sparkkafka.errors import CheckpointError
 
 MAX_FILE_BYTES = 64 << 20
-"""A plan of 100,000 partitions has 3 MB; commits of large stateful queries have some more."""
+"""Maximum size of a file. A plan of 100,000 partitions has 3 MB; commits of large stateful queries
+are somewhat larger."""
 MAX_FILES = 1_000_000
-"""In one folder. Spark keeps the last 100 batches by default."""
+"""Maximum number of files in one folder. By default Spark keeps those of the last 100 batches."""
 
 # Hadoop's names, and Arrow's for the same.
 _SCHEMES = {
@@ -87,7 +88,7 @@ class Storage(ABC):
 
 
 def storage_of(location: str | Path, filesystem: Any = None) -> Storage:
-    """Return the storage of a path or URL; with `filesystem` (pyarrow.fs) of a path in it.
+    """Return the storage of a path or URL, or of a path in a `filesystem` of pyarrow.fs.
 
     Raises CheckpointError for a URL that cannot be opened, and for one with a password.
     """

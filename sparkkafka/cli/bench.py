@@ -15,7 +15,7 @@ import numpy as np
 import typer
 from typer import Option
 
-from sparkkafka.cli.commands import MAX_REPLICAS, session_of
+from sparkkafka.cli.commands import MAX_REPLICAS, AsJson, session_of
 from sparkkafka.cli.completion import topic_names
 from sparkkafka.cli.read import Bound, ReadPlan, TopicReader
 from sparkkafka.cli.session import Session
@@ -30,20 +30,6 @@ if TYPE_CHECKING:
     from sparkkafka.client.producer.futures import TableDelivery
 
 app = typer.Typer(rich_markup_mode=None)
-
-HELP: Final = """Measure the throughput and latency of writing to a cluster and reading from it.
-
-\b
-  sparkkafka -b localhost:9092 bench                       100,000 records of 100 bytes
-  sparkkafka -b localhost:9092 bench --records 1000000 --size 1000 --partitions 6
-  sparkkafka --profile test bench --seconds 30 -X compression.type=zstd --json
-
-It creates a topic and deletes it at the end. With --topic it writes to that topic, and reads as
-many records from its beginning. The latency of a write is the time from the call to the
-acknowledgement of a batch of records, that of a read the wait for the next batch. Batches have
-up to 524,288 bytes, unless -X batch.size sets another size. MB/s are 1,000,000 bytes of keys and
-values per second.
-"""
 
 LABELS: Final = {
     "records": "records",
@@ -60,8 +46,8 @@ LABELS: Final = {
 
 @dataclass(frozen=True)
 class Load:
-    """What is written, until `records` or `seconds` is reached. `partitions` and `replication` are
-    those of a temporary topic; `replication` None is the broker's default."""
+    """The load of a benchmark: records of `size_bytes`, until `records` or `seconds` is reached.
+    `partitions` and `replication` are those of a temporary topic; None is the broker's default."""
 
     records: int
     size_bytes: int
@@ -72,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one direction, writing or reading, took. Latencies are of batches."""
+    """The measures of writing, or of reading. Latencies are those of batches."""
 
     records: int
     seconds: float
@@ -114,14 +100,15 @@ def _random_records(load: Load) -> pa.RecordBatch:
 
 
 def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measured:
-    """Write the load as fast as it is acknowledged."""
+    """Write the load to a topic as fast as brokers acknowledge it, and measure that. Raises the
+    error of the first batch that fails."""
     from sparkkafka.client.producer.producer import Producer
 
     batch = _random_records(load)
     latencies_s: list[float] = []
     deliveries: deque[TableDelivery] = deque()  # not acknowledged at the last check
     settings = producer_settings(session.timeout_s)
-    if not session.has_timeout:  # a slow cluster is measured, not given up
+    if not session.has_timeout:  # a slow cluster is measured, too
         del settings["delivery.timeout.ms"]
     with session.admin(session.new_deadline()) as admin:
         admin.describe_topic(topic)  # raises if it is missing
@@ -140,7 +127,7 @@ def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) 
             delivery.add_callback(note_latency)
             deliveries.append(delivery)
             while deliveries and deliveries[0].done():
-                deliveries.popleft().result()  # raises its error
+                deliveries.popleft().result()  # raises the batch's error
             sent += rows.num_rows
             progress.done = sent
             progress.update(sent)
@@ -186,7 +173,7 @@ def temporary_topic(session: Session, load: Load) -> Iterator[str]:
             admin.delete_topics([name]).all()
 
 
-@app.command("bench", help=HELP)
+@app.command("bench")
 def bench(
     context: typer.Context,
     records: int = Option(100_000, min=1, help="Stop after this many records."),
@@ -211,8 +198,21 @@ def bench(
     topic: str | None = Option(
         None, autocompletion=topic_names, help="Write to and read from this topic, and keep it."
     ),
-    as_json: bool = Option(False, "--json", help="Print JSON."),
+    as_json: AsJson = False,
 ) -> None:
+    """Measure the throughput and latency of writing to a cluster and reading from it.
+
+    \b
+      sparkkafka -b localhost:9092 bench                       100,000 records of 100 bytes
+      sparkkafka -b localhost:9092 bench --records 1000000 --size 1000 --partitions 6
+      sparkkafka --profile test bench --seconds 30 -X compression.type=zstd --json
+
+    It creates a topic and deletes it at the end. With --topic it writes to that topic, and reads as
+    many records from its beginning. The latency of a write is the time from the call to the
+    acknowledgement of a batch of records, that of a read the wait for the next batch. Batches have
+    up to 524,288 bytes, unless -X batch.size sets another size. MB/s are 1,000,000 bytes of keys
+    and values per second.
+    """
     session = session_of(context)
     if topic is not None and (partitions is not None or replication is not None):
         raise OptionError("--partitions and --replication are for a new topic: remove --topic")

@@ -215,6 +215,7 @@ def sample_findings(sample: SampledRecords) -> Iterator[Finding]:
 
 
 def _other_envelope(sample: SampledRecords) -> Finding:
+    """Report records that are no envelopes of Debezium, and the envelope that they look like."""
     about = "envelope"
     form = form_of(sample.others[0].keys()) if sample.others else None
     if form == DEBEZIUM_FLAT:
@@ -236,6 +237,7 @@ def _other_envelope(sample: SampledRecords) -> Finding:
 
 
 def _envelope(sample: SampledRecords) -> Finding:
+    """Report the connector and the tables of the changes. Several tables are a problem."""
     source = sample.rows()[0].change.source
     tables = sorted({changes.table_of_source(record.change.source) for record in sample.rows()})
     made_by = " ".join(str(source[name]) for name in ("connector", "version") if source.get(name))
@@ -251,6 +253,7 @@ def _envelope(sample: SampledRecords) -> Finding:
 
 
 def _keys(sample: SampledRecords) -> Iterator[Finding]:
+    """Check that all rows have keys, and that all changes of a key are in one partition."""
     rows = sample.rows()
     without = [record for record in rows if record.key is None]
     if without:
@@ -397,6 +400,7 @@ def topic_findings(admin: BoundedAdmin, topic: str, sample: SampledRecords) -> I
 
 
 def _retention(settings: Mapping[str, str], sample: SampledRecords) -> Finding:
+    """Check that the topic's settings keep the last change of each row."""
     policy = settings.get("cleanup.policy", "")
     if "compact" in policy and "delete" not in policy:
         return ok("retention", f"cleanup.policy={policy}: the last change of each key stays")

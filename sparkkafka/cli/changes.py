@@ -130,6 +130,7 @@ class ChangeLines:
         sys.stdout.flush()
 
     def _lines(self, batch: pa.RecordBatch) -> Iterator[str]:
+        """Yield the line of each record."""
         columns = (batch.column(name) for name in ("topic", "partition", "offset", "key", "value"))
         typed = [_typed_values(batch.column(name)) for name in ("key", "value")]
         for topic, partition, offset, key, value, *types in zip(
@@ -150,6 +151,7 @@ class ChangeLines:
             yield "  ".join(self._parts(location, change))
 
     def _parts(self, location: str, change: Change) -> Iterator[str]:
+        """Yield the parts of a change's line, which two spaces separate."""
         yield self._style(location, dim=True)
         name = change.op if change.kind == ROW else change.kind
         yield self._style(name, fg=_COLOURS.get(change.op, typer.colors.CYAN), bold=True)
@@ -170,8 +172,8 @@ class ChangeLines:
             )
 
     def _fields(self, change: Change) -> Iterator[str]:
-        """Yield the columns of a row but the key's: of an update only those that differ, if the
-        row before it is known."""
+        """Yield the columns of a changed row that are not in its key. If the row before an update
+        is known, only the columns that differ."""
         before, after = change.before, change.after
         row = (before if change.op == "d" else after) or {}
         for name, value in row.items():
@@ -194,7 +196,8 @@ class ChangeLines:
 
 
 def _typed_values(texts: pa.Array) -> list[Any]:
-    """Return what JSON texts with a schema beside their payload are by it; None for others."""
+    """Decode JSON texts that have their schema beside the payload, with the types of that schema;
+    None for other texts."""
     from sparkkafka.schemas.column import format_module
     from sparkkafka.schemas.envelopes.decode import (
         Envelope,
@@ -217,7 +220,7 @@ def _typed_values(texts: pa.Array) -> list[Any]:
 
 
 def _with_types(change: Change, key: Any, value: Any) -> Change:
-    """Return the change with the values of its rows and key by their schema. `key`, `value`: what
+    """Return the change with typed values in its rows and key: `key` and `value` are those that
     `_typed_values` returned. Values that do not fit their schema stay as they are."""
 
     def typed(row: Mapping[str, Any] | None, types: Any) -> Mapping[str, Any] | None:
@@ -240,8 +243,8 @@ def _with_types(change: Change, key: Any, value: Any) -> Change:
 
 
 def python_values(column: pa.Array) -> list[Any]:
-    """Return the values of a column. A value with a date or time that Python does not have, as
-    infinity, has numbers for its dates and times."""
+    """Return the values of a column. If a value has a date or time that Python does not have, such
+    as infinity, its dates and times are numbers."""
     values: list[Any] = []
     for row in range(len(column)):
         try:

@@ -87,7 +87,7 @@ class _ReadGroup(_Probe):
     name_format = "group {!r}"
     acl = "READ on group {}"
     coordinator_type = request_driver.FOR_GROUP
-    purpose = "asking for a group"
+    purpose = "sending a heartbeat"
     expected_codes = (
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -112,7 +112,7 @@ class _WriteTransactions(_Probe):
     acl = "WRITE on transactional id {}"
     version = 1  # transactions V2 would change nothing here
     coordinator_type = request_driver.FOR_TRANSACTION
-    purpose = "asking for a transactional id"
+    purpose = "ending a transaction"
     expected_codes = (
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -191,7 +191,7 @@ def compare_clocks(admin: BoundedAdmin) -> Clock:
                 _ControllerTime(),
                 request_driver.ToAny(),
                 deadline,
-                "asking the time",
+                "describing the quorum",
             )
             after_s = time.time()
             node_id, time_ms = results["clock"]

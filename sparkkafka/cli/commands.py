@@ -53,17 +53,6 @@ VERBS: Final = {
 }
 """Each verb's line in `--help`. Its module has its name, and a `typer.Typer` named `app`."""
 
-HELP: Final = """Kafka from a terminal: topics, groups, lag, records, ACLs, whether a job can run.
-
-The cluster and your credentials come from -b and -X, from a Java client.properties (-F), or from a
-profile in ~/.config/sparkkafka/config.toml (--profile). Examples:
-
-\b
-  sparkkafka -b localhost:9092 topics list
-  sparkkafka --profile prod lag my-group --watch
-  sparkkafka -F client.properties check --read orders --group billing
-"""
-
 
 class LazyGroup(TyperGroup):
     """The root command: imports a verb's module when the verb is used, and adds the shared options
@@ -250,7 +239,6 @@ def _print_version(is_given: bool) -> None:
 app = typer.Typer(
     name="sparkkafka",
     cls=LazyGroup,
-    help=HELP,
     no_args_is_help=True,
     rich_markup_mode=None,  # rich takes 100 ms to import
     pretty_exceptions_enable=False,
@@ -295,6 +283,16 @@ def options(
         False, "--version", is_eager=True, callback=_print_version, help="Show the version."
     ),
 ) -> None:
+    """Kafka from a terminal: topics, groups, lag, records, ACLs, whether a job can run.
+
+    The cluster and your credentials come from -b and -X, from a Java client.properties (-F), or
+    from a profile in ~/.config/sparkkafka/config.toml (--profile). Examples:
+
+    \b
+      sparkkafka -b localhost:9092 topics list
+      sparkkafka --profile prod lag my-group --watch
+      sparkkafka -F client.properties check --read orders --group billing
+    """
     _set_root_options(context)
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Annotated, Final
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -29,18 +29,6 @@ from sparkkafka.protocol.records.arrow import from_numpy, to_numpy
 
 app = typer.Typer(rich_markup_mode=None)
 
-HELP: Final = """Copy the records of a topic into another, with keys, headers and timestamps.
-
-\b
-  sparkkafka -b one:9092 copy orders orders-test
-  sparkkafka -b one:9092 copy orders orders --to-bootstrap-server two:9092 --rate-limit 5MB
-  sparkkafka --profile prod copy orders orders --to-profile test --create --from -1000
-
-With --create a missing target gets SOURCE's partition count and the settings that were set for
-SOURCE. MB are 1,000,000 bytes. The copy ends at the current end of the topic (with --follow never),
-once all records are acknowledged.
-"""
-
 
 class RateLimit:
     """Limits a copy to this many records, or bytes, a second."""
@@ -52,8 +40,8 @@ class RateLimit:
         self._units = 0.0
 
     def pace(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the batch in slices of a tenth of a second or less (at least one record), each when
-        it is due."""
+        """Yield the batch in slices of at most a tenth of a second (at least one record). Wait
+        before each as long as the rate requires."""
         if self._start_s is None:
             self._start_s = time.monotonic()
         units = float(batch.num_rows)
@@ -93,8 +81,8 @@ def copy_topic(
     new_topic: NewTopic | None = None,
     shows_progress: bool = False,
 ) -> int:
-    """Copy by the plan; return the number of records, all of them acknowledged. `new_topic` is
-    created if the target does not exist.
+    """Copy the records of a plan to the topic `to_topic` of the session `target`. Return their
+    number; all are acknowledged. `new_topic` is created if `to_topic` does not exist.
 
     Raises OptionError if the target has too few partitions, and as read and write do.
     """
@@ -170,11 +158,12 @@ def _cluster_id(session: Session) -> str | None:
 
 
 def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
-    """Return the columns to write: without the partition if the target chooses it `by_key`."""
+    """Return the columns of a batch that are written. `by_key`: without the partition, so that the
+    target's partitioner chooses it. A record without a timestamp gets null, the time of writing."""
     names = ["key", "value", "headers", "timestamp"] + ([] if by_key else ["partition"])
     rows = batch.select(names)
     times = to_numpy(batch.column("timestamp").view(pa.int64()))
-    if (times < 0).any():  # a record without a timestamp gets the current time
+    if (times < 0).any():
         column = rows.column("timestamp")
         null = pa.nulls(1, column.type)[0]
         column = pc.if_else(from_numpy(np.asarray(times >= 0)), column, null)
@@ -182,7 +171,7 @@ def _record_columns(batch: pa.RecordBatch, by_key: bool) -> pa.RecordBatch:
     return rows
 
 
-@app.command("copy", help=HELP)
+@app.command("copy")
 def copy(
     context: typer.Context,
     source: Annotated[
@@ -226,6 +215,17 @@ def copy(
         None, metavar="RATE", help="Maximum per second: records (1000) or bytes (5MB)."
     ),
 ) -> None:
+    """Copy the records of a topic into another, with keys, headers and timestamps.
+
+    \b
+      sparkkafka -b one:9092 copy orders orders-test
+      sparkkafka -b one:9092 copy orders orders --to-bootstrap-server two:9092 --rate-limit 5MB
+      sparkkafka --profile prod copy orders orders --to-profile test --create --from -1000
+
+    With --create a missing target gets SOURCE's partition count and the settings that were set for
+    SOURCE. MB are 1,000,000 bytes. The copy ends at the current end of the topic (with --follow
+    never), once all records are acknowledged.
+    """
     session = commands.session_of(context)
     if to_servers is not None and to_profile is not None:
         raise OptionError("--to-bootstrap-server and --to-profile exclude each other: remove one")

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -45,22 +45,8 @@ from sparkkafka.protocol.records import arrow
 
 app = typer.Typer(rich_markup_mode=None)
 
-HELP: Final = """Show a topic's records from the earliest on, until Ctrl-C or an end that you set.
 
-\b
-  sparkkafka -b localhost:9092 read orders -e                    all records
-  sparkkafka -b localhost:9092 read orders --from -10 -e         the last 10 of each partition
-  sparkkafka -b localhost:9092 read orders --from @2026-01-31T12:00 --json
-  sparkkafka -b localhost:9092 read orders -f '%t %p %o: %k=%s\\n' -c 5
-  sparkkafka -b localhost:9092 read orders --output orders.parquet
-  sparkkafka -b localhost:9092 read orders --value-format avro --schema-registry http://localhost:8081
-  sparkkafka -b localhost:9092 read shop.public.orders --envelope debezium
-
---timeout limits each wait for the cluster, not the whole read.
-"""
-
-
-@app.command("read", help=HELP)
+@app.command("read")
 @commands.with_option_groups
 def read(
     context: typer.Context,
@@ -131,6 +117,19 @@ def read(
         "fail", metavar="fail|skip", help="What to do with a record that does not match the schema."
     ),
 ) -> None:
+    """Show a topic's records from the earliest on, until Ctrl-C or an end that you set.
+
+    \b
+      sparkkafka -b localhost:9092 read orders -e                    all records
+      sparkkafka -b localhost:9092 read orders --from -10 -e         the last 10 of each partition
+      sparkkafka -b localhost:9092 read orders --from @2026-01-31T12:00 --json
+      sparkkafka -b localhost:9092 read orders -f '%t %p %o: %k=%s\\n' -c 5
+      sparkkafka -b localhost:9092 read orders --output orders.parquet
+      sparkkafka read orders --value-format avro --schema-registry http://localhost:8081
+      sparkkafka -b localhost:9092 read shop.public.orders --envelope debezium
+
+    --timeout limits each wait for the cluster, not the whole read.
+    """
     session = commands.session_of(context)
     if format not in (TEXT, "hex", "json"):
         raise OptionError(

@@ -164,6 +164,7 @@ class History:
             self._add(snapshot)
 
     def _add(self, snapshot: Snapshot) -> None:
+        """Add a point to each curve, and drop points that are too old or too many."""
         count = len(self._times_ms)
         totals = snapshot.totals
         values: dict[tuple[str, str], float | None] = {
@@ -369,6 +370,8 @@ class Collector:
     def _group_row(
         self, group: GroupListing, members: int | None, by_topic: Mapping[str, int]
     ) -> GroupRow:
+        """Return a group's row, with the rate of its lag over the last samples. `by_topic` has its
+        lag in each topic."""
         name = group.group_id
         lags = [(row.time_s, row.lags[name]) for row in self._samples if name in row.lags]
         lag = sum(by_topic.values()) if by_topic else None
@@ -458,6 +461,7 @@ def _topic_row(
     rates: Mapping[TopicPartition, float],
     growth: Mapping[TopicPartition, float],
 ) -> TopicRow:
+    """Return a topic's row. `rates` are records per second, `growth` bytes per second."""
     partitions = [TopicPartition(topic.name, row.partition_index) for row in topic.partitions]
     known = [sizes[tp] for tp in partitions if tp in sizes]
     total = sum(known)

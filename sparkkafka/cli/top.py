@@ -55,8 +55,8 @@ Every = Annotated[
 
 @dataclass
 class View:
-    """What is shown of a snapshot: sorted how, and only names that contain `filter`. While
-    `is_typing`, keys go to the filter."""
+    """How a snapshot is shown: the sort order, and the text that names of topics and groups must
+    contain. While `is_typing`, the keys that are pressed change that text."""
 
     sort: Sort = "rate"
     filter: str = ""
@@ -150,7 +150,8 @@ def group_cells(row: GroupRow) -> tuple[Any, ...]:
 
 
 def headlines(snapshot: Snapshot) -> tuple[str, str]:
-    """Return two lines: the cluster, and its totals."""
+    """Return two lines: the cluster's id and its numbers of brokers, topics and partitions; and the
+    total rates and lag."""
     totals = snapshot.totals
     rate, growth, lag = totals["records_per_s"], totals["bytes_per_s"], totals["lag"]
     parts = [
@@ -167,7 +168,7 @@ def headlines(snapshot: Snapshot) -> tuple[str, str]:
 
 
 def troubles(snapshot: Snapshot) -> list[str]:
-    """Return a line for each thing that is wrong with the cluster, and for what is not known."""
+    """Return a line for each problem of the cluster, and for lookups that failed."""
     totals = snapshot.totals
     missing = [row for row in snapshot.brokers if row.state != "online"]
     lines = [f"broker {row.broker}: {row.state}" for row in missing]
@@ -256,8 +257,8 @@ def press(key: str, view: View) -> bool:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str | None]]:
-    """Yield a function that waits for keys, for at most some seconds; it returns None without one.
-    Without a terminal to read from it only waits."""
+    """Yield a function that waits at most some seconds for keys, and returns them; None if no key
+    was pressed. If stdin is no terminal, it only waits."""
     if not sys.stdin.isatty():
         yield lambda seconds: pause(max(0.0, seconds))
         return
@@ -272,7 +273,7 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
         if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
             return None
         read = os.read(descriptor, 64).decode("utf-8", "replace")
-        # An arrow key is ESC with others, none of which is a key of ours.
+        # An arrow key is ESC and other characters. No such key has a meaning here.
         return "" if len(read) > 1 and read[0] == "\x1b" else read
 
     tty.setcbreak(descriptor)  # Ctrl-C still interrupts
@@ -283,8 +284,8 @@ def _keys() -> Iterator[Callable[[float], str | None]]:
 
 
 def picture(snapshot: Snapshot, view: View, failure: str, console: Any) -> Any:
-    """Return one screen of the terminal's size: the totals, what is wrong, brokers, and as many
-    topics and groups as fit."""
+    """Return a screen of the terminal's size: the headlines, the problems, brokers, and as many
+    topics and groups as fit. `failure` is the error of the last lookup."""
     from rich.console import Group
     from rich.text import Text
 
@@ -338,8 +339,8 @@ def _style_of(row: BrokerRow | TopicRow | GroupRow) -> str:
 def _fitting_table(
     columns: Sequence[str], cells: Sequence[Sequence[Any]], styles: Sequence[str], console: Any
 ) -> Any:
-    """Return a table with one line for each row, in its style; None without rows. Without the
-    columns that the terminal is too narrow for."""
+    """Return a table with one line for each row, in the row's style; None without rows. Columns for
+    which the terminal is too narrow are left out."""
     from rich.cells import cell_len
     from rich.measure import Measurement
 

@@ -123,8 +123,8 @@ class Decoding(ExitStack):
 
 
 class _TextDecoder:
-    """Decodes valueFormat=json without a schema: removes the frame, if there is one, and checks
-    that the rest is JSON."""
+    """Decodes valueFormat=json without a schema: removes the framing, if there is one, and checks
+    that the payload is JSON."""
 
     type = pa.binary()
     schema: Schema | None = None
@@ -217,7 +217,8 @@ class _TypedDecoder:
             return pa.concat_arrays(texts), reasons
 
     def _text(self, values: pa.Array, row: int, reasons: dict[int, str]) -> pa.Array:
-        """Return the text of one row; null if there is none, and then add the reason."""
+        """Return the JSON text of one row. If JSON cannot have its value, add the reason to
+        `reasons`, and return null."""
         try:
             return self._encoder.encode(values.slice(row, 1))
         except ValueRowError as error:
@@ -313,9 +314,9 @@ class Encoding(ExitStack):
     def _codecs(
         self, column: ColumnFormat, input_type: pa.DataType
     ) -> tuple[Any, ColumnEncoder | None]:
-        """Return what encodes a column that the input has with this type: a decoder of JSON texts
-        (None: the column is typed already), and an encoder (None: the texts are only checked, and
-        stay as they are)."""
+        """Return a decoder of JSON texts and an encoder, for a column that has this type in the
+        input. The decoder is None if the column is typed already; the encoder is None if the texts
+        are only checked."""
         if str(input_type) not in (
             "string",
             "large_string",

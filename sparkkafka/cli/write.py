@@ -51,23 +51,8 @@ from sparkkafka.protocol.records.arrow import binary_array
 
 app = typer.Typer(rich_markup_mode=None)
 
-HELP: Final = """Write lines of stdin, or of a file, to a topic.
 
-\b
-  echo hello | sparkkafka -b localhost:9092 write orders
-  sparkkafka -b localhost:9092 write orders --input orders.txt -K :        key:value lines
-  sparkkafka -b localhost:9092 write orders --input orders.jsonl --json    from read --json
-  sparkkafka -b localhost:9092 write orders --input orders.parquet
-  sparkkafka -b localhost:9092 write orders --input orders.csv --format hex   from read --format hex
-  sparkkafka write orders --input rows.csv --value-format json --option valueFraming=none
-  sparkkafka -b localhost:9092 write orders --value-format avro --schema-registry http://localhost:8081
-
-It ends with exit code 0 once all records are acknowledged. --timeout limits the delivery of each
-record.
-"""
-
-
-@app.command("write", help=HELP)
+@app.command("write")
 @commands.with_option_groups
 def write(
     context: typer.Context,
@@ -114,6 +99,20 @@ def write(
         help="Another option of formats, such as auto.register.schemas=true.",
     ),
 ) -> None:
+    """Write lines of stdin, or of a file, to a topic.
+
+    \b
+      echo hello | sparkkafka -b localhost:9092 write orders
+      sparkkafka -b localhost:9092 write orders --input orders.txt -K :        key:value lines
+      sparkkafka -b localhost:9092 write orders --input orders.jsonl --json    from read --json
+      sparkkafka -b localhost:9092 write orders --input orders.parquet
+      sparkkafka -b localhost:9092 write orders --input orders.csv --format hex
+      sparkkafka write orders --input rows.csv --value-format json --option valueFraming=none
+      sparkkafka write orders --value-format avro --schema-registry http://localhost:8081
+
+    It ends with exit code 0 once all records are acknowledged. --timeout limits the delivery of
+    each record.
+    """
     session = commands.session_of(context)
     is_table = input is not None and input.suffix.lower() in ENDINGS
     shapes_lines = key_delimiter is not None or delimiter != "\\n" or empty_is_null

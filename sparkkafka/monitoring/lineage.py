@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 FORMAT: Final = "pykafka"
 PRODUCER: Final = "sparkkafka"
 MAX_WAITING: Final = 1_000
-"""Events that wait for the transport; more are dropped."""
+"""Maximum number of events that wait for the transport; more are dropped."""
 
 WRITES: Final = frozenset({"AppendData", "OverwriteByExpression"})
 
@@ -254,6 +254,8 @@ class Lineage(StreamingQueryListener):
             )
 
     def _put_waiting(self, event: RunEvent | None) -> None:
+        """Queue an event for the transport, or the None that ends its thread. If MAX_WAITING events
+        wait, drop it with a warning."""
         try:
             self._waiting.put_nowait(event)
         except queue.Full:

@@ -64,6 +64,7 @@ class Lookups:
         self._admin.close()
 
     def _look_up_until_closed(self) -> None:
+        """Look up lags and transactions every `every_s` seconds until `close`."""
         try:
             while not self._closing.wait(self._every_s):
                 try:

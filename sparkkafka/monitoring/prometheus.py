@@ -34,6 +34,7 @@ class MetricCollector(Collector):
         return [_family(metric, metric.labels) for metric in catalogue.ALL]
 
     def collect(self) -> Iterable[Metric]:
+        """Return the current values, as prometheus-client's objects."""
         families: dict[str, Any] = {}
         for sample in self._aggregator.samples():
             name = sample.metric.name

@@ -144,6 +144,7 @@ class _Cache:
         self._document: Any = None
 
     def document(self) -> Any:
+        """Return the document, made again if it is older than CACHED_S."""
         with self._lock:
             if time.monotonic() - self._made_s >= CACHED_S:
                 self._document = self._make()
@@ -183,6 +184,7 @@ class Watcher:
         self._thread.join(timeout=END_S)
 
     def _watch(self) -> None:
+        """Take snapshots until the end of the block."""
         while not self._closing.wait(self.every_s):
             try:
                 self.snapshot, self.failure = self._collector.collect(), ""
@@ -236,6 +238,8 @@ class Responses:
             self._reader.__exit__()
 
     # --- cluster
+
+    # Each of these makes the document of a path. `query` has the parameters of the URL.
 
     def _state(self, query: Query) -> dict[str, Any]:
         watcher, snapshot = self._watcher, self._watcher.snapshot

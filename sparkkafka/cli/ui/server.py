@@ -40,9 +40,9 @@ CSP: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 IDLE_S: Final = 10.0
-"""How long a connection may send or take nothing, and take to send a whole request."""
+"""Maximum time for which a connection may neither send nor receive, and for its whole request."""
 MAX_CONNECTIONS: Final = 32
-"""The most connections, each with a thread. A browser opens six."""
+"""Maximum number of open connections, each with a thread. A browser opens six."""
 BUSY: Final = b"""HTTP/1.0 503 Service Unavailable\r
 Content-Type: application/json\r
 Content-Length: 38\r
@@ -68,7 +68,7 @@ class PageServer(ThreadingHTTPServer):
         self._host = host
         self._free = threading.Semaphore(MAX_CONNECTIONS)
         self.reading: dict[socket.socket, float] = {}
-        """The connections whose request is not complete, and since when (monotonic)."""
+        """The connections whose request is incomplete, and when they were opened (monotonic)."""
         handler = partial(_Handler, documents=documents)
         try:
             super().__init__((host, port), handler)
@@ -91,6 +91,7 @@ class PageServer(ThreadingHTTPServer):
         self.server_name, self.server_port = self._host, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; refuse the request if MAX_CONNECTIONS are open."""
         if not self._free.acquire(blocking=False):
             with suppress(OSError):
                 request.send(BUSY)  # one packet, which does not wait
@@ -171,6 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
         return is_valid
 
     def do_GET(self) -> None:
+        """Send a file of the page or a JSON document, or the reason for refusing the request."""
         if not self.server.is_own_host(self.headers.get("Host")):
             self._refuse(403, "the Host header is not an address of this server")
             return
