@@ -767,8 +767,8 @@ class DataLossError(KafkaError):
 
 
 def _outcomes_text(partitions: Mapping[tuple[str, int], PartitionOutcome]) -> str:
-    """Return the totals of all partitions as text, and the first partitions that have records that
-    are not written, or of which that is not known."""
+    """Return the totals of all partitions as text, and the first partitions with records that are
+    not, or perhaps not, written."""
     total = PartitionOutcome(*map(sum, zip(*partitions.values(), strict=True)))
     count = len(partitions)
     text = f"{counted(count, 'partition')} so far: {_counts_text(total)}"

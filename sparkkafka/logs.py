@@ -34,7 +34,6 @@ EXECUTOR = "a Spark executor"
 """Roles of a process, for messages."""
 
 VARIABLE = "SPARKKAFKA_LOGGING"
-DEBUG_VARIABLE = "SPARKKAFKA_DEBUG"
 ROOT = "sparkkafka"
 LEVELS: Mapping[str, int] = {
     "debug": logging.DEBUG,
@@ -43,7 +42,6 @@ LEVELS: Mapping[str, int] = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
-_FALSE = ("", "0", "false", "no", "off")
 
 _role = "this process"
 
@@ -123,7 +121,8 @@ def process_role() -> str:
 
 def _setting() -> str:
     """Return SPARKKAFKA_LOGGING; if it is not set, "debug" if SPARKKAFKA_DEBUG is, else ""."""
-    is_debug = os.environ.get(DEBUG_VARIABLE, "").strip().lower() not in _FALSE
+    debug = os.environ.get("SPARKKAFKA_DEBUG", "").strip().lower()
+    is_debug = debug not in ("", "0", "false", "no", "off")
     return os.environ.get(VARIABLE, "") or ("debug" if is_debug else "")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import sparkkafka
-from sparkkafka.logs import DEBUG_VARIABLE, VARIABLE, apply_levels, parse_levels
+from sparkkafka.logs import VARIABLE, apply_levels, parse_levels
 from sparkkafka.spark.pyspark_internals import VARIABLE as INTERNALS
 
 
@@ -82,7 +82,7 @@ def test_the_short_variable(
     debug: str, text: str, level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logging.getLogger("sparkkafka").setLevel(logging.NOTSET)
-    monkeypatch.setenv(DEBUG_VARIABLE, debug)
+    monkeypatch.setenv("SPARKKAFKA_DEBUG", debug)
     monkeypatch.setenv(VARIABLE, text)
     apply_levels()
     assert logging.getLogger("sparkkafka").level == level
@@ -124,7 +124,7 @@ def test_pages_name_no_other_variable() -> None:
     root = Path(sparkkafka.__file__).parent.parent
     for page in [*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob(".github/**/*.md")]:
         named = set(re.findall(r"SPARKKAFKA_[A-Z_]+", page.read_text("utf-8")))
-        known = {VARIABLE, DEBUG_VARIABLE, INTERNALS, "SPARKKAFKA_SEED", "SPARKKAFKA_PROFILE"}
+        known = {VARIABLE, "SPARKKAFKA_DEBUG", INTERNALS, "SPARKKAFKA_SEED", "SPARKKAFKA_PROFILE"}
         assert named <= known, page
 
 

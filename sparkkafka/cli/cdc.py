@@ -131,11 +131,11 @@ def read_sample(session: Session, topic: str, count: int, formats: FormatFlags) 
         formats = _formats_of(batches, formats)
         decode = None
         if options := formats.options(Side.READ, session, ()):
-            from sparkkafka.cli.typed_records import Decoding, read_formats
+            from sparkkafka.cli.typed_records import Decoding, parse_formats
             from sparkkafka.schemas.column import format_module
             from sparkkafka.schemas.envelopes.decode import node_of
 
-            parsed = read_formats(topic, options | changes.ENVELOPE_OPTIONS)
+            parsed = parse_formats(options | changes.ENVELOPE_OPTIONS, Side.READ)
             decoding = Decoding(parsed, topic, as_text=False, skips_bad=True)
             decode = stack.enter_context(decoding).decode
             schema = decoding.schemas.get("value")

@@ -126,21 +126,7 @@ class _WriteTransactions(_Probe):
         )
 
 
-def refusal_to_read(admin: BoundedAdmin, group: str) -> KafkaError | None:
-    """Return why this user may not read with the group, and what to grant; None if the user may."""
-    return _ReadGroup().refusal(admin, group)
-
-
 # --- the cluster's clock ------------------------------------------------------------------------
-
-
-class Clock(NamedTuple):
-    """How far this machine's clock is ahead of the active controller's (negative: behind). The
-    error is at most `within_s`, half the time of the request."""
-
-    ahead_s: float
-    within_s: float
-    controller_id: int
 
 
 class _ControllerTime(request_driver.ApiHandler[str, tuple[int, int]]):
@@ -175,8 +161,10 @@ class _ControllerTime(request_driver.ApiHandler[str, tuple[int, int]]):
         return [(items[0], request_driver.Outcome(ErrorCode.LEADER_NOT_AVAILABLE))]
 
 
-def compare_clocks(admin: BoundedAdmin) -> Clock:
-    """Compare this machine's clock with the active controller's.
+def _clock_difference(admin: BoundedAdmin) -> tuple[float, float, int]:
+    """Return the error of the comparison in seconds, at most half the time of a request; how many
+    seconds this machine's clock is ahead of the active controller's (negative: behind); and the
+    controller's node id.
 
     Raises UnsupportedVersionError for a cluster with ZooKeeper or before Kafka 3.3, BrokerError
     without DESCRIBE on the cluster.
@@ -196,8 +184,8 @@ def compare_clocks(admin: BoundedAdmin) -> Clock:
             after_s = time.time()
             node_id, time_ms = results["clock"]
             ahead_s = (before_s + after_s) / 2 - time_ms / 1000
-            measured.append(Clock(ahead_s, (after_s - before_s) / 2, node_id))
-    return min(measured, key=lambda clock: clock.within_s)
+            measured.append(((after_s - before_s) / 2, ahead_s, node_id))
+    return min(measured)
 
 
 app = typer.Typer(rich_markup_mode=None)
@@ -352,10 +340,12 @@ def cluster_findings(
         for topic in topics:
             yield from topic_findings(admin, topic, job)
         if group is not None:
-            yield _acl_finding(f"group {group}", "READ", refusal_to_read(admin, group))
+            refusal = _ReadGroup().refusal(admin, group)
+            yield _acl_finding(f"group {group}", "READ", refusal)
         if prefix is not None:
             name = f"{prefix}{DECISIONS}"
-            yield _acl_finding(f"group {name}", "READ", refusal_to_read(admin, name))
+            refusal = _ReadGroup().refusal(admin, name)
+            yield _acl_finding(f"group {name}", "READ", refusal)
             refusal = _WriteTransactions().refusal(admin, name)
             yield _acl_finding(f"transactional ids {prefix}…", "WRITE", refusal)
             yield from internal_findings(admin, count)
@@ -373,17 +363,17 @@ def clock_finding(admin: BoundedAdmin) -> Finding:
     """Compare this machine's clock with the cluster's: if they are far apart, ages, retention and
     tokens look wrong."""
     try:
-        clock = compare_clocks(admin)
+        within_s, ahead_s, node_id = _clock_difference(admin)
     except (errors.BrokerError, errors.AuthenticationError) as error:
         return unknown("clock", error)
     except errors.KafkaError as error:
         return unknown("clock", f"this cluster does not report its time ({error})")
-    direction = "ahead of" if clock.ahead_s > 0 else "behind"
+    direction = "ahead of" if ahead_s > 0 else "behind"
     text = (
-        f"{abs(clock.ahead_s):.3f} s {direction} that of the active controller, node "
-        f"{clock.controller_id} (to {clock.within_s:.3f} s, by DescribeQuorum)"
+        f"{abs(ahead_s):.3f} s {direction} that of the active controller, node {node_id} (to "
+        f"{within_s:.3f} s, by DescribeQuorum)"
     )
-    if abs(clock.ahead_s) - clock.within_s > 2.0:
+    if abs(ahead_s) - within_s > 2.0:
         return problem(
             "clock",
             f"{text}: synchronize both with NTP, or ages, retention and tokens will be wrong",

@@ -112,7 +112,8 @@ def _merged(sources: Sources) -> dict[str, str]:
 
 
 def _rows_of(name: str) -> Iterator[Option]:
-    """Yield the rows of a setting in the tables of all kinds of clients and of the registry."""
+    """Yield the row of a setting from each table that has it: those of Admin, Consumer, Producer
+    and the registry."""
     for rows in (*ROWS_BY_KIND.values(), _REGISTRY_ROWS):
         if row := rows.get(name.lower()):
             yield row

@@ -278,9 +278,9 @@ def read_topic(
         decoding = None
         if format_options:
             # Schemas are many modules, and most reads have none.
-            from sparkkafka.cli.typed_records import Decoding, read_formats
+            from sparkkafka.cli.typed_records import Decoding, parse_formats
 
-            formats = read_formats(plan.topic, format_options)
+            formats = parse_formats(format_options, Side.READ)
             decoding = stack.enter_context(
                 Decoding(formats, plan.topic, as_text=output.is_text, skips_bad=skips_bad)
             )

@@ -167,7 +167,7 @@ def headlines(snapshot: Snapshot) -> tuple[str, str]:
     )
 
 
-def troubles(snapshot: Snapshot) -> list[str]:
+def problem_lines(snapshot: Snapshot) -> list[str]:
     """Return a line for each problem of the cluster, and for lookups that failed."""
     totals = snapshot.totals
     missing = [row for row in snapshot.brokers if row.state != "online"]
@@ -195,7 +195,7 @@ def print_snapshot(snapshot: Snapshot, view: View, max_rows: int) -> None:
     """Print a snapshot, with at most `max_rows` topics and groups."""
     for line in headlines(snapshot):
         tables.print_line(line)
-    for line in troubles(snapshot):
+    for line in problem_lines(snapshot):
         tables.print_line(f"! {line}")
     tables.print_line("")
     tables.print_table(BROKER_COLUMNS, map(vars, snapshot.brokers))
@@ -290,7 +290,7 @@ def picture(snapshot: Snapshot, view: View, failure: str, console: Any) -> Any:
     from rich.text import Text
 
     lines = [Text(tables.printable(line), style="bold") for line in headlines(snapshot)]
-    lines += (Text(f"! {tables.printable(line)}", style="red") for line in troubles(snapshot))
+    lines += (Text(f"! {tables.printable(line)}", style="red") for line in problem_lines(snapshot))
     if failure:
         lines.append(Text(f"the last lookup failed: {tables.printable(failure)}", style="bold red"))
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.time_ms / 1000))

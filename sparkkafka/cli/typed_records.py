@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.cli.input import refuse_constant, set_column
-from sparkkafka.config.formats import ColumnFormat, FormatOptions
+from sparkkafka.config.formats import ColumnFormat, FormatOptions, formats_from
 from sparkkafka.config.kinds import JSON, NO_FRAMING
-from sparkkafka.config.options import parse_read_options, parse_write_options
-from sparkkafka.config.parsed_options import warn
+from sparkkafka.config.option_table import Side
+from sparkkafka.config.parsed_options import ParsedOptions, warn
 from sparkkafka.errors import BadRecordError, OptionError, RegistryError
 from sparkkafka.protocol.records.arrow import binary_array
 from sparkkafka.schemas.column import (
@@ -40,11 +40,9 @@ from sparkkafka.schemas.values import Decoded, Schema, ValueRowError
 # --- decoding ---------------------------------------------------------------------------------
 
 
-def read_formats(topic: str, options: Mapping[str, str]) -> FormatOptions:
-    """Parse the formats of a read. Raises OptionError naming the option."""
-    # Any servers and topic: the options are parsed as those of a read, which needs them.
-    read = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": topic}
-    return parse_read_options({**read, **options}).formats or FormatOptions()
+def parse_formats(options: Mapping[str, str], side: Side) -> FormatOptions:
+    """Parse the formats of a read or a write (`side`). Raises OptionError naming the option."""
+    return formats_from(ParsedOptions(options, side)) or FormatOptions()
 
 
 class Decoding(ExitStack):
@@ -245,12 +243,6 @@ def _column_decoder(
 
 
 # --- encoding ---------------------------------------------------------------------------------
-
-
-def write_formats(topic: str, options: Mapping[str, str]) -> FormatOptions:
-    """Parse the formats of a write. Raises OptionError naming the option."""
-    write = {"kafka.bootstrap.servers": "localhost:9092", "topic": topic}
-    return parse_write_options({**write, **options}).formats or FormatOptions()
 
 
 class Encoding(ExitStack):

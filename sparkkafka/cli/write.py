@@ -292,9 +292,10 @@ def write_topic(
     with ExitStack() as stack:
         encoding = None
         if format_options:
-            from sparkkafka.cli.typed_records import Encoding, write_formats
+            from sparkkafka.cli.typed_records import Encoding, parse_formats
 
-            encoding = stack.enter_context(Encoding(write_formats(topic, format_options), topic))
+            formats = parse_formats(format_options, Side.WRITE)
+            encoding = stack.enter_context(Encoding(formats, topic))
         progress = stack.enter_context(ProgressBar(f"write {topic}", shows_progress))
         writer = stack.enter_context(TopicWriter(producer, topic, session.timeout_s))
         next_number = 1

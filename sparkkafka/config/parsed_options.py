@@ -26,13 +26,13 @@ from sparkkafka.hooks import NAMES as HOOK_NAMES
 KAFKA_PREFIX = "kafka."
 """The prefix of Kafka's properties in Spark."""
 
-_CONNECTOR_NAMES = {row.key: row.name for row in CONNECTOR if row.status is not Status.IGNORED}
+_CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
 _FORMAT_KEYS = tuple(row.key for row in (*FORMATS, *REGISTRY))
 
 
 def unknown_option(name: str) -> OptionError:
     """Return the error of an option that neither begins with kafka. nor is the connector's."""
-    names = [*_CONNECTOR_NAMES, *(KAFKA_PREFIX + row.key for row in KAFKA)]
+    names = [*_CONNECTOR, *(KAFKA_PREFIX + row.key for row in KAFKA)]
     # `compression` is an option of Spark's file sources.
     key = "compression.type" if name.lower() == "compression" else name.lower()
     return OptionError(f"unknown option {name!r}{_did_you_mean(key, names)}")
@@ -82,7 +82,8 @@ def _did_you_mean(key: str, names: Iterable[str], prefix: str = "") -> str:
     if f"{KAFKA_PREFIX}{key}" in names:  # bootstrap.servers without its prefix
         return f"; did you mean '{KAFKA_PREFIX}{key}'?"
     for match in _close_matches(key, names, 0.7):
-        return f"; did you mean '{prefix}{_CONNECTOR_NAMES.get(match, match)}'?"
+        name = _CONNECTOR[match].name if match in _CONNECTOR else match
+        return f"; did you mean '{prefix}{name}'?"
     return ""
 
 
@@ -148,7 +149,6 @@ HINTS: Mapping[str, str] = {
 
 log = logging.getLogger("sparkkafka.config.options")
 
-_CONNECTOR = {row.key: row for row in CONNECTOR if row.status is not Status.IGNORED}
 # Apart from the others, because includeHeaders is used in reads and ignored in writes.
 _IGNORED = {(row.key, row.side): row for row in CONNECTOR if row.status is Status.IGNORED}
 _KAFKA = {row.key: row for row in KAFKA}

@@ -22,6 +22,7 @@ from sparkkafka.config.security.options import (
     SecurityOptions,
     secure_settings,
     warn_of_other_references,
+    warn_of_visible_secret,
 )
 from sparkkafka.config.security.settings import (
     OAuthOptionNames,
@@ -122,7 +123,9 @@ def registry_from(parsed: ParsedOptions) -> RegistryOptions | None:
         **fields, tls=SecurityOptions(protocol="SSL", **tls, names=tls_names), names=names
     )
     _check_credentials(options)
-    _warn_of_visible_secrets(options)
+    warn_of_visible_secret(options.name_of("user_info"), "user[.]info", options.user_info)
+    tls_key = options.tls.keystore_key
+    warn_of_visible_secret(options.tls.name_of("keystore_key"), "ssl[.].*key", tls_key)
     warn_of_other_references(options)
     if not options.has_references:
         settings = registry_settings(options)
@@ -156,14 +159,14 @@ def _check_credentials(options: RegistryOptions) -> None:
     of tokens), and that it is complete. Raises OptionError."""
     name = options.name_of
 
-    def those_set(*fields: str) -> list[str]:
-        """Return those of the fields that are set."""
+    def set_fields(*fields: str) -> list[str]:
+        """Return the fields, among these, that are set."""
         return [field for field in fields if getattr(options, field)]
 
-    basic = those_set("user_info", "credentials_source")
-    for_issuer = those_set("issuer_url", "client_id", "client_secret", "scope")
-    bearer = those_set("bearer_source", "bearer_token") + for_issuer
-    bearer += those_set("logical_cluster", "identity_pool_id")
+    basic = set_fields("user_info", "credentials_source")
+    for_issuer = set_fields("issuer_url", "client_id", "client_secret", "scope")
+    bearer = set_fields("bearer_source", "bearer_token") + for_issuer
+    bearer += set_fields("logical_cluster", "identity_pool_id")
     if basic and bearer:
         raise OptionError(
             f"{name(basic[0])} and {name(bearer[0])} exclude each other: a request has a user and "
@@ -203,23 +206,8 @@ def _check_credentials(options: RegistryOptions) -> None:
             )
 
 
-def _warn_of_visible_secrets(options: RegistryOptions) -> None:
-    """Warn of secrets that Spark shows: its redaction depends on an option's name."""
-    for name, pattern, value in (
-        (options.name_of("user_info"), "user[.]info", options.user_info),
-        (options.tls.name_of("keystore_key"), "ssl[.].*key", options.tls.keystore_key),
-    ):
-        if value and not references.has_reference(value.reveal()):
-            warn(
-                f"{name} shown",
-                f"{name} is shown by Spark's plans, UI and event log unless spark.redaction.regex "
-                f"has {pattern}: set it, or give a reference, ${{env:NAME}}, ${{file:/path:key}} "
-                "or ${directory:/path:name}",
-            )
-
-
 def _warn_of_clear_text(options: RegistryOptions, settings: RegistrySettings) -> None:
-    """Warn of a password or token that goes to another machine without TLS."""
+    """Warn if a password or token is sent to another machine without TLS."""
     what = "password" if settings.user_info else "token"
     if not settings.user_info and settings.oauth is None:
         return

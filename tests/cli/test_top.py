@@ -135,7 +135,7 @@ def test_a_broker_that_dies_is_offline_and_the_rest_is_shown(fake, admin, collec
     assert [row.state for row in snapshot.brokers] == ["online", "online", "offline"]
     assert row_of(snapshot.brokers, 2).out_of_sync == 6
     assert row_of(snapshot.topics, "orders").out_of_sync == 4
-    assert top.troubles(snapshot)[0] == "broker 2: offline"
+    assert top.problem_lines(snapshot)[0] == "broker 2: offline"
     fake.broker_up(2)
     assert {row.state for row in collector.collect().brokers} == {"online"}
 

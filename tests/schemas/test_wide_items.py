@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from sparkkafka import functions
-from sparkkafka.cli.typed_records import Decoding, read_formats
+from sparkkafka.cli.typed_records import Decoding, parse_formats
+from sparkkafka.config.option_table import Side
 from sparkkafka.config.options import parse_read_options
 from sparkkafka.errors import BadRecordError, SchemaError
 from sparkkafka.functions import _DecodeFunction
@@ -315,7 +316,7 @@ def test_pieces_keep_rows_and_offsets(name: str, on_bad: str, small_budget: None
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_command_takes_such_rows_in_pieces(name: str, small_budget: None) -> None:
     payload, text = FORMATS[name]
-    formats = read_formats("t", {**typed(name, text), "onBadRecord": "null"})
+    formats = parse_formats({**typed(name, text), "onBadRecord": "null"}, Side.READ)
     payloads = pa.array([payload(row, 400 if row == 17 else 10) for row in range(30)])
     rows = pa.RecordBatch.from_pydict(
         {

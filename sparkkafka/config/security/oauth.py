@@ -453,6 +453,7 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
     oauth.client.id) overrides the option. Raises OptionError, which names the option, and never a
     value.
     """
+    hostname_check = "oauth.ssl.endpoint.identification.algorithm"
     used = (
         _TOKEN,
         _TOKEN_FILE,
@@ -464,7 +465,7 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
         f"{_TRUSTSTORE}location",
         f"{_TRUSTSTORE}certificates",
         f"{_TRUSTSTORE}password",
-        "oauth.ssl.endpoint.identification.algorithm",
+        hostname_check,
         "oauth.connect.timeout.seconds",
         "oauth.read.timeout.seconds",
     )
@@ -534,6 +535,8 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
         return OAuthSettings(
             method=TokenMethod.GIVEN_TOKEN, token=Secret(options[_TOKEN]), **common
         )
+    if options.get(hostname_check, "").upper() not in ("HTTPS", ""):
+        raise OptionError(f"{hostname_check} in {java.JAAS} must be HTTPS or empty")
     for name in (_URL, _ID, _SECRET):
         if not options.get(name):
             raise OptionError(
@@ -553,7 +556,7 @@ def strimzi_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSet
                 Secret(options.get(f"{_TRUSTSTORE}certificates", "")),
                 Secret(options.get(f"{_TRUSTSTORE}password", "")),
             ),
-            check_hostname=_has_hostname_check(options),
+            check_hostname=options.get(hostname_check, "HTTPS").upper() == "HTTPS",
         ),
         **common,
     )
@@ -568,15 +571,6 @@ def _seconds_as_ms(options: Mapping[str, str], name: str, default_ms: int) -> in
     if not (text.isdecimal() and text.isascii() and 0 < int(text) < 1_000_000):
         raise OptionError(f"{name} in {java.JAAS} must be a whole number of seconds")
     return int(text) * 1000
-
-
-def _has_hostname_check(options: Mapping[str, str]) -> bool:
-    """Return whether the endpoint's name must be in its certificate. Raises OptionError."""
-    name = "oauth.ssl.endpoint.identification.algorithm"
-    value = options.get(name, "HTTPS").upper()
-    if value not in ("HTTPS", ""):
-        raise OptionError(f"{name} in {java.JAAS} must be HTTPS or empty")
-    return value == "HTTPS"
 
 
 # --- Google ----------------------------------------------------------------------------------

@@ -122,7 +122,8 @@ def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -
     if not references.has_reference(options.protocol):
         _warn_of_unused(options, parsed.prefix)
     if parsed.prefix:
-        _warn_of_visible_key(options)
+        name = parsed.prefix + options.name_of("keystore_key")
+        warn_of_visible_secret(name, "ssl[.].*key", options.keystore_key)
     warn_of_other_references(options, parsed.prefix)
     if not options.has_references:
         try:
@@ -136,7 +137,7 @@ def security_from(parsed: ParsedOptions, servers: tuple[tuple[str, int], ...]) -
 
 
 def warn_of_other_references(options: references.WithReferences, prefix: str = "") -> None:
-    """Warn of each ${…:…} of a provider that is not set up."""
+    """Warn of each ${…:…} whose provider is neither ours nor one of config.providers."""
     for name, text in options.texts():
         if references.has_other_reference(text):
             option = prefix + options.name_of(name)
@@ -146,16 +147,15 @@ def warn_of_other_references(options: references.WithReferences, prefix: str = "
             )
 
 
-def _warn_of_visible_key(options: SecurityOptions) -> None:
-    """Warn of a key in PEM: Spark's redaction, which depends on an option's name, does not hide
-    it."""
-    if options.keystore_key and not references.has_reference(options.keystore_key.reveal()):
-        name = f"kafka.{options.name_of('keystore_key')}"
+def warn_of_visible_secret(option: str, pattern: str, secret: Secret) -> None:
+    """Warn if a secret is set that Spark's plans, UI and event log show: what Spark hides depends
+    on an option's name. `pattern` is what spark.redaction.regex lacks."""
+    if secret and not references.has_reference(secret.reveal()):
         warn(
-            f"{name} shown",
-            f"{name} is shown by Spark's plans, UI and event log unless spark.redaction.regex has "
-            "ssl[.].*key (conf/spark-defaults.conf has such a line): set it, or give a reference, "
-            "${file:/path:key} or ${directory:/path:name}",
+            f"{option} shown",
+            f"{option} is shown by Spark's plans, UI and event log unless spark.redaction.regex "
+            f"has {pattern} (conf/spark-defaults.conf has such a line): set it, or give a "
+            "reference, ${env:NAME}, ${file:/path:key} or ${directory:/path:name}",
         )
 
 

@@ -213,8 +213,6 @@ def read_text(path: Path) -> str:
 _PROPERTY = re.compile(
     r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL
 )
-_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
-_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -243,6 +241,8 @@ def parse_properties(text: str) -> dict[str, str]:
 def _unescape(text: str) -> str:
     """Replace the escapes of a .properties file: \\uXXXX, \\t, \\n, \\r and \\f. A backslash before
     another character is dropped."""
-    return _ESCAPE.sub(
-        lambda match: chr(int(match[1], 16)) if match[1] else _LETTERS.get(match[2], match[2]), text
+    letters = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+    escape = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+    return escape.sub(
+        lambda match: chr(int(match[1], 16)) if match[1] else letters.get(match[2], match[2]), text
     )
