@@ -247,6 +247,7 @@ class _Fnv1a:
         add_bytes(state, data, starts, counts, self._add_byte)
 
     def _add_byte(self, state: Words, byte: Words) -> Words:
+        """Return the states after one more byte of each key."""
         state ^= byte
         state *= np.uint32(_FNV1A_PRIME)
         return state
@@ -304,6 +305,7 @@ class _Crc32:
         add_bytes(state, data, starts, counts, self._add_byte)
 
     def _add_byte(self, state: Words, byte: Words) -> Words:
+        """Return the states after one more byte of each key."""
         added: Words = self._byte[(state ^ byte) & np.uint32(0xFF)]
         added ^= state >> np.uint32(8)
         return added

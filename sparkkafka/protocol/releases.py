@@ -45,4 +45,5 @@ def release_of(offered: Mapping[str, int]) -> str:
 
 
 def _number(release: str) -> tuple[int, ...]:
+    """Return a release's numbers, so that 3.10 is after 3.9."""
     return tuple(map(int, release.split(".")))

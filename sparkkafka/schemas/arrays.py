@@ -37,7 +37,7 @@ def flags_of(array: pa.Array) -> Flags:
 
 
 def positions(data: Bytes, byte: int) -> Ints:
-    """Return the positions of a byte."""
+    """Return the positions in the data at which this byte is."""
     return np.concatenate(
         [
             np.flatnonzero(data[begin : begin + PIECE_BYTES] == byte) + begin
@@ -48,7 +48,7 @@ def positions(data: Bytes, byte: int) -> Ints:
 
 
 def has_pair(data: Bytes, pair: bytes) -> bool:
-    """Return whether the data has two bytes side by side."""
+    """Return whether the data has these two bytes side by side."""
     for begin in range(0, len(data), PIECE_BYTES):
         piece = data[begin : begin + PIECE_BYTES + 1]
         is_first = piece[:-1] == pair[0]
@@ -58,14 +58,16 @@ def has_pair(data: Bytes, pair: bytes) -> bool:
 
 
 def offsets_of(lengths: Any, dtype: Any = np.int64) -> NDArray[Any]:
-    """Return the offsets of concatenated lists or texts of these lengths."""
+    """Return the offsets of concatenated lists or texts of these lengths: one number more than
+    there are lengths, from 0 on."""
     offsets = np.zeros(len(lengths) + 1, dtype)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def null_outside(values: pa.Array, mask: Flags) -> pa.Array:
-    """Return the same values, but null outside of the mask. The memory is shared."""
+    """Return the values as an array that is also null where `mask` is false. The memory of the
+    values is shared."""
     kind = values.type
     if pa.types.is_null(kind):
         return values
@@ -171,8 +173,8 @@ def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def repeated_keys(keys: pa.Array, counts: Ints) -> Ints:
-    """Return the indexes of keys that come again in their map. `counts`: how many keys each map
-    has."""
+    """Return the indexes of keys that come again later in the same map. `counts`: how many keys
+    each map has."""
     max_items = int(counts.max(initial=0))
     has_bytes = pa.types.is_string(keys.type) or pa.types.is_binary(keys.type)
     if max_items < 2 or (has_bytes and not _may_repeat(keys, counts, max_items)):
@@ -185,7 +187,7 @@ def repeated_keys(keys: pa.Array, counts: Ints) -> Ints:
 
 
 def _maps_of(counts: Ints) -> Ints:
-    """Return the number of each key's map."""
+    """Return for each key the number of its map. `counts`: how many keys each map has."""
     return np.repeat(np.arange(len(counts)), counts)
 
 
@@ -213,7 +215,8 @@ def _may_repeat(keys: pa.Array, counts: Ints, max_items: int) -> bool:
 
 
 def first_words(data: Bytes, at: Ints, lengths: Ints) -> NDArray[np.uint64]:
-    """Return the first eight bytes of each text; zeros behind a shorter one."""
+    """Return the first eight bytes of each text as a number, whose lowest byte is the first one;
+    zeros stand behind a shorter text. `at`: where each text begins in `data`."""
     words = words_at(data, at)
     words &= _FIRST_BYTES.take(lengths, mode="clip")
     return words
@@ -224,7 +227,8 @@ _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def field_of(values: pa.Array, name: str) -> pa.Array | None:
-    """Return a field of structs, null where the struct is; None if they have no such field."""
+    """Return one field of an array of structs as an array, null where the struct is null; None if
+    the structs have no such field."""
     index = values.type.get_field_index(name)
     return None if index < 0 else pc.struct_field(values, [index])
 
@@ -249,7 +253,8 @@ def map_items(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
 def struct_of(
     kind: pa.DataType, count: int, valid: Flags | None, children: list[pa.Array]
 ) -> pa.Array:
-    """Return structs of these fields; null where `valid` is false."""
+    """Return an array of `count` structs of type `kind` with these columns (`children`), null where
+    `valid` is false (None: none is null)."""
     children = [as_type(child, part.type) for child, part in zip(children, kind, strict=True)]
     bitmap = None if valid is None or valid.all() else validity(valid)
     return pa.Array.from_buffers(kind, count, [bitmap], children=children)

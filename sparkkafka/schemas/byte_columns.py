@@ -53,11 +53,12 @@ class Words(NamedTuple):
 
     @property
     def bits(self) -> NDArray[np.uint64]:
-        """How many bits, as what words are shifted by."""
+        """The sizes in bits, as the type by which NumPy shifts words."""
         return np.asarray(self.sizes << 3).astype(np.uint64)
 
     def followed_by(self, other: Words) -> Words:
-        """Return these bytes followed by those of `other`, which fit a word together."""
+        """Return for each row these bytes and behind them those of `other`; both together are at
+        most eight."""
         max_size = self.max_size + other.max_size
         dtype = np.uint32 if max_size <= 4 else np.uint64
         words = other.words.astype(dtype) << self.bits.astype(dtype)
@@ -90,7 +91,7 @@ ByteColumn = Words | VarintColumn | BinaryColumn
 
 
 def only_valid(column: ByteColumn, valid: Flags) -> Any:
-    """Return the same bytes, but none for rows that are not valid."""
+    """Return the column with the same bytes, but with no bytes in rows that are not valid."""
     if isinstance(column, BinaryColumn):
         return column._replace(lengths=column.lengths * valid, valid=valid)
     if isinstance(column, VarintColumn):
@@ -106,7 +107,7 @@ def numbers_of(values: NDArray[Any]) -> Words:
 
 
 def constant(data: bytes) -> list[ByteColumn]:
-    """Return the same bytes for all rows."""
+    """Return columns that give each row the same bytes: one column, or none for no bytes."""
     size = len(data)
     if size > _MAX_WORD:
         offsets = np.array([0, size], np.int32)
@@ -116,7 +117,8 @@ def constant(data: bytes) -> list[ByteColumn]:
 
 
 def blobs_of(array: pa.Array) -> BinaryColumn:
-    """Return the values of a string or binary array; a null may have bytes."""
+    """Return the values of a string or binary array as a column of bytes; a null may have bytes.
+    Raises TooLargeError for more than 2 GiB."""
     offsets = blob_offsets(array)
     if offsets.dtype == np.int64:  # views refer to at most 2 GiB
         begin, end = int(offsets[0]), int(offsets[-1])
@@ -128,20 +130,22 @@ def blobs_of(array: pa.Array) -> BinaryColumn:
 
 
 def counts_of(counts: NDArray[Any]) -> ByteColumn:
-    """Return the zigzag varints of numbers that are not negative."""
+    """Return a column of the zigzag varints of numbers that are not negative."""
     if int(counts.max(initial=0)) < 64:
         return numbers_of((counts << 1).astype(np.uint8))
     return VarintColumn(counts)
 
 
 def binary_of(offsets: NDArray[np.int32], data: pa.Buffer) -> pa.Array:
-    """Return the binary array with these offsets."""
+    """Return a binary array whose value i has the bytes of `data` from offsets[i] up to offsets[i +
+    1]."""
     buffer = pa.py_buffer(np.ascontiguousarray(offsets))
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, buffer, data])
 
 
 def regroup(array: pa.Array, offsets: Ints) -> pa.Array:
-    """Return the bytes of neighbouring values as one value. `offsets`: of each group of values."""
+    """Return a binary array with fewer values: value i is the values of `array` from offsets[i] up
+    to offsets[i + 1], joined."""
     return binary_of(blob_offsets(array)[offsets], array.buffers()[2])
 
 
@@ -246,8 +250,8 @@ class Slice(NamedTuple):
     front: Words | None = None
 
     def locate(self, begin: int, count: int) -> tuple[NDArray[Any], Any, Any]:
-        """Return the bytes of all rows, and where each row's bytes start and end if those of all
-        rows are at `begin`."""
+        """Return the bytes of all rows as one array, and where each row's bytes start and end if
+        that array lies at position `begin`."""
         if isinstance(self.column, BinaryColumn):
             offsets = blob_offsets(self.column.array)
             data = np.frombuffer(self.column.array.buffers()[2] or b"", np.uint8)
@@ -280,7 +284,8 @@ class Slice(NamedTuple):
 
 
 def _slices_of(columns: Sequence[Words | BinaryColumn], count: int) -> list[Slice] | None:
-    """Return the slices of a row; None if its bytes are long."""
+    """Return the columns as slices, in the order of their bytes in a row; None if the rows have so
+    many bytes that copying slices is slow."""
     slices: list[Slice] = []
     size = 0
     for column in columns:
@@ -395,8 +400,8 @@ _WIDTH_LIMITS: Final = np.array([1 << 7, 1 << 14, 1 << 28, 1 << 56], np.uint64)
 
 
 def _encode_codes(codes: NDArray[np.uint64]) -> list[tuple[Any, Sizes]]:
-    """Encode unsigned numbers: words and sizes, and those of the bytes from the ninth on if there
-    are any."""
+    """Encode unsigned numbers as varints. Return (words, sizes) of their first eight bytes, and
+    behind them, if a number takes more, (words, sizes) of the other bytes."""
     is_long = codes >= _WIDTH_LIMITS[-1]
     if not is_long.any():
         encoded = encode(codes)

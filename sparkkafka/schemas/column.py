@@ -65,7 +65,8 @@ the id may be registered meanwhile."""
 
 
 def format_module(name: str) -> Any:
-    """Import the module with the five functions of a format. Planning a read of text needs none."""
+    """Import and return the module of a format, as `schemas/avro/format.py`. The import takes time,
+    and planning a read of text needs none of these modules."""
     return import_module(f"sparkkafka.schemas.{name}.format")
 
 
@@ -423,14 +424,16 @@ class ColumnDecoder:
 
 
 def _without_message(writer: WriterId) -> WriterId:
-    """Return the same id for all messages of a schema: it is requested once."""
+    """Return the id of the writer's schema without the message in it: the registry is asked once
+    for all messages of a schema."""
     return replace(writer, message=FIRST_MESSAGE, message_number=None)
 
 
 def _find_fingerprint(
     registry: RegistryClient, number: int | None, plan: ColumnPlan
 ) -> Schema | None:
-    """Return the schema with this fingerprint among the subject's newest versions."""
+    """Return the schema with this fingerprint (`number`) among the newest versions of the plan's
+    subject; None if there is none."""
     if plan.subject is None:
         return None
     for version in reversed(registry.versions(plan.subject)[-_MAX_SCHEMAS:]):
@@ -532,10 +535,12 @@ class ColumnEncoder:
     def encode(
         self, values: pa.Array, headers: pa.Array | None, first_row: int = 0, of: str = "task"
     ) -> tuple[pa.Array, pa.Array | None]:
-        """Encode values: (payloads, headers). A null value is not a payload, a tombstone.
+        """Return (payloads, headers) of one batch's values. A null value gives a null payload,
+        which is a tombstone.
 
-        Raises EncodeError for a value that the schema does not allow. For its text, `of` names what
-        the rows belong to, and `first_row` is the number of the first row there."""
+        Raises EncodeError for a value that the schema does not allow. In its text, `of` says what
+        the rows belong to, and `first_row` is the number that the first of them has there.
+        """
         try:
             return self.encode_values(values, headers)
         except ValueRowError as error:
@@ -547,8 +552,8 @@ class ColumnEncoder:
     def encode_values(
         self, values: pa.Array, headers: pa.Array | None
     ) -> tuple[pa.Array, pa.Array | None]:
-        """Encode values: (payloads, headers). Raises ValueRowError for a value that the schema does
-        not allow."""
+        """Return (payloads, headers) of values, as `encode`. Raises ValueRowError for a value that
+        the schema does not allow."""
         plan = self.plan
         if self._encoder is None or self._encoder[0] != values.type:
             encoder = format_module(plan.format).encoder(

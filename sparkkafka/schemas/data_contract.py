@@ -50,15 +50,15 @@ class DataContract:
 
     @property
     def size(self) -> int:
-        """The characters that it takes in memory, roughly."""
+        """About how many characters it takes in memory."""
         return sum(
             100 + len(name) + sum(map(len, tags))
             for name, tags in (*((rule.name, rule.tags) for rule in self.rules), *self.field_tags)
         )
 
     def encryption_rules(self, *, writes: bool) -> tuple[Rule, ...]:
-        """Return the rules that encrypt when values are written; for a read all rules that encrypt,
-        since any writer may have run them."""
+        """Return the rules that encrypt: with `writes` only those that clients run when they write;
+        else all, since the writer of a record may have run any of them."""
         return tuple(
             rule
             for rule in self.rules

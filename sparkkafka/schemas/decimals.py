@@ -18,7 +18,7 @@ Words = NDArray[np.uint64]
 
 
 def words_of(array: pa.Array) -> Words:
-    """Return the numbers of a decimal128 array, unscaled. Where it is null, they mean nothing."""
+    """Return the unscaled numbers of a decimal128 array. The number at a null means nothing."""
     if not len(array):
         return np.zeros((0, 2), np.uint64)
     words = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)
@@ -26,7 +26,7 @@ def words_of(array: pa.Array) -> Words:
 
 
 def exceeds(words: Words, limit: int) -> Flags:
-    """Return which numbers are not between -limit and limit."""
+    """Return for each number whether it lies outside of -limit to limit."""
     low, high = words[:, 0], words[:, 1].view(np.int64)
     top, rest = limit >> 64, np.uint64(limit & (2**64 - 1))
     above = (high > top) | ((high == top) & (low > rest))
@@ -37,7 +37,8 @@ def exceeds(words: Words, limit: int) -> Flags:
 
 
 def read_words(data: Bytes, starts: Ints, lengths: Ints) -> Words:
-    """Read numbers of at most 16 bytes each; a number of no bytes is 0."""
+    """Read numbers of at most 16 bytes each, which lie in `data` at `starts`; a number of no bytes
+    is 0."""
     first = words_at(data, starts).byteswap().view(np.int64)
     # A number of at most eight bytes is shifted down, with its sign.
     low: Any = first >> (8 * (8 - np.clip(lengths, 1, 8)))
@@ -57,12 +58,12 @@ def read_words(data: Bytes, starts: Ints, lengths: Ints) -> Words:
 
 
 def to_bytes(words: Words) -> NDArray[np.uint8]:
-    """Return the 16 bytes of each number."""
+    """Return the 16 bytes of each number, highest byte first, all numbers in one array."""
     return np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8)
 
 
 def min_sizes(words: Words) -> Ints:
-    """Return the fewest bytes that hold each number and its sign."""
+    """Return for each number how many bytes hold it and its sign at least."""
     sign = (words[:, 1].view(np.int64) >> 63).view(np.uint64)
     high = words[:, 1] ^ sign
     bit_lengths = _bit_lengths(words[:, 0] ^ sign)

@@ -170,7 +170,8 @@ def add_header(headers: pa.Array | None, name: str, frame: bytes, payloads: pa.A
 
 
 def frame_to_write(framing: str, writer: WriterId, *, with_indexes: bool) -> bytes:
-    """Return the bytes of a frame, before the payload or in a header."""
+    """Return the bytes of the frame that names this writer, which a write puts before the payload
+    or in a header."""
     number, guid = writer.schema_id or 0, writer.guid or b""
     match framing:
         case "glue" | "glue-zlib":
@@ -187,7 +188,8 @@ def frame_to_write(framing: str, writer: WriterId, *, with_indexes: bool) -> byt
 
 
 def header_to_write(framing: str, column: str) -> str:
-    """Return the name of the header that a write adds."""
+    """Return the name of the header in which a write with this framing puts the frame of a
+    column."""
     if framing == AZURE:
         return "content-type"
     return f"apicurio.{column}.globalId" if framing == APICURIO_HEADERS else header_name(column)
@@ -232,8 +234,8 @@ def unframe_column(
 
 
 def _unframe_texts(unframer: Unframer, payloads: pa.Array, column: str, framing: str) -> Unframed:
-    """Group payloads of text (JSON), with or without a frame: no text begins with a byte below
-    4."""
+    """Group the payloads of a column of JSON by writer. Those that begin with a byte below 4 have a
+    frame, since no JSON text begins so; the others are a group without one."""
     is_bare = arrow.is_valid(payloads).copy()
     rows = np.flatnonzero(is_bare & (unframer.ends > unframer.starts))
     rows = rows[unframer.data[unframer.starts[rows]] < 4]
@@ -255,7 +257,8 @@ def _unframe(
     framing: str,
     header_parsers: Sequence[HeaderParser],
 ) -> Unframed:
-    """Group the payloads of a column by the schema that wrote them; payloads stay compressed."""
+    """Group the payloads of a column by the schema that wrote them, as headers and frames say.
+    Payloads that AWS Glue has compressed stay compressed."""
     has_no_frame = arrow.is_valid(payloads).copy()
     parts = []
     parsers = [parser for parser in header_parsers if framing in parser.framings]
@@ -312,7 +315,8 @@ def _split_by_message(unframed: Unframed) -> Unframed:
 
 
 def _decompress(unframed: Unframed, budget: MemoryBudget) -> Unframed:
-    """Decompress the payloads of groups that are compressed."""
+    """Return the same groups, with the payloads of compressed groups decompressed. Rows whose
+    payload cannot be decompressed become bad."""
     parts = [unframed._replace(groups=[])]
     for group in unframed.groups:
         if not group.writer.is_zlib:
@@ -383,7 +387,7 @@ class Unframed(NamedTuple):
 
 
 def unframe_bare(payloads: pa.Array) -> Unframed:
-    """Return payloads without frames as one group."""
+    """Return a column of payloads without frames as one group."""
     return Unframed([PayloadGroup(NO_FRAME, None, payloads)], NO_ROWS, [])
 
 
@@ -579,7 +583,7 @@ def last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
 
 
 def _read_frames(unframer: Unframer, rows: Ints, *, framing: str, column: str) -> Frames:
-    """Read the frames before the payloads of these rows."""
+    """Read the frames of this framing before the payloads of these rows."""
     if framing in (CONFLUENT, HEADERS):
         return unframer.read_frames(rows)
     if framing == AUTO:
@@ -606,31 +610,39 @@ def _read_heads(unframer: Unframer, rows: Ints, size: int, parse: Parse) -> Fram
 
 
 def _parse_or_advise(parse: Parse, framing: str, column: str, head: bytes) -> WriterId | str:
-    """Return the schema id in a frame, or why it has none, with the option that chose the
+    """Return what `parse` returns for a frame; if that is an error, with the option that chose this
     framing."""
     parsed = parse(head)
     return parsed if isinstance(parsed, WriterId) else f"{parsed} ({column}Framing={framing})"
 
 
 def _parse_glue(head: bytes) -> WriterId | str:
+    """Return the writer that AWS Glue's frame of 18 bytes names, or why `head` is not such a
+    frame."""
     if len(head) < 18 or head[:2] not in _GLUE_KINDS:
         return f"it begins with {_hex(head[:2])}, not with AWS Glue's 18 bytes"
     return WriterId(guid=head[2:], is_zlib=_GLUE_KINDS[head[:2]])
 
 
 def _parse_apicurio(head: bytes, kind: str = GLOBAL_ID) -> WriterId | str:
+    """Return the writer that Apicurio's frame of nine bytes names, or why `head` is not such a
+    frame. `kind`: what its id is, GLOBAL_ID or CONTENT_ID."""
     if len(head) < 9 or head[0]:
         return f"it begins with {_hex(head[:1])}, not with a zero byte and Apicurio's id of 8 bytes"
     return _apicurio_id(head[1:], kind)
 
 
 def _apicurio_id(value: bytes, kind: str = GLOBAL_ID) -> WriterId | str:
+    """Return the writer that an id of Apicurio names, or why the bytes are not an id. `kind`:
+    GLOBAL_ID or CONTENT_ID."""
     if len(value) != 8:
         return f"an id of Apicurio has {len(value)} bytes, not 8"
     return WriterId(int.from_bytes(value, "big"), kind=kind)
 
 
 def _parse_single(head: bytes) -> WriterId | str:
+    """Return the writer that the ten bytes before a single object of Avro name, or why `head` does
+    not begin with such bytes."""
     if len(head) < 10 or head[:2] != _SINGLE_MARK:
         return (
             f"it begins with {_hex(head[:2])}, not with the marker 0xc301 of Avro's single objects"
@@ -639,6 +651,7 @@ def _parse_single(head: bytes) -> WriterId | str:
 
 
 def _hex(data: bytes) -> str:
+    """Return bytes as 0x and hexadecimal digits, for messages; "nothing" for no bytes."""
     return f"0x{data.hex()}" if data else "nothing"
 
 
@@ -715,6 +728,7 @@ def _header_parsers(column: str, *, with_indexes: bool) -> list[HeaderParser]:
 
 
 def _azure_id(value: bytes) -> WriterId | str:
+    """Return the writer that Azure's header content-type names, or why its value names none."""
     text = value.removeprefix(AZURE_TYPE).decode("ascii", "replace")
     if not value.startswith(AZURE_TYPE) or not re.fullmatch("[0-9a-fA-F]{32}", text):
         shown = value[:64].decode("utf-8", "replace")
@@ -825,7 +839,7 @@ def _recognize_apicurio(head: bytes) -> _OtherFraming | None:
 
 
 def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _OtherFraming | None:
-    """Recognize a framing by the first and last bytes of a payload."""
+    """Return the framing that a payload's first and last bytes show, None if they show none."""
     if head[:2] in _GLUE_KINDS and len(head) >= 18:
         version = f"schema version {uuid.UUID(bytes=head[2:18])}"
         version += ", compressed with zlib" if _GLUE_KINDS[head[:2]] else ""
@@ -863,7 +877,7 @@ def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _OtherFraming |
 
 
 def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[int, _OtherFraming]:
-    """Recognize framings by the headers of rows: index in `rows` -> framing."""
+    """Recognize framings by headers. Return them by the index of the row in `rows`."""
     row_headers = headers.take(rows)
     names, values = row_headers.flatten().flatten()
     id_names = ("globalId", "contentId", "contentHash", "artifactId")

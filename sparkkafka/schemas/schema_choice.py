@@ -70,7 +70,8 @@ def column_schema(
     registry: RegistryClient | None,
     pinned: int | bytes | None = None,
 ) -> ChosenSchema:
-    """Return the schema of the options, or the registry's: as `reader_schema`, without warning."""
+    """Return the schema of the options, or of the registry, as `reader_schema` does, but without a
+    warning of rules."""
     if column.schema is not None:
         schema = Schema(column.format, column.schema)
         return ChosenSchema(schema, _message_indexes(column, schema))
@@ -246,7 +247,8 @@ def _check_rules(
 def _check_type(
     column: ColumnFormat, schema: Schema, source: pa.DataType | None, message: tuple[int, ...]
 ) -> None:
-    """Raises OptionError or SchemaError, which names the field, if the type does not fit."""
+    """Raise OptionError or SchemaError, which names the field, if rows of type `source` (None:
+    unknown) cannot be written with the schema."""
     if source is None:
         return
     try:
@@ -298,7 +300,8 @@ def _check_format(registry: RegistryClient, column: ColumnFormat, subject: str) 
 def _not_registered_message(
     registry: RegistryClient, column: ColumnFormat, subject: str, schema: Schema
 ) -> str:
-    """Return the error's text for a schema that the subject does not have."""
+    """Return the message for a schema that the subject lacks: what to do, and what makes it
+    incompatible."""
     text = (
         f"the subject {subject} has no version with the schema of column {column.column}: set "
         "auto.register.schemas=true to register it, use.latest.version=true to write the rows with "

@@ -123,7 +123,8 @@ class Decoder(Protocol):
     """Converts payloads of one writer's schema, without framing, to values of the reader's type."""
 
     @property
-    def type(self) -> pa.DataType: ...
+    def type(self) -> pa.DataType:
+        """The type of the values."""
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
         """Decode binary payloads, which may be null. `budget`: the call's, if these are only a part

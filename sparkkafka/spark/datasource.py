@@ -70,6 +70,7 @@ class KafkaDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the name of the format, as `spark.read.format` takes it."""
         return "pykafka"
 
     def schema(self) -> StructType:

@@ -230,6 +230,8 @@ class TokenKeeper:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _renew_until_closed(self, wait_s: float) -> None:
+        """Renew the tokens that are due, in a loop that ends with `close`. `wait_s`: the seconds
+        until the first one is due."""
         while not self._closing.wait(wait_s):
             wait_s = self._renew_all_due()
 

@@ -94,7 +94,8 @@ class Report:
     totals: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, count: int, topic: str = "", partition: int = 0) -> None:
-        """Add to the count of that name, of one partition or, without a topic, of the query."""
+        """Add `count` to the count of this name: to that of one partition or, without a topic, to
+        that of the query."""
         if not count:
             return
         row = self.counts.setdefault((topic, partition), {}) if topic else self.totals
@@ -109,7 +110,7 @@ class Report:
             self.add(name, count)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Remove all counts but those of these names."""
+        """Remove the counts that have another name than one of these."""
         names_to_keep = frozenset(names)
         for row in (*self.counts.values(), self.totals):
             for name in row.keys() - names_to_keep:
@@ -262,4 +263,5 @@ def _mac(body: bytes, key: bytes) -> bytes:
 
 
 def _dump(value: Any) -> str:
+    """Return JSON without white space."""
     return json.dumps(value, separators=(",", ":"))

@@ -165,7 +165,7 @@ class GridPart(NamedTuple):
     record_step: int
 
     def shifted(self, by: int) -> GridPart:
-        """Return the positions `by` bytes further on."""
+        """Return the same positions, each further on by `by` bytes."""
         return self._replace(begin=self.begin + by)
 
     def view(self, data: Bytes, dtype: type[Any], *, bytes_each: int = 0) -> NDArray[Any]:

@@ -174,6 +174,8 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
 
 
 def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    """Return the headers of one record as its last bytes: their number, then the key and value of
+    each."""
     out = _varint(2 * len(headers))
     for name, content in headers:
         name_bytes = name.encode()

@@ -126,7 +126,7 @@ class _Payload:
         return True
 
     def drop(self, size: int) -> None:
-        """Drop the first bytes."""
+        """Drop the first `size` bytes, which have been read."""
         self.data = self.data[size:]
 
     def read_varint(self, bits: int = varints.VARINT_BITS) -> tuple[int, int]:
@@ -299,6 +299,7 @@ class _LargeRecord:
         )
 
     def _error(self, error_type: type[CorruptRecordError], message: str) -> CorruptRecordError:
+        """Return an error of this type about the record: `message` follows the record's number."""
         progress, batch = self._progress, self._batch
         return error_type(
             f"record {progress.records + 1} of {batch.record_count} of a batch {message}",

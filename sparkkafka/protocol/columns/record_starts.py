@@ -181,7 +181,8 @@ def _guess_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
 
 
 def _follow_each(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> Ints:
-    """Find the starts in all batches with the plain loop."""
+    """Return the starts of all records in all batches, found by following length prefixes one by
+    one. Batch i lies from begins[i] to ends[i] and has counts[i] records."""
     batches = zip(begins.tolist(), ends.tolist(), counts.tolist(), strict=True)
     return np.concatenate(
         [follow_prefixes(data, begin, end, count) for begin, end, count in batches]

@@ -51,6 +51,7 @@ def __dir__() -> list[str]:
 
 
 def _subject(name: str) -> ModuleType:
+    """Import and return the module of a subject."""
     return importlib.import_module(f"{__name__}.{name}")
 
 

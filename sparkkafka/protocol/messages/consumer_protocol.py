@@ -230,7 +230,7 @@ def decode_cooperative_generation(encoded: BytesLike) -> int:
 
 
 def _encode(message: Message, version: int) -> bytes:
-    """Encode the version and a message in that version."""
+    """Return the version (int16) followed by the message in that version."""
     writer = Writer()
     writer.int16(version)
     encode_into(writer, message, version)

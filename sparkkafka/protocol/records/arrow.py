@@ -110,7 +110,7 @@ def bits(bitmap: pa.Buffer, offset: int, count: int) -> NDArray[np.uint8]:
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.Array:
-    """Make an Arrow binary array of the values."""
+    """Make an Arrow binary array of Python values; None becomes null."""
     count = len(values)
     bitmap = None
     if None in values:

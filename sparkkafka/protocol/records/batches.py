@@ -125,6 +125,8 @@ class RecordBatch(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
+        """Whether the timestamps are those at which the broker appended the batch
+        (LogAppendTime)."""
         return bool(self.attributes & constants.LOG_APPEND_TIME_FLAG)
 
     @property
@@ -136,10 +138,12 @@ class RecordBatch(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
+        """Whether the batch is part of a transaction."""
         return bool(self.attributes & TRANSACTIONAL_FLAG)
 
     @property
     def is_control(self) -> bool:
+        """Whether the batch has a control record, which commits or aborts a transaction."""
         return bool(self.attributes & CONTROL_FLAG)
 
     @property

@@ -235,6 +235,7 @@ def _piece_bytes(max_bytes: int) -> int:
 
 
 def _unsigned_view(buffer: pa.Buffer) -> memoryview:
+    """Return a view of the buffer whose elements are bytes from 0 to 255."""
     # pyarrow exports signed chars: without the cast, byte 0xff would read as -1.
     return memoryview(buffer).cast("B")
 

@@ -302,6 +302,7 @@ class _Builder:
         return len(self._done)
 
     def _start_batch(self) -> None:
+        """Begin a batch without records."""
         self._payload = bytearray()
         self._count = 0
 

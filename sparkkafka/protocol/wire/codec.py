@@ -132,6 +132,8 @@ class _Step(NamedTuple):
 
 
 class _TaggedField(NamedTuple):
+    """A field that is sent only if it has another value than its default (KIP-482)."""
+
     position: int  # in the list of the struct's values
     name: str
     default: object  # the default is not sent
@@ -139,7 +141,7 @@ class _TaggedField(NamedTuple):
 
 
 def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
-    """Compile the codec of a struct or message at a version."""
+    """Return the codec of a struct or message in one version, made of those of its fields."""
     declared = fields(cls)
     steps = _steps(declared, version, flexible)
     reads = [(step.where, step.name, step.codec.read) for step in steps]
@@ -210,7 +212,7 @@ def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _steps(declared: Sequence[Field], version: int, flexible: bool) -> list[_Step]:
-    """Compile the fields of a version that are not tagged."""
+    """Return the steps that read and write the fields of a version, but for the tagged ones."""
     steps: list[_Step] = []
     index = 0
     while index < len(declared):
@@ -275,7 +277,7 @@ def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
 
 
 def _number_codec(kind: Primitive[Any]) -> ValueCodec:
-    """Compile the codec of one number or boolean."""
+    """Return the codec of one number or boolean."""
     form = struct_module.Struct(">" + kind.code)
 
     def read(reader: Reader) -> Any:
@@ -313,7 +315,8 @@ def _tagged_fields(declared: Sequence[Field], version: int) -> dict[int, _Tagged
 
 
 def _read_tagged(reader: Reader, tagged: Mapping[int, _TaggedField], values: list[Any]) -> None:
-    """Set the values of the tagged fields that were sent; unknown ones are skipped."""
+    """Read the tagged fields that were sent, and set them in `values`, the struct's values in
+    order; unknown ones are skipped."""
     at = reader.pos
     if at < reader.end and not reader.buffer[at]:  # no tagged fields, as nearly always
         reader.pos = at + 1

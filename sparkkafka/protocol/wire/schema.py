@@ -222,7 +222,7 @@ def nullable_array(
 
 
 def nested(of: type[_T], **keywords: Unpack[FieldKeywords]) -> _T:
-    """One struct, not null."""
+    """A field with one struct, which cannot be null."""
     return cast(_T, _declare(of, of, keywords))
 
 

@@ -84,7 +84,8 @@ class JsonDecoder:
         self._plan(frozenset())
 
     def apart(self, names: Collection[str]) -> JsonDecoder:
-        """Return a decoder of the same values that reads these outermost fields apart, too."""
+        """Return a decoder of the same values that also reads these outermost fields apart: their
+        values are cut out of the texts and read as a column of their own."""
         decoder = copy(self)
         decoder._plan(self.separate_fields.keys() | names)
         return decoder
@@ -113,13 +114,14 @@ class JsonDecoder:
                 self.complete = BlockReader(raw_node, normalized=False, all_fields=True)
 
     def can_be_apart(self, names: Collection[str]) -> bool:
-        """Whether these outermost fields can be read apart."""
+        """Return whether these outermost fields can be read apart from the others (see `apart`)."""
         if self.exact:
             return not names
         return not (self.with_rest and any(self._root.children[name].children for name in names))
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
-        """See `schemas.values.Decoder`."""
+        """Decode JSON texts (binary, null for no payload). `budget`, errors and result are those of
+        `schemas.values.Decoder.decode`."""
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
         batch = _Batch(self, payloads)
@@ -168,7 +170,7 @@ class _Batch:
         self._misfit_reasons: dict[int, str] = {}
 
     def run(self) -> Decoded:
-        """Decode all payloads."""
+        """Decode all payloads, and return their values, the reasons of bad rows, and the rests."""
         self._read()
         rows = self._payload_rows(np.array(list(self._reasons), np.int64)).tolist()
         reasons = dict(zip(rows, self._reasons.values(), strict=True))
@@ -176,7 +178,8 @@ class _Batch:
         return Decoded.of(self._values(), reasons, rest)
 
     def _read(self) -> None:
-        """Read all rows."""
+        """Read all rows: with pyarrow's reader, if they are enough to make that fast; those that it
+        cannot read are normalized one by one and then read."""
         complete, raw = self._decoder.complete, self._decoder.raw
         if complete is None or raw is None or len(self._texts) < MIN_BLOCK_ROWS:
             self._normalize(np.arange(len(self._texts)))
@@ -515,6 +518,8 @@ class _Batch:
         return rows[:0], set(), np.array_split(rows, 4)
 
     def _can_be_apart(self, names: Collection[str]) -> bool:
+        """Return whether these fields can be read apart, and the limit of such reads is not
+        reached."""
         return self._times_apart > 0 and self._decoder.can_be_apart(names)
 
     @cached_property
@@ -559,11 +564,12 @@ class _Batch:
     # --- results ----------------------------------------------------------------------------------
 
     def _payload_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows' indexes among all payloads."""
+        """Convert indexes among the payloads that are not null to indexes among all payloads."""
         return rows if self._present is None else self._present[rows]
 
     def _values(self) -> pa.Array:
-        """Return the blocks in the payloads' order, with null for all other rows."""
+        """Return the column of all payloads: the values of the blocks that were read, in the
+        payloads' order, and null for all other rows."""
         if not self._blocks:
             return pa.nulls(self._count, self._decoder.type)
         values = self._blocks[0] if len(self._blocks) == 1 else pa.concat_arrays(self._blocks)
@@ -577,7 +583,7 @@ class _Batch:
         return values
 
     def _rest_texts(self) -> pa.Array:
-        """Return the rests in the payloads' order, null for a row without one."""
+        """Return the column of rests in the payloads' order, null for a row without one."""
         texts = [arrow.binary_array([rest.encode() for _, rest in self._rests]).view(pa.string())]
         rows = [np.array([row for row, _ in self._rests], np.int64)]
         for joined_rows, joined in self._joined_rests:
@@ -592,7 +598,8 @@ class _Batch:
 
 
 def _take(texts: pa.Array, rows: Ints) -> pa.Array:
-    """Return the texts of rows, which ascend."""
+    """Return the texts of these rows, which ascend. The memory is shared if the rows are
+    neighbours."""
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
         return texts.slice(first, len(rows))
@@ -617,7 +624,8 @@ def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
 
 
 def _map_of(kind: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) -> pa.Array:
-    """Return maps of lists of items and the items' names, and how many each map has."""
+    """Return an array of maps of type `kind`. `items` has a list of each map's values; `names` are
+    the keys of all maps, and how many each map has."""
     keys, counts = names
     pairs = pa.Array.from_buffers(
         pa.struct([kind.key_field, kind.item_field]),
@@ -631,7 +639,8 @@ def _map_of(kind: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) ->
 
 
 def _json_column(texts: pa.Array, node: JsonNode) -> pa.Array:
-    """Return the values of a node of any JSON (`texts`: compact); null for null."""
+    """Return values that may be any JSON as a column of text (of a string its content, unless the
+    node keeps JSON), null for null. `texts`: their compact JSON."""
     offsets = arrow.blob_offsets(texts).astype(np.int64)
     data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)
     first = data.take(offsets[:-1], mode="clip") if len(data) else np.zeros(len(texts), np.uint8)
@@ -768,7 +777,8 @@ class BlockReader:
     def _converted(
         self, name: str, node: JsonNode, column: pa.Array, strings: pa.Array | None
     ) -> pa.Array:
-        """Return a field's column as the type of its node. Raises ReadError."""
+        """Return a field's column, as the reader gave it, as the type of its node. `strings`: as
+        for `read`. Raises ReadError."""
         try:
             return _convert(node, column, strings)
         except (pa.ArrowException, ValueError) as error:
@@ -834,7 +844,7 @@ def _fitting_pattern(node: JsonNode) -> bytes:
 
 
 def _join_lines(texts: pa.Array) -> pa.Buffer:
-    """Return all texts with newlines between them."""
+    """Return one buffer with all texts, a newline behind each but the last."""
     offsets = arrow.from_numpy(np.array([0, len(texts)], np.int32))
     newline = arrow.binary_array([b"\n"])
     return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), newline)[0].as_buffer()

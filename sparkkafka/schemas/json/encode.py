@@ -60,6 +60,7 @@ class Form:
 
     @property
     def item(self) -> Form:
+        """How a list's items, or a map's values, are written."""
         return self.children[""]
 
 
@@ -70,7 +71,8 @@ class JsonEncoder:
         self.form = form
 
     def encode(self, values: pa.Array, prefix: bytes = b"") -> pa.Array:
-        """See `schemas.values.Encoder`."""
+        """Return the JSON text of each value, after `prefix`; null stays null. Raises ValueRowError
+        for a value that the schema does not allow."""
         try:
             return with_prefix(prefix, _write(self.form, values).cast(pa.binary()))
         except _WriteError as error:
@@ -125,7 +127,8 @@ def with_nulls(form: Form) -> Form:
 
 
 def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) -> Form:
-    """Return how a type is written by a schema of this shape; None: by the type only."""
+    """Return how values of type `source` are written by a schema of this shape; without one (None)
+    by their type. `path`: the field, for errors; `null`: how a null is written."""
     if shape is not None and shape.kind == JsonKind.JSON_TEXT:
         if pa.types.is_string(source):
             return Form(JsonKind.JSON_TEXT, null)
@@ -171,8 +174,8 @@ def _make_form(source: pa.DataType, shape: Shape | None, path: str, null: Null) 
 def _form_with_item(
     kind: JsonKind, source: pa.DataType, shape: Shape | None, path: str, null: Null
 ) -> Form:
-    """Return how a list or map (`kind`) is written by a schema of this shape; None: by the type
-    only."""
+    """Return how lists or maps (`kind`) of type `source` are written; the parameters are those of
+    `_make_form`."""
     is_map = kind == JsonKind.MAP
     item_type = source.item_type if is_map else source.value_type
     item_path = f"{path}{{}}" if is_map else f"{path}[]"
@@ -186,7 +189,8 @@ def _form_with_item(
 
 
 def _field_forms(source: pa.DataType, shape: Shape | None, path: str) -> dict[str, Form]:
-    """Return how the fields of a struct are written, by name."""
+    """Return how the fields of structs of type `source` are written, by name; the parameters are
+    those of `_make_form`."""
     if shape is not None and shape.kind not in (JsonKind.STRUCT, JsonKind.MAP):
         raise _type_error(source, shape, path)
     check_distinct(source, path)
@@ -212,6 +216,7 @@ def _field_forms(source: pa.DataType, shape: Shape | None, path: str) -> dict[st
 
 
 def _type_error(source: pa.DataType, shape: Shape, path: str) -> OptionError:
+    """Return the error for rows of type `source` that cannot be written as values of this shape."""
     return OptionError(
         f"{label(path)} is {type_name(source)}, which cannot be written as {shape.description} of "
         "the JSON Schema"
@@ -228,14 +233,15 @@ def _literal(text: str) -> Any:
 
 
 def _enclose(before: str, texts: pa.Array, after: str) -> pa.Array:
-    """Put texts before and after each text; null stays null."""
+    """Return each text with `before` in front of it and `after` behind it; null stays null."""
     return pc.binary_join_element_wise(
         _literal(before), texts, _literal(after), _literal(""), null_handling="emit_null"
     )
 
 
 def _write(form: Form, values: pa.Array) -> pa.Array:
-    """Return the JSON text of each value. Raises _WriteError."""
+    """Return the JSON text of each value, written as `form` says; null for null. Raises
+    _WriteError."""
     if form.null is Null.REFUSED and values.null_count:
         raise _null_error(int(np.flatnonzero(~arrow.is_valid(values))[0]))
     if form.kind == JsonKind.STRUCT:
@@ -250,6 +256,7 @@ def _write(form: Form, values: pa.Array) -> pa.Array:
 
 
 def _null_error(row: int) -> _WriteError:
+    """Return the error for a null in this row where the JSON Schema forbids null."""
     return _WriteError(row, "is null, which the JSON Schema forbids")
 
 
@@ -290,6 +297,7 @@ def _write_structs(form: Form, values: pa.Array) -> pa.Array:
 
 
 def _write_lists(form: Form, values: pa.Array) -> pa.Array:
+    """Return the JSON array of each list; null stays null. Raises _WriteError."""
     offsets = offsets_of(item_counts(values), np.int32)
     items = values.flatten()
     try:
@@ -300,6 +308,7 @@ def _write_lists(form: Form, values: pa.Array) -> pa.Array:
 
 
 def _write_maps(form: Form, values: pa.Array) -> pa.Array:
+    """Return the JSON object of each map; null stays null. Raises _WriteError."""
     offsets = offsets_of(item_counts(values), np.int32)
     keys, items = map_items(values)
     try:
@@ -324,7 +333,9 @@ def _as_list_error(error: _WriteError, offsets: NDArray[np.int32], step: str) ->
 def _join_items(
     values: pa.Array, offsets: NDArray[np.int32], texts: pa.Array, before: str, after: str
 ) -> pa.Array:
-    """Return the JSON text of each list or map by the texts of its items."""
+    """Return the JSON text of each list or map (`values`), null for null. `texts`: those of all
+    items; `offsets`: list i has the items from offsets[i] up to offsets[i + 1]. `before` and
+    `after` are the brackets."""
     lists = pa.ListArray.from_arrays(arrow.from_numpy(offsets), texts)
     joined = _enclose(before, pc.binary_join(lists, _literal(",")), after)
     return null_outside(joined, arrow.is_valid(values)) if values.null_count else joined
@@ -346,6 +357,7 @@ def _write_strings(values: pa.Array) -> pa.Array:
 
 
 def _cast_to_text(values: pa.Array) -> pa.Array:
+    """Return numbers, or booleans, as their JSON texts, which are those of a cast to string."""
     return values.cast(pa.string())
 
 
@@ -368,28 +380,36 @@ def _write_floats(values: pa.Array) -> pa.Array:
 
 
 def _write_each(values: pa.Array, write: Callable[[Any], str]) -> pa.Array:
-    """Write values one by one, where Arrow has no function."""
+    """Return the JSON text that `write` returns for each value, null for null: for types that no
+    function of Arrow converts."""
     texts = [None if value is None else write(value).encode() for value in values.to_pylist()]
     return arrow.binary_array(texts).view(pa.string())
 
 
 def _write_base64(data: bytes) -> str:
+    """Return bytes as a JSON string of their Base64."""
     return f'"{binascii.b2a_base64(data, newline=False).decode()}"'
 
 
 def _write_decimal_bytes(value: Decimal, scale: int) -> str:
+    """Return a decimal as Kafka Connect writes it: its unscaled number, as bytes of two's
+    complement, in a JSON string of their Base64."""
     number = int(value.scaleb(scale, Context(prec=80)))
     size = (number + (number < 0)).bit_length() // 8 + 1  # as Java's BigInteger.toByteArray
     return _write_base64(number.to_bytes(size, "big", signed=True))
 
 
 def _write_dates(values: pa.Array) -> pa.Array:
+    """Return dates as JSON strings like "2024-01-31". Raises _WriteError outside of the years 0 to
+    9999."""
     days = values.cast(pa.int32())
     _check_range(days, *_DAYS, "is a date outside of the years 0 to 9999")
     return _enclose('"', values.cast(pa.string()), '"')
 
 
 def _write_times(values: pa.Array) -> pa.Array:
+    """Return timestamps as JSON strings of ISO 8601, in UTC with a Z, or local ones without a zone.
+    Raises _WriteError outside of the years 0 to 9999."""
     micros = values.cast(pa.int64())
     first, last = _DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1
     _check_range(micros, first, last, "is a time outside of the years 0 to 9999")
@@ -403,7 +423,7 @@ _DAYS: Final = (-719_528, 2_932_896)
 
 
 def _check_range(numbers: pa.Array, first: int, last: int, reason: str) -> None:
-    """Raises _WriteError, with this reason, for a number that is not from `first` to `last`."""
+    """Raise _WriteError with this reason for a number that is not from `first` to `last`."""
     values = arrow.to_numpy(numbers)
     wrong = np.flatnonzero(((values < first) | (values > last)) & arrow.is_valid(numbers))
     if len(wrong):
@@ -411,7 +431,8 @@ def _check_range(numbers: pa.Array, first: int, last: int, reason: str) -> None:
 
 
 def _write_millis(values: pa.Array) -> pa.Array:
-    """Write timestamps as milliseconds. Raises _WriteError for one that has microseconds."""
+    """Return timestamps as numbers of milliseconds. Raises _WriteError for one that has
+    microseconds."""
     micros = values.cast(pa.int64())
     wrong = np.flatnonzero((arrow.to_numpy(micros) % 1000 != 0) & arrow.is_valid(micros))
     if len(wrong):

@@ -175,11 +175,12 @@ def _names_by_fields(node: JsonNode) -> tuple[list[bytes], dict[str, JsonNode]]:
 
 
 def _short(name: str) -> str:
-    """Return the beginning of a name, for messages."""
+    """Return a name, cut if it is long, for messages."""
     return name if len(name) <= 40 else name[:37] + "…"
 
 
 def _unknown_field(name: str, names: Collection[str]) -> UnfitError:
+    """Return the error for a field that the type does not have. `names`: the fields that it has."""
     error = UnfitError(f"the schema has no such field; {names_hint(name, names)}")
     error.path.append(f".{_short(name)}")
     return error
@@ -296,7 +297,8 @@ def make_writer(node: JsonNode, unfit_to_null: bool = False) -> Writer:
 
 
 def _struct_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
-    """Return the Writer of a struct."""
+    """Return the Writer of a struct, which writes its fields and leaves out all others.
+    `unfit_to_null`: see `make_writer`."""
     fields = [
         (name, f"{syntax.quote(name)}:", make_writer(child, unfit_to_null))
         for name, child in node.children.items()
@@ -321,7 +323,7 @@ def _struct_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
 
 
 def _list_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
-    """Return the Writer of a list."""
+    """Return the Writer of a list. `unfit_to_null`: see `make_writer`."""
     write_item = make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
@@ -340,8 +342,8 @@ def _list_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
 
 
 def _map_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
-    """Return the Writer of a map, as a list of pairs: pyarrow reads no maps, `decode.py` makes one
-    of these."""
+    """Return the Writer of a map, as a list of objects with key and value: pyarrow reads no maps,
+    so `decode.py` makes maps of these lists. `unfit_to_null`: see `make_writer`."""
     write_item = make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
@@ -362,6 +364,7 @@ def _map_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
 
 
 def _wrong_type(value: Any, expected: str) -> UnfitError:
+    """Return the error for a value of another JSON type than `expected`, such as "a boolean"."""
     return UnfitError(f"is {syntax.json_type_name(value)}, not {expected}")
 
 
@@ -411,7 +414,8 @@ def _overflows_float32(value: syntax.Number | int, number: float) -> bool:
 
 
 def _decimal_writer(precision: int, scale: int) -> Writer:
-    """Return the Writer of decimals, from numbers or strings."""
+    """Return the Writer of decimals of this precision and scale, which takes numbers and
+    strings."""
 
     def write(value: Any) -> str:
         if type(value) not in (int, syntax.Number, str):
@@ -443,6 +447,7 @@ def _decimal_bytes_writer(precision: int, scale: int) -> Writer:
 
 
 def _write_bool(value: Any) -> str:
+    """Return a boolean as JSON. Raises UnfitError for another value."""
     if type(value) is bool:
         return "true" if value else "false"
     raise _wrong_type(value, "a boolean")
@@ -461,6 +466,7 @@ def _checked_string(value: Any) -> str:
 
 
 def _write_binary(value: Any) -> str:
+    """Return a string of Base64 unchanged, as JSON. Raises UnfitError for another value."""
     text = _checked_string(value)
     try:
         binascii.a2b_base64(text, strict_mode=True)
@@ -470,12 +476,15 @@ def _write_binary(value: Any) -> str:
 
 
 def _write_date(value: Any) -> str:
+    """Return a string like "2024-01-31" unchanged, as JSON. Raises UnfitError for another value."""
     if not syntax.is_date(_checked_string(value)):
         raise UnfitError("is a string that is not a date like 2024-01-31")
     return syntax.quote(value)
 
 
 def _write_timestamp(value: Any) -> str:
+    """Return a time with an offset from UTC as pyarrow parses it, as JSON. Raises UnfitError for
+    another value."""
     time, has_offset = _parse_time(value)
     if not has_offset:
         raise UnfitError(
@@ -486,6 +495,8 @@ def _write_timestamp(value: Any) -> str:
 
 
 def _write_local_timestamp(value: Any) -> str:
+    """Return a time without an offset from UTC as pyarrow parses it, as JSON. Raises UnfitError for
+    another value."""
     time, has_offset = _parse_time(value)
     if has_offset:
         raise UnfitError("is a time with an offset from UTC; read it as timestamp, or as string")
@@ -502,6 +513,8 @@ def _parse_time(value: Any) -> tuple[str, bool]:
 
 
 def _write_duration(value: Any) -> str:
+    """Return a duration of ISO 8601 as its number of microseconds. Raises UnfitError for another
+    value."""
     micros = syntax.duration_micros(_checked_string(value))
     if micros is None:
         raise UnfitError("is a string that is not a duration of days to seconds like PT1H30M")
@@ -509,6 +522,8 @@ def _write_duration(value: Any) -> str:
 
 
 def _write_millis(value: Any) -> str:
+    """Return a number of milliseconds unchanged. Raises UnfitError for one that no timestamp can
+    have."""
     text = _write_whole_millis(value)
     if abs(int(text)) > 2**63 // 1000:
         raise UnfitError("is a number of milliseconds too large for a timestamp")

@@ -187,7 +187,7 @@ class _Names:
         self._words = first_words(data, self._starts, self._lengths)
 
     def find(self, name: bytes) -> Ints:
-        """Return the colons after this name, as indexes into the bytes of structure."""
+        """Return the colons that follow this name, as indexes into the bytes of structure."""
         first_word = np.uint64(int.from_bytes(name[:8], "little"))
         indexes = np.flatnonzero((self._words == first_word) & (self._lengths == len(name)))
         for index in range(8, len(name)):
@@ -249,14 +249,15 @@ class _Piece:
             self.is_unclear[self._texts[colons[has_backslash]]] = True
 
     def values(self, name: bytes) -> ValueSpans:
-        """Return the values of an outermost field."""
+        """Return where the values of an outermost field with this name lie."""
         colons = self._names.find(name)
         return ValueSpans(
             self._texts[colons], self._at[colons] + 1, self._at[self._ends_of(colons)]
         )
 
     def _ends_of(self, colons: Ints) -> Ints:
-        """Return the commas or brackets that end the values of outermost fields."""
+        """Return for the colon of each outermost field the comma or bracket that ends its value, as
+        indexes into the bytes of structure."""
         is_end = (self._kind == _COMMA) & (self._level == 1)
         ends = np.flatnonzero(is_end | (self._kind == _CLOSE) & (self._level == 0))
         return ends[np.searchsorted(ends, colons)]
@@ -267,7 +268,8 @@ class _Piece:
         structs: Mapping[bytes, Sequence[bytes]],
         misfits: Mapping[bytes, Flags],
     ) -> OtherFields:
-        """See `other_fields`."""
+        """Return the outermost fields that are not `known`; parameters and result are those of
+        `other_fields`."""
         at = self._at
         is_known, is_struct = np.zeros((2, len(at)), np.bool_)
         for name in known:

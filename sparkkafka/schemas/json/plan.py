@@ -40,6 +40,7 @@ class JsonNode:
 
     @property
     def item(self) -> JsonNode:
+        """The node of a list's items, or of a map's values."""
         return self.children[""]
 
 
@@ -157,6 +158,7 @@ _READ_BY_SCHEMA: Final = {
 
 
 def _type_error(target: pa.DataType, shape: Shape, path: str) -> OptionError:
+    """Return the error for values of this shape of a JSON Schema that cannot become `target`."""
     return OptionError(
         f"{label(path)} is {shape.description} in the JSON Schema, which cannot become "
         f"{type_name(target)}"

@@ -345,11 +345,12 @@ class Shape:
 
     @property
     def item(self) -> Subschema:
+        """The subschema of a list's items, or of a map's values."""
         return self.children[""]
 
     @property
     def description(self) -> str:
-        """The type, for messages."""
+        """What messages call a value of this shape, with its type."""
         if self.kind == JsonKind.STRUCT:
             return "an object"
         return {JsonKind.MAP: "a map", JsonKind.LIST: "an array"}.get(
@@ -445,6 +446,7 @@ def type_of_shape(shape: Shape, children: Mapping[str, pa.DataType]) -> pa.DataT
 
 
 def _with_null(shape: Shape, nullable: bool) -> Shape:
+    """Return the shape, which also allows null if `nullable`."""
     return replace(shape, nullable=True) if nullable else shape
 
 
@@ -485,7 +487,8 @@ def _implied_types(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _shape_of_json_type(subschema: Subschema, json_type: str) -> Shape:
-    """Return the shape of a value of this JSON type."""
+    """Return the shape of a value of one JSON type, "object", "array", "string" and so on, by the
+    other keywords of its subschema."""
     node = subschema.node
     if json_type == "object":
         return _object_shape(subschema)

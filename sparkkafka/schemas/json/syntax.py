@@ -97,6 +97,8 @@ def parse(payload: bytes) -> Any:
 
 
 def _syntax_error(message: str, position: int) -> JsonSyntaxError:
+    """Return the error for a text that is no JSON: the parser's message, and the character's
+    position."""
     reason = f"{message[:1].lower()}{message[1:]}"
     return JsonSyntaxError(f"is not JSON: {reason} at character {position}")
 

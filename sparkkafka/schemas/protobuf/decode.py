@@ -66,9 +66,12 @@ class ProtobufDecoder:
 
     @property
     def type(self) -> pa.DataType:
+        """The struct that payloads become."""
         return self._message.type
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
+        """Decode messages (binary, null for no payload). `budget`, errors and result are those of
+        `schemas.values.Decoder.decode`."""
         count = len(payloads)
         budget = budget or MemoryBudget(payloads)
         budget.take(count * self._layout.column_bytes)
@@ -253,6 +256,8 @@ def layout_of(message: ProtobufMessage, path: str = "", *, has_groups: bool) -> 
 
 
 def _known_tag(number: int, wire: int, slot: int, repeated: bool) -> KnownTag:
+    """Return the tag of field `number` with a wire type. `slot`: where its values are put;
+    `repeated`: a message may have the field several times."""
     tag = number << 3 | wire
     return KnownTag(tag, varint_bytes(tag), slot, repeated)
 
@@ -281,8 +286,8 @@ def _decode_fields(
     state: DecodeState,
     parts: MessageParts | None = None,
 ) -> list[pa.Array]:
-    """Return one array for each field of the messages that lie at `starts` to `ends`, or in
-    `parts`."""
+    """Return one array for each field of the messages that lie at `starts` to `ends` of `data`, or
+    in `parts`. `rows`: the row of each message, for errors."""
     if parts is None:
         all_tokens, found_rows = tokenize(data, starts, ends, layout.tags, layout.slot_count), rows
     else:
@@ -307,7 +312,8 @@ def _decode_fields(
 def _struct_array(
     layout: MessageLayout, arrays: list[pa.Array], count: int, valid: Flags | None
 ) -> pa.Array:
-    """Return structs of these fields, null where not `valid` (None: none is null)."""
+    """Return an array of `count` structs with these fields' arrays, null where not `valid` (None:
+    none is null)."""
     bitmap = None if valid is None else validity(valid)
     return pa.Array.from_buffers(layout.message.type, count, [bitmap], children=arrays)
 
@@ -409,7 +415,7 @@ class _MessageColumns:
         return array
 
     def _is_among(self, messages: Ints) -> Flags:
-        """Return which messages are among `messages`."""
+        """Return for each message whether its index is among `messages`."""
         flags = np.zeros(self.count, np.bool_)
         flags[messages] = True
         return flags
@@ -446,7 +452,8 @@ class _MessageColumns:
         return array
 
     def _decode_texts(self, field: ProtobufField, at: Ints, size: Ints, rows: Ints) -> pa.Array:
-        """Return strings, bytes, and messages that become text or bytes. `rows`: of each value."""
+        """Return strings, bytes, and messages that become text or bytes, which lie at `at` with
+        these sizes. `rows`: the row of each value."""
         array = gather(self.data.buffer, at, size)
         if field.special is Special.JSON or field.special is Special.TEXT:
             array, reasons = _json_texts(field, array, self.state.budget)
@@ -608,7 +615,8 @@ class _MessageColumns:
     def _decode_entries(
         self, field: ProtobufField, inner: MessageLayout, at: Ints, size: Ints, rows: Ints
     ) -> pa.Array:
-        """Return the entries of maps: structs of key and value. `rows`: of each entry."""
+        """Return the entries of maps as structs of key and value; they lie at `at` with these
+        sizes. `rows`: the row of each entry."""
         arrays = _decode_fields(inner, self.data, at, at + size, rows, self.state)
         if arrays[1].null_count:  # for the runtime, a value (a message) that is absent is empty
             self.state.needs_runtime[rows[~arrow.is_valid(arrays[1])]] = True
@@ -741,7 +749,8 @@ def _outside(values: Any, first: int, last: int) -> Flags | None:
 
 
 def _integer_array(values: Any, value_type: pa.DataType) -> tuple[pa.Array, Flags | None]:
-    """Return integers as the column's type, and which do not fit."""
+    """Return integers as an array of the column's type, and which of them do not fit it (None: all
+    fit)."""
     if pa.types.is_decimal(value_type):
         words = np.empty((len(values), 2), np.int64)
         if values.dtype == np.uint64:
@@ -804,6 +813,7 @@ def _find_numbers(values: Any, known: list[int]) -> tuple[Ints, Flags | None]:
 
 
 def _text_array(texts: list[str]) -> pa.Array:
+    """Return texts as an Arrow array of strings."""
     return arrow.binary_array([text.encode() for text in texts]).view(pa.string())
 
 

@@ -231,7 +231,7 @@ def _encode_content(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Arr
 
 
 def _as_list(array: pa.Array) -> pa.Array:
-    """Return a map as a list of its entries."""
+    """Return an array of maps as an array of lists of their entries."""
     kind = array.type
     entry = pa.struct([kind.key_field, kind.item_field])
     entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(entry))
@@ -285,6 +285,7 @@ def _raw_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Any:
 
 
 def _misfit_error(field: ProtobufField, row: Any, value: Any) -> ValueRowError:
+    """Return the error for a value in this row that the field's type cannot have."""
     return ValueRowError(
         int(row), f"field {field.path}: {value} does not fit {types.FIELD_TYPES[field.kind].name}"
     )
@@ -420,7 +421,8 @@ def _parse_json(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
 
 
 def _checked_bytes(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
-    """Return bytes, each of which must be a valid message."""
+    """Return bytes unchanged. Raises ValueRowError unless each value is a valid message of the
+    field's type. `rows`: of each value."""
     protobuf = library()
     for index in range(len(array)):
         try:
@@ -434,7 +436,8 @@ def _checked_bytes(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Arra
 
 
 def _split_json_texts(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Array:
-    """Return JSON texts of lists or maps as lists or maps of JSON texts."""
+    """Return JSON texts of whole lists or maps as an array of lists or maps, whose values are JSON
+    texts. Raises ValueRowError. `rows`: of each text."""
     is_map = field.cardinality is Cardinality.MAP
     key = field.message.fields[0] if is_map and field.message else None
     kind = pa.list_(pa.string()) if key is None else pa.map_(key.type, pa.string())
@@ -461,7 +464,8 @@ def _split_json_texts(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.A
 
 
 def _parse_key(key: ProtobufField, name: str) -> Any:
-    """Return a map's key by its name in JSON."""
+    """Return a map's key by the name that it has in a JSON object. Raises ValueError or LookupError
+    for another name."""
     if key.kind == types.BOOL:
         return {"true": True, "false": False}[name]
     return name if key.kind == types.STRING else int(name)

@@ -315,11 +315,13 @@ def is_map(field: Any) -> bool:
 
 
 def is_repeated(field: Any) -> bool:
+    """Return whether a field is repeated: a list, or a map."""
     value = getattr(field, "is_repeated", None)
     return field.label == 3 if value is None else bool(value)
 
 
 def is_required(field: Any) -> bool:
+    """Return whether a message must have the field (proto2)."""
     value = getattr(field, "is_required", None)
     return field.label == 2 if value is None else bool(value)
 
@@ -411,7 +413,8 @@ class _ProtoWriter:
         self.root = "." if names & {"google", "confluent"} else ""
 
     def write_message(self, name: str, source: pa.StructType, path: str, depth: int) -> list[str]:
-        """Return the lines of a message. Raises OptionError for a column that it cannot have."""
+        """Return the lines of a message with the columns of `source`. Raises OptionError for a
+        column that it cannot have."""
         if depth >= MAX_LEVELS:
             raise OptionError(f"column {path}: structs are nested in more than {MAX_LEVELS} levels")
         fields: list[str] = []
@@ -513,6 +516,8 @@ def _column_names(source: pa.DataType) -> Iterator[str]:
 
 
 def _check_name(name: str, what: str) -> None:
+    """Raise OptionError unless this is a name in Protobuf. `what`: what has the name, for the
+    error."""
     if not _NAME.fullmatch(name):
         raise OptionError(
             f"{what}: {name!r} is not a name in Protobuf: use only letters, digits and _"

@@ -131,7 +131,7 @@ def sort_tokens(parts: list[Tokens], count: int) -> tuple[Tokens | None, Ints]:
 
 
 def _put(array: NDArray[Any], index: Ints) -> NDArray[Any]:
-    """Return an array with each element at its index."""
+    """Return an array that has array[i] at index[i]."""
     out = np.empty_like(array)
     out[index] = array
     return out
@@ -167,7 +167,8 @@ class TokenizedMessages(NamedTuple):
 def tokenize(
     data: WireData, starts: Ints, ends: Ints, tags: tuple[KnownTag, ...], slot_count: int
 ) -> TokenizedMessages:
-    """Find the fields of all messages that lie at `starts` to `ends`."""
+    """Find the fields of all messages, which lie at `starts` to `ends` of `data`. `tags`: those to
+    look for; `slot_count`: how many lists of tokens the result has."""
     tokenizer = _Tokenizer(data, len(starts), tags, slot_count)
     if len(starts) < MIN_WAVE_MESSAGES:
         tokenizer.read_one_by_one(np.arange(len(starts)), starts, ends)
@@ -196,7 +197,8 @@ class _Tokenizer:
     # --- in waves ---------------------------------------------------------------------------------
 
     def read_waves(self, starts: Ints, ends: Ints) -> None:
-        """Read all fields of all messages, wave by wave."""
+        """Read all fields of all messages in steps: each reads the next field of all messages that
+        have one left."""
         # The indexes of open messages: those that had not ended when the last pass over the tags
         # ended. None: all messages.
         self.open_messages: Ints | None = None
@@ -372,7 +374,7 @@ class _Tokenizer:
             self._read_message(message, at, end)
 
     def _read_message(self, message: int, at: int, end: int) -> None:
-        """Read all fields of one message."""
+        """Read the fields of one message from `at` to `end`, one by one."""
         raw, slot_of = self.data.raw, self.slot_of
         while at < end:
             start, tag = at, 0

@@ -120,10 +120,12 @@ class ApicurioClient(ForeignClient):
 
     @property
     def _is_v3(self) -> bool:
+        """Whether the URL is that of version 3 of the API."""
         return self._rest.settings.urls[0].path.endswith("/v3")
 
     @property
     def _group(self) -> str:
+        """The group of artifacts, which the URL names."""
         return self._rest.settings.group
 
     def _artifact(self, subject: str) -> str:
@@ -190,7 +192,8 @@ class ApicurioClient(ForeignClient):
         return response
 
     def _registered(self, subject: str, response: Any, schema: Schema) -> RegisteredSchema:
-        """Return the schema with the ids in a version's metadata."""
+        """Return the schema with the ids that the metadata of its version has (`response`). Raises
+        RegistryError if it has none."""
         response = response if isinstance(response, dict) else {}
         ids = response.get("globalId"), response.get("contentId")
         if not all(isinstance(number, int) and 0 < number < 1 << 63 for number in ids):
@@ -199,7 +202,7 @@ class ApicurioClient(ForeignClient):
 
 
 def _entries(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the versions in a list of them."""
+    """Return the versions in a response that lists them; none for a response of another form."""
     entries = response.get("versions")
     return (
         [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []

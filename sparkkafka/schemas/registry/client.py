@@ -273,6 +273,7 @@ class RegistryClient:
     # --- inside -----------------------------------------------------------------------------------
 
     def _deadline(self) -> Deadline:
+        """Return the deadline of a call that begins now."""
         return Deadline(self._options.api_timeout_ms)
 
     def _cached(
@@ -346,8 +347,8 @@ class RegistryClient:
     def _registered_schema(
         self, response: Any, what: str, subject: str, schema: Schema
     ) -> RegisteredSchema:
-        """Return the schema of a request, with the ids and the contract that the response gives
-        it."""
+        """Return `schema`, which a request has sent, with the ids and the contract that the
+        response gives it."""
         schema_id = parse_id(response, what)
         parsed = parse_schema({"schema": schema.text, **response}, what, self._redactor)
         schema = replace(schema, contract=parsed.contract)
@@ -502,7 +503,7 @@ def _topic(subject: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a part of a URL."""
+    """Return a text, percent-encoded, as one segment of the path of a URL."""
     return quote(text, safe="", errors="replace")
 
 
@@ -627,18 +628,23 @@ class ForeignClient(RegistryClient):
     RegistryClient."""
 
     def contract(self, subject: str) -> DataContract | None:
+        """Return None: these registries have no data contracts."""
         return None
 
     def subjects(self) -> tuple[str, ...]:
+        """Return (): only error messages would name other subjects."""
         return ()
 
     def subject_versions(self, schema_id: int) -> tuple[tuple[str, int | None], ...]:
+        """Return (): the uses of an id are not looked up."""
         return ()
 
     def incompatibilities(self, subject: str, schema: Schema) -> tuple[str, ...]:
+        """Return (): compatibility is not checked before a registration."""
         return ()
 
     def _absent_error(self, error: RegistryError, what: str, id_kind: str) -> RegistryError | None:
+        """Return the error for a schema that does not exist if the status is 404, else None."""
         return (
             absent_schema(f"{what} is not in {self.address} ({error})")
             if error.status == 404

@@ -49,6 +49,7 @@ class GlueClient(ForeignClient):
 
     @property
     def address(self) -> str:
+        """The URL glue://REGION/REGISTRY, for messages."""
         return str(self._url)
 
     def by_id(
@@ -171,11 +172,14 @@ class GlueClient(ForeignClient):
     # --- inside -----------------------------------------------------------------------------------
 
     def _id(self, subject: str) -> dict[str, str]:
+        """Return Glue's name of a schema in this registry, an argument of its requests."""
         return {"RegistryName": self._url.registry, "SchemaName": subject}
 
     def _version(
         self, subject: str, number: dict[str, Any], format: str | None
     ) -> RegisteredSchema:
+        """Request a version of a schema: `number` is Glue's argument SchemaVersionNumber. Raises
+        SchemaError if it has another format, and the errors of `latest`."""
         response = self._call_subject(
             subject,
             "get_schema_version",
@@ -189,7 +193,8 @@ class GlueClient(ForeignClient):
         return registered
 
     def _registered(self, subject: str, response: dict[str, Any], what: str) -> RegisteredSchema:
-        """Return the schema in a response."""
+        """Return the schema and its ids in a response. Raises RegistryError if a value is
+        missing."""
         try:
             guid = uuid.UUID(str(response["SchemaVersionId"])).bytes
             schema = Schema(_FORMATS[response["DataFormat"]], str(response["SchemaDefinition"]))
@@ -229,7 +234,8 @@ class GlueClient(ForeignClient):
                 retry.after(error)
 
     def _call_once(self, what: str, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Send one request by boto3."""
+        """Send one request by boto3 and return the response. Raises RegistryError,
+        KafkaConnectionError, AuthenticationError."""
         seconds = self._options.request_timeout_ms / 1000
         needs = f"{self._options.name_of('url')}={self.address} needs boto3 on each machine"
         with needs_extra(needs, "glue", error=errors.OptionError):

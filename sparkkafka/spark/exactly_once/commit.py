@@ -492,7 +492,7 @@ def _fence(
 
 
 def _transaction(names: WriterNames, task: TaskTransaction) -> Transaction:
-    """Return a task's transaction as the requests to Kafka need it."""
+    """Return a task's transaction with its transactional id, as the client's functions take it."""
     return Transaction(
         names.transactional_id(task.task, task.attempt), task.producer_id, task.producer_epoch
     )

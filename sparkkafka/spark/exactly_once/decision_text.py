@@ -63,6 +63,7 @@ class WriterNames(NamedTuple):
         return cls(prefix or "sparkkafka", f"job{job_id}")
 
     def transactional_id(self, task: int, attempt: int) -> str:
+        """Return the transactional id of one attempt of a task."""
         return f"{self.prefix}-{self.run}-{task}-{attempt}"
 
     def is_of_query(self, transactional_id: str) -> bool:
@@ -101,6 +102,7 @@ class TaskReport(NamedTuple):
 
     @property
     def transactional_id(self) -> str:
+        """The transactional id under which the task has written."""
         return self.names.transactional_id(self.task, self.attempt)
 
 
@@ -201,6 +203,7 @@ def is_decision(text: str) -> bool:
 
 
 def _dump(row: Mapping[str, object]) -> str:
+    """Return JSON without white space."""
     return json.dumps(row, separators=(",", ":"))
 
 
@@ -251,6 +254,7 @@ def _parse_transaction(text: str) -> TaskTransaction:
 
 
 def _base36(number: int) -> str:
+    """Return a number, 0 or more, as digits of base 36."""
     digits = ""
     while True:
         number, rest = divmod(number, 36)

@@ -158,8 +158,8 @@ def split_columns(
 def _parts_of_change(
     change: pa.DataType, keys_from_rows: bool
 ) -> tuple[list[pa.Field], pa.DataType | None]:
-    """Return the fields of the column change that the envelope gives, and the type of the key, if
-    it is decoded."""
+    """Return the fields of the column change that come from the value, and the type of the key,
+    None if it is not decoded."""
     key = check_change(change)
     own = [
         field
@@ -195,6 +195,8 @@ def check_change(change: pa.DataType) -> pa.DataType | None:
 
 
 def _same(declared: pa.DataType, expected: pa.DataType) -> bool:
+    """Return whether a field of change may be declared so: as the type that it has, or as a struct
+    of some of its fields."""
     if pa.types.is_struct(expected):
         return bool(pa.types.is_struct(declared)) and all(
             expected.get_field_index(field.name) >= 0
@@ -207,7 +209,8 @@ def _same(declared: pa.DataType, expected: pa.DataType) -> bool:
 
 
 def _expected_types() -> dict[str, pa.DataType]:
-    """Return the types of the fields of a change, besides those of the table's records."""
+    """Return the types of the fields of change by name, besides those that depend on the table
+    (key, old_key, source)."""
     types = {field.name: field.type for field in change_type(pa.struct([]))}
     del types["source"]
     return types | {name: to_arrow_type(kind, name) for name, kind in _KAFKA_FIELDS.items()}
@@ -254,7 +257,8 @@ def table_columns(
 
 
 def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Return the items of lists, one null for a list without items, and the list of each."""
+    """Return the items of all lists as one array, and for each item the index of its list. A list
+    without items has one item, null."""
     counts = np.diff(arrow.blob_offsets(lists)).astype(np.int64) * arrow.is_valid(lists)
     steps = np.maximum(counts, 1)
     has_item = np.repeat(counts > 0, steps)
@@ -271,7 +275,9 @@ def _change(
     is_bad: Flags,
     kafka: Mapping[str, pa.Array],
 ) -> pa.Array:
-    """Return the column change."""
+    """Return the column change, as structs of type `kind`. `value` has struct<row, change> of each
+    record, `key` the records' keys, `kafka` the columns of the fields that Kafka knows. `is_bad`:
+    rows whose value could not be decoded."""
     own, count = pc.struct_field(value, [1]), len(value)
     parts = []
     for field in kind:

@@ -65,7 +65,7 @@ def loss_error(losses: list[Loss], *, streaming: bool = False) -> DataLossError:
 
 
 def loss_warning(losses: list[Loss], *, streaming: bool = False) -> str:
-    """Return the one log line of failOnDataLoss=false."""
+    """Return the line that failOnDataLoss=false logs: how many offsets are missing, and where."""
     missing = sum(loss.missing for loss in losses)
     if streaming:
         count = f"{missing} offsets or more" if missing else "an unknown number of offsets"

@@ -80,6 +80,7 @@ class KafkaInputPartition(InputPartition):
 
     @property
     def tp(self) -> TopicPartition:
+        """The topic and partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
     @property

@@ -66,10 +66,12 @@ class Span(NamedTuple):
     high: int = INT64_MAX
 
     def intersect(self, other: Span) -> Span:
+        """Return the integers that are in both spans."""
         return Span(max(self.low, other.low), min(self.high, other.high))
 
     @property
     def is_empty(self) -> bool:
+        """Whether no integer is in the span."""
         return self.high < self.low
 
 
@@ -338,6 +340,7 @@ class LimitPushdownReader(KafkaBatchReader):
         return True
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of an input partition, at most as many as LIMIT needs."""
         batches = super().read(partition)
         return batches if self.limit is None else _first_rows(batches, self.limit)
 

@@ -367,10 +367,9 @@ def _envelope(column: ColumnFormat, names: tuple[tuple[str, str], ...] = ()) -> 
 
 
 def _infer_type(options: ReadOptions, column: ColumnFormat) -> pa.DataType:
-    """Return the type of a sample of JSON records: the first and last ones of each partition.
-
-    Raises OptionError if there are no records, and as a read.
-    """
+    """Return the type that a sample of the topics' records gives the column: the first and last
+    records of each partition. Raises OptionError if there are no records, and the errors of a
+    read."""
     name = column.column
     sample_options = replace(
         options,

@@ -118,6 +118,8 @@ class GroupCommitter(StreamingQueryListener):
         """Do nothing before the first batch has finished."""
 
     def onQueryProgress(self, event: Any) -> None:
+        """Commit the offsets of a micro-batch that has finished. Options that do not fit are only
+        logged."""
         try:
             self._commit_progress(event.progress)
         except OptionError as error:
@@ -146,10 +148,12 @@ class GroupCommitter(StreamingQueryListener):
             self._commit(run)
 
     def onQueryIdle(self, event: Any) -> None:
+        """Commit again what an earlier commit could not."""
         with self._lock:
             self._commit(str(event.runId))
 
     def onQueryTerminated(self, event: Any) -> None:
+        """Commit what is not committed yet, and forget the query."""
         run = str(event.runId)
         with self._lock:
             self._commit(run)

@@ -474,6 +474,7 @@ class StreamPlanner:
     def _offsets_at(
         self, time_ms: int, partitions: Collection[TopicPartition], deadline: Deadline
     ) -> Offsets:
+        """Return the first offset with this time (ms), or a later one, in each partition."""
         return self._offset_reader.offsets_at(dict.fromkeys(partitions, time_ms), deadline)
 
     def _log_ends(self, partitions: Collection[TopicPartition], deadline: Deadline) -> Offsets:

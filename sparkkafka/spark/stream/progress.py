@@ -43,6 +43,8 @@ _ENDS = "display:flex;justify-content:space-between"
 
 
 class Point(NamedTuple):
+    """One value of a curve, and when it was measured."""
+
     time: datetime
     value: float
 
@@ -64,7 +66,8 @@ class Curve:
             self.points = self.points[::-2][::-1]  # with the last one
 
     def html(self, start: datetime, end: datetime) -> str:
-        """Return the curve from `start` to `end`."""
+        """Return HTML in which the curve is drawn; its axis of time reaches from `start` to
+        `end`."""
         top = _round_up(max(point.value for point in self.points))
         seconds = max((end - start).total_seconds(), 1e-3)
         corners = [
@@ -368,6 +371,7 @@ class _StatusLine(NamedTuple):
     lag: Point | None = None
 
     def text(self) -> str:
+        """Return the line as plain text."""
         return "  ".join([self.name, *self.parts, self.state])
 
     def html(self) -> str:
@@ -406,7 +410,8 @@ def _status_line(
 
 
 def _lag_sum(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -> int | None:
-    """Return the number of unread offsets, None if it is unknown."""
+    """Return how many offsets all sources of the reported batch have not read yet; None if that is
+    unknown. With `options`, the present ends of the logs are looked up, for at most `timeout_s`."""
     try:
         lags: Mapping[TopicPartition, int] | None
         if options is None:
@@ -419,14 +424,18 @@ def _lag_sum(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -
 
 
 def _rate_point(report: Any) -> Point | None:
+    """Return the rows/s of the reported batch as a point of the curve; None if the report has no
+    such number."""
     return _point(_start_time(report), field_of(report, "processedRowsPerSecond"))
 
 
 def _point(time: datetime | None, value: float | None) -> Point | None:
+    """Return a point of a curve; None without a time or a finite number."""
     return Point(time, value) if time is not None and _is_number(value) else None
 
 
 def _is_number(value: float | None) -> TypeGuard[float]:
+    """Return whether this is a finite number."""
     return value is not None and math.isfinite(value)
 
 
@@ -461,6 +470,7 @@ class _LinePerBatch:
         self._batch: int | None = -1
 
     def show(self, status: _StatusLine, *, last: bool = False) -> None:
+        """Write the line if its batch is new, or if it is the last line."""
         if last or status.batch != self._batch:
             self._batch = status.batch
             sys.stdout.write(f"{status.text()}\n")
@@ -471,6 +481,7 @@ class _TerminalLine:
     """Rewrites one line, cut to the width of the terminal."""
 
     def show(self, status: _StatusLine, *, last: bool = False) -> None:
+        """Write the line over the one before; the last line ends with a newline."""
         width = shutil.get_terminal_size().columns - 1
         line = "".join(char if char.isprintable() else "?" for char in status.text())
         line = line if len(line) <= width else f"{line[: max(0, width - 3)]}..."
@@ -491,6 +502,7 @@ class _NotebookOutput:
             self._lags.add(_point(_start_time(report), _lag_sum(report, None, 0)))
 
     def show(self, status: _StatusLine, *, last: bool = False) -> None:
+        """Show the line, and the curves with its rate and lag added, in place of those before."""
         from IPython.display import display
 
         self._rates.add(status.rate)

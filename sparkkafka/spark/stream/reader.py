@@ -176,6 +176,8 @@ class StreamReaderSpark40(KafkaStreamReader):
         return tree_of_offsets(end)
 
     def partitions(self, start: Tree, end: Tree) -> Sequence[InputPartition]:
+        """Return the input partitions of a micro-batch; note its end, at which the next one
+        begins."""
         partitions = super().partitions(start, end)
         self._last_end = end
         return partitions
@@ -340,6 +342,7 @@ class PlanAhead(Generic[_T]):
         self._thread.start()
 
     def _plan_in_thread(self, start: Offsets, end: Offsets) -> None:
+        """Plan the micro-batch; keep the plan, or the error, for `take`."""
         # This releases the GIL: the main thread sends its response to Spark before planning begins.
         time.sleep(0.001)
         try:

@@ -120,7 +120,7 @@ class ChangeRecords:
         return pa.RecordBatch.from_arrays(arrays, names=[*names, "value"])
 
     def _encoded(self, values: pa.Array, kind: EncodedType) -> pa.Array:
-        """Return the values as the write gets them."""
+        """Return the values as structs, if the format has a schema, else as bytes of JSON."""
         values = wire_values(values, kind.wire)
         if self.formats is not None:
             return values
@@ -134,7 +134,8 @@ class ChangeRecords:
 
 
 def _name(topic: str) -> str:
-    """Return the topic as a name of Avro."""
+    """Return the topic as a full name of Avro, with _ for characters that such names cannot
+    have."""
     parts = (
         "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in part)
         for part in topic.split(".")

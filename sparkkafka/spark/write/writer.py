@@ -94,6 +94,7 @@ class _KafkaWriter(PickledToTasks):
 
     @property
     def is_exactly_once(self) -> bool:
+        """Whether deliveryGuarantee is exactly-once."""
         return self.options.delivery_guarantee == EXACTLY_ONCE
 
     @abstractmethod
@@ -199,6 +200,7 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
         self.plans = encode_plans(self.options, self.schema, self.columns)
 
     def _task_attempt(self) -> TaskAttempt:
+        """Return the attempt of a task of this batch job."""
         from sparkkafka.spark.exactly_once.task import TaskAttempt
 
         return TaskAttempt.of_job(self.options.transactional_id_prefix, self.writer_id)
@@ -225,6 +227,7 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
             self.plan_error = error
 
     def _task_attempt(self) -> TaskAttempt:
+        """Return the attempt of a task of this query's micro-batch."""
         from sparkkafka.spark.exactly_once.task import TaskAttempt
 
         return TaskAttempt.of_stream(self.options.transactional_id_prefix, self.writer_id)
@@ -325,10 +328,12 @@ def _value_advice(names: Sequence[str], *, typed: bool) -> str:
 
 
 def _is_text(spark_type: DataType) -> bool:
+    """Return whether this is the type string."""
     return isinstance(spark_type, StringType)
 
 
 def _is_text_or_bytes(spark_type: DataType) -> bool:
+    """Return whether this is the type string or binary."""
     return isinstance(spark_type, StringType | BinaryType)
 
 
