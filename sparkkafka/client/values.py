@@ -31,6 +31,10 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+Offsets = dict[TopicPartition, int]
+"""One offset in each of some partitions, which is mostly the next one to read there."""
+
+
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Group partitions by topic, as requests list them."""
     return rows_by_topic(partitions, lambda tp: tp.partition)

@@ -13,11 +13,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.monitoring import catalogue
 from sparkkafka.monitoring.catalogue import Metric, Value
 from sparkkafka.spark.metric_reports import ALL_PARTITIONS, Count, Report, ends_key
-from sparkkafka.spark.stream.progress import KafkaSourceProgress, Offsets
+from sparkkafka.spark.stream.progress import KafkaSourceProgress
 
 BATCH_JOBS: Final = "batch"
 """The name under which reads and writes outside of streaming queries are exported."""
@@ -66,8 +66,8 @@ class Query:
     parts_s: Totals = field(default_factory=lambda: defaultdict(float))
     gauges: dict[str, float] = field(default_factory=dict)
     counts: dict[tuple[str, int], Totals] = field(default_factory=dict)
-    read: dict[TopicPartition, int] = field(default_factory=dict)
-    lags: dict[TopicPartition, int] = field(default_factory=dict)
+    read: Offsets = field(default_factory=dict)
+    lags: Offsets = field(default_factory=dict)
     ages_s: dict[TopicPartition, float] = field(default_factory=dict)
     looked_up: bool = False
     prefix: str = ""
@@ -209,7 +209,7 @@ class MetricAggregator:
 
     # --- lookups ----------------------------------------------------------------------------------
 
-    def running_queries(self) -> dict[str, tuple[dict[TopicPartition, int], str]]:
+    def running_queries(self) -> dict[str, tuple[Offsets, str]]:
         """Return for each running query, by id, the offsets up to which it has read, and the prefix
         of its transactional ids."""
         with self._lock:
@@ -222,7 +222,7 @@ class MetricAggregator:
     def set_lags(
         self,
         query_id: str,
-        lags: Mapping[TopicPartition, int],
+        lags: Offsets,
         ages_s: Mapping[TopicPartition, float],
     ) -> None:
         """Set the lags that were looked up at the brokers. If there are none, the lookup failed:

@@ -12,7 +12,7 @@ from sparkkafka.client.admin.admin import Admin
 from sparkkafka.client.admin.transactions import ONGOING
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import AgeReader, list_lags
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.client_settings import ADMIN_ROWS, CONSUMER_ROWS
 from sparkkafka.config.option_table import Option, Status
 from sparkkafka.config.options import parse_group_options
@@ -84,10 +84,10 @@ class Lookups:
         if prefixes and not self._closing.is_set():
             self._look_up_transactions(prefixes)
 
-    def _look_up_lags(self, query_id: str, read: Mapping[TopicPartition, int]) -> None:
+    def _look_up_lags(self, query_id: str, read: Offsets) -> None:
         """Set a query's lags and their ages. `read`: the offsets up to which it has read."""
         deadline = Deadline(LIMIT_S * 1000)
-        lags: dict[TopicPartition, int] = {}
+        lags: Offsets = {}
         ages_s: dict[TopicPartition, float] = {}
         try:
             partition_lags = list_lags(self._admin, read, timeout_s=LIMIT_S)

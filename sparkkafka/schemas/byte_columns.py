@@ -35,7 +35,7 @@ MAX_BYTES: Final = (1 << 31) - 1  # the most bytes of an array with offsets of 3
 _VIEW_BYTES: Final = 16
 
 
-class Words(NamedTuple):
+class WordColumn(NamedTuple):
     """Up to eight bytes of each row."""
 
     words: Any
@@ -56,13 +56,13 @@ class Words(NamedTuple):
         """The sizes in bits, as the type by which NumPy shifts words."""
         return np.asarray(self.sizes << 3).astype(np.uint64)
 
-    def followed_by(self, other: Words) -> Words:
+    def followed_by(self, other: WordColumn) -> WordColumn:
         """Return for each row these bytes and behind them those of `other`; both together are at
         most eight."""
         max_size = self.max_size + other.max_size
         dtype = np.uint32 if max_size <= 4 else np.uint64
         words = other.words.astype(dtype) << self.bits.astype(dtype)
-        return Words(words | self.words, self.sizes + other.sizes, max_size)
+        return WordColumn(words | self.words, self.sizes + other.sizes, max_size)
 
 
 class VarintColumn(NamedTuple):
@@ -87,7 +87,7 @@ class BinaryColumn(NamedTuple):
     """Rows where it is false have no bytes."""
 
 
-ByteColumn = Words | VarintColumn | BinaryColumn
+ByteColumn = WordColumn | VarintColumn | BinaryColumn
 
 
 def only_valid(column: ByteColumn, valid: Flags) -> Any:
@@ -97,13 +97,13 @@ def only_valid(column: ByteColumn, valid: Flags) -> Any:
     if isinstance(column, VarintColumn):
         return column._replace(valid=valid)
     flags = valid.view(np.uint8)
-    return Words(column.words * flags, column.sizes * flags, column.max_size)
+    return WordColumn(column.words * flags, column.sizes * flags, column.max_size)
 
 
-def numbers_of(values: NDArray[Any]) -> Words:
+def numbers_of(values: NDArray[Any]) -> WordColumn:
     """Return the bytes of numbers as they are in memory."""
     size = values.dtype.itemsize
-    return Words(values.view(f"u{size}"), size, size)
+    return WordColumn(values.view(f"u{size}"), size, size)
 
 
 def constant(data: bytes) -> list[ByteColumn]:
@@ -113,7 +113,7 @@ def constant(data: bytes) -> list[ByteColumn]:
         offsets = np.array([0, size], np.int32)
         return [BinaryColumn(binary_of(offsets, pa.py_buffer(data)), offsets[1:])]
     dtype = np.uint32 if size <= 4 else np.uint64
-    return [Words(dtype(int.from_bytes(data, "little")), size, size)] if size else []
+    return [WordColumn(dtype(int.from_bytes(data, "little")), size, size)] if size else []
 
 
 def blobs_of(array: pa.Array) -> BinaryColumn:
@@ -217,7 +217,7 @@ def join(columns: Sequence[ByteColumn], count: int) -> pa.Array:
             begin += index * _VIEW_BYTES
             return np.ndarray((count,), dtype, table, begin, (per_row * _VIEW_BYTES,))
 
-        if isinstance(column, Words):
+        if isinstance(column, WordColumn):
             part("<u8", 4)[:] = column.words
             part("<i4", 0)[:] = column.sizes
             total += count * column.max_size
@@ -245,9 +245,9 @@ _MAX_SHORT: Final = 64
 class Slice(NamedTuple):
     """Bytes of each row that lie side by side, and the word that is written in front of them."""
 
-    column: list[Words] | BinaryColumn
+    column: list[WordColumn] | BinaryColumn
     """At most _MAX_WORDS words."""
-    front: Words | None = None
+    front: WordColumn | None = None
 
     def locate(self, begin: int, count: int) -> tuple[NDArray[Any], Any, Any]:
         """Return the bytes of all rows as one array, and where each row's bytes start and end if
@@ -283,14 +283,14 @@ class Slice(NamedTuple):
         return data.view(np.uint8).ravel(), starts, middle + sum(words.sizes for words in after)
 
 
-def _slices_of(columns: Sequence[Words | BinaryColumn], count: int) -> list[Slice] | None:
+def _slices_of(columns: Sequence[WordColumn | BinaryColumn], count: int) -> list[Slice] | None:
     """Return the columns as slices, in the order of their bytes in a row; None if the rows have so
     many bytes that copying slices is slow."""
     slices: list[Slice] = []
     size = 0
     for column in columns:
         last = slices[-1].column if slices else None
-        if isinstance(column, Words):
+        if isinstance(column, WordColumn):
             size += 8 * count
             if isinstance(last, list) and len(last) < _MAX_WORDS:
                 last.append(column)
@@ -336,9 +336,9 @@ def _join_slices(slices: Sequence[Slice], count: int) -> pa.Array:
     return binary_of(ends[::per_row], content)
 
 
-def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | BinaryColumn]:
+def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[WordColumn | BinaryColumn]:
     """Return the columns with each column of varints replaced by its columns of words."""
-    encoded: dict[int, list[Words]] = {}
+    encoded: dict[int, list[WordColumn]] = {}
     step = max(1, _GROUP_VALUES // count)
     groups: dict[Any, list[int]] = {}
     for index, column in enumerate(columns):
@@ -350,7 +350,7 @@ def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[Words | B
             some = indexes[low : low + step]
             group: Any = [columns[index] for index in some]
             encoded |= zip(some, _encode_group(group, count, dtype), strict=True)
-    result: list[Words | BinaryColumn] = []
+    result: list[WordColumn | BinaryColumn] = []
     for index, column in enumerate(columns):
         result += encoded[index] if isinstance(column, VarintColumn) else [column]
     return result
@@ -360,7 +360,9 @@ _GROUP_VALUES: Final = 1 << 16
 """The most values that are encoded together: they fit in the processor's cache."""
 
 
-def _encode_group(varints: Sequence[VarintColumn], count: int, dtype: Any) -> list[list[Words]]:
+def _encode_group(
+    varints: Sequence[VarintColumn], count: int, dtype: Any
+) -> list[list[WordColumn]]:
     """Encode columns of varints of one kind; columns of the same width are encoded in one step.
 
     Return for each column one column of words, or two if a varint has more than eight bytes."""
@@ -377,7 +379,7 @@ def _encode_group(varints: Sequence[VarintColumn], count: int, dtype: Any) -> li
     codes = values.view(f"u{values.itemsize}")
     largest = codes.max(axis=1)
     widths = np.searchsorted(_WIDTH_LIMITS, largest, "right")
-    encoded: list[list[Words]] = [[] for _ in varints]
+    encoded: list[list[WordColumn]] = [[] for _ in varints]
     for width in set(widths.tolist()):
         rows = np.flatnonzero(widths == width)
         group = (codes if len(rows) == len(codes) else codes[rows]).ravel()
@@ -391,7 +393,7 @@ def _encode_group(varints: Sequence[VarintColumn], count: int, dtype: Any) -> li
                 valid = varints[row].valid
                 if valid is not None:
                     size = size * valid.view(np.uint8)
-                encoded[row].append(Words(words[part], size, max_size))
+                encoded[row].append(WordColumn(words[part], size, max_size))
     return encoded
 
 
@@ -413,14 +415,14 @@ def _encode_codes(codes: NDArray[np.uint64]) -> list[tuple[Any, Sizes]]:
     return [(words, np.where(is_long, 8, sizes)), (rest, rest_sizes * is_long)]
 
 
-def _merge_words(columns: Sequence[Words | BinaryColumn]) -> list[Words | BinaryColumn]:
+def _merge_words(columns: Sequence[WordColumn | BinaryColumn]) -> list[WordColumn | BinaryColumn]:
     """Return the columns, in which adjacent words are joined if they fit into one word."""
-    merged: list[Words | BinaryColumn] = []
+    merged: list[WordColumn | BinaryColumn] = []
     for column in columns:
         last = merged[-1] if merged else None
         if (
-            isinstance(last, Words)
-            and isinstance(column, Words)
+            isinstance(last, WordColumn)
+            and isinstance(column, WordColumn)
             and last.max_size + column.max_size <= _MAX_WORD
         ):
             merged[-1] = last.followed_by(column)

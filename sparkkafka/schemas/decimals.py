@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, words_at
 
-Words = NDArray[np.uint64]
+DecimalWords = NDArray[np.uint64]
 """Numbers as rows of (low word, high word)."""
 
 
-def words_of(array: pa.Array) -> Words:
+def words_of(array: pa.Array) -> DecimalWords:
     """Return the unscaled numbers of a decimal128 array. The number at a null means nothing."""
     if not len(array):
         return np.zeros((0, 2), np.uint64)
@@ -25,7 +25,7 @@ def words_of(array: pa.Array) -> Words:
     return words[array.offset : array.offset + len(array)]
 
 
-def exceeds(words: Words, limit: int) -> Flags:
+def exceeds(words: DecimalWords, limit: int) -> Flags:
     """Return for each number whether it lies outside of -limit to limit."""
     low, high = words[:, 0], words[:, 1].view(np.int64)
     top, rest = limit >> 64, np.uint64(limit & (2**64 - 1))
@@ -36,7 +36,7 @@ def exceeds(words: Words, limit: int) -> Flags:
     return outside
 
 
-def read_words(data: Bytes, starts: Ints, lengths: Ints) -> Words:
+def read_words(data: Bytes, starts: Ints, lengths: Ints) -> DecimalWords:
     """Read numbers of at most 16 bytes each, which lie in `data` at `starts`; a number of no bytes
     is 0."""
     first = words_at(data, starts).byteswap().view(np.int64)
@@ -57,12 +57,12 @@ def read_words(data: Bytes, starts: Ints, lengths: Ints) -> Words:
     return words
 
 
-def to_bytes(words: Words) -> NDArray[np.uint8]:
+def to_bytes(words: DecimalWords) -> Bytes:
     """Return the 16 bytes of each number, highest byte first, all numbers in one array."""
     return np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8)
 
 
-def min_sizes(words: Words) -> Ints:
+def min_sizes(words: DecimalWords) -> Ints:
     """Return for each number how many bytes hold it and its sign at least."""
     sign = (words[:, 1].view(np.int64) >> 63).view(np.uint64)
     high = words[:, 1] ^ sign

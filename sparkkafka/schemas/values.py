@@ -22,9 +22,9 @@ from typing import Final, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.arrow import binary_array
+from sparkkafka.protocol.records.varint_columns import Ints
 from sparkkafka.schemas.data_contract import DataContract
 from sparkkafka.schemas.schema_errors import limit_reasons
 
@@ -104,7 +104,7 @@ class Decoded:
     """
 
     values: pa.Array
-    bad_rows: NDArray[np.int64]
+    bad_rows: Ints
     reasons: tuple[str, ...]
     rest: pa.Array | None = None
 

@@ -17,7 +17,7 @@ NUMBERS = sorted(
 NUMBERS = [number for number in NUMBERS if abs(number) < 10**38]
 
 
-def words_of(numbers: list[int]) -> decimals.Words:
+def words_of(numbers: list[int]) -> decimals.DecimalWords:
     return decimals.words_of(pa.array(map(Decimal, numbers), pa.decimal128(38, 0)))
 
 

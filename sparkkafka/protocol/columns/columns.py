@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES
 from sparkkafka.protocol.records.arrow import from_numpy, odd_values, or_zero
-from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read
 from sparkkafka.protocol.wire.varints import VARLONG_BITS, read_varint
 
 KEY, VALUE, HEADERS, TIMESTAMP = "key", "value", "headers", "timestamp"
@@ -146,7 +146,7 @@ class Spans(NamedTuple):
     at: Ints
     lengths: Ints
 
-    def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
+    def take(self, data: pa.Buffer, keep: Flags | None = None) -> pa.Array:
         """Copy the rows to `keep` (None: all) out of `data` into an Arrow binary array."""
         if keep is None:
             return gather(data, self.at, self.lengths)
@@ -210,7 +210,7 @@ class Grid(NamedTuple):
     length: int
     parts: list[GridRows]
 
-    def take(self, data: pa.Buffer, keep: NDArray[np.bool_] | None = None) -> pa.Array:
+    def take(self, data: pa.Buffer, keep: Flags | None = None) -> pa.Array:
         """Copy the rows to `keep` (None: all, which takes half as long as with `Spans`) out of
         `data` into an Arrow binary array."""
         if keep is not None:
@@ -268,7 +268,7 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
     )
 
 
-def validity(valid: NDArray[np.bool_]) -> pa.Buffer:
+def validity(valid: Flags) -> pa.Buffer:
     """Make the bitmap of an Arrow array whose rows are null where `valid` is false."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 

@@ -69,7 +69,7 @@ from sparkkafka.protocol.records.batches import (
 )
 from sparkkafka.protocol.records.codecs import BytesLike
 from sparkkafka.protocol.records.compression import PIECE_BYTES, slices
-from sparkkafka.protocol.records.varint_columns import Bytes, Ints
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.protocol.wire.varints import BadVarintError
 
 CHUNK_BYTES = PIECE_BYTES
@@ -359,7 +359,7 @@ class _BatchGroup:
             _per_row(self.timestamp_types, batch), offsets.shape
         )
 
-        keep: NDArray[np.bool_] | None = None  # a flag for each selected row; None: all are
+        keep: Flags | None = None  # a flag for each selected row; None: all are
         if int(offsets.min()) < start_offset or int(offsets.max()) >= end_offset:
             keep = (offsets >= start_offset) & (offsets < end_offset)
         if times_ms is not None and timestamps is not None:

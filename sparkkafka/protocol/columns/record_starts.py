@@ -27,10 +27,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.batches import MIN_RECORD_BYTES
-from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read
 from sparkkafka.protocol.wire.varints import VARINT_BITS, BadVarintError, read_varint
 
 _MIN_BODY_BYTES = MIN_RECORD_BYTES - 1
@@ -67,7 +66,7 @@ class RecordBounds(NamedTuple):
     """The attributes byte, which follows the prefix."""
     ends: Ints
     """The position after the last byte."""
-    proven: NDArray[np.bool_]
+    proven: Flags
     """For each batch, whether the positions of its records are proven."""
 
 
@@ -206,7 +205,7 @@ def verify(data: Bytes, starts: Ints, begins: Ints, ends: Ints, counts: Ints) ->
     return RecordBounds(starts, bodies, record_ends, np.ones(len(begins), np.bool_))
 
 
-def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.bool_] | None]:
+def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, Flags | None]:
     """Read the length prefixes: (lengths, positions after them, flags of what is not a varint).
 
     The flags are None if all are valid. An invalid one must not make other batches look damaged.
@@ -215,7 +214,7 @@ def _read_lengths(data: Bytes, starts: Ints) -> tuple[Ints, Ints, NDArray[np.boo
         return (*read(data, starts), None)
     except BadVarintError:
         # A varint with such a fifth byte exceeds 32 bits.
-        invalid: NDArray[np.bool_] = data.take(starts + 4, mode="clip") >= 1 << (VARINT_BITS - 28)
+        invalid: Flags = data.take(starts + 4, mode="clip") >= 1 << (VARINT_BITS - 28)
         for index in range(4):
             invalid &= data.take(starts + index, mode="clip") >= 0x80
     lengths, bodies = np.zeros_like(starts), starts.copy()
@@ -397,7 +396,7 @@ def lockstep(data: Bytes, begins: Ints, limits: Ints) -> Ints:
     chain = np.flatnonzero(begins < limit)
     position, limit = begins[chain], limit[chain]
     counts = np.zeros(len(begins), np.int64)  # found so far
-    blocks: list[tuple[Ints, Ints, Ints, NDArray[np.bool_]]] = []
+    blocks: list[tuple[Ints, Ints, Ints, Flags]] = []
     while len(chain) >= _MIN_CHAINS:
         block = np.empty((_BLOCK_STEPS, len(chain), 2), np.int64)
         following = _follow_steps(data, position, block)

@@ -32,7 +32,7 @@ from sparkkafka.protocol.columns.columns import (
     Spans,
     read_fields,
 )
-from sparkkafka.protocol.records.varint_columns import Bytes, Ints, read, unzigzag
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read, unzigzag
 from sparkkafka.protocol.wire.varints import VARLONG_BITS, BadVarintError
 
 _WORD_BYTES = 8  # bytes that are compared in one step
@@ -101,7 +101,7 @@ class UniformBatches:
         begins: Ints,
         counts: Ints,
         model: _Model,
-        uniform: NDArray[np.bool_],
+        uniform: Flags,
         max_rows: int,
     ) -> None:
         self._data = data

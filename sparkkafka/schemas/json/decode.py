@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
-from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.columns import gather, validity
 from sparkkafka.protocol.records import arrow
@@ -159,7 +158,7 @@ class _Batch:
         self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # items' names, and their texts
         self._has_map: dict[str, Flags] = {}  # which texts have a map
         self._blocks: list[pa.Array] = []  # values that were read together
-        self._block_rows: list[NDArray[np.int64]] = []  # the rows of each block
+        self._block_rows: list[Ints] = []  # the rows of each block
         self._normalized: list[tuple[int, str]] = []  # rows and their normalized texts
         self._rests: list[tuple[int, str]] = []  # rows and the JSON texts of their rests
         self._joined_rests: list[tuple[Ints, pa.Array]] = []  # the same, of many rows
@@ -187,7 +186,7 @@ class _Batch:
             self._normalize(np.sort(np.concatenate(self._read_blocks(complete, raw))))
         self._read_normalized()
 
-    def _read_apart(self, rows: NDArray[np.int64], names: Collection[str]) -> None:
+    def _read_apart(self, rows: Ints, names: Collection[str]) -> None:
         """Read rows with values of fields (`names`) that pyarrow's reader cannot read."""
         decoder = self._decoder.apart(names)
         part = _Batch(decoder, self._texts.take(arrow.from_numpy(rows)), self._times_apart - 1)
@@ -200,7 +199,7 @@ class _Batch:
 
     # --- many texts at once -----------------------------------------------------------------------
 
-    def _read_blocks(self, complete: BlockReader, raw: BlockReader) -> list[NDArray[np.int64]]:
+    def _read_blocks(self, complete: BlockReader, raw: BlockReader) -> list[Ints]:
         """Read all rows that pyarrow's reader can read, in blocks; return the others. A block that
         fails is cut, and its parts are read again."""
         cut = cut_long_strings(self._texts)
@@ -415,7 +414,7 @@ class _Batch:
             keys = keys.take(arrow.from_numpy(np.flatnonzero(is_wanted[key_rows])))
         return keys.view(pa.string()), counts[rows]
 
-    def _add_rests_of_fitting(self, rows: NDArray[np.int64]) -> None:
+    def _add_rests_of_fitting(self, rows: Ints) -> None:
         """Add the rests of rows that were read together, so they fit. Only what is left of a text
         without its fields is parsed here, and not even that if it is compact JSON."""
         texts = _take(self._texts, rows)
@@ -476,7 +475,7 @@ class _Batch:
             raise ReadError
         return rests
 
-    def _cut_by_size(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def _cut_by_size(self, rows: Ints) -> list[Ints]:
         """Cut rows into parts whose texts have about MAX_BLOCK_BYTES."""
         ends = np.cumsum(self._offsets[rows + 1] - self._offsets[rows])
         if not len(rows) or ends[-1] <= MAX_BLOCK_BYTES:
@@ -484,8 +483,8 @@ class _Batch:
         return np.split(rows, np.flatnonzero(np.diff(ends // MAX_BLOCK_BYTES)) + 1)
 
     def _cut_at_failure(
-        self, rows: NDArray[np.int64], stopped: int, error: ReadError, reader: BlockReader
-    ) -> tuple[NDArray[np.int64], Set[str], list[NDArray[np.int64]]]:
+        self, rows: Ints, stopped: int, error: ReadError, reader: BlockReader
+    ) -> tuple[Ints, Set[str], list[Ints]]:
         """Cut rows that pyarrow's reader could not read together. Return the rows that it cannot
         read, as far as that is known; the outermost fields with the values that it cannot read
         (none if they are not known, or cannot be read apart); and the parts in which the other rows
@@ -529,7 +528,7 @@ class _Batch:
 
     # --- one by one -------------------------------------------------------------------------------
 
-    def _normalize(self, rows: NDArray[np.int64]) -> None:
+    def _normalize(self, rows: Ints) -> None:
         """Normalize rows one by one: add each to `_normalized`, or to `_reasons` if it is bad."""
         read = self._decoder.normalizer.read
         content = self.data.tobytes() if len(rows) else b""
@@ -563,7 +562,7 @@ class _Batch:
 
     # --- results ----------------------------------------------------------------------------------
 
-    def _payload_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _payload_rows(self, rows: Ints) -> Ints:
         """Convert indexes among the payloads that are not null to indexes among all payloads."""
         return rows if self._present is None else self._present[rows]
 

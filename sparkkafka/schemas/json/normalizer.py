@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.plan import JsonNode
 from sparkkafka.schemas.json.schema import JsonKind
@@ -208,29 +208,27 @@ def _largest_item(node: JsonNode) -> int:
     return size
 
 
-def max_item_bytes(data: NDArray[np.uint8], size: int) -> int:
+def max_item_bytes(data: Bytes, size: int) -> int:
     """Return the most bytes that the items of all texts can take in columns. `data` has the texts,
     concatenated, and `size` is the most bytes of one item."""
     return int(np.count_nonzero(_item_starts(data))) * size
 
 
-def may_take_too_much(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], size: int
-) -> NDArray[np.bool_]:
+def may_take_too_much(data: Bytes, starts: Ints, ends: Ints, size: int) -> Flags:
     """Return which texts, from `starts` to `ends` in `data`, may have items that take too much
     memory, of at most `size` bytes each. All objects and nulls in a text are counted as items."""
     if size <= _MIN_ITEM_TEXT * BYTES_PER_BYTE:
         return np.zeros(len(starts), np.bool_)
     items = np.flatnonzero(_item_starts(data))
     counts = np.searchsorted(items, ends) - np.searchsorted(items, starts)
-    flags: NDArray[np.bool_] = counts * size > ROW_BYTES + (ends - starts) * BYTES_PER_BYTE
+    flags: Flags = counts * size > ROW_BYTES + (ends - starts) * BYTES_PER_BYTE
     return flags
 
 
-def _item_starts(data: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def _item_starts(data: Bytes) -> Flags:
     """Return at which bytes an object or a null begins (or, in a string, may seem to)."""
     first = data[:-1]
-    starts: NDArray[np.bool_] = (first == ord("{")) | ((first == ord("n")) & (data[1:] == ord("u")))
+    starts: Flags = (first == ord("{")) | ((first == ord("n")) & (data[1:] == ord("u")))
     return starts
 
 

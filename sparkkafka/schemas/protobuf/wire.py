@@ -24,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.records.varint_columns import (
+    Bytes,
     Flags,
     Ints,
     read_unsigned,
@@ -50,7 +51,7 @@ class WireData:
 
     __slots__ = ("buffer", "bytes", "raw")
 
-    def __init__(self, content: NDArray[np.uint8]) -> None:
+    def __init__(self, content: Bytes) -> None:
         self.bytes = content if len(content) else np.zeros(1, np.uint8)
         self.buffer = pa.py_buffer(self.bytes)
         self.raw = memoryview(self.bytes.data)
@@ -221,9 +222,9 @@ class _Tokenizer:
             )
             self._skip_unknown()
 
-    def _read_next_bytes(self, at: Ints, is_inside: Flags) -> NDArray[np.uint8]:
+    def _read_next_bytes(self, at: Ints, is_inside: Flags) -> Bytes:
         """Return the byte at each position, 0 where it is not inside of the message."""
-        read: NDArray[np.uint8] = self.data.bytes.take(at, mode="clip")
+        read: Bytes = self.data.bytes.take(at, mode="clip")
         if not is_inside.all():
             read *= is_inside
         return read
@@ -338,7 +339,7 @@ class _Tokenizer:
         self.result.damage.add(self._indexes_of(some).tolist(), at, 0, reasons)
         self.at[some], self.next_byte[some] = end, 0
 
-    def _indexes_of(self, some: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _indexes_of(self, some: Ints) -> Ints:
         """Return the indexes of open messages among all messages."""
         return some if self.open_messages is None else self.open_messages[some]
 
@@ -416,7 +417,7 @@ class _Tokenizer:
 
 
 def read_varints(
-    data: NDArray[np.uint8], at: Ints, *, are_long: bool = False
+    data: Bytes, at: Ints, *, are_long: bool = False
 ) -> tuple[NDArray[Any], Ints, Flags | None]:
     """Read one varint at each position: values, positions after them, and which are longer than ten
     bytes (None: none is). Values are unsigned, in the narrowest type that they happen to fit. What

@@ -25,6 +25,7 @@ from sparkkafka.protocol.columns.columns import (
     validity,
 )
 from sparkkafka.protocol.records.arrow import binary_array, filtered_positions, from_numpy
+from sparkkafka.protocol.records.varint_columns import Flags
 from sparkkafka.schemas.column import (
     BadRow,
     ColumnDecoder,
@@ -40,8 +41,6 @@ from sparkkafka.spark.read.change_columns import table_columns
 from sparkkafka.spark.schema import BAD_RECORD_TYPE, ReadColumn
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from sparkkafka.schemas.framings import WriterId
     from sparkkafka.spark.read.dead_letters import DeadLetters
 
@@ -276,7 +275,7 @@ def reason_of(causes: Causes) -> str:
     return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 1]}…"
 
 
-def _filter_records(records: DecodedRecords, keep: NDArray[np.bool_]) -> DecodedRecords:
+def _filter_records(records: DecodedRecords, keep: Flags) -> DecodedRecords:
     """Return the records for which `keep` is true."""
     mask = from_numpy(keep)
     keys, values, headers = (

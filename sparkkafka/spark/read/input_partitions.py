@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql.datasource import InputPartition
 
 from sparkkafka.client.cluster.metadata import nearest_text, nearest_topics
-from sparkkafka.client.values import Address, TopicPartition
+from sparkkafka.client.values import Address, Offsets, TopicPartition
 from sparkkafka.config.source import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
@@ -221,9 +221,7 @@ def check_named(option: str, bound: OffsetBound, partitions: Collection[TopicPar
         )
 
 
-def times_of(
-    bound: OffsetBound, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int]:
+def times_of(bound: OffsetBound, partitions: Collection[TopicPartition]) -> Offsets:
     """Return the time in ms to look up for each partition; empty if the bound is not by time."""
     if bound.kind == "timestamp":
         return dict.fromkeys(partitions, bound.timestamp_ms)
@@ -233,7 +231,7 @@ def times_of(
 
 
 def start_at_times(
-    bound: OffsetBound, offsets_at_times: Mapping[TopicPartition, int], *, no_match_strategy: str
+    bound: OffsetBound, offsets_at_times: Offsets, *, no_match_strategy: str
 ) -> OffsetBound:
     """Return a start by time as offsets. `offsets_at_times` has -1 for a partition in which no
     record has that time or a later one: with the strategy "latest" it is not read, "error" raises
@@ -257,9 +255,7 @@ def start_at_times(
     return bound_at_times(bound, offsets_at_times)
 
 
-def bound_at_times(
-    bound: OffsetBound, offsets_at_times: Mapping[TopicPartition, int]
-) -> OffsetBound:
+def bound_at_times(bound: OffsetBound, offsets_at_times: Offsets) -> OffsetBound:
     """Return a bound by time as offsets. `offsets_at_times` has -1, which means the end of the log,
     for a partition in which no record has that time or a later one; `missed_times_ms` of the result
     has these times."""
@@ -276,8 +272,8 @@ def plan_ranges(
     partitions: Collection[TopicPartition],
     starting: OffsetBound,
     ending: OffsetBound,
-    earliest: Mapping[TopicPartition, int],
-    latest: Mapping[TopicPartition, int],
+    earliest: Offsets,
+    latest: Offsets,
     *,
     bind_in_task: bool = False,
 ) -> tuple[list[KafkaInputPartition], list[Loss]]:

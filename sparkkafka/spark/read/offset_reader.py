@@ -16,7 +16,7 @@ from sparkkafka.client.cluster.metadata import TopicMetadata
 from sparkkafka.client.cluster.offsets import confirmed_ends, earliest_and_latest, list_offsets
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connecting import check_servers
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound, PartitionKey
 from sparkkafka.errors import (
@@ -34,8 +34,6 @@ from sparkkafka.spark.read.input_partitions import KafkaInputPartition
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-Offsets = dict[TopicPartition, int]
 
 
 class _BatchBounds(NamedTuple):
@@ -134,7 +132,7 @@ class OffsetReader:
 
     # --- offsets ----------------------------------------------------------------------------------
 
-    def offsets_at(self, times: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
+    def offsets_at(self, times: Offsets, deadline: Deadline) -> Offsets:
         """Return the offsets at EARLIEST, LATEST or times in ms, under the read's isolation
         level."""
         if not times:

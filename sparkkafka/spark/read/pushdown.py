@@ -43,7 +43,7 @@ from pyspark.sql.datasource import (
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import largest_timestamps, list_offsets
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import UnknownTopicError
 from sparkkafka.spark.read.input_partitions import KafkaInputPartition
@@ -144,9 +144,9 @@ def times_to_look_up(bounds: Bounds, disorder_ms: int | None) -> tuple[int | Non
 def narrow_by_times(
     ranges: Iterable[KafkaInputPartition],
     start_ms: int | None,
-    starts: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-    largest_ms: Mapping[TopicPartition, int],
+    starts: Offsets,
+    ends: Offsets,
+    largest_ms: Offsets,
 ) -> list[KafkaInputPartition]:
     """Return the parts of the ranges between `starts` and `ends`, which have by partition the
     offsets of the first records at the two times that were looked up, -1 if the broker found none.
@@ -358,7 +358,7 @@ def _first_rows(batches: Iterator[pa.RecordBatch], count: int) -> Iterator[pa.Re
 
 def _first_offsets_at(
     cluster: Cluster, partitions: list[TopicPartition], time_ms: int | None
-) -> Mapping[TopicPartition, int]:
+) -> Offsets:
     """Look up the first offset with this time or a later one, by partition, -1 for none. Without a
     time nothing is looked up.
 

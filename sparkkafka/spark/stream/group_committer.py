@@ -19,12 +19,12 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import commit_group_offsets
-from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
+from sparkkafka.client.values import OffsetAndMetadata, Offsets, TopicPartition
 from sparkkafka.config.options import GroupOptions, parse_group_options
 from sparkkafka.errors import KafkaError, OptionError, UnknownTopicError
 from sparkkafka.spark.delegation_tokens import with_token
 from sparkkafka.spark.read.input_partitions import compile_pattern
-from sparkkafka.spark.stream.progress import Offsets, end_offsets
+from sparkkafka.spark.stream.progress import end_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

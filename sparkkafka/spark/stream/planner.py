@@ -30,7 +30,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.metadata import TopicMetadata
 from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.deadline import CloseSignal, Deadline
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.errors import KafkaError, UnknownTopicError
 from sparkkafka.protocol.constants import EARLIEST, LATEST
@@ -42,7 +42,7 @@ from sparkkafka.spark.read.input_partitions import (
     TaskPartition,
     partitions_text,
 )
-from sparkkafka.spark.read.offset_reader import OffsetReader, Offsets, partitions_of
+from sparkkafka.spark.read.offset_reader import OffsetReader, partitions_of
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class StreamPlanner:
         self._initial = self._with_attempts("looking up the first offsets", lookup)
         return self._initial
 
-    def next_end(self, start: Mapping[TopicPartition, int], *, limited: bool) -> Offsets:
+    def next_end(self, start: Offsets, *, limited: bool) -> Offsets:
         """Return the offsets at which the next micro-batch ends; `start` if it waits for more
         records. `limited`: the limits of the options apply."""
         self.finish_batch()
@@ -162,9 +162,7 @@ class StreamPlanner:
             # query's offsets finds out, and sets the target.
             log.info("%s", error)
 
-    def plan(
-        self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-    ) -> list[TaskPartition]:
+    def plan(self, start: Offsets, end: Offsets) -> list[TaskPartition]:
         """Return the input partitions of a micro-batch, to be taken with `begin_batch`. Raises
         DataLossError (failOnDataLoss)."""
         self._is_first = not self._first_batch_begun and start == self._initial
@@ -205,9 +203,7 @@ class StreamPlanner:
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def _next_end(
-        self, start: Mapping[TopicPartition, int], limited: bool, deadline: Deadline
-    ) -> Offsets:
+    def _next_end(self, start: Offsets, limited: bool, deadline: Deadline) -> Offsets:
         """Look up the ends of the logs, and return the end of the next micro-batch."""
         latest = self._latest_offsets(start, deadline)
         self.latest = latest
@@ -226,9 +222,7 @@ class StreamPlanner:
             return latest
         return self._end_within_limits(dict(start), latest, deadline)
 
-    def _up_to_target(
-        self, start: Mapping[TopicPartition, int], latest: Offsets, target: Offsets
-    ) -> Offsets:
+    def _up_to_target(self, start: Offsets, latest: Offsets, target: Offsets) -> Offsets:
         """Return the ends of the logs, but none after the ends of Trigger.AvailableNow (`target`),
         unless the query has read further. Partitions that are newer than `target` are left out."""
         return {
@@ -237,7 +231,7 @@ class StreamPlanner:
             if tp in target or tp in start
         }
 
-    def _latest_offsets(self, start: Mapping[TopicPartition, int], deadline: Deadline) -> Offsets:
+    def _latest_offsets(self, start: Offsets, deadline: Deadline) -> Offsets:
         """Return the end of each subscribed partition that exists, sorted by partition. Reports
         topics that were recreated, as a data loss (failOnDataLoss)."""
         partitions = self._subscribed_partitions(start, deadline)
@@ -264,9 +258,7 @@ class StreamPlanner:
                 latest[tp] = max(latest[tp], min(high_watermark.offset, start[tp]))
         return {tp: latest[tp] for tp in partitions}
 
-    def _confirmed_ends(
-        self, start: Mapping[TopicPartition, int], latest: Offsets, deadline: Deadline
-    ) -> Offsets:
+    def _confirmed_ends(self, start: Offsets, latest: Offsets, deadline: Deadline) -> Offsets:
         """Return the ends that Fetch confirms, where those of ListOffsets may lie inside the last
         record batch (see `client.cluster.offsets.confirmed_ends`).
 
@@ -329,9 +321,7 @@ class StreamPlanner:
 
     # --- partitions, also added and deleted ones --------------------------------------------------
 
-    def _subscribed_partitions(
-        self, start: Mapping[TopicPartition, int], deadline: Deadline
-    ) -> list[TopicPartition]:
+    def _subscribed_partitions(self, start: Offsets, deadline: Deadline) -> list[TopicPartition]:
         """Return the subscribed partitions that exist. A topic counts as deleted only after a
         second lookup, which waits for it."""
         subscription = self._options.subscription
@@ -394,9 +384,7 @@ class StreamPlanner:
             if topic_id is not None and topic_id not in self._former_ids:
                 self._topic_ids[topic] = topic_id
 
-    def _notice_recreated(
-        self, start: Mapping[TopicPartition, int], partitions: Collection[TopicPartition]
-    ) -> None:
+    def _notice_recreated(self, start: Offsets, partitions: Collection[TopicPartition]) -> None:
         """Report topics that were recreated as a data loss, and remember them: they have a new id,
         and other records at the same offsets."""
         for topic, old_offsets in list(self._recreated.items()):
@@ -422,8 +410,8 @@ class StreamPlanner:
 
     def _plan(
         self,
-        start: Mapping[TopicPartition, int],
-        end: Mapping[TopicPartition, int],
+        start: Offsets,
+        end: Offsets,
         deadline: Deadline,
     ) -> StreamPlan:
         """Look up the offsets that the plan of a micro-batch needs, and return the plan."""
@@ -448,7 +436,7 @@ class StreamPlanner:
         fail = self._options.fail_on_data_loss
         data_loss.apply_fail_on_data_loss(losses, self.report, fail=fail, streaming=True)
 
-    def begin_batch(self, end: Mapping[TopicPartition, int]) -> None:
+    def begin_batch(self, end: Offsets) -> None:
         """Report the counts of the planned micro-batch to `sparkkafka.metrics`, and begin its log
         line. To be called when Spark takes the plan."""
         plan, self._planned = self._planned, None
@@ -505,7 +493,7 @@ class StreamPlanner:
             self._refresh_sizes_if_allowed({planned.tp: planned.count for planned in ranges})
         return self.offset_bytes
 
-    def _refresh_sizes_if_allowed(self, backlog: Mapping[TopicPartition, int]) -> bool:
+    def _refresh_sizes_if_allowed(self, backlog: Offsets) -> bool:
         """Refresh sizes without which a batch can be planned; return whether that succeeded."""
         try:
             # The sizes of all partitions, not only this batch's: later batches need the others.
@@ -515,9 +503,7 @@ class StreamPlanner:
             return False
         return True
 
-    def _refresh_sizes(
-        self, latest: Offsets, backlog: Mapping[TopicPartition, int], deadline: Deadline
-    ) -> None:
+    def _refresh_sizes(self, latest: Offsets, backlog: Offsets, deadline: Deadline) -> None:
         """Set the mean bytes per offset by partition, from the sizes of the logs on disk, if that
         of a partition in `backlog` is old or unknown. `latest`: the ends of the logs."""
         is_old = time.monotonic() - self._sizes_refreshed_s > SIZES_MAX_AGE_S
@@ -536,7 +522,7 @@ class StreamPlanner:
 
     # --- the log ----------------------------------------------------------------------------------
 
-    def _begin_log_line(self, plan: StreamPlan, end: Mapping[TopicPartition, int]) -> None:
+    def _begin_log_line(self, plan: StreamPlan, end: Offsets) -> None:
         """Note what `finish_batch` will log about this plan."""
         if not plan.ranges or not log.isEnabledFor(logging.INFO):
             return
@@ -571,9 +557,7 @@ class StreamPlanner:
 # --- limits -------------------------------------------------------------------------------------
 
 
-def prorate(
-    backlog: Mapping[TopicPartition, int], max_offsets: int, after: TopicPartition | None = None
-) -> Offsets:
+def prorate(backlog: Offsets, max_offsets: int, after: TopicPartition | None = None) -> Offsets:
     """Return how many offsets to read of each partition's backlog, at most `max_offsets` in all.
 
     Every partition with a backlog gets one offset; the rest is distributed in proportion to the
@@ -599,9 +583,7 @@ def prorate(
     return shares
 
 
-def last_served(
-    shares: Mapping[TopicPartition, int], after: TopicPartition | None
-) -> TopicPartition | None:
+def last_served(shares: Offsets, after: TopicPartition | None) -> TopicPartition | None:
     """Return the partition served last, to be passed to `prorate` next time. Partitions are served
     in sorted order from the one that follows `after`, then from the first one."""
     served = sorted(tp for tp, share in shares.items() if share)
@@ -610,7 +592,7 @@ def last_served(
 
 
 def offsets_within(
-    backlog: Mapping[TopicPartition, int],
+    backlog: Offsets,
     offset_bytes: Mapping[TopicPartition, float],
     max_bytes: int,
 ) -> int:
@@ -635,19 +617,17 @@ def offsets_within(
 # --- ranges -------------------------------------------------------------------------------------
 
 
-def partitions_to_check(
-    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-) -> list[TopicPartition]:
+def partitions_to_check(start: Offsets, end: Offsets) -> list[TopicPartition]:
     """Return the partitions whose first offset the plan needs: those with offsets to read, and
     those that are new to the query."""
     return [tp for tp, offset in end.items() if start.get(tp) != offset]
 
 
 def plan_micro_batch(
-    start: Mapping[TopicPartition, int],
-    end: Mapping[TopicPartition, int],
-    earliest: Mapping[TopicPartition, int],
-    latest: Mapping[TopicPartition, int],
+    start: Offsets,
+    end: Offsets,
+    earliest: Offsets,
+    latest: Offsets,
     *,
     recreated: Collection[str] = (),
 ) -> StreamPlan:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import list_offsets
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import parse_group_options
 from sparkkafka.config.source import offsets_of_tree
 from sparkkafka.errors import KafkaError, OptionError
@@ -126,7 +126,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-Offsets = dict[TopicPartition, int]
 
 # Spark 4.0 and 4.1 report the end of the batch as latestOffset of a Python source.
 _LATEST_IS_REPORTED = find_spec("pyspark.sql.streaming.datasource") is not None
@@ -413,7 +412,7 @@ def _lag_sum(report: Any, options: Mapping[str, Any] | None, timeout_s: float) -
     """Return how many offsets all sources of the reported batch have not read yet; None if that is
     unknown. With `options`, the present ends of the logs are looked up, for at most `timeout_s`."""
     try:
-        lags: Mapping[TopicPartition, int] | None
+        lags: Offsets | None
         if options is None:
             lags = reported_lag(report)
         else:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from sparkkafka.client.values import TopicPartition
+from sparkkafka.client.values import Offsets, TopicPartition
 from sparkkafka.config.options import ReadOptions
 from sparkkafka.config.source import offsets_of_tree, tree_of_offsets
 from sparkkafka.errors import KafkaError
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from sparkkafka.client.cluster.cluster import Cluster
     from sparkkafka.client.deadline import CloseSignal
-    from sparkkafka.spark.read.offset_reader import Offsets
     from sparkkafka.spark.read.typed_columns import NewerSchemas
     from sparkkafka.spark.stream.planner import StreamPlanner
 
