@@ -119,6 +119,7 @@ def unwrap_debezium(
     from pyspark.sql.types import StructType
 
     from sparkkafka.schemas.registry.client import connect, open_registry
+    from sparkkafka.spark.arrow_types import from_arrow_type
     from sparkkafka.spark.read.change_columns import split_columns, unwrapped_type
     from sparkkafka.spark.read.typed_columns import column_plan
 
@@ -137,7 +138,7 @@ def unwrap_debezium(
         plan = column_plan(
             formats,
             registry,
-            None if split is None else split.spark_value,
+            None if split is None else from_arrow_type(split.value),
             () if split is None else split.names,
         )
     task_registry = None if formats.registry is None else connect(formats.registry.for_tasks())

@@ -142,7 +142,7 @@ _MURMUR2_SHIFT = 24
 
 
 def murmur2(keys: pa.Array) -> Words:
-    """Java's `Utils.murmur2` of each key, unsigned. The hash of null means nothing."""
+    """Return Java's `Utils.murmur2` of each key, unsigned. The hash of null means nothing."""
     return hash_keys(keys, _Murmur2())
 
 
@@ -154,7 +154,7 @@ def _add_murmur2_word(state: int, word: int) -> int:
 
 
 def murmur2_of(key: bytes) -> int:
-    """`murmur2` of one key."""
+    """Return `murmur2` of one key."""
     state = len(key) ^ _MURMUR2_SEED
     whole_bytes = len(key) & ~3
     for (word,) in struct.iter_unpack("<I", key[:whole_bytes]):
@@ -216,7 +216,7 @@ def fnv1a(keys: pa.Array) -> Words:
 
 
 def fnv1a_of(key: bytes) -> int:
-    """`fnv1a` of one key."""
+    """Return `fnv1a` of one key."""
     state = _FNV1A_OFFSET
     for byte in key:
         state = (state ^ byte) * _FNV1A_PRIME & _MASK
@@ -258,7 +258,7 @@ class _Fnv1a:
 
 
 def crc32(keys: pa.Array) -> Words:
-    """zlib's CRC-32 of each key, librdkafka's default. That of null means nothing."""
+    """Return zlib's CRC-32 of each key, librdkafka's default. That of null means nothing."""
     return hash_keys(keys, _Crc32())
 
 

@@ -134,14 +134,11 @@ class Report:
 
 
 @contextmanager
-def task_report(address: MetricsAddress | None) -> Iterator[Report | None]:
-    """Yield the report of a read task and send it at the end; None without an address.
+def task_report(address: MetricsAddress | None) -> Iterator[Report]:
+    """Yield the report of a read task, and send it at the end if there is an address.
 
     If the task fails, only its effects outside of Spark are reported, since Spark runs it again.
     """
-    if address is None:
-        yield None
-        return
     report = Report(query_id())
     try:
         yield report

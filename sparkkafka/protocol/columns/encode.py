@@ -224,10 +224,10 @@ def size_estimate(columns: RecordColumns) -> tuple[int, int]:
 
 
 def oversized_record(columns: RecordColumns, limit_bytes: int) -> tuple[int, int] | None:
-    """Return the index and the encoded bytes, at most, of the largest record if these are above
+    """Return (index, upper bound of its encoded bytes) of the largest record if that bound is above
     `limit_bytes`; None if no record is that large."""
     _, largest_bytes = size_estimate(columns)
-    # An estimate may be too low by less.
+    # The estimate is too low by fewer than 64 bytes.
     if largest_bytes + 64 <= limit_bytes:
         return None
     sizes = record_sizes(columns)
@@ -397,7 +397,8 @@ class _Rows:
     def _join_views(
         self, low: int, high: int, deltas: Ints, counts: Ints
     ) -> tuple[memoryview, Ints] | None:
-        """Encode records without headers and with short varints, the fast way; None for others.
+        """Encode records without headers and with short varints by `join_records`, which is faster;
+        return None for others.
 
         Arguments and result are those of `_join_columns`.
         """

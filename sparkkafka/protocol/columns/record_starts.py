@@ -15,8 +15,8 @@ all batches, in order; the records of batch i are those from `firsts[i]` on.
 
 Nothing here raises, and no guess is trusted. `verify` says which batches have a gapless series of
 records from their first to their last byte with the right count. That proves the starts: the first
-one is known, and each record's own length leads to the next. `find` tries the plain loop on a batch
-that fails before it reports it as damaged.
+one is known, and each record's own length leads to the next. If a batch fails, `find_records` first
+tries the plain loop on it, and only then reports it as damaged.
 """
 
 from __future__ import annotations
@@ -449,7 +449,7 @@ def _likely_starts(data: Bytes, begins: Ints, ends: Ints, counts: Ints) -> tuple
     each anchor a window of bytes is searched for the first likely start: a length prefix before a
     zero byte (the attributes) that leads to another such position, four times in a row. The last of
     the four is taken: chains that begin wrong often meet the right one. A wrong guess costs time,
-    never a wrong record: see `find`.
+    never a wrong record: see `find_records`.
     """
     sizes = ends - begins
     means = sizes // counts

@@ -90,7 +90,7 @@ class Range(NamedTuple):
 
 
 class UniformBatches:
-    """Batches that are decoded together, most of which look like copies of the model (`find`).
+    """Batches that are decoded together, most of which look like copies of the model.
 
     `begins`, `counts` and `uniform` (whether it looks like a copy) have an entry for each batch.
     """

@@ -448,7 +448,7 @@ def _read_lz4_headers(data: memoryview) -> tuple[int, int, int, int | None]:
 
 
 def _xxh32_short(data: bytes) -> int:
-    """xxHash32 (seed 0) of fewer than 16 bytes: all that an LZ4 frame header needs."""
+    """Return xxHash32 (seed 0) of fewer than 16 bytes: all that an LZ4 frame header needs."""
     mask = 0xFFFFFFFF
     value = (0x165667B1 + len(data)) & mask
     lanes_end = len(data) & ~3  # a lane has four bytes

@@ -74,7 +74,7 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Bytes not read yet."""
+        """How many bytes are not read yet."""
         return self.end - self.pos
 
     def claim(self, size: int) -> int:
@@ -95,33 +95,38 @@ class Reader:
         return self.buffer[start : self.pos]
 
     def expect_end(self) -> None:
-        """Raise `DecodeError` if bytes are left."""
+        """Raise DecodeError if bytes are left."""
         if self.pos != self.end:
             raise DecodeError(f"{self.end - self.pos} bytes left over", self.pos)
 
     # Numbers
 
     def int8(self) -> int:
+        """Read an INT8."""
         value: int = _INT8.unpack_from(self.buffer, self.claim(1))[0]
         return value
 
     def int16(self) -> int:
+        """Read an INT16."""
         value: int = _INT16.unpack_from(self.buffer, self.claim(2))[0]
         return value
 
     def int32(self) -> int:
+        """Read an INT32."""
         value: int = _INT32.unpack_from(self.buffer, self.claim(4))[0]
         return value
 
     def int64(self) -> int:
+        """Read an INT64."""
         value: int = _INT64.unpack_from(self.buffer, self.claim(8))[0]
         return value
 
     def uuid(self) -> uuid.UUID:
+        """Read a UUID of 16 bytes."""
         return uuid.UUID(bytes=bytes(self.span(16)))
 
     def unsigned_varint(self) -> int:
-        """Up to 5 bytes, 0 to 2**32 - 1."""
+        """Read an unsigned varint of up to 5 bytes: 0 to 2**32 - 1."""
         start = self.pos
         if start < self.end and (first := self.buffer[start]) < 0x80:
             self.pos = start + 1
@@ -129,12 +134,12 @@ class Reader:
         return self._any_varint(VARINT_BITS)
 
     def varint(self) -> int:
-        """Zigzag, up to 5 bytes, a signed 32-bit number."""
+        """Read a zigzag varint of up to 5 bytes: a signed number of 32 bits."""
         value = self.unsigned_varint()
         return (value >> 1) ^ -(value & 1)
 
     def varlong(self) -> int:
-        """Zigzag, up to 10 bytes, a signed 64-bit number."""
+        """Read a zigzag varint of up to 10 bytes: a signed number of 64 bits."""
         value = self._any_varint(VARLONG_BITS)
         return (value >> 1) ^ -(value & 1)
 
@@ -154,52 +159,65 @@ class Reader:
     # Strings and bytes
 
     def string(self) -> str:
+        """Read a STRING: its length as INT16, and its UTF-8."""
         return self._text(self._length(self.int16(), 2))
 
     def nullable_string(self) -> str | None:
+        """Read a NULLABLE_STRING: a STRING, or None for the length -1."""
         size = self._nullable_length(self.int16(), 2)
         return None if size is None else self._text(size)
 
     def compact_string(self) -> str:
+        """Read a COMPACT_STRING: its length + 1 as an unsigned varint, and its UTF-8."""
         size = self.unsigned_varint() - 1
         if size < 0:
             raise self._null_error(1)
         return self._text(size)
 
     def compact_nullable_string(self) -> str | None:
+        """Read a COMPACT_NULLABLE_STRING: a COMPACT_STRING, or None for 0 in place of the length +
+        1."""
         size = self.unsigned_varint()
         return None if size == 0 else self._text(size - 1)
 
     def bytes_(self) -> bytes:
+        """Read BYTES: their length as INT32, and a copy of them."""
         return bytes(self.view())
 
     def nullable_bytes(self) -> bytes | None:
+        """Read NULLABLE_BYTES: BYTES, or None for the length -1."""
         view = self.nullable_view()
         return None if view is None else bytes(view)
 
     def compact_bytes(self) -> bytes:
+        """Read COMPACT_BYTES: their length + 1 as an unsigned varint, and a copy of them."""
         return bytes(self.compact_view())
 
     def compact_nullable_bytes(self) -> bytes | None:
+        """Read COMPACT_NULLABLE_BYTES: COMPACT_BYTES, or None for 0 in place of the length + 1."""
         view = self.compact_nullable_view()
         return None if view is None else bytes(view)
 
     # The same bytes as a view of the buffer, not a copy
 
     def view(self) -> memoryview:
+        """Read BYTES as a view of the buffer."""
         return self.span(self._length(self.int32(), 4))
 
     def nullable_view(self) -> memoryview | None:
+        """Read NULLABLE_BYTES as a view of the buffer."""
         size = self._nullable_length(self.int32(), 4)
         return None if size is None else self.span(size)
 
     def compact_view(self) -> memoryview:
+        """Read COMPACT_BYTES as a view of the buffer."""
         size = self.unsigned_varint() - 1
         if size < 0:
             raise self._null_error(1)
         return self.span(size)
 
     def compact_nullable_view(self) -> memoryview | None:
+        """Read COMPACT_NULLABLE_BYTES as a view of the buffer."""
         size = self.unsigned_varint()
         return None if size == 0 else self.span(size - 1)
 
@@ -219,12 +237,14 @@ class Reader:
         return None if count is None else self._count(count, element_size)
 
     def compact_array_length(self, element_size: int = 1) -> int:
+        """Read the length of a COMPACT_ARRAY, as `array_length`."""
         count = self.unsigned_varint() - 1
         if count < 0:
             raise self._null_error(1)
         return self._count(count, element_size)
 
     def compact_nullable_array_length(self, element_size: int = 1) -> int | None:
+        """Read the length of a COMPACT_ARRAY that may be null, as `nullable_array_length`."""
         count = self.unsigned_varint()
         return None if count == 0 else self._count(count - 1, element_size)
 
@@ -249,7 +269,7 @@ class Reader:
         return fields
 
     def _text(self, size: int) -> str:
-        """Read a string of `size` bytes."""
+        """Read `size` bytes as UTF-8. Raises DecodeError for other bytes."""
         start = self.pos
         stop = start + size
         if stop > self.end:
@@ -313,7 +333,8 @@ class Writer:
         return b"".join(self.parts())
 
     def parts(self) -> list[BytesLike]:
-        """Everything written so far, in order, without a copy; the first part is a bytearray."""
+        """Return everything written so far, in order, without a copy; the first part is a
+        bytearray."""
         return [*self._before, self.buffer]
 
     def lend(self, data: BytesLike) -> None:
@@ -331,23 +352,29 @@ class Writer:
     # Numbers
 
     def int8(self, value: int) -> None:
+        """Append an INT8."""
         self._pack(_INT8, value, "int8")
 
     def int16(self, value: int) -> None:
+        """Append an INT16."""
         self._pack(_INT16, value, "int16")
 
     def int32(self, value: int) -> None:
+        """Append an INT32."""
         self._pack(_INT32, value, "int32")
 
     def int64(self, value: int) -> None:
+        """Append an INT64."""
         self._pack(_INT64, value, "int64")
 
     def uuid(self, value: uuid.UUID) -> None:
+        """Append a UUID of 16 bytes."""
         if not isinstance(value, uuid.UUID):
             raise EncodeError(f"{value!r} is not a uuid.UUID")
         self.buffer += value.bytes
 
     def unsigned_varint(self, value: int) -> None:
+        """Append an unsigned varint of up to 5 bytes: 0 to 2**32 - 1."""
         if 0 <= value < 0x80:
             self.buffer.append(value)
         elif 0 <= value <= _MAX_UINT32:
@@ -356,11 +383,13 @@ class Writer:
             raise EncodeError(f"{value} is not an unsigned varint")
 
     def varint(self, value: int) -> None:
+        """Append a zigzag varint of up to 5 bytes: a signed number of 32 bits."""
         if not -(2**31) <= value < 2**31:
             raise EncodeError(f"{value} is not a varint")
         append_varint(self.buffer, zigzag(value))
 
     def varlong(self, value: int) -> None:
+        """Append a zigzag varint of up to 10 bytes: a signed number of 64 bits."""
         if not -(2**63) <= value < 2**63:
             raise EncodeError(f"{value} is not a varlong")
         append_varint(self.buffer, zigzag(value))
@@ -368,44 +397,52 @@ class Writer:
     # Strings and bytes
 
     def string(self, value: str) -> None:
+        """Append a STRING: its length as INT16, and its UTF-8."""
         encoded = _utf8(value)
         self.int16(len(encoded))
         self.buffer += encoded
 
     def nullable_string(self, value: str | None) -> None:
+        """Append a NULLABLE_STRING: a STRING, or the length -1 for None."""
         if value is None:
             self.int16(-1)
         else:
             self.string(value)
 
     def compact_string(self, value: str) -> None:
+        """Append a COMPACT_STRING: its length + 1 as an unsigned varint, and its UTF-8."""
         encoded = _utf8(value)
         self.unsigned_varint(len(encoded) + 1)
         self.buffer += encoded
 
     def compact_nullable_string(self, value: str | None) -> None:
+        """Append a COMPACT_NULLABLE_STRING: a COMPACT_STRING, or 0 for None."""
         if value is None:
             self.buffer.append(0)
         else:
             self.compact_string(value)
 
     def bytes_(self, value: BytesLike) -> None:
+        """Append BYTES: their length as INT32, and the bytes."""
         view = byte_view(value)
         self.int32(len(view))
         self.buffer += view
 
     def nullable_bytes(self, value: BytesLike | None) -> None:
+        """Append NULLABLE_BYTES: BYTES, or the length -1 for None."""
         if value is None:
             self.int32(-1)
         else:
             self.bytes_(value)
 
     def compact_bytes(self, value: BytesLike) -> None:
+        """Append COMPACT_BYTES: their length + 1 as an unsigned varint, and the bytes."""
         view = byte_view(value)
         self.unsigned_varint(len(view) + 1)
         self.buffer += view
 
     def compact_nullable_bytes(self, value: BytesLike | None) -> None:
+        """Append COMPACT_NULLABLE_BYTES: COMPACT_BYTES, or 0 for None."""
         if value is None:
             self.buffer.append(0)
         else:
@@ -414,15 +451,19 @@ class Writer:
     # Array lengths
 
     def array_length(self, count: int) -> None:
+        """Append the length of an ARRAY, an INT32."""
         self.int32(count)
 
     def nullable_array_length(self, count: int | None) -> None:
+        """Append the length of an ARRAY, -1 for None."""
         self.int32(-1 if count is None else count)
 
     def compact_array_length(self, count: int) -> None:
+        """Append the length of a COMPACT_ARRAY: the length + 1 as an unsigned varint."""
         self.unsigned_varint(count + 1)
 
     def compact_nullable_array_length(self, count: int | None) -> None:
+        """Append the length of a COMPACT_ARRAY, 0 for None."""
         self.unsigned_varint(0 if count is None else count + 1)
 
     # Tagged fields

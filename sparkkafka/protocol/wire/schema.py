@@ -125,59 +125,70 @@ class FieldKeywords(TypedDict, total=False):
 
 
 def boolean(default: bool = False, **keywords: Unpack[FieldKeywords]) -> bool:
+    """Declare a BOOLEAN field."""
     return cast(bool, _declare(BOOLEAN, default, keywords))
 
 
 def int8(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    """Declare an INT8 field."""
     return cast(int, _declare(INT8, default, keywords))
 
 
 def int16(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    """Declare an INT16 field."""
     return cast(int, _declare(INT16, default, keywords))
 
 
 def uint16(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    """Declare a UINT16 field."""
     return cast(int, _declare(UINT16, default, keywords))
 
 
 def int32(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    """Declare an INT32 field."""
     return cast(int, _declare(INT32, default, keywords))
 
 
 def int64(default: int = 0, **keywords: Unpack[FieldKeywords]) -> int:
+    """Declare an INT64 field."""
     return cast(int, _declare(INT64, default, keywords))
 
 
 def float64(default: float = 0.0, **keywords: Unpack[FieldKeywords]) -> float:
+    """Declare a FLOAT64 field."""
     return cast(float, _declare(FLOAT64, default, keywords))
 
 
 def uuid(**keywords: Unpack[FieldKeywords]) -> uuid_module.UUID:
+    """Declare a UUID field."""
     return cast(uuid_module.UUID, _declare(UUID, NULL_UUID, keywords))
 
 
 def string(default: str = "", **keywords: Unpack[FieldKeywords]) -> str:
+    """Declare a STRING field, which cannot be null."""
     return cast(str, _declare(STRING, default, keywords))
 
 
 def nullable_string(
     default: str | None = "", *, nullable_since: int = 0, **keywords: Unpack[FieldKeywords]
 ) -> str | None:
+    """Declare a STRING field that may be null from version `nullable_since` on."""
     return cast("str | None", _declare(STRING, default, keywords, nullable_since))
 
 
 def bytes_(*, secret: bool = False, **keywords: Unpack[FieldKeywords]) -> bytes:
-    """Bytes, copied out of the buffer on decode. `secret` keeps them out of the message's repr."""
+    """Declare a BYTES field, which decoding copies out of the buffer. `secret` keeps it out of the
+    message's repr."""
     return cast(bytes, _declare(BYTES, b"", keywords, secret=secret))
 
 
 def nullable_bytes(**keywords: Unpack[FieldKeywords]) -> bytes | None:
-    """Bytes that may be null, which is the default."""
+    """Declare a BYTES field that may be null, which is the default."""
     return cast("bytes | None", _declare(BYTES, None, keywords, 0))
 
 
 def records(*, nullable: bool = True, **keywords: Unpack[FieldKeywords]) -> Any:
-    """Record batches as they lie on the wire; null is the default, as in Java.
+    """Declare a field of record batches as they lie on the wire; null is the default, as in Java.
 
     Decoding gives a memoryview of the decoded buffer; encoding takes RecordsLike.
     """
@@ -189,7 +200,7 @@ def array(of: Primitive[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
 @overload
 def array(of: type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
 def array(of: Primitive[_T] | type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]:
-    """An array, not null; the default is an empty one."""
+    """Declare a field with an array, which cannot be null; its default is an empty array."""
     return cast("list[_T]", _declare(ArrayOf(of), list, keywords))
 
 
@@ -216,20 +227,22 @@ def nullable_array(
     null_default: bool = False,
     **keywords: Unpack[FieldKeywords],
 ) -> list[_T] | None:
-    """An array that may be null; the default is an empty one, as in Java, or null."""
+    """Declare a field with an array that may be null; its default is an empty array, as in Java, or
+    null (`null_default`)."""
     default = None if null_default else list
     return cast("list[_T] | None", _declare(ArrayOf(of), default, keywords, nullable_since))
 
 
 def nested(of: type[_T], **keywords: Unpack[FieldKeywords]) -> _T:
-    """A field with one struct, which cannot be null."""
+    """Declare a field with one struct, which cannot be null."""
     return cast(_T, _declare(of, of, keywords))
 
 
 def nullable_nested(
     of: type[_T], *, nullable_since: int = 0, **keywords: Unpack[FieldKeywords]
 ) -> _T | None:
-    """One struct that may be null, which is the default (KIP-893: a byte before it says which)."""
+    """Declare a field with one struct that may be null, which is the default (KIP-893: a byte
+    before it says which)."""
     return cast("_T | None", _declare(of, None, keywords, nullable_since))
 
 

@@ -194,14 +194,15 @@ _MIN_ITEM_TEXT: Final = 3  # {} and a comma
 
 
 def item_bytes(root: JsonNode) -> int:
-    """Return how many bytes an item takes in columns, of the array or map where it takes most; 0 if
-    that is in proportion to its text, so that no limit is needed."""
+    """Return the most bytes that one item of an array or map takes in columns, of all arrays and
+    maps of the type; 0 if these are so few that the number of items needs no limit."""
     size = _largest_item(root)
     return size if size > _MIN_ITEM_TEXT * BUDGET_PER_BYTE else 0
 
 
 def _largest_item(node: JsonNode) -> int:
-    """Return the maximum of the bytes that an item of any array or map takes in columns."""
+    """Return the most bytes that one item of an array or map takes in columns, of all arrays and
+    maps of the type; 0 if there are none."""
     size = max(map(_largest_item, node.children.values()), default=0)
     if node.kind in (_LIST, _MAP):
         size = max(size, bytes_per_value(node.item.type))

@@ -192,13 +192,15 @@ def _encode_values(
 
 
 def _with_length(tag: int, content: BinaryColumn, present: Flags | None) -> list[ByteColumn]:
-    """Return a tag, a length and bytes; no bytes where not `present` (None: all are)."""
+    """Return columns that give each row a tag, a length and the bytes `content`; no bytes where not
+    `present` (None: all are)."""
     lengths = VarintColumn(content.lengths, is_zigzag=False)
     return _with_tag(tag, [lengths, content], present)
 
 
 def _with_tag(tag: int, columns: list[ByteColumn], present: Flags | None) -> list[ByteColumn]:
-    """Return a tag and what is behind it; no bytes where not `present` (None: all are)."""
+    """Return columns that give each row a tag and the bytes of `columns`; no bytes where not
+    `present` (None: all are)."""
     columns = [*constant(varint_bytes(tag)), *columns]
     if present is None or present.all():
         return columns

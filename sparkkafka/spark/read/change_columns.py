@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
-    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -30,7 +29,7 @@ from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import DecodedRecords
 from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Flags
-from sparkkafka.schemas.arrays import scalar, struct_of
+from sparkkafka.schemas.arrays import item_counts, scalar, struct_of
 from sparkkafka.schemas.envelopes.debezium import CHANGE, TOMBSTONE, change_type
 from sparkkafka.spark.arrow_types import from_arrow_type, to_arrow_type
 from sparkkafka.spark.schema import ReadColumn
@@ -106,11 +105,6 @@ class ChangeColumns(NamedTuple):
     key: pa.DataType | None
     names: tuple[tuple[str, str], ...]
 
-    @property
-    def spark_value(self) -> DataType:
-        """`value` as a type of Spark."""
-        return from_arrow_type(self.value)
-
 
 def split_columns(
     schema: StructType, added: Sequence[str], *, keys_from_rows: bool, has_lists: bool
@@ -130,7 +124,10 @@ def split_columns(
                 f"column {field.name!r} of the schema cannot be NOT NULL: not all records are rows"
             )
         if field.name == CHANGE:
-            own, key = _parts_of_change(arrow_type, keys_from_rows)
+            change_key = check_change(arrow_type)
+            key = None if keys_from_rows else change_key
+            from_kafka = {*_KAFKA_FIELDS, *(() if keys_from_rows else ("key",))}
+            own = [part for part in arrow_type if part.name not in from_kafka]
         elif field.name not in added:
             row.append(pa.field(field.name, arrow_type))
             comment = str(field.metadata.get("comment", "")).strip()
@@ -153,20 +150,6 @@ def split_columns(
     if has_lists:
         value = pa.list_(pa.field("element", value))
     return ChangeColumns(tuple(columns), value, key, tuple(names))
-
-
-def _parts_of_change(
-    change: pa.DataType, keys_from_rows: bool
-) -> tuple[list[pa.Field], pa.DataType | None]:
-    """Return the fields of the column change that come from the value, and the type of the key,
-    None if it is not decoded."""
-    key = check_change(change)
-    own = [
-        field
-        for field in change
-        if field.name not in _KAFKA_FIELDS and (field.name != "key" or keys_from_rows)
-    ]
-    return own, None if keys_from_rows else key
 
 
 def check_change(change: pa.DataType) -> pa.DataType | None:
@@ -208,15 +191,10 @@ def _same(declared: pa.DataType, expected: pa.DataType) -> bool:
     return bool(declared == expected)
 
 
-def _expected_types() -> dict[str, pa.DataType]:
-    """Return the types of the fields of change by name, besides those that depend on the table
-    (key, old_key, source)."""
-    types = {field.name: field.type for field in change_type(pa.struct([]))}
-    del types["source"]
-    return types | {name: to_arrow_type(kind, name) for name, kind in _KAFKA_FIELDS.items()}
-
-
-_EXPECTED: Final = _expected_types()
+_EXPECTED: Final = {
+    field.name: field.type for field in change_type(pa.struct([])) if field.name != "source"
+} | {name: to_arrow_type(kind, name) for name, kind in _KAFKA_FIELDS.items()}
+"""The types of the fields of change, but for those that depend on the table (key, source)."""
 
 
 def table_columns(
@@ -259,7 +237,7 @@ def table_columns(
 def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Return the items of all lists as one array, and for each item the index of its list. A list
     without items has one item, null."""
-    counts = np.diff(arrow.blob_offsets(lists)).astype(np.int64) * arrow.is_valid(lists)
+    counts = item_counts(lists)
     steps = np.maximum(counts, 1)
     has_item = np.repeat(counts > 0, steps)
     items = lists.flatten()

@@ -87,7 +87,7 @@ class TaskDecoder:
         on_driver: bool = False,
     ) -> None:
         self._options, self._formats = options, formats
-        self._report = report
+        self._report = Report() if report is None else report
         self._plans = {column.name: dict(column.plans) for column in columns if column.plans}
         self._visible_columns = [
             (column.name, column.arrow_type) for column in columns if not column.is_hidden
@@ -179,8 +179,7 @@ class TaskDecoder:
             )
         self._rows += count
         self._bad_rows += len(causes_by_row)
-        if self._report is not None:
-            self._report.add(Count.BAD, len(causes_by_row), *tp)
+        self._report.add(Count.BAD, len(causes_by_row), *tp)
         is_bad = np.zeros(count, np.bool_)
         value = decoded.get("value")
         if value is not None:
@@ -253,8 +252,7 @@ class TaskDecoder:
             )
         letters = [DeadLetter(causes[0][0], reason_of(causes)) for causes in causes_by_row.values()]
         self._dead_letters.write(tp, records, letters)
-        if self._report is not None:
-            self._report.add(Count.DEAD, len(letters), *tp)
+        self._report.add(Count.DEAD, len(letters), *tp)
 
 
 def _causes_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -94,11 +93,10 @@ def read_ranges(
                 condition = "KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE"
                 raise DataLossError(f"[{condition}] {error}") from error
             finally:
-                if report is not None:
-                    for tp, count in reader.retries.items():
-                        report.add(Count.RETRIES, count, *tp)
-                    for tp, count in reader.lost.items():
-                        report.add(Count.LOST, count, *tp)
+                for tp, count in reader.retries.items():
+                    report.add(Count.RETRIES, count, *tp)
+                for tp, count in reader.lost.items():
+                    report.add(Count.LOST, count, *tp)
 
 
 def read_small_ranges(
@@ -109,7 +107,7 @@ def read_small_ranges(
     *,
     max_bytes: int,
     limit_ms: int,
-    report: Report | None = None,
+    report: Report,
 ) -> list[pa.RecordBatch] | None:
     """Return all records of the ranges. Return None if they have more than `max_bytes` as Arrow
     batches, if reading takes longer than `limit_ms`, or if a topic has been recreated.
@@ -173,7 +171,7 @@ def _arrow_batches(
     columns: tuple[ReadColumn, ...],
     ranges: Sequence[KafkaInputPartition],
     decoder: TaskDecoder | None,
-    report: Report | None,
+    report: Report,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of the reader as Arrow batches, and count them in the report."""
     shapers = {
@@ -187,9 +185,8 @@ def _arrow_batches(
         for planned in ranges
     }
     for tp, records in reader:
-        if report is not None:
-            report.add(Count.RECORDS, len(records), *tp)
-            report.add(Count.BYTES, records.column_bytes, *tp)
+        report.add(Count.RECORDS, len(records), *tp)
+        report.add(Count.BYTES, records.column_bytes, *tp)
         yield from shapers[tp].batches(records)
 
 
@@ -212,7 +209,7 @@ def _merge_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 def _task_decoder(
     options: ReadOptions,
     columns: tuple[ReadColumn, ...],
-    report: Report | None,
+    report: Report,
     *,
     on_driver: bool = False,
 ) -> AbstractContextManager[TaskDecoder | None]:
@@ -334,32 +331,15 @@ class BatchShaper:
         try:
             return array.cast(pa.string())
         except pa.ArrowInvalid:
-            bad = bad_text_rows(array)
+            from sparkkafka.schemas.arrays import is_utf8
+
+            keep = is_utf8(array)
         if self._null_for_bad_text:
-            keep = np.ones(len(array), np.bool_)
-            keep[bad] = False
             # Cast the good values only, and then insert a null for each bad one.
             return array.filter(from_numpy(keep)).cast(pa.string()).take(filtered_positions(keep))
-        offset = int(records.offsets[bad[0]])
+        bad = int(keep.argmin())
         raise DecodeError(
-            f"{self._partition_name} offset {offset}: the {name} is not UTF-8 "
-            f"({array[bad[0]].as_py()[:40]!r}). Read it as binary, or set invalidUtf8=null to get "
+            f"{self._partition_name} offset {records.offsets[bad]}: the {name} is not UTF-8 "
+            f"({array[bad].as_py()[:40]!r}). Read it as binary, or set invalidUtf8=null to get "
             "null for such values"
         )
-
-
-def bad_text_rows(array: pa.Array) -> list[int]:
-    """Return the indexes of a binary column's values that are not UTF-8. Arrow checks whole arrays;
-    this bisects them, since such values are rare."""
-    bad: list[int] = []
-    pending = [(0, len(array))]
-    while pending:
-        start, count = pending.pop()
-        try:
-            array.slice(start, count).cast(pa.string())
-        except pa.ArrowInvalid:
-            if count == 1:
-                bad.append(start)
-            else:
-                pending += [(start + count // 2, count - count // 2), (start, count // 2)]
-    return bad

@@ -42,7 +42,6 @@ from sparkkafka.schemas.envelopes.semantic_types import Placeholder
 from sparkkafka.schemas.framings import WriterId, unframe_column
 from sparkkafka.schemas.registry.client import (
     SUBJECT_NOT_FOUND,
-    RegisteredSchema,
     RegistryClient,
     connect,
     open_registry,
@@ -744,7 +743,7 @@ class NewerSchemas:
         self._thread.start()
 
     def _log_newer_versions(self) -> None:
-        """Look up the latest version of each subject, and log newer ones."""
+        """Look up the latest version of each subject, and log it once if a plan has another."""
         formats = self._options.formats
         if formats is None or formats.registry is None:
             return
@@ -754,20 +753,18 @@ class NewerSchemas:
         try:
             with connect(options) as registry:
                 for plan in self._plans:
-                    self._log_newer(plan, registry.latest(plan.subject or ""))
+                    latest = registry.latest(plan.subject or "")
+                    key = plan.subject, latest.id
+                    if latest.id != plan.schema_id and key not in self._logged:
+                        self._logged.add(key)
+                        log.warning(
+                            "subject %s has a newer version, %s (schema id %d); this query "
+                            "continues with schema id %d, and uses the newer one after its next "
+                            "start",
+                            *(plan.subject, latest.version, latest.id, plan.schema_id),
+                        )
         except KafkaError as error:
             log.debug("newer versions of schemas were not looked up: %s", error)
-
-    def _log_newer(self, plan: ColumnPlan, latest: RegisteredSchema) -> None:
-        """Log the subject's latest version, once, if the plan has another one."""
-        subject = plan.subject
-        if latest.id != plan.schema_id and (subject, latest.id) not in self._logged:
-            self._logged.add((subject, latest.id))
-            log.warning(
-                "subject %s has a newer version, %s (schema id %d); this query continues "
-                "with schema id %d, and uses the newer one after its next start",
-                *(subject, latest.version, latest.id, plan.schema_id),
-            )
 
 
 def _plans_of_latest(options: ReadOptions, columns: tuple[ReadColumn, ...]) -> Iterator[ColumnPlan]:

@@ -99,8 +99,8 @@ class Curve:
 
 
 def chart_html(curves: Iterable[Curve]) -> str:
-    """Return the curves that have points, on one time axis; side by side where that is wide
-    enough."""
+    """Return HTML with the curves that have points, on one time axis, and side by side where that
+    is wide enough; "" if none has a point."""
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
         return ""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 
 Tree = dict[str, dict[str, int]]
 """Offsets as Spark's JSON has them: {topic: {partition: offset}}."""
-_T = TypeVar("_T")
 
 MAX_DRIVER_BYTES = 4 * 2**20
 """The maximum Arrow bytes of rows that are handed over with a plan. Spark's driver keeps those of
@@ -66,7 +65,7 @@ class KafkaStreamReader(
     """The methods that all versions of Spark call. `KafkaDataSource.streamReader` chooses a
     subclass."""
 
-    _plan_ahead: PlanAhead[MicroBatch]  # set together with `_open_planner`
+    _plan_ahead: PlanAhead  # set together with `_open_planner`
 
     def __init__(self, options: ReadOptions, columns: tuple[ReadColumn, ...]) -> None:
         super().__init__()
@@ -271,7 +270,7 @@ class DriverReader:
                 ranges,
                 max_bytes=MAX_DRIVER_BYTES,
                 limit_ms=DRIVER_READ_MS,
-                report=counted if self._options.metrics_address is not None else None,
+                report=counted,
             )
         except KafkaError as error:
             rows, reason = None, str(error)
@@ -308,7 +307,7 @@ class DriverReader:
         )
 
 
-class PlanAhead(Generic[_T]):
+class PlanAhead:
     """Plans the next micro-batch in a thread, while Spark writes its offsets to a file.
 
     Spark does that between `latestOffset` and `partitions`. It takes 45 ms on a local disk and more
@@ -318,11 +317,11 @@ class PlanAhead(Generic[_T]):
     uses what `plan` uses.
     """
 
-    def __init__(self, plan: Callable[[Offsets, Offsets], _T]) -> None:
+    def __init__(self, plan: Callable[[Offsets, Offsets], MicroBatch]) -> None:
         self._plan = plan
         self._thread: threading.Thread | None = None
         self._range: tuple[Offsets, Offsets] | None = None
-        self._planned: _T | None = None
+        self._planned: MicroBatch | None = None
         self._error: BaseException | None = None
 
     def begin(self, start: Offsets, end: Offsets) -> None:
@@ -364,7 +363,7 @@ class PlanAhead(Generic[_T]):
             close_signal.cut_sockets()
             self.wait(2.0)
 
-    def take(self, start: Offsets, end: Offsets) -> _T:
+    def take(self, start: Offsets, end: Offsets) -> MicroBatch:
         """Return the plan of that micro-batch, which is made now unless it was planned ahead.
         Raises the errors of `plan`."""
         self.wait()
