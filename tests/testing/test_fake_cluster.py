@@ -188,6 +188,10 @@ def test_names_that_do_not_exist_are_refused(fake_cluster: FakeCluster) -> None:
         fake_cluster.create_topic("t", configs={"max.mesage.bytes": "1"})
     with pytest.raises(KeyError, match="t-0 does not exist"):
         fake_cluster.log("t", 0)
+    with pytest.raises(ValueError, match="no such API: 'Fetsh'"):
+        fake_cluster.requests_of("Fetsh")
+    with pytest.raises(ValueError, match=r"no broker 9, there are \[0, 1, 2\]"):
+        fake_cluster.broker_down(9)
 
 
 # --- Metadata, topics, configurations -------------------------------------------------------------

@@ -30,7 +30,7 @@ from sparkkafka.testing.fake.dispatch import Dispatcher
 from sparkkafka.testing.fake.faults import Action, Drop, Fault, RecordedRequest
 from sparkkafka.testing.fake.groups.apis import GroupControls
 from sparkkafka.testing.fake.groups.state import METADATA_MAX_BYTES
-from sparkkafka.testing.fake.handlers import IMPLEMENTED
+from sparkkafka.testing.fake.handlers import API_NAMES, IMPLEMENTED
 from sparkkafka.testing.fake.log.log import PartitionLog
 from sparkkafka.testing.fake.log.producers import Refused
 from sparkkafka.testing.fake.profiles import PROFILES
@@ -225,13 +225,18 @@ class FakeCluster(TransactionControls, GroupControls):
 
     def address(self, broker: int) -> str:
         """Return host:port of one broker, which never changes."""
-        listener = self._listeners[broker]
+        listener = self._listener(broker)
         host = f"[{listener.host}]" if ":" in listener.host else listener.host
         return f"{host}:{listener.port}"
 
+    def _listener(self, broker: int) -> BrokerListener:
+        if broker not in self._listeners:
+            raise ValueError(f"no broker {broker}, there are {sorted(self._listeners)}")
+        return self._listeners[broker]
+
     def connections(self, broker: int) -> int:
         """Return the number of clients that are connected to a broker now."""
-        return self._listeners[broker].connections
+        return self._listener(broker).connections
 
     def broker_down(
         self, broker: int, *, move_leaders: bool = True, timeout_s: float = CLOSE_TIMEOUT_S
@@ -242,7 +247,7 @@ class FakeCluster(TransactionControls, GroupControls):
         new epoch. With `move_leaders` False the controller has not noticed the loss: metadata still
         names the broker as leader.
         """
-        stuck = self._listeners[broker].down(time.monotonic() + timeout_s)
+        stuck = self._listener(broker).down(time.monotonic() + timeout_s)
         with self._changed:
             if move_leaders:
                 self.state.broker_lost(broker)
@@ -256,11 +261,11 @@ class FakeCluster(TransactionControls, GroupControls):
         with self._changed:
             self.state.broker_back(broker)
             self._changed.notify_all()
-        self._listeners[broker].up()
+        self._listener(broker).up()
 
     def disconnect(self, broker: int) -> None:
         """Close a broker's connections. It still accepts new ones."""
-        self._listeners[broker].disconnect()
+        self._listener(broker).disconnect()
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -463,7 +468,12 @@ class FakeCluster(TransactionControls, GroupControls):
         partition: int | None = None,
         broker: int | None = None,
     ) -> list[RecordedRequest]:
-        """Return the requests of one API, perhaps only those for a topic, partition or broker."""
+        """Return the requests of one API, perhaps only those for a topic, partition or broker.
+
+        Raises ValueError if Kafka has no such API.
+        """
+        if api not in API_NAMES.values():
+            raise ValueError(f"no such API: {api!r}, there are {sorted(API_NAMES.values())}")
         filter_ = Fault(Drop.BEFORE, api=api, topic=topic, partition=partition, broker=broker)
         return [row for row in self.requests if filter_.matches(row)]
 
