@@ -320,7 +320,7 @@ def _encode_column(
 
 
 def _spark_type(type: DataType | str | None) -> DataType | None:
-    """Return the type, parsed if it is DDL text."""
+    """Return Spark's type. Text is parsed as DDL: "id bigint, name string"."""
     if not isinstance(type, str):
         return type
     from pyspark.sql.types import DataType

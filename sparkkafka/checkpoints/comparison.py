@@ -24,7 +24,7 @@ class PartitionChange(NamedTuple):
 
     @property
     def records(self) -> int | None:
-        """The offsets between them, negative if it goes back; None if one is not known."""
+        """The offset after, minus the offset before; None if a plan lacks the partition."""
         if self.before is None or self.after is None:
             return None
         return self.after - self.before
@@ -40,7 +40,7 @@ class SourceChange(NamedTuple):
 
     @property
     def records(self) -> int:
-        """Offsets from one plan to the other, of the partitions that both have."""
+        """The sum of `records` of all partitions that both plans have."""
         return sum(row.records or 0 for row in self.partitions)
 
 

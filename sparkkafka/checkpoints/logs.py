@@ -315,7 +315,7 @@ def _parse_batch_metadata(lines: list[str], where: str) -> dict[str, Any]:
 
 
 def kafka_offsets(text: str) -> Offsets | None:
-    """Parse the offsets in a source's line; None if it is not of a Kafka source."""
+    """Parse the offsets in a source's line of a plan; None if the source is not Kafka's."""
     try:
         tree = json.loads(text, object_pairs_hook=_dict_of_unique_names)
         return {
@@ -326,7 +326,7 @@ def kafka_offsets(text: str) -> Offsets | None:
 
 
 def kafka_line(offsets: Offsets) -> str:
-    """Format the line of a Kafka source; both connectors read it."""
+    """Format offsets as the line of a Kafka source in a plan. Both connectors read it."""
     tree = tree_of_offsets(offsets)
     return json.dumps(tree, separators=(",", ":"))
 

@@ -42,7 +42,7 @@ Operations = Annotated[
 
 
 class Resource(NamedTuple):
-    """What an ACL is about. `pattern_type` None stands for that of --pattern."""
+    """The resource of an ACL. `pattern_type` None: that of --pattern."""
 
     type: str
     name: str
@@ -308,8 +308,8 @@ OPERATIONS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def rights_of_operations(resources: Sequence[Resource], operations: Sequence[str]) -> list[Right]:
-    """Return each operation on each resource. Raises OptionError for an operation that a resource
-    does not have."""
+    """Return a right for each operation on each resource. Raises OptionError for an operation that
+    a resource does not have."""
     if not resources:
         raise OptionError("on what? Give --topic, --group, --cluster, --transactional-id, …")
     if not operations:
@@ -334,8 +334,8 @@ def rights_of_jobs(
     exactly_once: bool,
     prefix: str | None,
 ) -> list[Right]:
-    """Return what these jobs need: what `kafka-acls.sh --producer` and `--consumer` create, and the
-    ACLs of an exactly-once query (docs/exactly-once.md).
+    """Return the rights that these jobs need: those that `kafka-acls.sh` creates for --producer and
+    --consumer, and those of an exactly-once query (docs/exactly-once.md).
 
     Raises OptionError for an option that would have no effect.
     """

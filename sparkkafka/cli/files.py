@@ -56,8 +56,8 @@ def file_kind(path: Path, option: str) -> str:
 
 
 class FileSink:
-    """Writes batches of a `TopicReader` to a file; use it under `with`. The file appears when the
-    block ends without an exception; after one nothing of it is left.
+    """Writes batches of a `TopicReader` to a file; use it under `with`. The file is created
+    when the block ends without an exception; after an exception no part of it is left.
 
     The columns are topic, partition, offset, timestamp, timestamp_type, key, value and headers;
     `types` are those of decoded keys and values. In CSV keys and values are text, and headers a
@@ -105,7 +105,7 @@ class FileSink:
             self._remove()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows. Raises as the class says."""
+        """Buffer the rows, and write a row group once _GROUP_BYTES are buffered."""
         rows = batch.select(list(COLUMNS))
         rows = (_to_csv_rows if self._file_kind == CSV else _to_typed_rows)(rows, self._schema)
         self._buffered.append(rows)
@@ -227,8 +227,8 @@ def _text_column(column: pa.Array, name: str, batch: pa.RecordBatch) -> pa.Array
 
 
 def _decode(content: bytes | None, name: str, batch: pa.RecordBatch, row: int) -> str | None:
-    """Decode UTF-8. Raises DecodeError with the record's topic, partition and offset; `name` says
-    which of its parts this is."""
+    """Decode UTF-8. Raises DecodeError, which names the record of this row, and the part of the
+    record that is decoded, `name`."""
     try:
         return None if content is None else content.decode()
     except UnicodeDecodeError:

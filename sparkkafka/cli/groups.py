@@ -92,8 +92,8 @@ def describe(context: typer.Context, groups: Groups, as_json: commands.AsJson = 
 def _describe_groups(
     admin: BoundedAdmin, names: Sequence[str]
 ) -> tuple[dict[str, ConsumerGroupDescription | ShareGroupDescription], dict[str, KafkaError]]:
-    """Describe consumer groups, and as share groups those that are none. Return the groups and the
-    errors, both by name."""
+    """Describe groups as consumer groups, and those that are no consumer groups as share groups.
+    Return the descriptions and the errors by name."""
     found = admin.describe_consumer_groups(names)
     missing = [
         name for name, error in found.errors.items() if error.code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -276,7 +276,7 @@ def reset(
 
 
 def _committed(admin: Admin, group: str, *, is_share_group: bool) -> dict[TopicPartition, int]:
-    """Return the offset from which the group reads each partition on, where it has one."""
+    """Return the group's committed offsets by partition; of a share group the start offsets."""
     if is_share_group:
         positions = admin.list_share_group_offsets(group).all()
         return {tp: row.start_offset for tp, row in positions.items() if row is not None}
@@ -303,7 +303,8 @@ def _check_no_members(
 def _chosen_partitions(
     admin: Admin, group: str, committed: Iterable[TopicPartition], texts: Iterable[str]
 ) -> list[TopicPartition]:
-    """Return the partitions that --topic names; without it all in which the group has offsets.
+    """Return the partitions that the values of --topic (`texts`) name; without any, all partitions
+    in which the group has offsets.
     Raises OptionError, UnknownTopicError."""
     if not texts:
         partitions = sorted(committed)

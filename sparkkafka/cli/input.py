@@ -34,16 +34,16 @@ _TIMESTAMP: Final = RECORD_SCHEMA.field("timestamp").type
 
 
 class NumberedRows(NamedTuple):
-    """Rows of the input. `numbers` has the line number of each, in a table its row number; both
-    count from 1."""
+    """Rows of the input. `numbers` has the line number of each row, or in a table its row number,
+    from 1."""
 
     batch: pa.RecordBatch
     numbers: Sequence[int]
 
 
 class BadRowError(EncodeError):
-    """A line of the input, or a row of a table, that is not a record. `number` is its number. The
-    rows before it were yielded before this is raised."""
+    """A line of the input, or a row of a table, is not a record. `number` is its number. This is
+    raised after the rows before it were yielded."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(reason)
@@ -52,8 +52,9 @@ class BadRowError(EncodeError):
 
 @dataclass(frozen=True)
 class LineFormat:
-    """How text is split. Without `key_delimiter` it has no keys. `empty_is_null` is for keys and
-    values; `skips_empty` leaves empty lines out, as kcat does."""
+    """How the input's text is split into records. Without `key_delimiter` they have no keys.
+    `empty_is_null`: empty keys and values become null. `skips_empty`: empty lines are left out, as
+    in kcat."""
 
     delimiter: bytes = b"\n"
     key_delimiter: bytes | None = None
@@ -189,8 +190,8 @@ _JSON_FIELDS: Final = {
 
 
 def json_batches(chunks: Iterable[bytes], *, keeps_partitions: bool) -> Iterator[NumberedRows]:
-    """Convert records as `read --json` and kcat's -J show them: payload (or value), key, headers,
-    ts.
+    """Parse records in the JSON that `read --json` and kcat's -J print: payload (or value), key,
+    headers, ts.
 
     A key or payload that is not a string is sent as JSON. `keeps_partitions`: the records go to the
     partitions that they name. Raises BadRowError for a line that is not a record, after the lines
@@ -230,8 +231,8 @@ def _line_numbers(text: bytes, starts: NDArray[np.int64], first: int) -> Sequenc
 
 
 def _parse_by_columns(text: bytes, count: int) -> pa.RecordBatch | None:
-    """Parse a text of `count` lines with Arrow's reader. None: they must be parsed one by
-    one, because values are not strings or because something is wrong."""
+    """Parse a text of `count` lines with Arrow's reader. Return None if they must be parsed one by
+    one: a value is not a string, or a line is not a record."""
     import pyarrow.json as arrow_json
 
     if b'"value"' in text:  # it may stand for the payload
@@ -389,12 +390,12 @@ NO_VALUE_COLUMNS: Final = frozenset(
         *("headers", "key"),
     )
 )
-"""Columns of a file that are not part of a value."""
+"""Columns of a file that describe the record, and are no part of its value."""
 
 
 def with_value(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with a column value; if the file has none, a struct of all columns but
-    NO_VALUE_COLUMNS becomes the value. Raises OptionError if there is no such column either."""
+    """Return a batch with a column value. If the file has none, the value is a struct of all
+    columns that are not in NO_VALUE_COLUMNS. Raises OptionError if there are no such columns."""
     if "value" in batch.schema.names:
         return batch
     fields = [name for name in batch.schema.names if name not in NO_VALUE_COLUMNS]

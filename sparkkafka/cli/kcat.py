@@ -296,8 +296,8 @@ def _produce(parsed: _Arguments, session: Session) -> None:
 
 
 def _list(parsed: _Arguments, session: Session) -> None:
-    """Run -L: print metadata in kcat's layout. kcat names the broker that answered; here it is
-    the first of the list."""
+    """Run -L: print metadata in kcat's layout. In place of the broker that answered it names the
+    first broker of the list."""
     with session.admin() as admin:
         cluster = admin.describe_cluster()
         names = parsed.values.get("-t") or list(admin.list_topics(include_internal=True))
@@ -339,7 +339,7 @@ def _list(parsed: _Arguments, session: Session) -> None:
 
 
 def _topic_document(topic: TopicDescription) -> dict[str, Any]:
-    """Return a topic's part of -L -J."""
+    """Return a topic as the JSON of -L -J has it."""
     return {
         "topic": topic.name,
         "partitions": [

@@ -37,7 +37,7 @@ BAR_CELLS: Final = 30
 """The width of the longest bar that --watch draws."""
 
 CommittedOf = Callable[[BoundedAdmin], Mapping[TopicPartition, int | None]]
-"""Looks up the offset from which each partition is read on (None: there is none)."""
+"""A function that looks up the committed offset of each partition (None: there is none)."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def _print_lag_of_groups(session: Session, as_json: bool) -> None:
 
 
 def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions) -> None:
-    """Show how far a streaming query is behind. It counts as having read what its last finished
-    batch read: its next start continues there."""
+    """Show how far a streaming query is behind. Its position is the end of its last finished batch,
+    where its next start continues."""
     from sparkkafka.checkpoints.against_kafka import next_offsets
     from sparkkafka.checkpoints.logs import Checkpoint
 
@@ -201,7 +201,7 @@ def committed_of_group(admin: BoundedAdmin, group: str) -> dict[TopicPartition, 
 
 
 class LagReader:
-    """Looks up lags again and again on the same connections, each time under a new deadline."""
+    """Looks up lags repeatedly on the same connections, each time under a new deadline."""
 
     def __init__(self, session: Session, committed_of: CommittedOf, *, with_ages: bool) -> None:
         self._age_reader = AgeReader(session.settings("consumer")) if with_ages else None
@@ -322,8 +322,8 @@ def _print_json_lines(
 
 
 def _redraw(title: str, reader: LagReader, rows: list[PartitionLag], interval_s: float) -> None:
-    """Draw on the terminal's alternate screen, so that nothing of an earlier drawing is left when
-    the window changes its size; the last drawing stays on the normal screen.
+    """Draw on the terminal's alternate screen, which has no remains of earlier drawings when the
+    window changes its size. The last drawing stays on the normal screen.
 
     The error of a failed lookup is shown below the last good one: the cluster may be restarting.
     """
@@ -379,8 +379,8 @@ def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) ->
 
 
 def bar(lag_offsets: int, largest: int, max_cells: int = BAR_CELLS) -> Any:
-    """Return a bar whose length is to `max_cells` as the lag is to the `largest` lag; any lag has
-    at least a sliver."""
+    """Return a bar of text. The `largest` lag has `max_cells`, others a proportional length; a lag
+    above 0 has at least an eighth of a cell."""
     from rich.text import Text
 
     eighths = -(-lag_offsets * max_cells * 8 // largest) if largest else 0

@@ -159,7 +159,7 @@ def _with_kafka_names(layer: Mapping[str, str]) -> dict[str, str]:
 
 def _read_properties(path: Path, option: str) -> dict[str, str]:
     """Read a file of Java's or of librdkafka's settings: both have the same format. Serializers
-    and deserializers are left out: Java's tools do not use a file's either."""
+    and deserializers are left out, as Java's tools ignore those of a file."""
     settings = {
         name: value
         for name, value in parse_properties(_read_text(path, option)).items()
@@ -179,7 +179,8 @@ def _read_text(path: Path, option: str) -> str:
 
 
 def _read_profile(sources: Sources) -> list[dict[str, str]]:
-    """Return the settings of the profile's properties file, if it names one, and its own."""
+    """Return the settings of the profile's properties file, if it names one, and the settings of
+    the profile itself; nothing if no profile is chosen."""
     path = profile_path()
     has_cluster = sources.bootstrap_server is not None or sources.config_file is not None
     if sources.profile is None and (has_cluster or not path.exists()):
@@ -229,7 +230,8 @@ def _read_toml(path: Path, option: str) -> dict[str, Any]:
 
 
 def _flatten(table: Any, prefix: str, where: str) -> dict[str, str]:
-    """Return one name and text for each setting: TOML reads ssl.key.location as nested tables."""
+    """Return the settings of a TOML table by their full names: TOML parses ssl.key.location as
+    nested tables. `prefix` precedes the names, `where` names the table in errors."""
     if not isinstance(table, dict):
         raise OptionError(f"{where} is not a table of settings")
     settings: dict[str, str] = {}

@@ -89,7 +89,7 @@ def _join_lines(parts: Iterable[LinePart], count: int) -> Text:
 
 
 def _join_values(column: pa.Array, delimiter: bytes) -> Iterator[Text]:
-    """Yield the values with the delimiter after each: as `_join_lines`, four times as fast."""
+    """Yield the values with the delimiter after each, four times as fast as `_join_lines`."""
     if not delimiter:
         yield _content(column)
         return
@@ -240,7 +240,8 @@ def parse_escapes(text: str, option: str) -> bytes:
 
 
 def _parse_template(template: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (letter, b"") for a field of the record and ("", text) for text between fields."""
+    """Parse kcat's template. Yield (letter, b"") for a field of the record, as %t, and ("", text)
+    for the text between fields. Raises OptionError for an unknown letter."""
     for number, part in enumerate(re.split(r"(%.?)", template, flags=re.DOTALL)):
         if number % 2 == 0:
             if part:
@@ -254,7 +255,7 @@ def _parse_template(template: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _field(batch: pa.RecordBatch, letter: str, nulls: Nulls) -> LinePart:
-    """Return the part of each line for a letter of kcat's template."""
+    """Return what a letter of kcat's template (t for %t, …) stands for in each row."""
     if letter == "t":
         return _topic(batch)
     if letter == "p":
@@ -336,7 +337,8 @@ def json_format(
 
 
 def _timestamp_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
-    """Yield the type and the timestamp of each line; empty for a record without a timestamp."""
+    """Yield the parts "tstype" and "ts" of each line's JSON; empty for a record without a
+    timestamp."""
     # By timestamp_type; -1 is a record without a timestamp.
     labels = {0: b',"tstype":"create","ts":', 1: b',"tstype":"logappend","ts":'}
     types = arrow.to_numpy(batch.column("timestamp_type"))

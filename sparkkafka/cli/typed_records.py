@@ -77,7 +77,7 @@ class Decoding(ExitStack):
 
     @property
     def schemas(self) -> dict[str, Schema]:
-        """The schemas that the columns are read with, as far as they have one."""
+        """The schemas with which the columns are decoded, by column."""
         columns = self._columns.items()
         return {name: column.schema for name, column in columns if column.schema is not None}
 
@@ -246,7 +246,7 @@ def _column_decoder(
 
 
 class Encoding(ExitStack):
-    """Encodes keys and values of batches; use it under `with`."""
+    """Encodes keys and values of batches in their formats; use it under `with`."""
 
     def __init__(self, formats: FormatOptions, topic: str) -> None:
         super().__init__()

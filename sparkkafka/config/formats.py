@@ -35,11 +35,11 @@ ANY_WITH_SCHEMA: Final = f"{kinds.AVRO}, {kinds.PROTOBUF} or {kinds.JSON}"
 class ColumnFormat:
     """The format of keys, or of values: `column` is "key" or "value".
 
-    `schema` is the text of valueSchema, or of the file that it names; None if it is
-    not set. `infer`: it is "infer". `schema_version` None is the latest version, `message` "" the
-    first of a Protobuf schema, `subject` "" the subject of the strategy. `envelope`: the column has
-    changes in this envelope, "" for none; `unwraps`: they become the columns of the table.
-    `placeholder` stands for values that were not sent.
+    `schema` is the text of valueSchema, or of the file that it names; None if it is not set.
+    `infer`: valueSchema is "infer". `schema_version` None is the latest version, `message` "" the
+    first of a Protobuf schema, `subject` "" the subject of the strategy. `envelope` is the envelope
+    of the changes in the column, "" for none; `unwraps`: they become the columns of the table.
+    `placeholder` is what Debezium sends in place of a value that the source did not send.
     `is_optional`: the option envelope sets the format of keys, which records need not have.
     """
 
@@ -404,7 +404,7 @@ _FRAMINGS: Final = {
     kinds.APICURIO: (kinds.APICURIO, kinds.APICURIO_CONTENT, kinds.APICURIO_HEADERS),
     kinds.AZURE: (kinds.AZURE,),
 }
-"""The framings with ids of each API."""
+"""The framings whose ids the registry of each API assigns."""
 _URLS: Final = {
     kinds.CONFLUENT: "the URL of Confluent's API",
     kinds.GLUE: "glue://REGION/REGISTRY",

@@ -79,7 +79,8 @@ def boolean(text: str) -> bool:
 
 
 def integer(low: int, high: int = INT32_MAX) -> Kind:
-    """Whole numbers in [low, high]. `high` is that of the wire field or of Java's setting."""
+    """Return the kind of whole numbers from `low` to `high`, which is the largest of the protocol's
+    field or of Java's setting."""
 
     def parse(text: str) -> int:
         # int() alone would take "1_000", and digits of other scripts.
@@ -97,13 +98,14 @@ def integer(low: int, high: int = INT32_MAX) -> Kind:
 
 
 def time_limit_ms() -> Kind:
-    """Milliseconds; 0 means no limit, which is INT32_MAX ms (24 days)."""
+    """Return the kind of milliseconds where 0 means no limit: INT32_MAX ms (24 days)."""
     inner = integer(0)
     return Kind(f"{inner.values}; 0: no limit", lambda text: inner.parse(text) or INT32_MAX)
 
 
 def long_ms(low: int) -> Kind:
-    """Milliseconds that are a long in Java. More than FOREVER_MS is FOREVER_MS."""
+    """Return the kind of milliseconds that are a long in Java. More than FOREVER_MS becomes
+    FOREVER_MS."""
     inner = integer(low, INT64_MAX)
     return Kind(inner.values, lambda text: min(inner.parse(text), FOREVER_MS))
 
@@ -137,8 +139,8 @@ duration_ms = Kind(
 
 
 def one_of(*choices: str, fold: Callable[[str], str] = str, hint: str = "") -> Kind:
-    """One of these values. `fold` changes the case of the text, where Java ignores case; `hint` is
-    added to the error."""
+    """Return the kind of an option with these values. `fold` changes the case of the text, where
+    Java ignores case; `hint` is added to the error."""
 
     def parse(text: str) -> str:
         value = fold(text.strip())
@@ -434,7 +436,8 @@ def login_handler(text: str) -> str:
 
 
 def java_class(classes: tuple[str, ...], instead: str) -> Kind:
-    """One of these Java classes, in any package. `instead` is the advice for any other class."""
+    """Return the kind of an option whose value is one of these Java classes, in any package. The
+    error for another class has the advice `instead`."""
 
     def parse(text: str) -> str:
         known = known_class(text, classes)

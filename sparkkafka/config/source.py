@@ -249,8 +249,8 @@ def parse_timestamps(text: str, option: str) -> dict[PartitionKey, int]:
 def _parse_numbers(
     text: str, error: Callable[[str], OptionError], noun: str
 ) -> dict[PartitionKey, int]:
-    """Parse an object of objects of whole numbers by (topic, partition). `noun` is what a number
-    is, in the errors."""
+    """Parse JSON {topic: {partition: number}} to whole numbers by (topic, partition). `noun` names
+    the number in errors: offset or timestamp."""
     numbers: dict[PartitionKey, int] = {}
     for topic, partitions in _parse_topics(text, error):
         if not isinstance(partitions, _Pairs):

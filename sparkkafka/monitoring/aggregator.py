@@ -343,8 +343,8 @@ class MetricAggregator:
                     counts[name] += count
 
     def _match(self, ends: str, query_id: str) -> None:
-        """Add the plans' reports with the ends of a finished batch (`ends_key`) to its query. If
-        there is none yet, remember the ends: then `add_report` adds it."""
+        """Add the plans' reports with the ends of a finished batch (`ends_key`) to its query. If no
+        such report has come yet, remember the ends, and `add_report` adds it to the query."""
         reports = self._unmatched.pop(ends, None)
         if reports is None:
             self._batch_ends[ends] = query_id, time.monotonic()

@@ -9,7 +9,7 @@ from sparkkafka.spark.metric_reports import Count
 
 
 class Value(StrEnum):
-    """Values in the aggregator that do not come from reports, whose names `metric_reports` has."""
+    """Names of the aggregator's values. Those that come from reports are in `Count`."""
 
     # from Spark's progress
     BATCHES = "batches"

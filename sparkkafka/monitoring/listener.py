@@ -26,11 +26,11 @@ from sparkkafka.spark.stream.progress import kafka_sources
 log = logging.getLogger(__name__)
 
 WAIT_S: Final = 0.5
-"""The longest time until `close` is noticed."""
+"""Maximum time until the receiver's thread notices `close`."""
 
 
 class Receiver:
-    """Listens from its creation until it is closed. `address` is the value for `metricsAddress`.
+    """Receives reports by UDP until it is closed. `address` is the value for `metricsAddress`.
 
     `host` is an address or a name of this machine. Raises OptionError.
     """

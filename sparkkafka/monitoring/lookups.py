@@ -24,7 +24,7 @@ from sparkkafka.spark.exactly_once.decision_text import WriterNames
 log = logging.getLogger(__name__)
 
 LIMIT_S: Final = 10.0
-"""The longest time that one lookup may take for each query."""
+"""Maximum time of one lookup for each query."""
 
 
 def _client_settings(options: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:

@@ -253,6 +253,8 @@ class Responses:
         }
 
     def _overview(self, query: Query) -> dict[str, Any]:
+        """Return the totals and the brokers, and the CURVES topics and groups with the largest
+        rates and lags."""
         watcher, snapshot = self._watcher, self._watcher.snapshot
         fastest = sorted(snapshot.topics, key=lambda row: (-(row.records_per_s or 0), row.topic))
         behind = sorted(snapshot.groups, key=lambda row: (-(row.lag or 0), row.group))

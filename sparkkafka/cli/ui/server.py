@@ -115,7 +115,8 @@ class PageServer(ThreadingHTTPServer):
         self._free.release()
 
     def service_actions(self) -> None:
-        """Cut connections that send their request byte by byte, as `timeout` does not see these."""
+        """Cut connections whose request is incomplete after IDLE_S. `timeout` does not end those
+        that send their request byte by byte."""
         for connection, since_s in list(self.reading.items()):
             if time.monotonic() - since_s > IDLE_S:
                 with suppress(OSError):
