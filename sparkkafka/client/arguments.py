@@ -25,6 +25,7 @@ OTHER_METHODS: Mapping[str, str] = {
     "get_watermark_offsets": "offsets_for(topic), beginning_offsets and end_offsets have them",
     "getmany": "poll returns up to max.poll.records records",
     "getone": "iterate over the consumer, or call poll",
+    "poll": "not needed: a thread sends, and calls callbacks",
     "produce": "send(topic, value, key) queues a record",
     "send_and_wait": "await send(topic, value, key)",
     "start": "it is ready once it is made; use it under `with` or `async with`",
