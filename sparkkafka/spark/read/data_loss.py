@@ -57,8 +57,9 @@ def loss_error(losses: list[Loss], *, streaming: bool = False) -> DataLossError:
     else:
         text = (
             f"{what}. Records were deleted (retention, or the topic was recreated), or the offsets "
-            "lie beyond the end of the log. Choose startingOffsets and endingOffsets within what "
-            "is available, or set failOnDataLoss=false to read what there is"
+            "lie beyond the end of the log (with read_committed, beyond the start of an open "
+            "transaction). Choose startingOffsets and endingOffsets within what is available, or "
+            "set failOnDataLoss=false to read what there is"
         )
     conditions = sorted({loss.condition for loss in losses})
     return DataLossError(f"[{', '.join(conditions)}] {text}")
