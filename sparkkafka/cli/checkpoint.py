@@ -142,7 +142,8 @@ def _result_or_none(read: Callable[[], Any], errors: list[KafkaError]) -> Any:
 def batch_documents(
     checkpoint: logs.Checkpoint, count: int, errors: list[KafkaError]
 ) -> list[dict[str, Any]]:
-    """Describe the last planned batches. A batch that cannot be read adds to `errors`."""
+    """Return the last `count` planned batches for JSON. The errors of plans that cannot be read are
+    appended to `errors`."""
     finished = set(checkpoint.committed)
     plans: dict[int, logs.Plan | None] = {
         batch_id: _result_or_none(partial(checkpoint.plan, batch_id), errors)
@@ -165,8 +166,8 @@ def batch_documents(
 
 
 def _source_documents(before: logs.Plan | None, plan: logs.Plan) -> list[dict[str, Any]]:
-    """Describe what a batch read of each source. `before` is the plan of the batch before it;
-    without it `records` is None."""
+    """Return for JSON what a batch read from each source. `before` is the plan of the batch before;
+    if that is None, `records` is None."""
     return [
         {
             "source": change.name,
@@ -198,7 +199,7 @@ def _next_start_document(checkpoint: logs.Checkpoint) -> dict[str, Any]:
 
 
 def _position_document(row: Position) -> dict[str, Any]:
-    """Describe a position, compared with the brokers."""
+    """Return a source's position in a partition for JSON, with the brokers' offsets."""
     return {
         "source": row.source,
         **row.partition._asdict(),
@@ -344,7 +345,7 @@ def _foreign_offset(source: logs.SourceOffsets | None) -> str | None:
 
 
 def _change_documents(changes: Iterable[PartitionChange]) -> list[dict[str, Any]]:
-    """Describe changes of partitions for JSON."""
+    """Return the offsets of partitions before and after, for JSON."""
     return [
         {
             **row.partition._asdict(),
@@ -423,7 +424,8 @@ def verify_files(
 def _verify_with_kafka(
     checkpoint: logs.Checkpoint, admin: Admin, prefix: str | None
 ) -> list[VerifyFinding]:
-    """Compare the checkpoint with the brokers' offsets and the exactly-once decision."""
+    """Return the findings of `verify --kafka`: partitions that are gone, unread offsets that are
+    deleted, logs that end before the query's offsets, and the exactly-once decision."""
     from sparkkafka.checkpoints.against_kafka import decision_of, positions_of
 
     found = []
@@ -544,8 +546,8 @@ def _reset_target(
 
 
 def _print_reset(plan: ResetPlan, backup: str | None, as_json: bool) -> None:
-    """Print what a reset has changed, or would change. `backup` is the folder of the old files;
-    None: the plan was not executed."""
+    """Print what a reset has changed or would change. `backup` is the folder of the old files; None
+    if the reset was not executed."""
     if as_json:
         print_json(
             {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -422,6 +423,18 @@ Partitions = Annotated[
 def root_command() -> Any:
     """Return the command that `app.main` runs and that the docs' reference is generated from."""
     return typer.main.get_command(app)
+
+
+def parse_partitions(text: str, option: str) -> tuple[int, ...]:
+    """Parse numbers and ranges like 0,3,5-7. Raises OptionError."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not first <= last < first + 100_000:
+            raise OptionError(f"{option}: partitions are written 0, or 0,3,5-7; got {text!r}")
+        numbers += range(first, last + 1)
+    return tuple(dict.fromkeys(numbers))
 
 
 def timestamp_ms_of(text: str, option: str) -> int:

@@ -16,8 +16,9 @@ import typer
 from typer import Argument, Option
 
 from sparkkafka.cli import commands
+from sparkkafka.cli.commands import parse_partitions
 from sparkkafka.cli.completion import profile_names, topic_names
-from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound, parse_partitions
+from sparkkafka.cli.read import Bound, ReadPlan, TopicReader, parse_bound
 from sparkkafka.cli.session import Session
 from sparkkafka.cli.tables import print_note
 from sparkkafka.cli.write import ProgressBar, TopicWriter
@@ -31,7 +32,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class RateLimit:
-    """Limits a copy to this many records, or bytes, a second."""
+    """Limits a copy to this number of records per second, or of bytes (`of_bytes`)."""
 
     def __init__(self, per_second: float, *, of_bytes: bool) -> None:
         self._per_second = per_second

@@ -198,7 +198,7 @@ def reset(
     group: Annotated[str, Argument(metavar="GROUP", help="The group.", autocompletion=group_names)],
     topic: list[str] | None = Option(
         None,
-        metavar="TOPIC[:0,1]",
+        metavar="TOPIC[:0,3,5-7]",
         autocompletion=topic_names,
         help="A topic, or partitions; may be repeated.",
     ),
@@ -317,10 +317,7 @@ def _chosen_partitions(
         known = [row.partition for row in admin.describe_topic(name).partitions]
         named = known
         if colon:
-            digits = [number.strip() for number in numbers.split(",")]
-            if not all(number.isascii() and number.isdecimal() for number in digits):
-                raise OptionError(f"--topic is TOPIC or TOPIC:0,1, got {text!r}")
-            named = [int(number) for number in digits]
+            named = list(commands.parse_partitions(numbers, f"--topic {text}"))
             missing = sorted({*named} - {*known})
             if missing:
                 raise OptionError(

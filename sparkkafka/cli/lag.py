@@ -312,7 +312,8 @@ def document_of(title: str, rows: list[PartitionLag]) -> dict[str, Any]:
 def _print_json_lines(
     title: str, reader: LagReader, rows: list[PartitionLag], interval_s: float
 ) -> None:
-    """Print a line of JSON for each lookup, until Ctrl-C."""
+    """Print a line of JSON for these rows, and then for a lookup every `interval_s`, until
+    Ctrl-C."""
     while True:
         json.dump(document_of(title, rows), sys.stdout)
         sys.stdout.write("\n")

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from typer import Option
 
 from sparkkafka.cli import commands, tables, text_formats
-from sparkkafka.cli.commands import timestamp_ms_of
+from sparkkafka.cli.commands import parse_partitions, timestamp_ms_of
 from sparkkafka.cli.completion import group_names
 from sparkkafka.cli.files import FileSink, file_kind
 from sparkkafka.cli.format_flags import TEXT, FormatFlags
@@ -381,22 +381,10 @@ def parse_bound(text: str, option: str) -> Bound:
     )
 
 
-def parse_partitions(text: str, option: str) -> tuple[int, ...]:
-    """Parse numbers and ranges like 0,3,5-7. Raises OptionError."""
-    numbers: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if not first <= last < first + 100_000:
-            raise OptionError(f"{option} is like 0, or 0,3,5-7; got {text!r}")
-        numbers += range(first, last + 1)
-    return tuple(dict.fromkeys(numbers))
-
-
 @dataclass(frozen=True)
 class Filter:
-    """Keeps records with this key and with all of these headers. A header with the value None may
-    have any value."""
+    """Selects records with this key (None: any) and with all of these headers. A header whose value
+    is None here may have any value."""
 
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
@@ -405,7 +393,7 @@ class Filter:
         return self.key is not None or bool(self.headers)
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the matching records."""
+        """Return the records of a batch that have the key and the headers."""
         keep: NDArray[np.bool_] = np.ones(batch.num_rows, np.bool_)
         if self.key is not None:
             keep &= _is_true(pc.equal(batch.column("key"), arrow.binary_array([self.key])[0]))
@@ -640,8 +628,8 @@ class TopicReader:
         return starts
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches of RECORD_SCHEMA, each of one partition and never empty.
-        `look_up_bounds` comes first."""
+        """Yield batches of RECORD_SCHEMA, each of one partition and never empty. Call
+        `look_up_bounds` before this."""
         seconds = self._plan.seconds
         stop_s = None if seconds is None else time.monotonic() + seconds
         return self._batches(self._plan.filter, self._plan.count, stop_s)

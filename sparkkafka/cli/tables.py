@@ -59,8 +59,8 @@ def print_table(
 
 
 def cells_of(columns: Iterable[str], row: Mapping[str, Any]) -> list[Any]:
-    """Return the values of a row that JSON output has too, by the names of the columns: bytes with
-    a unit, lists as text, and None for the zeros of PROBLEM_COLUMNS."""
+    """Return the cells of a row as it is printed as JSON. The column's name decides their form:
+    bytes get a unit, lists become text, and 0 and False in PROBLEM_COLUMNS become None."""
     cells = []
     for name in columns:
         value = row.get(name)

@@ -140,8 +140,8 @@ def _mechanisms(texts: Iterable[str] | None) -> list[str]:
 
 
 def _read_password(user: str, file: str | None) -> Secret:
-    """Prompt for the password, or read it from a file or stdin, without the last line end. Raises
-    OptionError, OSError."""
+    """Return the password: from a prompt without a `file`, else from that file, - for stdin. The
+    last line end is removed. Raises OptionError, OSError."""
     if file is None:
         if not sys.stdin.isatty():
             raise OptionError(

@@ -537,7 +537,7 @@ class ProgressBar:
             self._bar.update(self._task, total=self.total, completed=self.done, records=text)
 
     def count_bytes(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the chunks, and count their bytes."""
+        """Yield the chunks, and add their bytes to `done`."""
         for chunk in chunks:
             self.done += len(chunk)
             yield chunk

@@ -216,8 +216,8 @@ def _column_format(column: str, parsed: ParsedOptions) -> ColumnFormat:
 def _with_envelope(
     key: ColumnFormat, value: ColumnFormat, parsed: ParsedOptions
 ) -> tuple[ColumnFormat, ColumnFormat]:
-    """Return the formats of key and value of changes. Raises OptionError if other options exclude
-    the envelope."""
+    """Return the formats of key and value with what the option envelope changes in them. Raises
+    OptionError for options that conflict with envelope."""
     fields = parsed.group("format")
     envelope = fields.get("envelope")
     if envelope is None:
@@ -265,8 +265,8 @@ def _with_envelope(
 
 
 def _written_envelope(value: ColumnFormat, parsed: ParsedOptions) -> ColumnFormat:
-    """Return the format of the values of a write with envelope. Raises OptionError if other options
-    conflict with it."""
+    """Return the format of values for a write with the option envelope. Raises OptionError for
+    options that conflict with it."""
     fields = parsed.group("format")
     if fields["envelope"] != kinds.DEBEZIUM or value.format not in (kinds.JSON, kinds.AVRO):
         raise OptionError(
@@ -359,7 +359,8 @@ def _read_schema(option: str, text: str) -> str:
 
 
 def _can_use_registry(column: ColumnFormat) -> bool:
-    """Return whether records have schema ids, or the schema may be the registry's."""
+    """Return whether a registry is of use for this column: its records have schema ids, or its
+    schema may be the subject's latest."""
     return column.has_schema and (
         column.framing != kinds.NO_FRAMING or (column.schema is None and not column.infer)
     )

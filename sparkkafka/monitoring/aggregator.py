@@ -354,8 +354,8 @@ class MetricAggregator:
             self._add_to_query(query_id, report)
 
     def _keep_until_batch_ends(self, report: Report) -> None:
-        """Keep a plan's report until its batch has finished. Its offsets are kept separately, since
-        they count for each query whose batch has these ends, and for each attempt of the batch."""
+        """Keep a plan's report until a batch with its ends has finished. Its offsets are kept
+        separately: they count for each query whose batch has these ends, and for each attempt."""
         offsets: dict[tuple[str, int], int] = {
             partition: counts.pop(Count.OFFSETS)
             for partition, counts in report.counts.items()

@@ -77,7 +77,7 @@ def test_no_server_can_be_reached(verb, dead_port, capsys, lines):
             ["read", "t", "--isolation", "committed"],
             "--isolation is read_committed or read_uncommitted, got 'committed'",
         ),
-        (["read", "t", "-p", "x"], "--partitions is like 0"),
+        (["read", "t", "-p", "x"], "--partitions: partitions are written 0, or"),
         (["read", "t", "--output", "a.txt"], ".parquet"),
         (["read", "t", "--format", "xml"], "--format"),
         (["read", "t", "-D", r"\q"], r"\q"),
