@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparkkafka.client.admin.transactions import (
@@ -138,7 +138,12 @@ def commit_batch(
             end_transactions(cluster, undecided, commit=False)
             _commit_decided(cluster, names, last_decision, options.fail_on_data_loss)
             _abort_other_attempts(
-                cluster, names, reports, all_runs=True, last_decision=last_decision
+                cluster,
+                names,
+                reports,
+                all_runs=True,
+                last_decision=last_decision,
+                committed=decided,
             )
             return CommitOutcome(
                 f"batch {batch_id} was decided by an earlier start of the query (run "
@@ -558,19 +563,22 @@ def _abort_other_attempts(
     *,
     all_runs: bool = False,
     last_decision: Decision | None = None,
+    committed: Collection[str] = (),
 ) -> None:
     """Abort what is still open after the transactions in `reports` were committed: transactions of
     attempts that failed or were superseded, whose rows must not become visible.
 
     `all_runs` includes those of earlier starts of the query, of which `last_decision` is the last
-    one's. An open transaction only makes read_committed readers wait, so a failure here is only
-    logged.
+    one's. The ids `committed` keep their producer epochs: if Spark plans the batch once more, its
+    decision is committed again. An open transaction only makes read_committed readers wait, so a
+    failure here is only logged.
     """
     try:
         open_ids = set(_open_ids_of_other_attempts(cluster, names, reports))
         if all_runs:
             # All decided transactions are committed, so none of this prefix may stay open.
             open_ids |= set(_open_ids_of_all_runs(cluster, names, reports, last_decision))
+            open_ids -= set(committed)
         if open_ids:
             log.info(
                 "aborting %d transactions that were left open: %s", len(open_ids), some(open_ids)

@@ -576,6 +576,18 @@ def test_what_the_last_start_left_open_is_aborted_on_old_brokers():
         query.assert_nothing_open()
 
 
+def test_a_batch_is_finished_again_and_again_on_old_brokers():
+    """Each start dies when it has ended all, and Spark's commit log was not written yet."""
+    with FakeCluster(2, kafka_version="2.8") as cluster:
+        query = Query(cluster)
+        for _ in range(3):
+            query.run_batch(query.new_run(), 0)
+            query.done.clear()
+        query.run_up_to(1)
+        query.assert_each_row_once(2)
+        query.assert_nothing_open()
+
+
 def test_a_start_that_decided_nothing_cannot_be_known_on_old_brokers():
     """Readers wait for its transactions until their timeout, as docs/exactly-once.md says."""
     with FakeCluster(2, kafka_version="2.1") as cluster:
