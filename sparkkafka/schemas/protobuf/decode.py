@@ -220,7 +220,8 @@ def layout_of(message: ProtobufMessage, path: str = "", *, has_groups: bool) -> 
         wire = types.FIELD_TYPES[field.kind].wire
         if field.kind == types.GROUP and not has_groups:
             wire = types.LEN
-        tags.append(_known_tag(field.number, wire, 2 * index, repeated))
+        may_repeat = repeated or field.message is not None  # the parts of a message are merged
+        tags.append(_known_tag(field.number, wire, 2 * index, may_repeat))
         if repeated and wire not in (types.LEN, types.SGROUP):
             tags.append(_known_tag(field.number, types.LEN, 2 * index + 1, repeated))
         if field.oneof >= 0:
@@ -475,9 +476,9 @@ class _MessageColumns:
     ) -> pa.Array:
         """Return a field that is a message, null where it is absent. If most messages have it,
         absent ones are decoded too, as empty messages: that is faster than to leave them out."""
-        at, size = self._by_message(tokens)
         if self._have_twice(tokens) is not None:
-            return self._merge_messages(field, inner, tokens, present)
+            return self._merge_messages(field, inner, tokens)
+        at, size = self._by_message(tokens)
         if present is None or (
             not inner.has_required and 2 * int(np.count_nonzero(present)) >= self.count
         ):
@@ -494,21 +495,22 @@ class _MessageColumns:
         return counts > 1 if int(counts.max()) > 1 else None
 
     def _merge_messages(
-        self, field: ProtobufField, inner: MessageLayout, tokens: Tokens, present: Flags | None
+        self, field: ProtobufField, inner: MessageLayout, tokens: Tokens
     ) -> pa.Array:
         """Return a field that a message may have several times: the runtime merges these parts into
         one message, and so does this."""
         messages: Any = tokens.messages
-        having = np.arange(self.count) if present is None else np.flatnonzero(present)
         order = np.argsort(messages, kind="stable")
         at, size = (array[order] for array in _bytes_of(tokens))
         messages = messages[order]
-        parts = MessageParts(at, at + size, np.searchsorted(having, messages))
-        first = np.searchsorted(messages, having)
+        is_first = np.diff(messages, prepend=-1) > 0
+        parts = MessageParts(at, at + size, np.cumsum(is_first) - 1)
+        first = np.flatnonzero(is_first)
+        having = messages[first]
         array = self._decode_nested(
             field, inner, at[first], size[first], self.rows[having], None, parts
         )
-        return spread(array, having, self.count)
+        return array if len(having) == self.count else spread(array, having, self.count)
 
     def _flag_repeated_fields(self, field: ProtobufField, tokens: Tokens) -> None:
         """Flag rows for the runtime if a message has the field, which is not repeated, several
