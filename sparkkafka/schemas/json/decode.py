@@ -672,13 +672,13 @@ def _can_read_raw(node: JsonNode) -> bool:
     return node.kind not in needs_normalizing and all(map(_can_read_raw, node.children.values()))
 
 
-def _count_brackets(data: Bytes) -> int:
-    """Return how many objects and arrays may begin in the data."""
+def _count_brackets(data: Bytes, brace: str) -> int:
+    """Return how many objects and arrays may begin ("{") or end ("}") in the data."""
     pieces = (
         data[begin : begin + arrays.PIECE_BYTES]
         for begin in range(0, len(data), arrays.PIECE_BYTES)
     )
-    return sum(int(np.count_nonzero(piece | 0x20 == ord("{"))) for piece in pieces)
+    return sum(int(np.count_nonzero(piece | 0x20 == ord(brace))) for piece in pieces)
 
 
 def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
@@ -690,9 +690,10 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
     The number of objects then shows whether each text is exactly one object."""
     flags: Flags = (data[starts] != ord("{")) | (data[ends - 1] != ord("}"))
     suspects: list[int] = []
-    following = data[arrays.positions(data[:-1], ord("}")) + 1]
-    if np.any((following == ord("n")) | (following <= ord(" "))):
-        suspects += [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(data.data)]
+    if _count_brackets(data, "}") > np.count_nonzero(~flags):  # one that ends no text
+        following = data[arrays.positions(data[:-1], ord("}")) + 1]
+        if np.any((following == ord("n")) | (following <= ord(" "))):
+            suspects += [match.end() - 1 for match in _NULL_AFTER_OBJECT.finditer(data.data)]
     if arrays.has_pair(data, b"Na") or arrays.has_pair(data, b"In"):
         suspects += [match.end() - 1 for match in _NOT_A_NUMBER.finditer(data.data)]
     if data.min() == 0:  # NUL ends the reader's input
@@ -701,7 +702,7 @@ def _is_doubtful(data: Bytes, starts: Ints, ends: Ints) -> Flags:
         flags[np.searchsorted(ends, suspects, side="right")] = True
     long = np.flatnonzero(ends - starts > 2 * MAX_NESTING)
     # The other texts have a bracket each.
-    if len(long) and _count_brackets(data) - np.count_nonzero(~flags) >= MAX_NESTING:
+    if len(long) and _count_brackets(data, "{") - np.count_nonzero(~flags) >= MAX_NESTING:
         counts = np.zeros(len(long), np.int64)
         for bracket in b"{[":
             opening = arrays.positions(data, bracket)
@@ -846,7 +847,8 @@ def _join_lines(texts: pa.Array) -> pa.Buffer:
     """Return one buffer with all texts, a newline behind each but the last."""
     offsets = arrow.from_numpy(np.array([0, len(texts)], np.int32))
     newline = arrow.binary_array([b"\n"])
-    return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), newline)[0].as_buffer()
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), newline)
+    return joined.buffers()[2].slice(0, int(arrow.blob_offsets(joined)[1]))  # as_buffer copies
 
 
 def _reader_type(node: JsonNode) -> pa.DataType:
