@@ -199,23 +199,30 @@ def _maps_of(counts: Ints) -> Ints:
 
 def _may_repeat(keys: pa.Array, counts: Ints, max_items: int) -> bool:
     """Return whether a map may have a key twice: one of the same length, with the same first eight
-    bytes. That costs a fraction of a comparison of whole keys."""
-    offsets = arrow.blob_offsets(keys).astype(np.int64)
+    bytes and last byte. That costs a fraction of a comparison of whole keys."""
+    offsets = arrow.blob_offsets(keys)
     lengths = np.diff(offsets)
     content = np.frombuffer(keys.buffers()[2] or bytes(1), np.uint8)
-    words = first_words(content, offsets[:-1], lengths)
-    # Mixed to one number; two that differ are rarely mixed to the same one.
-    words ^= lengths.view(np.uint64) * _MIXER
+
+    def words_of(index: Any) -> NDArray[np.uint64]:
+        return first_words(content, offsets[index].astype(np.int64), lengths[index])
+
     if max_items > 32:  # comparing neighbours is faster than sorting, up to there
+        words = words_of(slice(0, len(lengths)))
+        # Mixed to one number; two that differ are rarely mixed to the same one.
+        words ^= lengths.astype(np.uint64) * _MIXER
         words ^= _maps_of(counts).view(np.uint64) * (_MIXER << np.uint64(1))
         words.sort()
         return bool((words[1:] == words[:-1]).any())
-    begins = np.zeros(len(words) + 1, np.bool_)
+    marks = lengths << 8 | content.take(offsets[1:] - 1, mode="clip")
+    marks[lengths == 0] = 0
+    begins = np.zeros(len(marks) + 1, np.bool_)
     begins[np.cumsum(counts)] = True
-    other = np.zeros(len(words), np.bool_)  # whether the key so far behind is of another map
+    other = np.zeros(len(marks), np.bool_)  # whether the key so far behind is of another map
     for distance in range(1, max_items):
         other = other[:-1] | begins[distance:-1]
-        if ((words[distance:] == words[:-distance]) > other).any():
+        alike = np.flatnonzero((marks[distance:] == marks[:-distance]) > other)
+        if len(alike) and (words_of(alike) == words_of(alike + distance)).any():
             return True
     return False
 
