@@ -70,35 +70,35 @@ def read_unsigned(
     if are_long:
         return _read_words(data, at, bits)
     byte: NDArray[Any] = data.take(at, mode="clip")
-    after = at + 1
     if byte.tobytes().isascii():  # faster than `max` < 0x80
-        return byte, after, None  # all take one byte
-    few = at[:_SAMPLE]
-    sample = byte[:_SAMPLE] & data.take(few + 1, mode="clip") & data.take(few + 2, mode="clip")
-    if 3 * np.count_nonzero(sample >= 0x80) > len(sample):
-        return _read_words(data, at, bits)
+        return byte, at + 1, None  # all take one byte
+    if len(data) < 3:
+        data = np.append(data, np.zeros(3, np.uint8))
     # Most columns have up to three bytes. A second byte is read for all rows, and masked out where
     # there is none; then a third one.
     longer = byte >> 7
-    second = data.take(after, mode="clip")
+    second = data[1:].take(at, mode="clip")
     second &= np.negative(longer)
-    after += longer
     byte &= 0x7F
     raw: NDArray[Any] = (second & 0x7F).astype(np.uint16)
     raw <<= 7
     raw |= byte
+    sizes = longer + 1
     if second.tobytes().isascii():
-        return raw, after, None
+        return raw, at + sizes, None
     longer = second >> 7
-    third = data.take(after, mode="clip")
+    third = data[2:].take(at, mode="clip")
     third &= np.negative(longer)
-    after += longer
+    sizes += longer
+    after = at + sizes
     values: NDArray[Any] = (third & 0x7F).astype(np.uint32)
     values <<= 14
     values |= raw
     if third.tobytes().isascii():
         return values, after, None
     rows = np.flatnonzero(third >= 0x80)  # varints of more than three bytes are read separately
+    if 3 * len(rows) > len(at):
+        return _read_words(data, at, bits)
     values = values.astype(np.uint64)
     values[rows], after[rows], bad = _read_words(data, at[rows], bits)
     if bad is None:
@@ -106,10 +106,6 @@ def read_unsigned(
     invalid = np.zeros(len(at), np.bool_)
     invalid[rows] = bad
     return values, after, invalid
-
-
-_SAMPLE: Final = 64
-"""Varints that are looked at to see whether many of a column have more than three bytes."""
 
 
 def unzigzag(
@@ -126,11 +122,12 @@ def unzigzag(
 
 def words_at(data: Bytes, at: Ints) -> NDArray[np.uint64]:
     """Read eight bytes from each position on, the first one lowest, and zeros beyond the data. A
-    position outside the data is moved to its nearest byte."""
+    position beyond the data is moved to its last byte."""
     words = windows(data, "<u8")
-    last = len(words) - 1  # the last position with eight bytes
-    if not len(at) or (len(words) and int(at.view(np.uint64).max()) <= last):  # none is negative
+    try:
         return words[at]
+    except IndexError:  # fewer than eight bytes follow some position
+        last = len(words) - 1
     if not len(words):
         words = windows(np.append(data, np.zeros(8, np.uint8)), "<u8")
         last = len(words) - 2
