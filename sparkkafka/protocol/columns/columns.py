@@ -237,8 +237,8 @@ class Grid(NamedTuple):
 
 
 def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
-    """Copy byte strings of `data`, which ascend and do not overlap, into an Arrow binary array. A
-    length of -1 is null.
+    """Copy byte strings of `data`, which do not overlap, into an Arrow binary array. A length of -1
+    is null.
 
     Arrow does the copying (`odd_values`).
     """
@@ -259,7 +259,8 @@ def gather(data: pa.Buffer, starts: Ints, lengths: Ints) -> pa.Array:
     offsets[1:-1:2] = starts
     offsets[2:-1:2] = starts + (lengths if smallest >= 0 else np.maximum(lengths, 0))
     # Arrow estimates the memory of the copy from the first and the last offset.
-    offsets[0], offsets[-1] = offsets[1], offsets[-2]
+    offsets[-1] = min(offsets[-2], data.size)  # a string of no bytes may lie beyond the data
+    offsets[0] = min(offsets[1], offsets[-1])
     copied = odd_values(offsets, data)
     if smallest >= 0:
         return copied

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sparkkafka.protocol.records.arrow import odd_values
+from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.varint_columns import (
     Bytes,
     Flags,
@@ -39,10 +39,6 @@ INACTIVE: Final = 1 << 62
 
 _PADDING: Final = 32
 """Zeros behind the data."""
-
-_LONG: Final = 256
-"""Payloads of so many bytes on average are not copied to have zeros behind them, which would take
-longer than reads close to the end of the data take."""
 
 _FREE_ITEMS: Final = 64
 """How many free items (items that have no bytes: nulls) a payload may have, besides one for each of
@@ -71,21 +67,19 @@ class BadValueError(Exception):
 class Chunk:
     """Payloads that are decoded together, and which of their rows are bad.
 
-    `data`: the bytes of the payloads, and zeros. `sizes`: the bytes of each payload.
-    `budget`: the memory budget of the decode call. `failures` counts the calls of `fail`: code that
-    reads by several cursors compares it, to find out whether rows have become bad meanwhile.
+    `data`: the bytes of the payloads, then zeros if `zeros_at` was used. `sizes`: the bytes of each
+    payload. `budget`: the memory budget of the decode call. `failures` counts the calls of `fail`:
+    code that reads by several cursors compares it, to find out whether rows have become bad
+    meanwhile.
     """
 
     def __init__(self, data: Bytes, sizes: Ints, budget: MemoryBudget) -> None:
-        self.data = data
+        self.data = data if len(data) else np.zeros(_PADDING, np.uint8)
         self.budget = budget
         self.is_bad = np.zeros(len(sizes), np.bool_)
         self.reasons: dict[int, str] = {}
         self.failures = 0
-        self._free_items = sizes + _FREE_ITEMS
-        self._row_budgets = sizes * BYTES_PER_BYTE + ROW_BYTES
-        if len(data) < _LONG * len(sizes):
-            self.zeros_at  # noqa: B018  # copies the data
+        self._sizes = sizes
 
     @cached_property
     def zeros_at(self) -> int:
@@ -96,6 +90,14 @@ class Chunk:
         padded[begin:] = 0
         self.data = padded
         return begin
+
+    @cached_property
+    def _free_items(self) -> Ints:
+        return self._sizes + _FREE_ITEMS
+
+    @cached_property
+    def _row_budgets(self) -> Ints:
+        return self._sizes * BYTES_PER_BYTE + ROW_BYTES
 
     @cached_property
     def raw(self) -> bytes:
@@ -303,15 +305,7 @@ class Cursor:
 
     def gather(self, starts: Ints, lengths: Ints) -> pa.Array:
         """Return slices of the data as a binary array."""
-        count = len(starts)
-        if not count:
-            return pa.nulls(0, pa.binary())
-        offsets = np.empty(2 * count + 2, np.int32)
-        offsets[0] = 0
-        offsets[1:-1:2] = starts
-        offsets[2:-1:2] = starts + lengths
-        offsets[-1] = len(self.chunk.data)
-        return odd_values(offsets, pa.py_buffer(self.chunk.data))
+        return gather(pa.py_buffer(self.chunk.data), starts, lengths)
 
 
 StepValues = list[NDArray[Any]]

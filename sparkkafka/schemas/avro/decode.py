@@ -38,7 +38,7 @@ from sparkkafka.schemas.arrays import (
     repeated_keys,
     spread,
 )
-from sparkkafka.schemas.avro.cursor import Chunk, Cursor
+from sparkkafka.schemas.avro.cursor import INACTIVE, Chunk, Cursor
 from sparkkafka.schemas.avro.skip import BlobSkipper, ItemsSkipper, Skipper, UnionSkipper
 from sparkkafka.schemas.avro.types import UUID_DIGITS, rescale_times
 from sparkkafka.schemas.schema_errors import MAX_DEFAULTS, label
@@ -132,11 +132,12 @@ class ValueDecoder:
     """Decodes one value of each entry to an array of the Arrow type `type`. `skipper` skips the
     same values. `default_bytes`: how many bytes of defaults a value may have, which were not
     written. `reads_kept_values`: it also reads an ItemsCursor. `reads_zero`: the byte 0 is a valid
-    value."""
+    value. `reads_any_bytes`: each value has `skipper.size` bytes, which are never bad."""
 
     default_bytes = 0
     reads_kept_values = False
     reads_zero = False
+    reads_any_bytes = False
 
     def __init__(self, column_type: pa.DataType, skipper: Skipper) -> None:
         self.type = column_type
@@ -175,6 +176,8 @@ class RefusingDecoder(ValueDecoder):
 class BooleanDecoder(ValueDecoder):
     """boolean: the byte 0 or 1."""
 
+    reads_zero = True
+
     def read(self, cursor: Cursor) -> pa.Array:
         byte = cursor.chunk.data.take(cursor.at, mode="clip")
         cursor.skip(1, self.path)
@@ -211,6 +214,7 @@ class NumberDecoder(ValueDecoder):
         self._are_long = False  # whether the last values were long
         self._dtype = np.int32 if bits == column_type.bit_width == 32 else np.int64
         self.reads_kept_values = self.reads_zero = not is_float
+        self.reads_any_bytes = is_float
 
     def read(self, cursor: Cursor) -> pa.Array:
         values: NDArray[Any]
@@ -580,10 +584,18 @@ class UnionDecoder(ValueDecoder):
         if decoder.reads_zero:  # a null's number, 0, is read as if it were the value
             cursor.at = cursor.at + numbers
             values = decoder.read(cursor)
+        elif decoder.reads_any_bytes and (size := decoder.skipper.size):
+            # The bytes that are read for a null are those after its number.
+            values = decoder.read(Cursor(cursor.chunk, cursor.at + 1, _NO_END))
+            cursor.skip(1 + numbers * size, self.path)
         else:
             cursor.skip(1, self.path)
             values = _read_branch(decoder, cursor, mask)
         return null_outside(values, mask)
+
+
+_NO_END: Final = np.array([INACTIVE])
+"""The end of entries of which some are not moved."""
 
 
 def _read_branch(decoder: ValueDecoder, cursor: Cursor, mask: Flags) -> pa.Array:

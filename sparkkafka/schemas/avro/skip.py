@@ -123,13 +123,15 @@ class VarintSkipper(Skipper):
     def __init__(self, path: str, bits: int) -> None:
         super().__init__(path, 1)
         self._bits = bits
+        self._are_long = False  # whether the last values were long
 
     def skip(self, cursor: Cursor) -> None:
         cursor.read_varints(self.path)
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         if values is not None:
-            raw, after, wrong = read_unsigned(data, at, self._bits)
+            raw, after, wrong = read_unsigned(data, at, self._bits, are_long=self._are_long)
+            self._are_long = raw.itemsize == 8
             values.append(raw)
             return after if wrong is None else None
         byte = data.take(at, mode="clip")
@@ -165,7 +167,7 @@ class BytesSkipper(BlobSkipper):
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
         raw, after, _ = read_unsigned(data, at)
-        if raw.itemsize == 8 or (raw & 1).any():  # very long, or negative: left to `skip`
+        if raw.itemsize == 8 or np.bitwise_or.reduce(raw) & 1:  # long, or negative: for `skip`
             return None
         raw >>= 1
         if values is not None:
@@ -396,11 +398,11 @@ class ItemsSkipper(Skipper):
                 inner.fail((ends >= 0) & (inner.at != ends), self.path, _OTHER_SIZE)
             following = cursor.chunk.data.take(inner.at, mode="clip")
             following *= has_items
-            is_last = not following.any() and bool((inner.at < inner.end)[has_items].all())
-            if is_last:  # 0 ends each array that had a block
-                inner.at = inner.at + has_items
+            if not following.any() and not ((inner.at >= inner.end) & has_items).any():
+                inner.at = inner.at + has_items  # 0 ends each array that had a block
+                has_items = has_items[:0]
             self._move_entries(cursor, entries, inner)
-            unfinished = np.flatnonzero(has_items & (not is_last))
+            unfinished = np.flatnonzero(has_items)
             entries, inner = entries[unfinished], inner.select(unfinished)
         if len(entries):
             if located is None:
@@ -480,14 +482,16 @@ class ItemsSkipper(Skipper):
             return
         # The longest arrays first: those that have items left are a prefix in each round.
         max_count = int(counts.max())
-        key = (max_count - counts).astype(np.min_scalar_type(max_count))
-        entries = np.argsort(key, kind="stable")
+        counts = counts.astype(np.min_scalar_type(max_count))
+        entries = np.argsort(counts.dtype.type(max_count) - counts, kind="stable")
         entries = entries[: np.count_nonzero(counts)]
-        counts, next_items = counts[entries], next_items[entries]
-        inner = cursor.select(entries)
-        skipped = self._step_items(inner, -counts, next_items, starts, rounds)
+        next_items = next_items[entries]
+        skipped = self._step_items(cursor, entries, counts, next_items, starts, rounds)
+        unfinished = int(np.count_nonzero(counts > skipped))
+        if not unfinished:
+            return
         next_items += skipped
-        unfinished = int(np.searchsorted(-counts, -skipped))
+        inner = cursor.select(entries)
         while unfinished >= _MIN_VECTOR:
             prefix = inner.prefix(unfinished)
             if starts is not None:
@@ -496,7 +500,7 @@ class ItemsSkipper(Skipper):
             self.item.skip(prefix)
             inner.at[:unfinished], inner.end[:unfinished] = prefix.at, prefix.end
             skipped += 1
-            unfinished = int(np.searchsorted(-counts, -skipped))
+            unfinished = int(np.count_nonzero(counts > skipped))
         for index in range(unfinished):
             if inner.end[index] == INACTIVE:
                 continue
@@ -504,7 +508,7 @@ class ItemsSkipper(Skipper):
             at, end, remaining = (
                 int(inner.at[index]),
                 int(inner.end[index]),
-                int(counts[index]) - skipped,
+                int(counts[entries[index]]) - skipped,
             )
             try:
                 inner.at[index] = self._locate_items(inner, at, end, remaining, item_starts)
@@ -519,18 +523,19 @@ class ItemsSkipper(Skipper):
     def _step_items(
         self,
         cursor: Cursor,
-        negative_counts: Ints,
+        entries: Ints,
+        counts: NDArray[Any],
         next_items: Ints,
         starts: Ints | None,
         kept_rounds: list[Round] | None,
     ) -> int:
         """Skip items of all entries by `Skipper.step` while that is faster than a loop. Return the
         number of items that were skipped of each entry, at most all that it has; 0 if any is bad.
-        The counts are in descending order."""
-        at, unfinished, done = cursor.at.copy(), len(cursor), 0
+        `entries`: those that have items, by `counts` in descending order."""
+        before = cursor.at[entries]
+        at, done = before.copy(), 0
         rounds: list[Round] = []
-        while 4 * unfinished >= _MIN_VECTOR:  # a step takes a quarter of a skip
-            before = at[:unfinished].copy()
+        while 4 * len(before) >= _MIN_VECTOR:  # a step takes a quarter of a skip
             columns: StepValues = []
             after = self.item.step(
                 cursor.chunk.data, before, None if kept_rounds is None else columns
@@ -538,16 +543,18 @@ class ItemsSkipper(Skipper):
             if after is None:
                 break
             if starts is not None:
-                rounds.append((next_items[:unfinished] + done, before, columns))
+                rounds.append((next_items[: len(before)] + done, before, columns))
                 if kept_rounds is None:
                     _put_starts([rounds.pop()], starts)
-            at[:unfinished] = after
+            at[: len(before)] = after
             done += 1
-            unfinished = int(np.searchsorted(negative_counts, -done))
-        if (at > cursor.end).any():
+            before = after[: np.count_nonzero(counts > done)]
+        moved = cursor.at.copy()
+        moved[entries] = at
+        if (moved > cursor.end).any():
             return 0
-        cursor.at = at
-        if kept_rounds is not None and not unfinished:
+        cursor.at = moved
+        if kept_rounds is not None and not len(before):
             kept_rounds += rounds
         elif starts is not None:
             _put_starts(rounds, starts)
