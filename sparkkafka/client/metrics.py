@@ -13,9 +13,10 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 WINDOW_S = 30.0
 
@@ -485,18 +486,6 @@ class ShareMetrics(FetchMetrics):
         return figures
 
 
-class SentBatch(NamedTuple):
-    """A batch of a request. `queued_s` is how long it has waited since its first record came;
-    `is_retry`: it was sent before."""
-
-    topic: str
-    records: int
-    wire_bytes: int
-    uncompressed_bytes: int
-    queued_s: float
-    is_retry: bool
-
-
 class _SentCounts:
     __slots__ = ("compression", "errors", "records", "retries", "wire_bytes")
 
@@ -526,22 +515,24 @@ class SendMetrics:
 
     # --- called by the producer -----------------------------------------------------------------
 
-    def sent(self, batches: Iterable[SentBatch], now_s: float) -> None:
-        """Count the batches of a Produce request that is sent now."""
+    def sent(self, batches: Iterable[Any]) -> None:
+        """Count the batches, ProducerBatch objects, of a Produce request that is sent now."""
+        now_s = time.monotonic()
         total = 0
         with self._lock:
             for batch in batches:
-                counts = self._topics[batch.topic]
-                counts.records.record(batch.records, now_s)
-                counts.wire_bytes.record(batch.wire_bytes, now_s)
-                if batch.is_retry:
-                    counts.retries.record(batch.records, now_s)
-                ratio = batch.wire_bytes / max(batch.uncompressed_bytes, 1)
+                counts = self._topics[batch.queue.tp.topic]
+                records, wire_bytes = batch.encoded.record_count, batch.wire_bytes
+                counts.records.record(records, now_s)
+                counts.wire_bytes.record(wire_bytes, now_s)
+                if batch.attempts > 1:
+                    counts.retries.record(records, now_s)
+                ratio = wire_bytes / (RECORD_BATCH_OVERHEAD + batch.size_bytes)
                 counts.compression.record(ratio, now_s)
                 self._compression.record(ratio, now_s)
-                self._batch_bytes.record(batch.wire_bytes, now_s)
-                self._queue_times_ms.record(batch.queued_s * 1000, now_s)
-                total += batch.records
+                self._batch_bytes.record(wire_bytes, now_s)
+                self._queue_times_ms.record((now_s - batch.created_s) * 1000, now_s)
+                total += records
             self._request_records.record(total, now_s)
 
     def failed(self, topic: str, records: int) -> None:

@@ -262,7 +262,7 @@ class RecordFutures:
     def begin(self, times_ms: NDArray[np.int64]) -> None:
         """Fix the number of records: these are their timestamps. No record is added any more."""
         self.times_ms = times_ms
-        self._partitions = np.full(len(times_ms), -1, np.int32)
+        self._partitions = np.empty(len(times_ms), np.int32)  # known when a record has an outcome
         self.pending_count = len(times_ms)
         self._offsets = np.full(len(times_ms), PENDING, np.int64)
         if not self.pending_count:  # Ctrl-C came before the first record

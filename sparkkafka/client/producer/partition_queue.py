@@ -362,6 +362,8 @@ class PartitionQueue:
     def unresolved_before(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Return the unresolved batches, which come before this one: its response shows their
         outcome."""
+        if not self.has_unresolved and self.state is not QueueState.GAP:
+            return []
         return [other for other in self.batches if other.is_unresolved and other is not batch]
 
     def fits_before(self, base_offset: int, earlier: Sequence[ProducerBatch]) -> bool:

@@ -382,8 +382,10 @@ class RecordAccumulator:
     def next_close_s(self, not_appended_s: float = math.inf) -> float:
         """Return the monotonic time at which `close_lingering` is due, infinite without records.
         Records that are not appended yet have waited since `not_appended_s`."""
-        self._skip_closed()
-        since_s = self._lingering[0][0] if self._lingering else math.inf
+        lingering = self._lingering
+        while lingering and self._open.get(lingering[0][2].tp) is not lingering[0][2]:
+            heapq.heappop(lingering)
+        since_s = lingering[0][0] if lingering else math.inf
         return min(since_s, not_appended_s) + self._linger_s
 
     def close_lingering(self) -> None:
@@ -392,11 +394,10 @@ class RecordAccumulator:
             return
         limit_s = time.monotonic() - self._linger_s
         due = []
-        self._skip_closed()
         while self._lingering and self._lingering[0][0] <= limit_s:
             batch = heapq.heappop(self._lingering)[2]
-            due.append(self._open.pop(batch.tp))
-            self._skip_closed()
+            if self._open.get(batch.tp) is batch:
+                due.append(self._open.pop(batch.tp))
         self._close(due)
 
     def close_all(self) -> None:
@@ -414,14 +415,6 @@ class RecordAccumulator:
         self._lingering.clear()
         self.pending_bytes = 0
         return dropped
-
-    def _skip_closed(self) -> None:
-        """Remove closed batches from the top of the heap `_lingering`."""
-        while self._lingering:
-            batch = self._lingering[0][2]
-            if self._open.get(batch.tp) is batch:
-                return
-            heapq.heappop(self._lingering)
 
     def _close(self, due: list[_OpenBatch]) -> None:
         """Encode the full batches, then those in `due`, and pass them to `on_closed`: in groups of

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.deadline import Deadline, Waker
-from sparkkafka.client.metrics import SendMetrics, SentBatch
+from sparkkafka.client.metrics import SendMetrics
 from sparkkafka.client.net.connection import Connection
 from sparkkafka.client.net.frames import FrameBuffer
 from sparkkafka.client.producer.futures import (
@@ -68,7 +68,7 @@ from sparkkafka.protocol.messages import (
     ProduceResponse,
     TopicProduceData,
 )
-from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD, batch_parts
+from sparkkafka.protocol.records.batches import batch_parts
 from sparkkafka.protocol.records.codecs import Codec, codec_by_name
 
 if TYPE_CHECKING:
@@ -235,8 +235,9 @@ class Sender:
             self._resume_after(max(0.0, away_s - self._lookup_s))
         self._lookup_s = 0.0
         outcome_count = self._outcome_count
-        self.expire()
-        self._send_ready()
+        if self._busy:
+            self.expire()
+            self._send_ready()
         wait_s = max_wait_s() if callable(max_wait_s) else max_wait_s
         if outcome_count != self._outcome_count:
             wait_s = 0.0  # the caller may wait for an outcome that came just now
@@ -521,21 +522,7 @@ class Sender:
             return False
         self.metrics.retries += sum(batch.attempts > 1 for batch in chosen)
         if self._send_metrics is not None:
-            now_s = time.monotonic()
-            self._send_metrics.sent(
-                [
-                    SentBatch(
-                        batch.queue.tp.topic,
-                        batch.encoded.record_count,
-                        batch.wire_bytes,
-                        RECORD_BATCH_OVERHEAD + batch.size_bytes,
-                        now_s - batch.created_s,
-                        batch.attempts > 1,
-                    )
-                    for batch in chosen
-                ],
-                now_s,
-            )
+            self._send_metrics.sent(chosen)
         if acks == 0:
             in_flight.pop()
             for batch in chosen:
@@ -641,8 +628,8 @@ class Sender:
         """Wait at most `wait_s` for brokers with a response, or that are ready for the rest of a
         half-sent request; return them. Those whose connection or deadline has ended are returned
         without a wait."""
-        sockets: dict[int, int] = {}
-        events: dict[int, int] = {}
+        nodes: dict[int, int] = {}  # by descriptor
+        poll = select.poll()
         waker = self._waker
         ended: list[int] = []
         has_input: list[int] = []  # read from the socket already
@@ -656,20 +643,17 @@ class Sender:
                 has_input.append(node_id)
             else:
                 descriptor = connection.fileno()
-                sockets[descriptor] = node_id
-                events[descriptor] = select.POLLIN | connection.has_unsent * select.POLLOUT
-        if ended or not (sockets or (waker is not None and wait_s > 0)):
+                nodes[descriptor] = node_id
+                poll.register(descriptor, select.POLLIN | connection.has_unsent * select.POLLOUT)
+        if ended or not (nodes or (waker is not None and wait_s > 0)):
             if not ended and not has_input and wait_s > 0:
                 time.sleep(wait_s)
             return ended + has_input
-        poll = select.poll()
-        for descriptor in sockets:
-            poll.register(descriptor, events[descriptor])
         if waker is not None:
             poll.register(waker, select.POLLIN)
         for descriptor, _ in poll.poll(0 if has_input else wait_s * 1000):
-            if descriptor in sockets:
-                has_input.append(sockets[descriptor])
+            if descriptor in nodes:
+                has_input.append(nodes[descriptor])
             elif waker is not None:
                 waker.drain()
         return has_input

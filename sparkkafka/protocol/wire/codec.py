@@ -168,7 +168,11 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
                 _note(error, name)
                 raise
         if flexible:
-            _read_tagged(reader, tagged, values)
+            at = reader.pos
+            if at < reader.end and not reader.buffer[at]:  # no tagged fields, as nearly always
+                reader.pos = at + 1
+            else:
+                _read_tagged(reader, tagged, values)
         return cls(*values)
 
     def write(writer: Writer, value: Any) -> None:
@@ -317,10 +321,6 @@ def _tagged_fields(declared: Sequence[Field], version: int) -> dict[int, _Tagged
 def _read_tagged(reader: Reader, tagged: Mapping[int, _TaggedField], values: list[Any]) -> None:
     """Read the tagged fields that were sent, and set them in `values`, the struct's values in
     order; unknown ones are skipped."""
-    at = reader.pos
-    if at < reader.end and not reader.buffer[at]:  # no tagged fields, as nearly always
-        reader.pos = at + 1
-        return
     for tag, start, stop in reader.tagged_fields():
         field = tagged.get(tag)
         if field is None:
