@@ -20,8 +20,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__, errors
 from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, checked_number
@@ -585,8 +584,10 @@ class Connection:
         self._meter.sent(request.API_NAME, size, expects_response=expect_response)
         self._last_used_s = time.monotonic()
         self._has_unread_request = self._has_unread_request or not expect_response
-        with _ClosingOnError(self, "sending", request.API_NAME):
+        try:
             self._writer.write(sock, parts, deadline, patience_s)
+        except BaseException as error:
+            self._raise_closed(error, f"sending {request.API_NAME}", self._last_used_s)
         return correlation_id
 
     @property
@@ -600,8 +601,11 @@ class Connection:
         patience_s = seconds_of(patience_s, "patience_s")
         deadline = self._checked_deadline(deadline)
         sock = self._socket_or_raise()
-        with _ClosingOnError(self, "sending", "a request"):
+        started_s = time.monotonic()
+        try:
             self._writer.write_rest(sock, deadline, patience_s)
+        except BaseException as error:
+            self._raise_closed(error, "sending a request", started_s)
 
     def receive(self, deadline: Deadline | None = None) -> tuple[int, Any]:
         """Read the next response, and return (correlation id, response)."""
@@ -629,9 +633,12 @@ class Connection:
     def _read_response(self, deadline: Deadline) -> tuple[int, Any]:
         """Send what is unsent, then read the next response. Return (correlation id, response)."""
         sock = self._socket_or_raise()
-        with _ClosingOnError(self, "waiting for", "a response"):
+        started_s = time.monotonic()
+        try:
             self._writer.write_rest(sock, deadline)
             return self._decode_response(self._reader.read(sock, FrameBuffer(), deadline))
+        except BaseException as error:
+            self._raise_closed(error, "waiting for a response", started_s)
 
     def _decode_response(self, response: memoryview) -> tuple[int, Any]:
         """Count a response and decode it. Return (correlation id, response)."""
@@ -650,54 +657,36 @@ class Connection:
         if self._early_responses:
             return self._early_responses.popleft()
         sock = self._socket_or_raise()
-        with _ClosingOnError(self, "waiting for", "a response"):
+        started_s = time.monotonic()
+        try:
             response = self._reader.read_ready(sock, buffer)
             return (
                 None if response is None else self._note_response(self._decode_response(response))
             )
+        except BaseException as error:
+            self._raise_closed(error, "waiting for a response", started_s)
+
+    def _raise_closed(self, error: BaseException, doing: str, started_s: float) -> NoReturn:
+        """Close the connection because of any error in what it was `doing` since `started_s`, and
+        raise the error: the socket's as a KafkaError."""
+        if isinstance(error, errors.DecodeError):
+            raise self._close_after(errors.DecodeError(f"{self}: {error}")) from error
+        if isinstance(error, OSError):
+            # KafkaConnectionError is an OSError: the end of the stream is one of these too.
+            failure = connecting.connection_error(
+                self._listener,
+                self._stage,
+                doing,
+                error,
+                started_s,
+                is_kafka=self._framing.versions is not None,
+            )
+            raise self._close_after(failure) from error
+        self.close()
+        raise error
 
     def _socket_or_raise(self) -> socket.socket:
         """Return the socket. Raises KafkaConnectionError if the connection is closed."""
         if self._sock is None:
             raise errors.KafkaConnectionError(f"{self}: the connection is closed")
         return self._sock
-
-
-class _ClosingOnError:
-    """Closes the connection on any error under `with`, and raises the socket's errors as
-    KafkaError. (A generator as context manager would take five times as long, for each request.)"""
-
-    __slots__ = ("_connection", "_doing", "_started_s", "_what")
-
-    def __init__(self, connection: Connection, doing: str, what: str) -> None:
-        self._connection = connection
-        self._doing = doing
-        self._what = what
-        self._started_s = time.monotonic()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            return
-        connection = self._connection
-        if isinstance(error, errors.DecodeError):
-            raise connection._close_after(errors.DecodeError(f"{connection}: {error}")) from error
-        if isinstance(error, OSError):
-            # KafkaConnectionError is an OSError: the end of the stream is one of these too.
-            failure = connecting.connection_error(
-                connection._listener,
-                connection._stage,
-                f"{self._doing} {self._what}",
-                error,
-                self._started_s,
-                is_kafka=connection._framing.versions is not None,
-            )
-            raise connection._close_after(failure) from error
-        connection.close()
