@@ -53,17 +53,15 @@ class AsyncDelivery:
     """The future of a record, from `AsyncProducer.send_nowait`: `await` it for the metadata.
 
     It has the methods of an asyncio future, and asyncio's functions accept it (`gather`, `wait`,
-    `shield`). It costs the loop no time unless a task awaits it.
+    `shield`). It costs the loop no time unless a task awaits it. `Producer.send` sets both
+    attributes.
     """
 
-    __slots__ = ("_future", "_index", "_records")
+    __slots__ = ("_index", "_records")
 
+    _records: RecordFutures
+    _index: int
     _asyncio_future_blocking = False  # marks a future for asyncio
-
-    def __init__(self, records: RecordFutures, index: int) -> None:
-        self._records = records
-        self._index = index
-        self._future: asyncio.Future[RecordMetadata] | None = None
 
     def __repr__(self) -> str:
         return f"<AsyncDelivery {self._records.outcome_text(self._index)}>"
@@ -73,10 +71,10 @@ class AsyncDelivery:
 
     def waiter(self) -> asyncio.Future[RecordMetadata]:
         """Return the asyncio future of the record, which is created at the first call."""
-        future, records = self._future, self._records
+        records = self._records
+        future: asyncio.Future[RecordMetadata] | None = records.waiters.get(self._index)
         if future is None:
-            future = self._future = records.notifier.loop.create_future()
-            records.waiters[self._index] = future
+            future = records.waiters[self._index] = records.notifier.loop.create_future()
         # -1, the cheap check: the I/O thread has not drained these records yet.
         if records.pending_count >= 0 and not future.done() and records.is_done(self._index):
             _set_outcome(records, self._index, future)
@@ -107,7 +105,8 @@ class AsyncDelivery:
 
     def cancelled(self) -> bool:
         """Return whether `cancel` was called before the outcome was known."""
-        return self._future is not None and self._future.cancelled()
+        future = self._records.waiters.get(self._index)
+        return future is not None and future.cancelled()
 
     def add_done_callback(
         self,
@@ -136,7 +135,6 @@ def _set_outcome(
     records: RecordFutures, index: int, future: asyncio.Future[RecordMetadata]
 ) -> None:
     """Set a record's metadata or error on its asyncio future."""
-    records.waiters.pop(index, None)
     if future.done():  # cancelled; `flush` still raises the record's error
         return
     error = records.error_of(index)
@@ -243,6 +241,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
                 lambda: _set_on_loop(loop, freed),
             )
             self._loop = loop
+            self.send_nowait = self._client.send  # type: ignore[assignment, method-assign]
 
     async def _run(self, call: Callable[[], Any], worker: Worker | None = None) -> Any:
         self._bind()
@@ -298,11 +297,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         KafkaTimeoutError immediately and queues nothing: `await drain()` between calls prevents
         that. A cancelled future does not stop its record.
         """
-        # Only `await` needs the loop. To look up the running loop takes half as long as a send.
-        if self._loop is None:
-            self._bind()
-        found: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
-        return found  # type: ignore[no-any-return]
+        self._bind()  # replaces this method by the client's
+        return self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
 
     async def drain(self) -> None:
         """Wait while buffer.memory is nearly full: call it in a loop of `send_nowait`.
@@ -439,6 +435,6 @@ def _handle_outcome(item: tuple[RecordFutures, Indexes] | asyncio.Future[None]) 
             _set_outcome(records, int(index), waiters[index])
         return
     for index, row in zip(indexes, rows, strict=False):
-        future = waiters.pop(index, None)
+        future = waiters.get(index)
         if future is not None and not future.done():
             future.set_result(row)

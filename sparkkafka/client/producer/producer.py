@@ -228,7 +228,8 @@ class Producer(ClientBase):
                     del buffer.open[topic]
         if must_wake and buffer.is_sleeping:
             self._wake(records)
-        handle: Delivery = self._handle(records, index)
+        handle: Delivery = self._handle()
+        handle._records, handle._index = records, index
         return handle
 
     def _wake(self, records: AppendedRecords) -> None:
@@ -236,7 +237,7 @@ class Producer(ClientBase):
         for a batch."""
         self._buffer.wake()
 
-    _handle: Any = Delivery  # the class of a record's handle; a future in an AsyncProducer
+    _handle: Any = Delivery  # the class of a record's handle; an AsyncProducer has another one
 
     def _wait_for_memory(self, size_bytes: int) -> None:
         """Wait until `size_bytes` fit into buffer.memory. The caller holds the lock. Raises
