@@ -63,11 +63,9 @@ class Ends(NamedTuple):
     latest: Mapping[TopicPartition, int]
 
 
-def positions_of(
-    checkpoint: logs.Checkpoint, admin: Admin, *, source: str | None = None
-) -> list[Position]:
-    """Return the position of each Kafka source (or only of `source`) in each partition; empty if no
-    batch was planned yet.
+def positions_of(checkpoint: logs.Checkpoint, admin: Admin) -> list[Position]:
+    """Return the position of each Kafka source in each partition; empty if no batch was planned
+    yet.
 
     Raises KafkaError if brokers do not answer, CheckpointError for files that the next start would
     have to read and that are damaged.
@@ -79,8 +77,6 @@ def positions_of(
     if plan is not None and plan.sources and not any(row.may_be_kafka for row in plan.sources):
         raise CheckpointError(f"{checkpoint.location}: batch {plan.batch_id} has no Kafka source")
     for name, offsets in offsets_by_source.items():
-        if source not in (None, name):
-            continue
         ends = ends_of(admin, {tp.topic for tp in offsets})
         for tp in sorted({*offsets, *ends.latest}):
             log_start, log_end = ends.earliest.get(tp), ends.latest.get(tp)

@@ -15,7 +15,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isnan, nan
@@ -126,6 +126,20 @@ class Snapshot:
             "lag": sum_of(row.lag for row in self.groups),
             "groups_growing": sum(row.is_growing for row in self.groups),
         }
+
+
+TOPIC_ORDERS: Final[Mapping[str, Callable[[TopicRow], Any]]] = {
+    "rate": lambda row: (-(row.records_per_s or 0), row.topic),
+    "size": lambda row: (-(row.size_bytes or 0), row.topic),
+    "skew": lambda row: (-(row.skew or 0), row.topic),
+    "name": lambda row: row.topic,
+}
+GROUP_ORDERS: Final[Mapping[str, Callable[[GroupRow], Any]]] = {
+    "lag": lambda row: (-(row.lag or 0), row.group),
+    "growth": lambda row: (-(row.lag_per_s or 0), row.group),
+    "name": lambda row: row.group,
+}
+"""The sort keys of topics and groups: the largest value first, equal ones by name."""
 
 
 def sum_of(values: Iterable[Any]) -> Any:

@@ -16,6 +16,8 @@ from typer import Option
 from sparkkafka.cli import tables
 from sparkkafka.cli.commands import AsJson, seconds_of, session_of
 from sparkkafka.cli.snapshots import (
+    GROUP_ORDERS,
+    TOPIC_ORDERS,
     BrokerRow,
     Collector,
     GroupRow,
@@ -64,20 +66,13 @@ class View:
 
     def topics(self, snapshot: Snapshot) -> list[TopicRow]:
         """Return the topics to show, sorted."""
-        keys: dict[Sort, Callable[[TopicRow], Any]] = {
-            "rate": lambda row: (-(row.records_per_s or 0), row.topic),
-            "size": lambda row: (-(row.size_bytes or 0), row.topic),
-            "name": lambda row: row.topic,
-        }
         shown = (row for row in snapshot.topics if self.filter.lower() in row.topic.lower())
-        return sorted(shown, key=keys[self.sort])
+        return sorted(shown, key=TOPIC_ORDERS[self.sort])
 
     def groups(self, snapshot: Snapshot) -> list[GroupRow]:
         """Return the groups to show: by name, or those with the largest lag first."""
-        shown = [row for row in snapshot.groups if self.filter.lower() in row.group.lower()]
-        if self.sort == "name":
-            return shown
-        return sorted(shown, key=lambda row: (-(row.lag or 0), row.group))
+        shown = (row for row in snapshot.groups if self.filter.lower() in row.group.lower())
+        return sorted(shown, key=GROUP_ORDERS["name" if self.sort == "name" else "lag"])
 
 
 @app.command()

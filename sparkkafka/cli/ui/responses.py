@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from sparkkafka.cli.checkpoint import batch_documents
 from sparkkafka.cli.session import Session
-from sparkkafka.cli.snapshots import Collector, GroupRow, Snapshot, TopicRow, sum_of
+from sparkkafka.cli.snapshots import (
+    GROUP_ORDERS,
+    TOPIC_ORDERS,
+    Collector,
+    GroupRow,
+    Snapshot,
+    sum_of,
+)
 from sparkkafka.cli.ui.server import NotFoundError, Query
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.lags import list_lags, settings_without_group
@@ -256,8 +263,8 @@ class Responses:
         """Return the totals and the brokers, and the CURVES topics and groups with the largest
         rates and lags."""
         watcher, snapshot = self._watcher, self._watcher.snapshot
-        fastest = sorted(snapshot.topics, key=lambda row: (-(row.records_per_s or 0), row.topic))
-        behind = sorted(snapshot.groups, key=lambda row: (-(row.lag or 0), row.group))
+        fastest = sorted(snapshot.topics, key=TOPIC_ORDERS["rate"])
+        behind = sorted(snapshot.groups, key=GROUP_ORDERS["lag"])
         topics = [row.topic for row in fastest[:CURVES]]
         groups = [row.group for row in behind[:CURVES]]
         return {
@@ -270,13 +277,7 @@ class Responses:
         }
 
     def _topic_rows(self, query: Query) -> dict[str, Any]:
-        keys: dict[str, Callable[[TopicRow], Any]] = {
-            "rate": lambda row: (-(row.records_per_s or 0), row.topic),
-            "size": lambda row: (-(row.size_bytes or 0), row.topic),
-            "skew": lambda row: (-(row.skew or 0), row.topic),
-            "name": lambda row: row.topic,
-        }
-        return _chosen_rows(self._watcher.snapshot.topics, query, "topic", keys, vars)
+        return _chosen_rows(self._watcher.snapshot.topics, query, "topic", TOPIC_ORDERS, vars)
 
     def _topic(self, query: Query) -> dict[str, Any]:
         snapshot, name = self._watcher.snapshot, query.get("name", "")
@@ -308,12 +309,8 @@ class Responses:
         }
 
     def _group_rows(self, query: Query) -> dict[str, Any]:
-        keys: dict[str, Callable[[GroupRow], Any]] = {
-            "lag": lambda row: (-(row.lag or 0), row.group),
-            "growth": lambda row: (-(row.lag_per_s or 0), row.group),
-            "name": lambda row: row.group,
-        }
-        return _chosen_rows(self._watcher.snapshot.groups, query, "group", keys, _without_topics)
+        rows = self._watcher.snapshot.groups
+        return _chosen_rows(rows, query, "group", GROUP_ORDERS, _without_topics)
 
     def _group(self, query: Query) -> dict[str, Any]:
         snapshot, name = self._watcher.snapshot, query.get("name", "")
@@ -435,16 +432,16 @@ def _chosen_rows(
     rows: Iterable[Any],
     query: Query,
     kind: str,
-    keys: Mapping[str, Callable[[Any], Any]],
+    orders: Mapping[str, Callable[[Any], Any]],
     document_of: Callable[[Any], Any],
 ) -> dict[str, Any]:
-    """Return the rows of topics or groups (`kind`) whose names contain the filter, sorted by one
-    of the keys, the first by default: from `start` on at most `limit`, and how many there are."""
-    sort = query.get("sort", next(iter(keys)))
-    if sort not in keys:
-        raise OptionError(f"sort is one of {', '.join(keys)}")
+    """Return the rows of topics or groups (`kind`) whose names contain the filter, in one of the
+    `orders`, by default the first: at most `limit` of them from `start` on, and the total."""
+    sort = query.get("sort", next(iter(orders)))
+    if sort not in orders:
+        raise OptionError(f"sort is one of {', '.join(orders)}")
     text = query.get("filter", "").lower()
-    chosen = sorted((row for row in rows if text in getattr(row, kind).lower()), key=keys[sort])
+    chosen = sorted((row for row in rows if text in getattr(row, kind).lower()), key=orders[sort])
     numbers = []
     for name, default in (("start", 0), ("limit", DEFAULT_ROWS)):
         text = query.get(name, str(default))
