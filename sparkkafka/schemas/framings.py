@@ -72,7 +72,7 @@ from sparkkafka.protocol.records.varint_columns import (
     windows,
 )
 from sparkkafka.protocol.wire.varints import VARINT_BITS, read_zigzag, zigzag_bytes
-from sparkkafka.schemas.arrays import scalar
+from sparkkafka.schemas.arrays import flags_of, item_counts, scalar
 from sparkkafka.schemas.values import FIRST_MESSAGE, MemoryBudget
 
 _MAGIC_ID = 0
@@ -222,11 +222,12 @@ def unframe_column(
     decompressed. Raises TooManyRowsError.
     """
     has_numbers = with_indexes and framing not in (CONFLUENT, HEADERS)
-    unframer = Unframer(payloads, column, with_indexes=with_indexes and not has_numbers)
+    with_indexes &= not has_numbers
+    unframer = Unframer(payloads, column, with_indexes=with_indexes)
     if is_text:
         unframed = _unframe_texts(unframer, payloads, column, framing)
     else:
-        parsers = _header_parsers(column, with_indexes=with_indexes and not has_numbers)
+        parsers = _header_parsers(column, with_indexes=with_indexes)
         unframed = _unframe(unframer, payloads, headers, column, framing, parsers)
     if any(group.writer.is_zlib for group in unframed.groups):
         unframed = _decompress(unframed, budget or MemoryBudget(payloads))
@@ -432,14 +433,14 @@ class Unframer:
         sizes[filled[data[starts[filled]] == _MAGIC_GUID]] = _GUID_BYTES
         if self._with_indexes and len(data):
             sizes = _skip_indexes(data, starts + sizes) - starts
-        heads = gather(self._content, starts, np.minimum(lengths, sizes))
+        heads = self.heads(rows, sizes)
         parse = partial(parse_frame, column=self._column, with_indexes=self._with_indexes)
         return frames_of(heads, starts + sizes, parse)
 
-    def heads(self, rows: Ints, size: int) -> pa.Array:
-        """Return the first `size` bytes of these rows' payloads, or fewer."""
+    def heads(self, rows: Ints, sizes: Ints | int) -> pa.Array:
+        """Return the first bytes of these rows' payloads: as many as `sizes` says, or fewer."""
         starts = self.starts[rows]
-        return gather(self._content, starts, np.minimum(self.ends[rows] - starts, size))
+        return gather(self._content, starts, np.minimum(self.ends[rows] - starts, sizes))
 
     def group_of_writer(
         self, writer: WriterId, rows: Ints, bodies: Ints | None = None, *, with_nulls: bool = False
@@ -566,15 +567,10 @@ def last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
     names, values = headers.flatten().flatten()
     if not len(names):
         return None
-    equal = pc.equal(names, arrow.repeat_text(name, 1)[0])
-    is_named = arrow.bits(equal.buffers()[1], equal.offset, len(equal)).view(
-        np.bool_
-    ) & arrow.is_valid(equal)
-    at = np.flatnonzero(is_named)
+    at = np.flatnonzero(flags_of(pc.equal(names, scalar(name))))
     if not len(at):
         return None
-    counts = arrow.or_zero(pc.list_value_length(headers)).astype(np.int64)
-    rows = np.searchsorted(np.cumsum(counts), at, "right")
+    rows = np.searchsorted(np.cumsum(item_counts(headers)), at, "right")
     is_last = np.append(rows[1:] != rows[:-1], True)
     return rows[is_last], values.take(arrow.from_numpy(at[is_last]))
 
@@ -675,28 +671,24 @@ def _read_auto(unframer: Unframer, rows: Ints, column: str) -> Frames:
     sizes[some[np.isin(begins, (0x0300, 0x0305))]] = 18  # AWS Glue's
     sizes[some[begins == 0xC301]] = 10  # Avro's single objects
     sizes[some[begins >> 8 == 1]] = 17  # Confluent's with a GUID
-    heads = gather(pa.py_buffer(unframer.data), starts, np.minimum(lengths, sizes))
-    return frames_of(heads, starts + sizes, partial(_parse_auto, column=column))
+    parse = partial(_parse_auto, column=column)
+    return frames_of(unframer.heads(rows, sizes), starts + sizes, parse)
 
 
 def _parse_auto(head: bytes, column: str) -> WriterId | str:
     """Return the writer that a frame of any kind names, or why the bytes are not a frame."""
-    writer: WriterId | str = ""
     if head[:5] == bytes(5):
         return (
             f"it begins with zeros, perhaps Apicurio's id of 8 bytes: set {column}Framing to "
             f"{APICURIO} or {APICURIO_CONTENT}, as its serializers are configured"
         )
-    if head[:2] in _GLUE_KINDS:
-        writer = _parse_glue(head)
-    elif head[:2] == _SINGLE_MARK:
-        writer = _parse_single(head)
-    elif len(head) >= 5 and head[0] <= 1:
+    if len(head) >= 5 and head[0] <= 1:
         return parse_frame(head, column, with_indexes=False)
-    if isinstance(writer, WriterId):
-        return writer
+    writer = (_parse_glue if head[:2] in _GLUE_KINDS else _parse_single)(head)
     return (
-        f"it has no frame that {column}Framing=auto knows: set {column}Framing to the "
+        writer
+        if isinstance(writer, WriterId)
+        else f"it has no frame that {column}Framing=auto knows: set {column}Framing to the "
         "serializer's, or to none if payloads are bare"
     )
 
@@ -754,10 +746,7 @@ def _header_frames(
         rows, values = with_header
         keep = has_payload[rows]
         if framing == AUTO and parse is _azure_id:
-            is_azure = pc.starts_with(values.fill_null(scalar(b"")), pattern=AZURE_TYPE)
-            keep = keep & arrow.bits(is_azure.buffers()[1], is_azure.offset, len(is_azure)).view(
-                np.bool_
-            )
+            keep = keep & flags_of(pc.starts_with(values, pattern=AZURE_TYPE))
         rows, values = rows[keep], values.filter(arrow.from_numpy(keep))
         if len(rows):
             yield rows, frames_of(values, unframer.starts[rows], parse)
@@ -849,11 +838,10 @@ def _recognize_bytes(head: bytes, tail: bytes, is_json: bool) -> _OtherFraming |
             f"{{0}}Framing={GLUE} reads them, with schema.registry.url=glue://region/registry",
             (GLUE, GLUE_ZLIB),
         )
-    if head.startswith(_SINGLE_MARK) and len(head) >= 10:
-        fingerprint = int.from_bytes(head[2:10], "little")
+    if isinstance(writer := _parse_single(head[:10]), WriterId):
         return _OtherFraming(
             "Avro's single-object encoding",
-            f"schema fingerprint 0x{fingerprint:016x}",
+            str(writer),
             f"{{0}}Framing={SINGLE_OBJECT} reads them, with the schema in {{0}}Schema",
             (SINGLE_OBJECT,),
         )
@@ -882,7 +870,8 @@ def _recognize_headers(headers: pa.Array, rows: pa.Array, column: str) -> dict[i
     names, values = row_headers.flatten().flatten()
     id_names = ("globalId", "contentId", "contentHash", "artifactId")
     ids = {f"apicurio.{column}.{name}": name for name in id_names}
-    at = pc.indices_nonzero(pc.is_in(names, pa.array([*ids, "content-type"], names.type)))
+    wanted = arrow.binary_array([name.encode() for name in (*ids, "content-type")])
+    at = pc.indices_nonzero(pc.is_in(names, wanted.view(names.type)))
     framings = {}
     for index, name, value in zip(
         pc.list_parent_indices(row_headers).take(at).to_pylist(),

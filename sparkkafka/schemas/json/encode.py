@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records import arrow
-from sparkkafka.schemas.arrays import item_counts, map_items, null_outside, offsets_of
+from sparkkafka.schemas.arrays import flags_of, item_counts, map_items, null_outside, offsets_of
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.schema import (
     JsonKind,
@@ -363,10 +363,7 @@ def _cast_to_text(values: pa.Array) -> pa.Array:
 
 def _write_floats(values: pa.Array) -> pa.Array:
     """Write numbers, each with a point or an exponent. Raises _WriteError for NaN and infinity."""
-    finite = pc.is_finite(values)
-    if values.null_count:
-        finite = finite.fill_null(arrow.from_numpy(np.ones(1, np.bool_))[0])
-    rows = np.flatnonzero(arrow.bits(finite.buffers()[1], finite.offset, len(finite)) == 0)
+    rows = np.flatnonzero(~flags_of(pc.is_finite(values)) & arrow.is_valid(values))
     if len(rows):
         raise _WriteError(
             int(rows[0]), f"is {values[int(rows[0])].as_py()}, which JSON does not have"

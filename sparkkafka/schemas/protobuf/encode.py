@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.columns.columns import gather
@@ -20,7 +19,7 @@ from sparkkafka.protocol.records import arrow
 from sparkkafka.protocol.records.varint_columns import Flags, Ints, zigzag
 from sparkkafka.protocol.wire.varints import varint_bytes
 from sparkkafka.schemas import decimals
-from sparkkafka.schemas.arrays import offsets_of
+from sparkkafka.schemas.arrays import flags_of, item_counts, map_items, offsets_of
 from sparkkafka.schemas.byte_columns import (
     BinaryColumn,
     ByteColumn,
@@ -121,15 +120,13 @@ def _encode_field(field: ProtobufField, array: pa.Array, rows: Ints) -> list[Byt
         return _encode_values(field, array, rows, valid)
     if field.joined:  # one JSON text has the whole list or map
         array = _split_json_texts(field, array, rows)
-    if field.cardinality is Cardinality.MAP:
-        array = _as_list(array)
-    lengths = arrow.or_zero(pc.list_value_length(array)).astype(np.int64)
-    elements = array.flatten()
+    lengths = item_counts(array)
     element_rows = np.repeat(rows, lengths)
     offsets = offsets_of(lengths)
     if field.cardinality is Cardinality.MAP:
-        columns = _encode_entries(field, elements, element_rows)
-        return [blobs_of(regroup(join(columns, len(elements)), offsets))]
+        columns = _encode_entries(field, map_items(array), element_rows)
+        return [blobs_of(regroup(join(columns, len(element_rows)), offsets))]
+    elements = array.flatten()
     if elements.null_count:
         index = int(np.flatnonzero(~arrow.is_valid(elements))[0])
         position = index - int(offsets[np.searchsorted(offsets, index, "right") - 1])
@@ -145,12 +142,15 @@ def _encode_field(field: ProtobufField, array: pa.Array, rows: Ints) -> list[Byt
     return [blobs_of(regroup(join(columns, len(elements)), offsets))]
 
 
-def _encode_entries(field: ProtobufField, elements: pa.Array, rows: Ints) -> list[ByteColumn]:
-    """Return the bytes of entries of a map, each with its tag. `rows`: of each entry."""
+def _encode_entries(
+    field: ProtobufField, entries: tuple[pa.Array, pa.Array], rows: Ints
+) -> list[ByteColumn]:
+    """Return the bytes of entries of a map, each with its tag. `entries`: their keys and values;
+    `rows`: of each entry."""
     if field.message is None:
         raise ValueError(f"{field.path} is neither a message nor bytes")
     columns: list[ByteColumn] = []
-    for key_or_value, array in zip(field.message.fields, elements.flatten(), strict=True):
+    for key_or_value, array in zip(field.message.fields, entries, strict=True):
         if array.null_count:
             index = int(np.flatnonzero(~arrow.is_valid(array))[0])
             raise ValueRowError(
@@ -232,17 +232,6 @@ def _encode_content(field: ProtobufField, array: pa.Array, rows: Ints) -> pa.Arr
     return join(_encode_messages(field.message, arrays, rows), len(rows))
 
 
-def _as_list(array: pa.Array) -> pa.Array:
-    """Return an array of maps as an array of lists of their entries."""
-    kind = array.type
-    entry = pa.struct([kind.key_field, kind.item_field])
-    entries = pa.StructArray.from_arrays([array.keys, array.items], fields=list(entry))
-    buffers = array.buffers()[:2]
-    return pa.Array.from_buffers(
-        pa.list_(entry), len(array), buffers, offset=array.offset, children=[entries]
-    )
-
-
 # --- numbers --------------------------------------------------------------------------------------
 
 
@@ -251,10 +240,7 @@ def _raw_numbers(field: ProtobufField, array: pa.Array, rows: Ints) -> Any:
     is 0. Raises ValueRowError."""
     kind, source = field.kind, array.type
     if kind == types.BOOL:
-        if not len(array):
-            return np.zeros(0, np.uint64)
-        flags = arrow.bits(array.buffers()[1], array.offset, len(array))
-        return (flags & arrow.is_valid(array)).astype(np.uint64)
+        return flags_of(array).astype(np.uint64)
     if kind in (types.DOUBLE, types.FLOAT):
         return _raw_floats(field, array)
     if kind == types.ENUM and not pa.types.is_integer(source):
