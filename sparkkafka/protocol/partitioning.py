@@ -169,11 +169,13 @@ class _Murmur2:
     """murmur2 as a `KeyHash`."""
 
     def start(self, lengths: Ints) -> Words:
+        """Return the state of each key before its first byte."""
         state = lengths.astype(np.uint32)
         state ^= np.uint32(_MURMUR2_SEED)
         return state
 
     def add_words(self, state: Words, words: Words) -> None:
+        """Process four more bytes of each key. Changes `state` and `words`."""
         multiplier = np.uint32(_MURMUR2_MULTIPLIER)
         words *= multiplier
         words ^= words >> np.uint32(_MURMUR2_SHIFT)
@@ -182,11 +184,13 @@ class _Murmur2:
         state ^= words
 
     def add_long(self, state: int, data: Bytes) -> int:
+        """Return the state of one key after all words in `data`."""
         for word in data.view("<u4").tolist() if len(data) else []:
             state = _add_murmur2_word(state, word)
         return state
 
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
+        """Process the last 0 to 3 bytes of each key. Changes `state`."""
         for index in (2, 1, 0):
             rows = np.flatnonzero(counts > index)
             if len(rows):
@@ -196,6 +200,7 @@ class _Murmur2:
         state[rows] *= np.uint32(_MURMUR2_MULTIPLIER)
 
     def finish(self, state: Words) -> Words:
+        """Return the hashes of the keys by their states."""
         state ^= state >> np.uint32(13)
         state *= np.uint32(_MURMUR2_MULTIPLIER)
         state ^= state >> np.uint32(15)
@@ -227,9 +232,11 @@ class _Fnv1a:
     """FNV-1a as a `KeyHash`."""
 
     def start(self, lengths: Ints) -> Words:
+        """Return the state of each key before its first byte."""
         return np.full(len(lengths), _FNV1A_OFFSET, np.uint32)
 
     def add_words(self, state: Words, words: Words) -> None:
+        """Process four more bytes of each key. Changes `state` and `words`."""
         prime, low, eight = np.uint32(_FNV1A_PRIME), np.uint32(0xFF), np.uint32(8)
         for _ in range(3):
             state ^= words & low
@@ -239,11 +246,13 @@ class _Fnv1a:
         state *= prime
 
     def add_long(self, state: int, data: Bytes) -> int:
+        """Return the state of one key after all words in `data`."""
         for byte in data.tolist():
             state = (state ^ byte) * _FNV1A_PRIME & _MASK
         return state
 
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
+        """Process the last 0 to 3 bytes of each key. Changes `state`."""
         add_bytes(state, data, starts, counts, self._add_byte)
 
     def _add_byte(self, state: Words, byte: Words) -> Words:
@@ -253,6 +262,7 @@ class _Fnv1a:
         return state
 
     def finish(self, state: Words) -> Words:
+        """Return the hashes of the keys by their states."""
         negative = state > np.uint32(0x7FFFFFFF)
         return np.where(negative, np.uint32(0) - state, state)
 
@@ -290,18 +300,22 @@ class _Crc32:
         self._byte, self._lower, self._upper = _crc32_tables()
 
     def start(self, lengths: Ints) -> Words:
+        """Return the state of each key before its first byte."""
         return np.full(len(lengths), _MASK, np.uint32)
 
     def add_words(self, state: Words, words: Words) -> None:
+        """Process four more bytes of each key. Changes `state` and `words`."""
         words ^= state
         np.take(self._lower, words & np.uint32(0xFFFF), out=state, mode="clip")
         words >>= np.uint32(16)
         state ^= self._upper[words]
 
     def add_long(self, state: int, data: Bytes) -> int:
+        """Return the state of one key after all words in `data`."""
         return zlib.crc32(data.data, state ^ _MASK) ^ _MASK
 
     def add_rest(self, state: Words, data: Bytes, starts: Ints, counts: Ints) -> None:
+        """Process the last 0 to 3 bytes of each key. Changes `state`."""
         add_bytes(state, data, starts, counts, self._add_byte)
 
     def _add_byte(self, state: Words, byte: Words) -> Words:
@@ -311,6 +325,7 @@ class _Crc32:
         return added
 
     def finish(self, state: Words) -> Words:
+        """Return the hashes of the keys by their states."""
         return ~state
 
 

@@ -105,6 +105,15 @@ def spread(values: pa.Array, rows: Ints, count: int) -> pa.Array:
     return values.take(pa.Array.from_buffers(pa.int32(), count, buffers))
 
 
+def content_of(values: pa.Array) -> tuple[Bytes, Ints]:
+    """Return the bytes of all values of a binary or string array as one array, which shares their
+    memory, and their offsets in it: value i has the bytes from offsets[i] up to offsets[i + 1]."""
+    offsets = arrow.blob_offsets(values).astype(np.int64)
+    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    offsets -= offsets[0]
+    return data, offsets
+
+
 def as_texts(values: pa.Array) -> pa.Array:
     """Return a binary array as strings, of the same memory. Raises ArrowInvalid if a value is not
     UTF-8."""
@@ -117,15 +126,10 @@ def as_texts(values: pa.Array) -> pa.Array:
 
 
 def is_utf8(texts: pa.Array) -> Flags:
-    """Return which values of a binary array are UTF-8. It checks those that are not ASCII one by
-    one, so it is called only where a cast of the whole array has failed."""
+    """Return for each value of a binary array whether it is UTF-8. Values that are not ASCII are
+    checked one by one, so this is called only after a cast of the whole array has failed."""
     flags = np.ones(len(texts), np.bool_)
-    if not len(texts):
-        return flags
-    offsets = arrow.blob_offsets(texts)
-    begin = int(offsets[0])
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[begin : int(offsets[-1])]
-    offsets = offsets - begin
+    data, offsets = content_of(texts)
     others = np.flatnonzero(data >= 0x80)
     indexes = np.searchsorted(others, offsets)
     rows = np.flatnonzero(np.diff(indexes))

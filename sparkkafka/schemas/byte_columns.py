@@ -57,8 +57,8 @@ class WordColumn(NamedTuple):
         return np.asarray(self.sizes << 3).astype(np.uint64)
 
     def followed_by(self, other: WordColumn) -> WordColumn:
-        """Return for each row these bytes and behind them those of `other`; both together are at
-        most eight."""
+        """Return a column with the bytes of both columns in each row, those of `other` last. Both
+        together have at most eight bytes."""
         max_size = self.max_size + other.max_size
         dtype = np.uint32 if max_size <= 4 else np.uint64
         words = other.words.astype(dtype) << self.bits.astype(dtype)

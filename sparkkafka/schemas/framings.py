@@ -458,8 +458,9 @@ class Unframer:
         return PayloadGroup(writer, None, gather(self._content, all_bodies, all_lengths))
 
     def group(self, rows: Ints, frames: Frames, *, with_nulls: bool = False) -> Unframed:
-        """Group these rows by writer. `with_nulls`: they are all rows that have a payload, so if
-        they have one writer, its group has all rows of the column, the others as nulls."""
+        """Group these rows by writer. `with_nulls`: the column's other rows have no payload; then,
+        if the rows have one writer, the group has all rows of the column, with nulls for the
+        others."""
         if frames.writer_indexes is None:
             group = self.group_of_writer(
                 frames.writers[0], rows, frames.bodies, with_nulls=with_nulls
@@ -561,7 +562,8 @@ def join_parts(parts: list[Unframed]) -> Unframed:
 
 
 def last_headers(headers: pa.Array, name: str) -> tuple[Ints, pa.Array] | None:
-    """Return the rows that have this header, and its last value in each; None if no row has it."""
+    """Return the rows that have a header of this name, and the last such header's value in each
+    row; None if no row has one."""
     if headers.null_count == len(headers):
         return None
     names, values = headers.flatten().flatten()

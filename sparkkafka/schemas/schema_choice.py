@@ -264,8 +264,8 @@ def _register_or_look_up(
     subject: str,
     schema: Schema,
 ) -> RegisteredSchema:
-    """Register the schema in its subject, or look it up there. Raises OptionError if the subject
-    does not have it."""
+    """Register the schema in its subject (autoRegister), or look it up there. Raises OptionError if
+    the subject does not have the schema."""
     normalize = formats.normalize_schemas
     try:
         if formats.auto_register_schemas:

@@ -94,8 +94,8 @@ class Report:
     totals: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, count: int, topic: str = "", partition: int = 0) -> None:
-        """Add `count` to the count of this name: to that of one partition or, without a topic, to
-        that of the query."""
+        """Add `count` to the count with this name: of one partition or, without a topic, of the
+        query."""
         if not count:
             return
         row = self.counts.setdefault((topic, partition), {}) if topic else self.totals

@@ -99,7 +99,8 @@ class RowsWithPlan:
         return wrapper or type(self)
 
     def getCache(self, start: object, end: object) -> Iterator[pa.RecordBatch] | None:
-        """Return the rows of the micro-batch that was just planned, once."""
+        """Return the rows of the micro-batch that was just planned; None if there are none, or if
+        they were returned before."""
         rows, self.rows_with_plan = self.rows_with_plan, None
         return None if rows is None else iter(rows)
 

@@ -64,10 +64,10 @@ def check_batch(
 def _check_record(
     batch: RecordBatch, raw: bytes, at: int, known_delta: list[int], last_delta: int
 ) -> int:
-    """Check the record that begins at `at`, behind one of offset delta `last_delta`, and return
-    where it ends. Its offset delta is appended to `known_delta` once it is checked, for the error
-    about what follows it. Raises ValueError (also BadVarintError, UnicodeDecodeError), IndexError.
-    """
+    """Check the record that begins at `at`, and return where it ends. `last_delta`: the offset
+    delta of the record before. Once the offset delta of this record is checked, it is appended to
+    `known_delta`, so that an error about the rest of the record can name it. Raises ValueError
+    (also BadVarintError, UnicodeDecodeError), IndexError."""
     length, at = varints.read_zigzag(raw, at, len(raw), varints.VARINT_BITS)
     end = at + length
     if length < 0:

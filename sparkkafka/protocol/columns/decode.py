@@ -448,8 +448,8 @@ def _count_rows_by_headers(counts: Ints) -> int:
 
 
 def _join_payloads(payloads: list[memoryview], sizes: Ints) -> tuple[Bytes, Ints]:
-    """Return one byte array with all payloads, and where each begins in it. `sizes` are their
-    lengths."""
+    """Return one byte array with all payloads, and where each payload begins in the array. `sizes`:
+    the lengths of the payloads."""
     if len(payloads) == 1:
         return np.frombuffer(payloads[0], np.uint8), np.zeros(1, np.int64)
     buffer: Any = payloads[0].obj

@@ -130,8 +130,8 @@ class _Payload:
         self.data = self.data[size:]
 
     def read_varint(self, bits: int = varints.VARINT_BITS) -> tuple[int, int]:
-        """Read and drop a zigzag varint: (its value, its size). Raises IndexError if it is cut off,
-        BadVarintError."""
+        """Read and drop a zigzag varint. Return (value, size in bytes). Raises IndexError for a
+        varint that is cut off, BadVarintError."""
         value, size = varints.read_zigzag(self.data, 0, len(self.data), bits)
         self.drop(size)
         return value, size
@@ -289,11 +289,11 @@ class _LargeRecord:
         return out.getvalue()
 
     def _damaged(self, reason: str) -> CorruptRecordError:
-        """Make the error for a damaged record."""
+        """Return the error for a record that is damaged; `reason` says how."""
         return self._error(CorruptRecordError, f"is damaged: {reason}")
 
     def _too_large(self, reason: str) -> CorruptRecordError:
-        """Make the error for a record that would take too much memory."""
+        """Return the error for a record that would take too much memory; `reason` says how much."""
         return self._error(
             BatchTooLargeError, f"is too large: {reason}, {self._max_bytes} bytes are allowed"
         )

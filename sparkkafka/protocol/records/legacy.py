@@ -197,7 +197,8 @@ def _parse(data: memoryview, start: int, end: int, check_crc: bool) -> _Message:
 def _read_nullable(
     data: memoryview, position: int, end: int, offset: int, what: str
 ) -> tuple[memoryview | None, int]:
-    """Read the key or value (`what`) of the message at `offset`: (its bytes, position after it)."""
+    """Read the key or value (`what`) at `position`, in the message with offset `offset`. Return
+    (bytes, position after them)."""
     start = position + _LENGTH.size
     if start > end:
         raise CorruptRecordError(f"the {what} size is cut off", position, offset=offset)

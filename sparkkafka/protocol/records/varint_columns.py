@@ -340,9 +340,10 @@ PAD: Final = 8
 def write_words(
     out: Bytes, at: Ints, words: Words, sizes: Sizes, min_size: int, slack_bytes: int
 ) -> None:
-    """Write the first `sizes` bytes of each word, or all if it has fewer; `min_size` is the least
-    of them. The last PAD bytes of `out` belong to no value. `slack_bytes`: at least this many bytes
-    behind a value are written later, so it may overwrite them."""
+    """Write the first bytes of each word at its position: as many as `sizes` says, or all if the
+    word has fewer. `min_size`: the smallest of the sizes. The last PAD bytes of `out` belong to no
+    value. `slack_bytes`: so many bytes behind each value are written later, so writing the value
+    may overwrite them."""
     size = words.itemsize
     if min_size >= size - slack_bytes:
         # Whole words: what they overwrite is written later.

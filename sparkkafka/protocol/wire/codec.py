@@ -141,7 +141,8 @@ class _TaggedField(NamedTuple):
 
 
 def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
-    """Return the codec of a struct or message in one version, made of those of its fields."""
+    """Return the codec of a struct or message in one version, which is made of the codecs of its
+    fields."""
     declared = fields(cls)
     steps = _steps(declared, version, flexible)
     reads = [(step.where, step.name, step.codec.read) for step in steps]
@@ -424,8 +425,8 @@ def _was_replaced(field: Field, declared: Iterable[Field]) -> bool:
 
 
 def _replacements(field: Field, declared: Iterable[Field]) -> list[Field]:
-    """Return the fields that were added in the version that removed this one, or removed in the
-    version that added it."""
+    """Return the fields that replaced `field` (the version that removed it added them), or that it
+    replaced (the version that added it removed them)."""
     return [
         other
         for other in declared

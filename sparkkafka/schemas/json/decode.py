@@ -150,10 +150,7 @@ class _Batch:
         self._present = np.flatnonzero(arrow.is_valid(payloads)) if payloads.null_count else None
         texts = payloads.drop_null() if payloads.null_count else payloads
         self._texts = texts if pa.types.is_binary(texts.type) else texts.cast(pa.binary())
-        self._offsets = arrow.blob_offsets(self._texts).astype(np.int64)
-        data = np.frombuffer(self._texts.buffers()[2] or b"", np.uint8)
-        self.data = data[self._offsets[0] : self._offsets[-1]]  # all texts, concatenated
-        self._offsets -= self._offsets[0]
+        self.data, self._offsets = arrays.content_of(self._texts)
         self._strings: pa.Array | None = None  # the long strings that are cut out of the texts
         self._map_names: dict[str, tuple[pa.Array, Ints]] = {}  # items' names, and their texts
         self._has_map: dict[str, Flags] = {}  # which texts have a map
@@ -261,12 +258,10 @@ class _Batch:
 
     def _doubtful_texts(self, texts: pa.Array) -> Flags:
         """Return which texts pyarrow's reader must not get. `texts`: without long strings."""
-        offsets = arrow.blob_offsets(texts).astype(np.int64)
+        data, offsets = arrays.content_of(texts)
         full = np.flatnonzero(np.diff(offsets))
         doubtful = np.ones(len(texts), np.bool_)
         if len(full):
-            data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-            offsets -= offsets[0]
             doubtful[full] = _is_doubtful(data, offsets[full], offsets[full + 1])
             try:
                 arrays.as_texts(texts)  # the reader does not check UTF-8
@@ -360,9 +355,7 @@ class _Batch:
     def _rewrite_maps(self, texts: pa.Array, doubtful: Flags) -> pa.Array:
         """Return the texts with lists of items instead of maps, for pyarrow's reader; keep the
         names of the items. Texts with a map that cannot be rewritten become doubtful."""
-        offsets = arrow.blob_offsets(texts)
-        data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-        offsets = offsets.astype(np.int64) - offsets[0]
+        data, offsets = arrays.content_of(texts)
         names = [name.encode() for name in self._decoder.maps]
         found = object_fields(data, offsets, [], names)
         doubtful |= found.is_unclear
@@ -415,12 +408,11 @@ class _Batch:
         return keys.view(pa.string()), counts[rows]
 
     def _add_rests_of_fitting(self, rows: Ints) -> None:
-        """Add the rests of rows that were read together, so they fit. Only what is left of a text
-        without its fields is parsed here, and not even that if it is compact JSON."""
+        """Add the rests of rows that were read by pyarrow's reader, whose values fit therefore.
+        Their rests are only fields that the type lacks; these are cut out of the text, and parsed
+        unless they are compact JSON."""
         texts = _take(self._texts, rows)
-        offsets = arrow.blob_offsets(texts).astype(np.int64)
-        data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-        offsets -= offsets[0]
+        data, offsets = arrays.content_of(texts)
         misfits = {name.encode(): flags[rows] for name, flags in self._misfits.items()}
         others = other_fields(data, offsets, *self._decoder.normalizer.field_names, misfits)
         buffer = pa.py_buffer(data)
@@ -485,11 +477,11 @@ class _Batch:
     def _cut_at_failure(
         self, rows: Ints, stopped: int, error: ReadError, reader: BlockReader
     ) -> tuple[Ints, Set[str], list[Ints]]:
-        """Cut rows that pyarrow's reader could not read together. Return the rows that it cannot
-        read, as far as that is known; the outermost fields with the values that it cannot read
-        (none if they are not known, or cannot be read apart); and the parts in which the other rows
-        are read again. `stopped`: the index of the row at which it stopped, len(rows) if that is
-        not known."""
+        """Cut rows that pyarrow's reader could not read together. Return: the rows that the reader
+        cannot read, as far as they are known; the outermost fields that have the values it cannot
+        read (none if unknown, or if they cannot be read apart); and the parts in which the other
+        rows are read again. `stopped`: the index of the row at which the reader stopped, len(rows)
+        if unknown."""
         pattern, names = reader.misfit_pattern(error.message)
         if names:
             matches = pattern.finditer(self.data.data, *self._offsets[[rows[0], rows[-1] + 1]])
@@ -529,7 +521,8 @@ class _Batch:
     # --- one by one -------------------------------------------------------------------------------
 
     def _normalize(self, rows: Ints) -> None:
-        """Normalize rows one by one: add each to `_normalized`, or to `_reasons` if it is bad."""
+        """Normalize rows one by one: add the text of each good row to `_normalized`, and the reason
+        of each bad one to `_reasons`."""
         read = self._decoder.normalizer.read
         content = self.data.tobytes() if len(rows) else b""
         starts, ends = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
@@ -609,10 +602,9 @@ def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
     """Return which names of a map's items are not valid strings, or are in the map twice. `maps`:
     the number of each key's map."""
     flags = np.zeros(len(keys), np.bool_)
-    offsets = arrow.blob_offsets(keys)
-    data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    data, offsets = arrays.content_of(keys)
     if data.min(initial=255) < ord(" "):
-        controls = np.flatnonzero(data < ord(" ")) + offsets[0]
+        controls = np.flatnonzero(data < ord(" "))
         flags[np.searchsorted(offsets, controls, "right") - 1] = True
     try:
         arrays.as_texts(keys)

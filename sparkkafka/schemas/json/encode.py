@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 
 from sparkkafka.errors import OptionError
 from sparkkafka.protocol.records import arrow
-from sparkkafka.schemas.arrays import flags_of, item_counts, map_items, null_outside, offsets_of
+from sparkkafka.schemas.arrays import (
+    content_of,
+    flags_of,
+    item_counts,
+    map_items,
+    null_outside,
+    offsets_of,
+)
 from sparkkafka.schemas.json import syntax
 from sparkkafka.schemas.json.schema import (
     JsonKind,
@@ -323,7 +330,8 @@ def _write_maps(form: Form, values: pa.Array) -> pa.Array:
 
 
 def _as_list_error(error: _WriteError, offsets: NDArray[np.int32], step: str) -> _WriteError:
-    """Return the error of an item as that of its list: with the list's row, and one step more."""
+    """Return the error of an item as an error of the list or map that has the item: with its row,
+    and `step` added to the path."""
     row = int(np.searchsorted(offsets, error.row, side="right")) - 1
     error.path.append(step.format(error.row - int(offsets[row])))
     error.row = row
@@ -343,8 +351,7 @@ def _join_items(
 
 def _write_strings(values: pa.Array) -> pa.Array:
     """Write strings with quotes, and escape each character that they have and that needs it."""
-    offsets = arrow.blob_offsets(values)
-    data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
+    data, _ = content_of(values)
     present = np.flatnonzero(np.bincount(data, minlength=256)).tolist()
     escaped = values
     for byte in sorted(present, key=lambda byte: bool(byte != ord("\\"))):  # backslash first

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from sparkkafka.protocol.columns.columns import gather
-from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy
+from sparkkafka.protocol.records.arrow import from_numpy
 from sparkkafka.protocol.records.varint_columns import PAD, Bytes, Flags, Ints, copy_pieces
-from sparkkafka.schemas.arrays import first_words, offsets_of, positions, repeated_keys
+from sparkkafka.schemas.arrays import content_of, first_words, offsets_of, positions, repeated_keys
 
 _PIECE_BYTES: Final = 1 << 18
 """Texts are searched in pieces of about this size, which stay in the processor's cache."""
@@ -128,9 +128,7 @@ def compact(texts: pa.Array) -> tuple[pa.Array, Flags]:
     of them must be parsed instead: those with an escape, or with a name twice in an object.
 
     texts: binary, without nulls; brackets and quotes match in each."""
-    offsets = blob_offsets(texts).astype(np.int64)
-    data = np.frombuffer(texts.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    offsets -= offsets[0]
+    data, offsets = content_of(texts)
     must_parse: Flags = np.diff(np.searchsorted(positions(data, ord("\\")), offsets)) != 0
     if must_parse.any():
         data = np.where(np.repeat(must_parse, np.diff(offsets)), np.uint8(ord(" ")), data)

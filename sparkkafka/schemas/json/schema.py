@@ -141,7 +141,8 @@ class Document:
 
     @cached_property
     def identified(self) -> dict[str, Any]:
-        """Subschemas by their $id, by its URI, and by their anchors (after #)."""
+        """The subschemas of the document by their $id (as it is written, and as a URI), and by
+        their anchors (with a # before)."""
         subschemas: dict[str, Any] = {}
         waiting = [self.root]
         while waiting:

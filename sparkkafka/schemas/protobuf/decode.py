@@ -178,7 +178,8 @@ class MessageParts(NamedTuple):
     messages: Ints
 
     def merge(self, tokens: list[Tokens]) -> list[Tokens]:
-        """Return the tokens of a field in all parts as those of the messages."""
+        """Return a field's tokens with the index of the message in place of that of the part
+        (`tokens` count the parts as messages)."""
         merged, _ = sort_tokens(tokens, len(self.starts))
         if merged is None:
             return []
@@ -373,7 +374,8 @@ class _MessageColumns:
     def _decode_single(
         self, field: ProtobufField, inner: MessageLayout | None, tokens: Tokens | None
     ) -> pa.Array:
-        """Return a field that has one value. Where it is absent, it has its default, or is null."""
+        """Return the column of a field that has one value. In messages without the field, the value
+        is its default, or null."""
         # present: which messages have it; None if all or (without tokens) none have it
         present = None
         if tokens is not None and tokens.messages is not None:
@@ -474,8 +476,9 @@ class _MessageColumns:
     def _decode_single_message(
         self, field: ProtobufField, inner: MessageLayout, tokens: Tokens, present: Flags | None
     ) -> pa.Array:
-        """Return a field that is a message, null where it is absent. If most messages have it,
-        absent ones are decoded too, as empty messages: that is faster than to leave them out."""
+        """Return the column of a field that is a message, null in messages without the field. If
+        most messages have the field, the others are decoded as if theirs were empty, which is
+        faster than leaving them out."""
         if self._have_twice(tokens) is not None:
             return self._merge_messages(field, inner, tokens)
         at, size = self._by_message(tokens)
@@ -497,8 +500,8 @@ class _MessageColumns:
     def _merge_messages(
         self, field: ProtobufField, inner: MessageLayout, tokens: Tokens
     ) -> pa.Array:
-        """Return a field that a message may have several times: the runtime merges these parts into
-        one message, and so does this."""
+        """Return the column of a field that is a message and that some messages have several times:
+        these parts are merged into one message, as protobuf's runtime does."""
         messages: Any = tokens.messages
         order = np.argsort(messages, kind="stable")
         at, size = (array[order] for array in _bytes_of(tokens))

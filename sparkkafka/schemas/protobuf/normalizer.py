@@ -176,8 +176,8 @@ def _explain(
 
 
 def field_label(descriptor: Any, path: str, number: int) -> str:
-    """Return what to call a field in reasons by its number (0: its message itself). `path`: of the
-    field that has the message, "" for the outermost one."""
+    """Return how reasons name the field with this number (0: the message itself). `descriptor`: of
+    the message; `path`: the field that has the message, "" for the outermost one."""
     message_label = f"field {path}" if path else f"message {descriptor.full_name}"
     field = descriptor.fields_by_number.get(number)
     if field is not None:

@@ -169,8 +169,8 @@ FROM_BYTES: Final = frozenset({Special.JSON, Special.TEXT, Special.BYTES})
 
 
 def special_of(descriptor: Any) -> Special | None:
-    """Return what a message becomes if it is well-known: by its full name and its fields, since
-    anyone can declare a message of that name."""
+    """Return what a well-known message becomes; None for any other message. A message is well-known
+    by its full name and its fields, since anyone can declare a message of that name."""
     if descriptor.full_name not in _WELL_KNOWN:
         return None
     special, expected = _WELL_KNOWN[descriptor.full_name]
@@ -516,8 +516,8 @@ def _column_names(source: pa.DataType) -> Iterator[str]:
 
 
 def _check_name(name: str, what: str) -> None:
-    """Raise OptionError unless this is a name in Protobuf. `what`: what has the name, for the
-    error."""
+    """Raise OptionError unless `name` is a name in Protobuf. `what` says in the error whose name it
+    is."""
     if not _NAME.fullmatch(name):
         raise OptionError(
             f"{what}: {name!r} is not a name in Protobuf: use only letters, digits and _"

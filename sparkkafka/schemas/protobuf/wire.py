@@ -375,7 +375,7 @@ class _Tokenizer:
             self._read_message(message, at, end)
 
     def _read_message(self, message: int, at: int, end: int) -> None:
-        """Read the fields of one message from `at` to `end`, one by one."""
+        """Read all fields of the message with this index, which lies from `at` to `end`."""
         raw, slot_of = self.data.raw, self.slot_of
         while at < end:
             start, tag = at, 0
@@ -419,9 +419,9 @@ class _Tokenizer:
 def read_varints(
     data: Bytes, at: Ints, *, are_long: bool = False
 ) -> tuple[NDArray[Any], Ints, Flags | None]:
-    """Read one varint at each position: values, positions after them, and which are longer than ten
-    bytes (None: none is). Values are unsigned, in the narrowest type that they happen to fit. What
-    lies beyond the data is read as if it were inside."""
+    """Read one varint at each position. Return the values, the positions after them, and which are
+    longer than ten bytes (None: none is). The values are unsigned, in a type that is as narrow as
+    they allow. Bytes beyond the end of the data are read as if they were inside."""
     return read_unsigned(data, at, _VARINT_BITS, are_long=are_long)
 
 

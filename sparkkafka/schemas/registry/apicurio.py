@@ -210,6 +210,7 @@ def _entries(response: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _version_of(entry: dict[str, Any]) -> int | None:
-    """Return the version in its metadata, None if it is not a number."""
+    """Return the number of the version whose metadata is `entry`; None if its version is no
+    number."""
     text = str(entry.get("version"))
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None

@@ -335,8 +335,8 @@ class RegistryClient:
         format: str | None,
         instead: str = "valueSubject (or keySubject) to another schema",
     ) -> AnySchema:
-        """Return the schema. Raises SchemaError if it has another format than this one; `instead`:
-        what the user can do, besides setting the format."""
+        """Return `schema`. Raises SchemaError if its format is not `format` (None: any is right);
+        `instead` tells the user what to set besides the format."""
         if format not in (None, schema.format):
             raise SchemaError(
                 f"{what} in {self.address} is {schema.format}, not {format}: set valueFormat (or "
@@ -556,8 +556,8 @@ class _ReferenceResolver:
     def _walk(
         self, response: SchemaResponse, path: tuple[tuple[str, int], ...]
     ) -> tuple[Schema, int]:
-        """Return the schema with its references, and the number of schemas in its tree. `path`: the
-        subjects and versions that lead to it."""
+        """Return the schema of a response with its references resolved, and how many schemas that
+        are in all. `path`: the subjects and versions that lead to it."""
         self._text_size += len(response.text)
         if self._text_size > self.MAX_TEXT:
             raise SchemaError(

@@ -337,8 +337,8 @@ def _contract(response: Mapping[str, Any], what: str, redactor: Redactor) -> Dat
 
 
 def _rules(elements: list[Any], modes: frozenset[str], what: str, redactor: Redactor) -> list[Rule]:
-    """Return the rules with one of these modes that are not disabled. An unknown mode counts as all
-    of them: to report a rule too many is better than to overlook one."""
+    """Return the rules that have one of these modes and are not disabled. An unknown mode counts as
+    one of them: it is better to report a rule too many than to overlook one."""
     known = WRITE_MODES | READ_MODES | MIGRATION_MODES
     rules = []
     for element in elements:

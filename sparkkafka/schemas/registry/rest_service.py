@@ -229,7 +229,9 @@ class RestService:
     # --- responses -----------------------------------------------------------------------------
 
     def _parse_response(self, url: HttpUrl, request: _Request, response: HttpResponse) -> Any:
-        """Return what was requested. Raises RegistryError for any response but a success."""
+        """Return the part of the response that `returns` of `request` names: its JSON, a header, or
+        its text and headers. Raises RegistryError if the server has refused, or for a response of
+        another form."""
         what, status, body = request.what, response.status, response.body
         here = f"the Schema Registry {url}"
         if 200 <= status < 300 and request.returns:
@@ -273,7 +275,7 @@ class RestService:
         return code, f" with {responses.describe_body(body)}" if body and code is None else ""
 
     def _advice_for(self, status: int, code: int | None) -> str:
-        """Return what an error with this status adds: what to check."""
+        """Return what the message of an error with this status adds: what the user should check."""
         options = self._options
         name = options.name_of
         if status == 401:

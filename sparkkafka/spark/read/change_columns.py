@@ -77,7 +77,7 @@ def changes_schema(
 
 
 def unwrapped_type(value: pa.DataType) -> StructType:
-    """Return the type of `unwrapped_values`, as a type of Spark."""
+    """Return the Spark type of what `unwrapped_values` returns for values of this Arrow type."""
     row, change = cast(StructType, from_arrow_type(value)).fields
     return StructType([*cast(StructType, row.dataType).fields, change])
 

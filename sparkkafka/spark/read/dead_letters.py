@@ -135,8 +135,8 @@ class DeadLetters(ExitStack):
     def write(
         self, tp: TopicPartition, records: DecodedRecords, letters: Sequence[DeadLetter]
     ) -> None:
-        """Write these records of a partition and wait until all of them are acknowledged. `letters`
-        says of each why it is bad.
+        """Write records of a partition to the dead-letter topic, and wait until all are
+        acknowledged. `letters`: for each record why it is bad.
 
         Raises KafkaError if they cannot be delivered, UnknownTopicError, or a connection's or
         broker's error: BrokerError if this user may not write to the topic.

@@ -256,8 +256,8 @@ class TaskDecoder:
 
 
 def _causes_by_row(decoded: dict[str, DecodedColumn]) -> dict[int, Causes]:
-    """Return why records are bad by row, in order of rows; a row's causes with that of the value
-    before that of the key."""
+    """Return the causes of each bad row, the cause of the value before that of the key. The rows
+    ascend."""
     causes_by_row: dict[int, Causes] = {}
     for name in sorted(decoded, reverse=True):
         for cause in decoded[name].bad:

@@ -353,8 +353,8 @@ class StreamPlanner:
         self, names: Collection[str], may_be_deleted: Collection[str], deadline: Deadline
     ) -> dict[str, TopicMetadata]:
         """Return the metadata of those topics of `names` that exist. Raises UnknownTopicError for a
-        missing one that is not in `may_be_deleted`: the query has never read it, so its name is
-        wrong."""
+        missing topic that is not in `may_be_deleted`: since the query has never read such a topic,
+        its name is wrong."""
         pending = set(names) - self._deleted
         topics: dict[str, TopicMetadata] = {}
         while pending:

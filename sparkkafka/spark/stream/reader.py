@@ -252,8 +252,9 @@ class DriverReader:
         offset_bytes: Mapping[TopicPartition, float],
         report: Report,
     ) -> MicroBatch | None:
-        """Return the micro-batch of these tasks with its rows, and count them in `report`. Return
-        None if it is not small, or if this attempt or one in the last minute failed."""
+        """Read the ranges of these tasks on the driver, and return them with their rows as a
+        micro-batch; count the rows in `report`. Return None if the ranges are not small, or if this
+        attempt, or one in the last minute, failed."""
         ranges = [planned for task in tasks for planned in task.ranges]
         if not self._is_small(ranges, len(tasks), offset_bytes):
             return None

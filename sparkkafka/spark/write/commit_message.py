@@ -51,8 +51,8 @@ def report_write(
     finished: Sequence[KafkaCommitMessage],
     outcome: CommitOutcome | None = None,
 ) -> None:
-    """Report to `sparkkafka.metrics` what the finished tasks of a write wrote. `outcome` is that of
-    an exactly-once write: its rows are counted only if they are visible."""
+    """Report to `sparkkafka.metrics` what the finished tasks of a write have written. `outcome`: of
+    an exactly-once write, whose rows are counted only if they are visible."""
     if address is None or not finished:
         return
     report = Report(query=finished[0].query_id)

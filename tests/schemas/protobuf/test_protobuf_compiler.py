@@ -267,7 +267,7 @@ in/schema.proto:7:3: "Nobody" is not defined."""
 def test_a_protoc_that_was_too_slow_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = text('syntax = "proto3"; message SlowOnce { int32 n = 1; }')
     with monkeypatch.context() as patch:
-        patch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.001)
+        patch.setattr(compiler, "COMPILE_TIMEOUT_S", -1.0)  # 1 ms may be enough
         with pytest.raises(SchemaError, match="took more than"):
             protobuf.arrow_type(slow)
     assert protobuf.arrow_type(slow) == pa.struct([("n", pa.int32())])
