@@ -212,7 +212,7 @@ _FNV1A_PRIME = 0x01000193
 
 
 def fnv1a(keys: pa.Array) -> Words:
-    """FNV-1a of each key, made positive as librdkafka's `fnv1a` and Sarama do it.
+    """Return FNV-1a of each key, made positive as librdkafka's `fnv1a` and Sarama do it.
 
     The hash of null means nothing. Both read the 32 bits as a signed number and drop its sign;
     -2147483648, whose absolute value does not fit 32 signed bits, becomes 2147483648.

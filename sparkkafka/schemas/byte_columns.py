@@ -162,9 +162,9 @@ class TooLargeError(Exception):
 def encode_chunks(
     values: pa.Array, prefix: bytes, encode_rows: Callable[[pa.Array, Ints], Sequence[ByteColumn]]
 ) -> pa.Array:
-    """Return the payload of each value, after `prefix`, null for a null: binary, or large_binary
-    above 2 GiB. `encode_rows` returns the bytes of values without nulls; it gets the index of each,
-    by which it raises ValueRowError."""
+    """Return the payload of each value, after `prefix`, null for a null, as a binary array; as
+    large_binary if they take more than 2 GiB. `encode_rows` is called with values that are not null
+    and the index of each (which its ValueRowError has), and returns columns of their bytes."""
 
     def encode_range(low: int, high: int) -> list[pa.Array]:
         """Encode the rows from `low` to `high`: all at once, unless they take too much."""

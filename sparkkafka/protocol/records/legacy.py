@@ -275,7 +275,8 @@ def _entries(payload: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _at_log_position(message: _Message, wrapper: _Message, base_offset: int) -> _Message:
-    """Give a message from inside a wrapper the offset and timestamp that it has in the log."""
+    """Return a message from inside a wrapper with the offset and timestamp that it has in the
+    log."""
     offset, timestamp = message.offset + base_offset, message.timestamp
     if offset >= constants.MAX_INT64:
         raise DecodeError(f"message offset {offset}")

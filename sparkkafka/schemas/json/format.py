@@ -100,9 +100,12 @@ def encoder(
 
 
 def text_encoder(source: pa.DataType, schema: values.Schema | None = None) -> values.Encoder:
-    """Return an encoder for people: a field that is null is written as null. `schema`: the JSON
-    Schema by which the values were read, if any. Then a field that it does not type is written as
-    JSON, not as a string with JSON in it, and `exact_decoder` reads the same values."""
+    """Return an encoder of JSON that people read: it also writes fields that are null, as null.
+
+    `schema`: the JSON Schema by which the values were read, if any. Then a field that the schema
+    does not type is written as JSON, not as a string with JSON in it, and `exact_decoder` reads the
+    same values.
+    """
     root = root_of(schema) if schema is not None else None
     return JsonEncoder(with_nulls(form_of(source, root)))
 

@@ -83,7 +83,8 @@ class Tokens(NamedTuple):
     """The indexes in `messages` ascend, and none occurs twice."""
 
     def sparse(self, count: int) -> Tokens:
-        """Return the tokens with `messages`. There are `count` messages."""
+        """Return the same tokens, with the numbers of all messages as `messages` if that is None.
+        `count`: how many messages there are."""
         return self if self.messages is not None else self._replace(messages=np.arange(count))
 
 
@@ -180,7 +181,8 @@ def tokenize(
 
 
 class _Tokenizer:
-    """Finds the tokens of `count` messages: see `tokenize`."""
+    """Finds the tokens of `count` messages: see `tokenize`. A message is open until all its fields
+    are read; `some` are indexes of open messages among all open ones."""
 
     def __init__(
         self, data: WireData, count: int, tags: tuple[KnownTag, ...], slot_count: int
@@ -223,14 +225,15 @@ class _Tokenizer:
             self._skip_unknown()
 
     def _read_next_bytes(self, at: Ints, is_inside: Flags) -> Bytes:
-        """Return the byte at each position, 0 where it is not inside of the message."""
+        """Return the byte at each position, 0 where the position is not inside the message."""
         read: Bytes = self.data.bytes.take(at, mode="clip")
         if not is_inside.all():
             read *= is_inside
         return read
 
     def _read_wave(self, known: KnownTag) -> bool:
-        """Read one field of the open messages that have it next; False if there are none."""
+        """Read one field with this tag, of each open message in which it is the next one. Return
+        False if it is next in none."""
         is_next: Flags = self.next_byte == known.code[0]
         count = int(np.count_nonzero(is_next))
         if count and len(known.code) > 1:
@@ -330,7 +333,8 @@ class _Tokenizer:
                 self._read_values(KnownTag(wire, b"", SKIP, True), body[some], some)
 
     def _add_invalid_tags(self, some: Ints, is_cut: Flags) -> None:
-        """Add that open messages have no valid tag next, which `is_cut` off in some."""
+        """Add these open messages as damaged: the tag that comes next is not valid. `is_cut`: in
+        which of all open messages the tag is cut off."""
         at, end = self.at[some].tolist(), self.end[some].tolist()
         reasons = [
             _reason(VARINT, stop - start) if cut else "there is no valid tag"
@@ -344,7 +348,7 @@ class _Tokenizer:
         return some if self.open_messages is None else self.open_messages[some]
 
     def _read_to_end(self, some: Ints) -> None:
-        """Read all that is left of open messages one by one."""
+        """Read all fields that are left of these open messages, one message after the other."""
         self.read_one_by_one(self._indexes_of(some), self.at[some], self.end[some])
         self.at[some], self.next_byte[some] = self.end[some], 0
 

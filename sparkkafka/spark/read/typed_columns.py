@@ -460,7 +460,8 @@ def _read_sample(options: ReadOptions, column: ColumnFormat) -> list[bytes]:
 
 
 def _range_ends(ranges: Sequence[KafkaInputPartition]) -> Iterator[KafkaInputPartition]:
-    """Yield the first and the last offsets of each range, about SAMPLE_ROWS offsets in all."""
+    """Yield two ranges for each range: its first offsets and its last ones (the range itself if it
+    is short), about SAMPLE_ROWS offsets in all."""
     if not ranges:
         return
     half = max(1, SAMPLE_ROWS // (2 * len(ranges)))

@@ -323,7 +323,7 @@ class StreamPlanner:
 
     def _subscribed_partitions(self, start: Offsets, deadline: Deadline) -> list[TopicPartition]:
         """Return the subscribed partitions that exist. A topic counts as deleted only after a
-        second lookup, which waits for it."""
+        second lookup, which gives brokers time to learn of the topic."""
         subscription = self._options.subscription
         known = {tp.topic for tp in start}
         for topic in known:
