@@ -205,16 +205,9 @@ def abort_batch(
     with Cluster(options.client) as cluster:
         # If a decision is half written, its transaction is now committed or aborted.
         _become_decider(cluster, names)
-        last_decision = _read_decision(cluster, names).decision
-        if last_decision is not None and (
-            last_decision.query_id,
-            last_decision.batch_id,
-            last_decision.run,
-        ) == (
-            reports[0].query_id,
-            batch_id,
-            names.run,
-        ):
+        last = _read_decision(cluster, names).decision
+        this_batch = (reports[0].query_id, batch_id, names.run)
+        if last is not None and (last.query_id, last.batch_id, last.run) == this_batch:
             return CommitOutcome(
                 f"batch {batch_id} is decided: its rows become visible at the latest when the "
                 "query is started again, and are not written a second time"

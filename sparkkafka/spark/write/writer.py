@@ -14,7 +14,6 @@ from __future__ import annotations
 import difflib
 import logging
 import uuid
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
     from sparkkafka.config.formats import FormatOptions
     from sparkkafka.schemas.column import EncodePlan
-    from sparkkafka.spark.exactly_once.task import TaskAttempt
     from sparkkafka.spark.write.change_records import ChangeRecords
 
     class _ArrowSink(DataSourceStreamWriter):
@@ -75,6 +73,8 @@ class _KafkaWriter(PickledToTasks):
     Raises OptionError for columns that are missing or have a type that cannot be written.
     """
 
+    is_stream = False
+
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__()
         self.changes: ChangeRecords | None = None  # only in a write with an envelope
@@ -97,10 +97,6 @@ class _KafkaWriter(PickledToTasks):
         """Whether deliveryGuarantee is exactly-once."""
         return self.options.delivery_guarantee == EXACTLY_ONCE
 
-    @abstractmethod
-    def _task_attempt(self) -> TaskAttempt:
-        """Return the attempt of a task that runs in this process, for an exactly-once write."""
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KafkaCommitMessage:
         """Send all rows and wait until they are acknowledged. Runs on an executor.
 
@@ -113,7 +109,12 @@ class _KafkaWriter(PickledToTasks):
         set_up_logging(EXECUTOR)
         if self.plan_error is not None:
             raise self.plan_error
-        attempt = self._task_attempt() if self.is_exactly_once else None
+        attempt = None
+        if self.is_exactly_once:
+            from sparkkafka.spark.exactly_once.task import TaskAttempt
+
+            of = TaskAttempt.of_stream if self.is_stream else TaskAttempt.of_job
+            attempt = of(self.options.transactional_id_prefix, self.writer_id)
         if self.changes is not None:
             iterator = self.changes.records(iterator)
         return write_rows(iterator, self.columns, self.options, attempt, self.plans)
@@ -199,12 +200,6 @@ class KafkaBatchWriter(_KafkaWriter, DataSourceArrowWriter):
         super().__init__(options, schema)
         self.plans = encode_plans(self.options, self.schema, self.columns)
 
-    def _task_attempt(self) -> TaskAttempt:
-        """Return the attempt of a task of this batch job."""
-        from sparkkafka.spark.exactly_once.task import TaskAttempt
-
-        return TaskAttempt.of_job(self.options.transactional_id_prefix, self.writer_id)
-
 
 class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
     """Writes micro-batches. Spark creates two of these objects for each: for the tasks and for the
@@ -214,6 +209,8 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
     be reached, only the tasks raise the error: it must not prevent the commit of what they have
     written.
     """
+
+    is_stream = True
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -225,12 +222,6 @@ class KafkaStreamWriter(_KafkaWriter, _ArrowSink):
             if (error.status or 0) < 500:
                 raise
             self.plan_error = error
-
-    def _task_attempt(self) -> TaskAttempt:
-        """Return the attempt of a task of this query's micro-batch."""
-        from sparkkafka.spark.exactly_once.task import TaskAttempt
-
-        return TaskAttempt.of_stream(self.options.transactional_id_prefix, self.writer_id)
 
 
 def encode_plans(
