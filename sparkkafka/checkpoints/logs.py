@@ -273,7 +273,7 @@ def parse_plan(batch_id: int, content: bytes, where: str) -> Plan:
     lines = _decode_text(content, where).removesuffix("\n").split("\n")
     version = _parse_version(lines[0], where)
     if len(lines) < 3:
-        raise _damaged(where, content)
+        raise _damage_error(where, content)
     metadata = _parse_batch_metadata(lines, where)
     sources = []
     for index, line in enumerate(lines[2:]):
@@ -354,7 +354,7 @@ def _parse_version(line: str, where: str) -> int:
     """Parse the first line of a file, "v1" or "v2". Raises CheckpointError."""
     version = re.fullmatch(r"v([0-9]{1,9})", line.strip())
     if version is None:
-        raise _damaged(where, line.encode())
+        raise _damage_error(where, line.encode())
     if int(version[1]) > 2:
         raise CheckpointError(
             f"{where} has the format {line}, which is newer than those of this release (v1, v2): "
@@ -368,7 +368,7 @@ def _decode_text(content: bytes, where: str) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise _damaged(where, content) from None
+        raise _damage_error(where, content) from None
 
 
 def _parse_json(text: str, where: str) -> Any:
@@ -383,7 +383,7 @@ def _parse_json(text: str, where: str) -> Any:
         ) from None
 
 
-def _damaged(where: str, content: bytes) -> CheckpointError:
+def _damage_error(where: str, content: bytes) -> CheckpointError:
     """Return the error for a file whose content is not what Spark writes."""
     if not content:
         return CheckpointError(f"{where} is damaged: it is empty")

@@ -458,7 +458,7 @@ def _look_up_target_offsets(
     existing = sorted(tp for tp in ends.latest if tp.topic in topics)
     notes: list[str] = []
     if to.kind == "specific":
-        targets = dict(_checked_offsets(explicit, ends))
+        targets = dict(_resolve_offsets(explicit, ends))
     elif to.kind in ("earliest", "latest"):
         side = ends.earliest if to.kind == "earliest" else ends.latest
         targets = {tp: side[tp] for tp in existing}
@@ -503,7 +503,7 @@ def _look_up_target_offsets(
     return after, notes
 
 
-def _checked_offsets(
+def _resolve_offsets(
     explicit: Mapping[TopicPartition, int], ends: against_kafka.Ends
 ) -> Iterator[tuple[TopicPartition, int]]:
     """Yield the offsets with earliest and latest replaced. Raises OptionError for an offset that

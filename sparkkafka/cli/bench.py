@@ -57,7 +57,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """The measures of writing, or of reading. Latencies are those of batches."""
 
     records: int
@@ -99,7 +99,7 @@ def _random_records(load: Load) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([values], names=["value"])
 
 
-def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measured:
+def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measurement:
     """Write the load to a topic as fast as brokers acknowledge it, and measure that. Raises the
     error of the first batch that fails."""
     from sparkkafka.client.producer.producer import Producer
@@ -135,10 +135,10 @@ def write_load(session: Session, topic: str, load: Load, progress: ProgressBar) 
         for delivery in deliveries:
             delivery.result()
         seconds = time.perf_counter() - start_s
-    return Measured(sent, seconds, sent * load.size_bytes, latencies_s)
+    return Measurement(sent, seconds, sent * load.size_bytes, latencies_s)
 
 
-def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measured:
+def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -> Measurement:
     """Read the topic from its beginning, as many records as were written."""
     plan = ReadPlan(topic, until=Bound("latest"), count=load.records, seconds=load.seconds)
     latencies_s: list[float] = []
@@ -154,7 +154,7 @@ def read_load(session: Session, topic: str, load: Load, progress: ProgressBar) -
             progress.update(records)
             wait_start_s = time.perf_counter()
         seconds = time.perf_counter() - start_s
-    return Measured(records, seconds, size_bytes, latencies_s)
+    return Measurement(records, seconds, size_bytes, latencies_s)
 
 
 @contextmanager

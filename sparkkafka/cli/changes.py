@@ -132,7 +132,7 @@ class ChangeLines:
     def _lines(self, batch: pa.RecordBatch) -> Iterator[str]:
         """Yield the line of each record."""
         columns = (batch.column(name) for name in ("topic", "partition", "offset", "key", "value"))
-        typed = [_typed_values(batch.column(name)) for name in ("key", "value")]
+        typed = [_decode_typed_values(batch.column(name)) for name in ("key", "value")]
         for topic, partition, offset, key, value, *types in zip(
             *map(python_values, columns), *typed, strict=True
         ):
@@ -195,7 +195,7 @@ class ChangeLines:
         return typer.style(text, **styles) if self._has_colours else text
 
 
-def _typed_values(texts: pa.Array) -> list[Any]:
+def _decode_typed_values(texts: pa.Array) -> list[Any]:
     """Decode JSON texts that have their schema beside the payload, with the types of that schema;
     None for other texts."""
     from sparkkafka.schemas.column import format_module
@@ -221,9 +221,9 @@ def _typed_values(texts: pa.Array) -> list[Any]:
 
 def _with_types(change: Change, key: Any, value: Any) -> Change:
     """Return the change with typed values in its rows and key: `key` and `value` are those that
-    `_typed_values` returned. Values that do not fit their schema stay as they are."""
+    `_decode_typed_values` returned. Values that do not fit their schema stay as they are."""
 
-    def typed(row: Mapping[str, Any] | None, types: Any) -> Mapping[str, Any] | None:
+    def apply_types(row: Mapping[str, Any] | None, types: Any) -> Mapping[str, Any] | None:
         if row is None or not isinstance(types, Mapping):
             return row
         known = {
@@ -236,9 +236,9 @@ def _with_types(change: Change, key: Any, value: Any) -> Change:
     value = value if isinstance(value, Mapping) else {}
     return replace(
         change,
-        key=typed(change.key, key),
-        before=typed(change.before, value.get("before")),
-        after=typed(change.after, value.get("after")),
+        key=apply_types(change.key, key),
+        before=apply_types(change.before, value.get("before")),
+        after=apply_types(change.after, value.get("after")),
     )
 
 

@@ -528,7 +528,7 @@ def _reset_target(
     to_earliest: bool, to_latest: bool, to_time: str | None, to_offsets: str | None, keep: bool
 ) -> OffsetBound:
     """Return the target of a reset. Raises OptionError."""
-    option = commands.chosen_option(
+    option = commands.choose_option(
         {
             "--to-earliest": to_earliest,
             "--to-latest": to_latest,

@@ -338,7 +338,7 @@ def fail_each(errors: Iterable[KafkaError]) -> None:
         raise typer.Exit(1)
 
 
-def chosen_option(values: Mapping[str, Any]) -> str:
+def choose_option(values: Mapping[str, Any]) -> str:
     """Return the name of the one option that is given (neither None nor False). Raises OptionError
     if it is none or several."""
     chosen = [name for name, value in values.items() if value is not None and value is not False]

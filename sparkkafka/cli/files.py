@@ -87,7 +87,7 @@ class FileSink:
             if isinstance(error, OSError):
                 # The error names the temporary file, which the user does not know.
                 unnamed = OSError(error.errno, error.strerror) if error.errno else error
-                raise self._named_error(unnamed) from None
+                raise self._with_file_name(unnamed) from None
             raise
         return self
 
@@ -100,7 +100,7 @@ class FileSink:
                     self._file.close()
                 self._temporary_path.replace(self.path)
         except OSError as failure:
-            raise self._named_error(failure) from None
+            raise self._with_file_name(failure) from None
         finally:
             self._remove()
 
@@ -122,9 +122,9 @@ class FileSink:
         try:
             self._writer.write_table(table)
         except OSError as error:
-            raise self._named_error(error) from None
+            raise self._with_file_name(error) from None
 
-    def _named_error(self, error: OSError) -> OSError:
+    def _with_file_name(self, error: OSError) -> OSError:
         """Return the error with the file's name, which Arrow's errors lack."""
         if error.filename is not None:
             return error
@@ -341,7 +341,7 @@ def _with_parsed_headers(
             flat = json.loads(column[row].as_py())
             pairs = list(zip(flat[::2], flat[1::2], strict=True))
             headers[row] = [
-                (_checked_text(name), None if value is None else _checked_text(value).encode())
+                (_require_text(name), None if value is None else _require_text(value).encode())
                 for name, value in pairs
             ]
         except (ValueError, TypeError):
@@ -355,8 +355,8 @@ def _with_parsed_headers(
     return batch.set_column(index, pa.field("headers", HEADERS_TYPE), column), error
 
 
-def _checked_text(value: Any) -> str:
-    """Return a header's name or value. Raises TypeError if it is not text."""
+def _require_text(value: Any) -> str:
+    """Return the value, a header's name or value, if it is text. Raises TypeError otherwise."""
     if not isinstance(value, str):
         raise TypeError
     return value

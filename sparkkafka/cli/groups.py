@@ -220,7 +220,7 @@ def reset(
     A new offset is limited to those that the partition has. The group must have no members: stop
     its consumers.
     """
-    target = commands.chosen_option(
+    target = commands.choose_option(
         {
             "--to-earliest": to_earliest,
             "--to-latest": to_latest,
@@ -238,8 +238,8 @@ def reset(
         described, failures = _describe_groups(admin, [group])
         _check_no_members(described.get(group), failures.get(group))
         is_share_group = isinstance(described.get(group), ShareGroupDescription)
-        committed = _committed(admin, group, is_share_group=is_share_group)
-        partitions = _chosen_partitions(admin, group, committed, topic or ())
+        committed = _committed_offsets(admin, group, is_share_group=is_share_group)
+        partitions = _choose_partitions(admin, group, committed, topic or ())
         first = offsets_of(admin, partitions, OffsetSpec.earliest())
         end = offsets_of(admin, partitions, OffsetSpec.latest())
         targets = {"--to-earliest": first, "--to-latest": end}.get(target, {})
@@ -275,7 +275,9 @@ def reset(
     _print_plan(group, plan, committed, execute, as_json)
 
 
-def _committed(admin: Admin, group: str, *, is_share_group: bool) -> dict[TopicPartition, int]:
+def _committed_offsets(
+    admin: Admin, group: str, *, is_share_group: bool
+) -> dict[TopicPartition, int]:
     """Return the group's committed offsets by partition; of a share group the start offsets."""
     if is_share_group:
         positions = admin.list_share_group_offsets(group).all()
@@ -300,7 +302,7 @@ def _check_no_members(
         )
 
 
-def _chosen_partitions(
+def _choose_partitions(
     admin: Admin, group: str, committed: Iterable[TopicPartition], texts: Iterable[str]
 ) -> list[TopicPartition]:
     """Return the partitions that the values of --topic (`texts`) name; without any, all partitions

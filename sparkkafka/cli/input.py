@@ -318,8 +318,8 @@ def _parse_by_rows(
             pairs = _parse_headers(row.get("headers"))
             key = _to_bytes(row.get("key"))
             value = _to_bytes(row["payload"] if "payload" in row else row["value"])
-            partition = _checked_integer(row.get("partition"), "partition", INT32_MAX)
-            time_ms = _checked_integer(row.get("ts"), "ts", _MAX_TIME_MS)
+            partition = _parse_integer(row.get("partition"), "partition", INT32_MAX)
+            time_ms = _parse_integer(row.get("ts"), "ts", _MAX_TIME_MS)
         except (ValueError, RecursionError) as error:
             bad_row_error = BadRowError(number, f"it is not a record in JSON: {error}")
             break
@@ -359,7 +359,7 @@ def _to_bytes(value: Any) -> bytes | None:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _checked_integer(value: Any, name: str, maximum: int) -> int | None:
+def _parse_integer(value: Any, name: str, maximum: int) -> int | None:
     """Return a field's number; None if it is missing or ts is -1, as kcat shows a record without a
     timestamp. Raises ValueError."""
     if value is None or (name == "ts" and value == -1):

@@ -60,7 +60,7 @@ def settings_of(sources: Sources, kind: str) -> dict[str, str]:
     rows = ROWS_BY_KIND[kind]
     settings = {
         name: value
-        for name, value in _merged(sources).items()
+        for name, value in _merge_layers(sources).items()
         if name.lower() not in _REGISTRY_ROWS
         and not (name.lower() in rows and client_settings.is_of_other_client(rows[name.lower()]))
     }
@@ -78,7 +78,9 @@ def settings_of(sources: Sources, kind: str) -> dict[str, str]:
 def registry_options_of(sources: Sources) -> dict[str, str]:
     """Return the Schema Registry's options; empty if there are none. Raises OptionError."""
     return {
-        name: value for name, value in _merged(sources).items() if name.lower() in _REGISTRY_ROWS
+        name: value
+        for name, value in _merge_layers(sources).items()
+        if name.lower() in _REGISTRY_ROWS
     }
 
 
@@ -96,10 +98,10 @@ def profile_names() -> list[str]:
     return list(_read_toml(path, "profiles").get("profiles", {})) if path.exists() else []
 
 
-def _merged(sources: Sources) -> dict[str, str]:
-    """Return all settings, each from the source with the highest precedence that has it."""
+def _merge_layers(sources: Sources) -> dict[str, str]:
+    """Read all sources, and return each setting from the one with the highest precedence."""
     merged: dict[str, dict[str, str]] = {}  # by setting: {name: value} of the layer that counts
-    for layer in _layers(sources):
+    for layer in _read_layers(sources):
         # Two names of one setting in one layer both stay: the client reports that as an error.
         by_setting: dict[str, dict[str, str]] = {}
         for name, value in layer.items():
@@ -119,8 +121,8 @@ def _rows_of(name: str) -> Iterator[Option]:
             yield row
 
 
-def _layers(sources: Sources) -> list[dict[str, str]]:
-    """Return the settings of each source, from the lowest precedence to the highest."""
+def _read_layers(sources: Sources) -> list[dict[str, str]]:
+    """Read the settings of each source, from the lowest precedence to the highest."""
     layers = _read_profile(sources)
     if sources.config_file is not None:
         layers.append(_read_properties(_expand_home(sources.config_file), "-F"))

@@ -236,7 +236,7 @@ def _with_envelope(
             f"option envelope={envelope} is for valueFormat={kinds.JSON}, not {value.format}"
         )
     if parsed.side is Side.WRITE:
-        return key, _written_envelope(value, parsed)
+        return key, _envelope_of_write(value, parsed)
     unwraps = fields.get("envelope_columns", kinds.ROW_COLUMNS) == kinds.ROW_COLUMNS
     placeholder = fields.get("envelope_unavailable", kinds.PLACEHOLDER)
     if "envelope_unavailable" in fields and not (
@@ -264,7 +264,7 @@ def _with_envelope(
     )
 
 
-def _written_envelope(value: ColumnFormat, parsed: ParsedOptions) -> ColumnFormat:
+def _envelope_of_write(value: ColumnFormat, parsed: ParsedOptions) -> ColumnFormat:
     """Return the format of values for a write with the option envelope. Raises OptionError for
     options that conflict with it."""
     fields = parsed.group("format")

@@ -265,7 +265,7 @@ def _parse_numbers(
                 raise error(f"{where} is given twice")
             # bool is an int in Python, but `true` is not an offset.
             if type(number) is not int:
-                raise error(f"the {noun} of {where} is not a whole number: {_shown(number)}")
+                raise error(f"the {noun} of {where} is not a whole number: {_json_text(number)}")
             if number > INT64_MAX:
                 raise error(f"the {noun} of {where} does not fit into 64 bits: {number}")
             numbers[key] = number
@@ -283,7 +283,7 @@ def parse_assign(text: str, option: str = "assign") -> tuple[PartitionKey, ...]:
             raise error(f"the partitions of topic {topic!r} are not a list")
         for partition in partitions:
             if type(partition) is not int or not 0 <= partition <= INT32_MAX:
-                raise error(f"{_shown(partition)} of topic {topic!r} is not a partition number")
+                raise error(f"{_json_text(partition)} of topic {topic!r} is not a partition number")
             if (topic, partition) in assigned:
                 raise error(f"topic {topic!r} partition {partition} is given twice")
             assigned.add((topic, partition))
@@ -297,7 +297,7 @@ def topic_ids(text: str) -> dict[str, bytes]:
     ids = {}
     for topic, value in _parse_topics(text, error):
         if not isinstance(value, str) or not re.fullmatch("[A-Za-z0-9_-]{21}[AQgw]", value):
-            raise error(f"{_shown(value)} is not an id of topic {topic!r}")
+            raise error(f"{_json_text(value)} is not an id of topic {topic!r}")
         ids[topic] = base64.urlsafe_b64decode(f"{value}==")
     return ids
 
@@ -368,7 +368,7 @@ def _parse_topics(text: str, error: Callable[[str], OptionError]) -> _Pairs:
     return tree
 
 
-def _shown(value: object) -> str:
+def _json_text(value: object) -> str:
     """Return a JSON value as text for an error."""
     if isinstance(value, _Pairs):
         return "an object"

@@ -131,7 +131,7 @@ class Lineage(StreamingQueryListener):
 
     # --- called by Spark: these must neither raise nor wait for the transport --------------------
 
-    def executed(self, plan: Any, duration: timedelta, *, failed: bool) -> None:
+    def on_execution(self, plan: Any, duration: timedelta, *, failed: bool) -> None:
         """Emit the run of a batch execution with this analyzed plan, if it has topics."""
         name, outputs = _snake(_class(plan)), []
         if _class(plan) in WRITES and _is_ours(plan.table()):
@@ -283,13 +283,13 @@ class _ExecutionListener:
         duration = timedelta(microseconds=duration_ns / 1000)
         _attempt(
             "look at an execution",
-            lambda: self._lineage.executed(execution.analyzed(), duration, failed=False),
+            lambda: self._lineage.on_execution(execution.analyzed(), duration, failed=False),
         )
 
     def onFailure(self, function: str, execution: Any, exception: Any) -> None:
         _attempt(
             "look at an execution",
-            lambda: self._lineage.executed(execution.analyzed(), timedelta(0), failed=True),
+            lambda: self._lineage.on_execution(execution.analyzed(), timedelta(0), failed=True),
         )
 
     class Java:

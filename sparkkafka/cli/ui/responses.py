@@ -122,8 +122,8 @@ def _preview(value: bytes | None) -> str | None:
     return f"0x{shown[: PREVIEW_BYTES // 2].hex()}{more}"
 
 
-def named_like_dead_letters(topics: Iterable[str]) -> list[str]:
-    """Return the topics that may have dead letters, by their names."""
+def dead_letter_topics(topics: Iterable[str]) -> list[str]:
+    """Return the topics that may have dead letters: their names say so, as orders-dlq."""
     parts = ("dead", "dlq", "dlt")
     return [name for name in topics if any(part in name.lower() for part in parts)]
 
@@ -277,7 +277,7 @@ class Responses:
         }
 
     def _topic_rows(self, query: Query) -> dict[str, Any]:
-        return _chosen_rows(self._watcher.snapshot.topics, query, "topic", TOPIC_ORDERS, vars)
+        return _choose_rows(self._watcher.snapshot.topics, query, "topic", TOPIC_ORDERS, vars)
 
     def _topic(self, query: Query) -> dict[str, Any]:
         snapshot, name = self._watcher.snapshot, query.get("name", "")
@@ -310,7 +310,7 @@ class Responses:
 
     def _group_rows(self, query: Query) -> dict[str, Any]:
         rows = self._watcher.snapshot.groups
-        return _chosen_rows(rows, query, "group", GROUP_ORDERS, _without_topics)
+        return _choose_rows(rows, query, "group", GROUP_ORDERS, _without_topics)
 
     def _group(self, query: Query) -> dict[str, Any]:
         snapshot, name = self._watcher.snapshot, query.get("name", "")
@@ -390,7 +390,7 @@ class Responses:
         """Return the last records of the topics of --dead-letters, and of those that are named
         like dead letters and have headers with a reason."""
         snapshot = self._watcher.snapshot
-        named = named_like_dead_letters(row.topic for row in snapshot.topics)
+        named = dead_letter_topics(row.topic for row in snapshot.topics)
         existing = [name for name in named if name not in self._topics][:MAX_NAMED]
         documents = []
         for name in [*self._topics, *existing]:
@@ -428,7 +428,7 @@ def _row_of(rows: Iterable[Any], kind: str, name: str) -> Any:
     raise NotFoundError(f"there is no {kind} {name!r} (any more)")
 
 
-def _chosen_rows(
+def _choose_rows(
     rows: Iterable[Any],
     query: Query,
     kind: str,
