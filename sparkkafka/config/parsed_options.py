@@ -41,14 +41,21 @@ def unknown_option(name: str) -> OptionError:
 def unknown_property(name: str) -> str:
     """Return the warning of a property kafka.… that Kafka's clients do not have.
 
-    Raises OptionError if the name looks like one about security, brokers' addresses or formats.
+    Raises OptionError if the name looks like one about security, brokers' addresses or formats, or
+    is the connector's with the prefix.
     """
     key = name.lower().removeprefix(KAFKA_PREFIX)
-    if key.startswith(REGISTRY_PREFIX) or _close_matches(key, _FORMAT_KEYS, 0.85):
-        # If it were ignored, columns would be bytes, or decoded with schemas of the wrong registry.
+    if (
+        key.startswith(REGISTRY_PREFIX)
+        or key in _CONNECTOR
+        or _close_matches(key, _FORMAT_KEYS, 0.85)
+    ):
+        # If it were ignored, a stream would start at other offsets, a write would not be
+        # exactly-once, columns would be bytes, or decoded with schemas of the wrong registry.
         raise OptionError(
-            f"unknown Kafka property {name!r}{_did_you_mean(key, _FORMAT_KEYS)}; options of "
-            f"formats and of the Schema Registry have no prefix {KAFKA_PREFIX!r}"
+            f"unknown Kafka property {name!r}{_did_you_mean(key, [*_CONNECTOR, *_FORMAT_KEYS])}; "
+            "options of the connector, of formats and of the Schema Registry have no prefix "
+            f"{KAFKA_PREFIX!r}"
         )
     keys = [row.key for row in KAFKA]
     hint = _did_you_mean(LIBRDKAFKA_NAMES.get(key, key), keys, KAFKA_PREFIX)

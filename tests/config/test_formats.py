@@ -401,6 +401,8 @@ def test_reads_that_are_taken(options: dict[str, str]) -> None:
         ("kafka.schema.registry.ssl.truststore.pasword", "schema.registry.ssl.truststore.password"),
         ("kafka.valueFormat", "valueFormat"),
         ("kafka.value.subject.name.strategy", "value.subject.name.strategy"),
+        ("kafka.startingOffsets", "startingOffsets"),
+        ("kafka.deliveryGuarantee", "deliveryGuarantee"),
     ],
 )
 def test_misspelt_names_are_errors_with_near_ones(name: str, near: str) -> None:
