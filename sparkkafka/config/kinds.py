@@ -282,7 +282,7 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     """
     # Java's pattern (Utils.HOST_PORT_PATTERN) allows a listener name before the address.
     server_pattern = (
-        r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]]+\]|[^\[\]:/\s]+)(?::([0-9]{1,5}))?"
+        r"(?:[a-zA-Z][a-zA-Z0-9+._-]*://)?(\[[^\[\]'\"]+\]|[^\[\]:/\s'\"]+)(?::([0-9]{1,5}))?"
     )
     servers: list[tuple[str, int]] = []
     for entry in (part.strip() for part in text.split(",")):

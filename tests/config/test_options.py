@@ -377,6 +377,8 @@ def test_servers(text: str, expected: tuple[tuple[str, int], ...]) -> None:
         ("a:x", "'a:x'", ""),
         (":9092", "':9092'", ""),
         ("a b:1", "'a b:1'", ""),
+        ("['a:1']", "['a:1']", ""),  # a list of Python as text
+        ('"a:1"', "'\"a:1\"'", ""),
         (" , ", "", "no server"),
     ],
 )
