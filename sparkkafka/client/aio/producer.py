@@ -164,7 +164,7 @@ class _LoopProducer(Producer):
         self,
         loop: asyncio.AbstractEventLoop,
         on_outcome: Callable[[RecordFutures, Indexes], None],
-        on_freed: Callable[[], None],
+        on_freed: Callable[[], object],
     ) -> None:
         """Bind to a loop. The I/O thread calls `on_outcome` for completed records, and `on_freed`
         when memory is free again."""
@@ -238,7 +238,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             self._client.bind(
                 loop,
                 lambda records, indexes: _put_outcomes(outcomes, records, indexes),
-                lambda: _set_on_loop(loop, freed),
+                lambda: call_soon(loop, freed.set),
             )
             self._loop = loop
             self.send_nowait = self._client.send  # type: ignore[assignment, method-assign]
@@ -406,11 +406,6 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         """Send the queued records, abort an open transaction, and close the connections (see
         `Producer.close`). If the task is cancelled, closing continues in the background."""
         await self._end(partial(self._client.close, timeout_s))
-
-
-def _set_on_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """Set an asyncio event of a loop, from any thread."""
-    call_soon(loop, event.set)
 
 
 def _put_outcomes(outcomes: LoopQueue[Any], records: RecordFutures, indexes: Indexes) -> None:

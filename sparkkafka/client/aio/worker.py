@@ -49,9 +49,6 @@ class LoopQueue(Generic[T]):
             self._is_woken = True
             call_soon(self._loop, self._handle_items)
 
-    def __bool__(self) -> bool:
-        return bool(self._items)
-
     def _handle_items(self) -> None:
         """Handle the queued items on the loop. After YIELD_AFTER_S, leave the others to its next
         iteration."""
@@ -197,10 +194,6 @@ class Worker:
         if self._running is None:
             self._start_next()
 
-    def stop_function(self) -> Callable[[], None]:
-        """Return a function that ends the thread after the client was garbage-collected."""
-        return functools.partial(self._inbox.put, None)
-
     def _start_next(self) -> None:
         """Pass the next call that is not cancelled to the thread. If there is none, and the worker
         is closed, end the thread."""
@@ -271,14 +264,10 @@ class Worker:
             self._running = None  # the loop is closed: no task awaits the outcome
             self._waiting.clear()
 
-    def on_loop(self, callback: Callable[..., object]) -> Callable[..., object]:
-        """Return a function for the client that runs the user's callback on the loop. The callback
-        is a function or a coroutine function."""
-        return functools.partial(self.call_back, callback)
-
     def call_back(self, callback: Callable[..., object], *args: Any) -> object:
-        """Run a callback on the loop and wait for it in the worker's thread, which meanwhile runs
-        the calls that the callback makes. Raises its error; KafkaError if it is cancelled."""
+        """Run a callback, a function or coroutine function, on the loop. Wait for it in the
+        worker's thread, which meanwhile runs the calls that the callback makes. Raises its error;
+        KafkaError if it is cancelled."""
         loop, running = self.loop, _Callback(self)
         if loop is None:
             raise RuntimeError("called back before the first call")
@@ -365,7 +354,8 @@ class AsyncClient(ClientBase, Generic[C]):
         self._closer = worker
         """The worker that runs `close`. AsyncProducer has a second one, since its `close` ends the
         calls that still run."""
-        weakref.finalize(self, worker.stop_function()).atexit = False
+        # None ends the thread of a client that was garbage-collected.
+        weakref.finalize(self, worker._inbox.put, None).atexit = False
 
     def __repr__(self) -> str:
         return repr(self._client).replace("<", "<Async", 1)
@@ -406,11 +396,12 @@ def awaited(
     @functools.wraps(method)
     async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `method` in the thread, with callbacks that run on the loop."""
-        on_loop = self._worker.on_loop
-        positional = [on_loop(value) if callable(value) else value for value in args]
-        named = {
-            name: on_loop(value) if callable(value) else value for name, value in kwargs.items()
-        }
+
+        def on_loop(value: Any) -> Any:
+            return functools.partial(self._worker.call_back, value) if callable(value) else value
+
+        positional = map(on_loop, args)
+        named = {name: on_loop(value) for name, value in kwargs.items()}
         bound: Callable[..., T] = functools.partial(method, self._client)
         result: T = await getattr(self, run)(functools.partial(bound, *positional, **named))
         return result

@@ -84,7 +84,7 @@ class SendBuffer:
         """The number of callers that wait for the delivery of all records."""
         self.waiting_threads = 0
         """The number of callers that wait for memory."""
-        self.on_freed: Callable[[], None] = lambda: None
+        self.on_freed: Callable[[], object] = lambda: None
         """Called when memory is freed that a caller waits for, in the I/O thread."""
         self.may_linger = True
         """Whether no caller waited for delivery or memory when the I/O thread last took records."""
