@@ -156,19 +156,25 @@ def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
     Raises EncodeError for a record beyond 2 GiB.
     """
     parts: list[bytes] = []  # the bytes of all records, joined once
-    base_timestamp = largest_timestamp = records[0].timestamp_ms
+    base_timestamp = largest_timestamp = last_timestamp = records[0].timestamp_ms
+    beginning = b"\0\0"  # attributes and timestamp delta
     for offset_delta, (key, value, headers, timestamp_ms) in enumerate(records):
-        if timestamp_ms > largest_timestamp:
-            largest_timestamp = timestamp_ms
-        start = b"\0" + _varint(zigzag_of(timestamp_ms - base_timestamp))  # after the attributes
-        start += _varint(2 * offset_delta)
+        if timestamp_ms != last_timestamp:  # usually it is that of the record before
+            last_timestamp = timestamp_ms
+            if timestamp_ms > largest_timestamp:
+                largest_timestamp = timestamp_ms
+            beginning = b"\0" + _varint(zigzag_of(timestamp_ms - base_timestamp))
+        start = beginning + _varint(2 * offset_delta)
         start += _NULL_BLOB if key is None else _varint(2 * len(key)) + key
-        start += _NULL_BLOB if value is None else _varint(2 * len(value))
+        if value is None:
+            start, value = start + _NULL_BLOB, b""
+        else:
+            start += _varint(2 * len(value))
         end = _encode_headers(headers) if headers else b"\0"
-        size = len(start) + len(value or b"") + len(end)
+        size = len(start) + len(value) + len(end)
         if size > MAX_BATCH_BYTES - RECORD_BATCH_OVERHEAD - 5:
             raise EncodeError(f"a record of {size} bytes is beyond Kafka's 2 GiB")
-        parts += (_varint(2 * size), start, value or b"", end)
+        parts += (_varint(2 * size), start, value, end)
     payload = memoryview(b"".join(parts))
     return EncodedBatch(payload, len(records), base_timestamp, largest_timestamp)
 
