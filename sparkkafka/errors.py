@@ -811,7 +811,7 @@ def spark_hint(text: str) -> str:
 
 
 def without_spark_hints(message: str) -> str:
-    """Remove the parts of a message that `spark_hint` has marked: the command is not Spark."""
+    """Return a message without the parts that `spark_hint` has marked, for users of the command."""
     for hint in _SPARK_HINTS:
         message = message.replace(hint, "")
     return message

@@ -370,7 +370,8 @@ def _parse_integer(value: Any, name: str, maximum: int) -> int | None:
 
 
 def _parse_headers(value: Any) -> list[tuple[str, bytes | None]]:
-    """Convert ["name","value",…], or an object. Raises ValueError."""
+    """Parse the headers of a record in JSON: ["name","value",…], or an object. Raises
+    ValueError."""
     if value is None:
         return []
     flat = list(chain.from_iterable(value.items())) if isinstance(value, dict) else value

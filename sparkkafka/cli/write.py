@@ -458,7 +458,7 @@ class TopicWriter:
         self._raise_if_failed()
 
     def _settle(self, delivery: TableDelivery, rows: int) -> None:
-        """Wait for the outcome of these rows, and count them."""
+        """Wait until these rows are acknowledged or have failed, and count them."""
         failures = delivery.failures()
         self.failed += len(failures)
         self.written += rows - len(failures)
@@ -466,7 +466,7 @@ class TopicWriter:
             self._first_error = failures[0].error
 
     def _settle_completed(self) -> None:
-        """Count the rows whose outcome is known already."""
+        """Count the rows that brokers have already acknowledged, or that have failed."""
         for delivery, rows in self._unsettled:
             if delivery.done():
                 self._settle(delivery, rows)

@@ -118,12 +118,14 @@ def _settings(
 
 
 def _of_other_client(row: option_table.Option) -> option_table.Option:
-    """Return the row of a setting that is accepted, with a warning, and has no effect."""
+    """Return the row with the status IGNORED: the setting is for another class, and a warning says
+    so."""
     return dataclasses.replace(row, status=option_table.Status.IGNORED, doc=_OTHER_CLIENT)
 
 
 def _share_consumer_settings() -> dict[str, option_table.Option]:
-    """Return the settings of ShareConsumer, which refuses those that Java's refuses."""
+    """Return the rows of ShareConsumer's settings. It refuses those that Java's KafkaShareConsumer
+    refuses."""
     rows = _settings(option_table.Side.READ, option_table.CONSUMER + option_table.SHARE_CONSUMER)
     for reason, names in (
         ("A share group has no static members.", ["group.instance.id"]),

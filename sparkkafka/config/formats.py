@@ -99,7 +99,7 @@ class FormatOptions:
 
 
 def formats_from(parsed: ParsedOptions) -> FormatOptions | None:
-    """Return the formats, checked; None if keys and values are bytes.
+    """Return the formats of keys and values, checked; None if both are bytes.
 
     Reads the file of valueSchema or keySchema. Raises OptionError naming the option and what to do.
     """
@@ -296,8 +296,8 @@ def _envelope_of_write(value: ColumnFormat, parsed: ParsedOptions) -> ColumnForm
 
 
 def _with_schema(column: ColumnFormat, text: str, side: Side) -> ColumnFormat:
-    """Return the format with the schema of valueSchema's or keySchema's text: "infer", the schema
-    itself, or a file's path. Raises OptionError."""
+    """Return the format with the schema that valueSchema or keySchema gives: their `text` is
+    "infer", the schema itself, or a file's path. Raises OptionError."""
     option = f"{column.column}Schema"
     text = text.strip()
     if not text:

@@ -241,7 +241,7 @@ def partitioner(text: str) -> str:
 
 @kind("earliest, latest, none or by_duration:P1DT2H")
 def auto_offset_reset(text: str) -> str:
-    """Check the value; by_duration has an ISO 8601 duration (KIP-1106)."""
+    """Return the value of auto.offset.reset. by_duration has an ISO 8601 duration (KIP-1106)."""
     value = text.strip()
     if value.startswith("by_duration:P"):
         parse_duration_ms(value.removeprefix("by_duration:"))

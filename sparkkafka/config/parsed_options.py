@@ -167,8 +167,9 @@ _CALLABLES = {
 
 
 def without_unused_values(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return Spark's options in lower case, with "" for values that are not used, because these may
-    be secrets. The names of unknown, refused and ignored options are for the error or warning."""
+    """Return Spark's options with names in lower case, and "" for values that are not used, because
+    these may be secrets. The names of unknown, refused and ignored options are kept for the error
+    or warning."""
     kept = {}
     for name, value in options.items():
         key = name.lower()

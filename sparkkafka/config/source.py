@@ -90,7 +90,8 @@ _STRATEGIES: tuple[Literal["subscribe", "subscribePattern", "assign"], ...] = (
 
 
 def parse_subscription(raw: Mapping[str, str]) -> ConsumerStrategy:
-    """Parse the one of three options that is set. Raises OptionError for none or several."""
+    """Parse subscribe, subscribePattern or assign, whichever is set. Raises OptionError if none or
+    several are set."""
     chosen = [name for name in _STRATEGIES if name in raw]
     if not chosen:
         raise OptionError(

@@ -177,7 +177,7 @@ def _warn_of_unused(options: SecurityOptions, prefix: str) -> None:
 
 
 def _warn_of_weak_security(options: SecurityOptions, settings: SecureSettings, prefix: str) -> None:
-    """Warn of settings with which others can read or change what is sent, or pose as a broker or a
+    """Warn of settings with which others can read or change the data, or impersonate a broker or a
     user."""
     tls, sasl = settings
     if tls is not None and not (tls.verify and tls.check_hostname):
@@ -222,7 +222,7 @@ def secure_settings(
 ) -> SecureSettings:
     """Return the settings of a new connection, with all references resolved now.
 
-    `servers` are some brokers; the names of Amazon's contain the region. Raises OptionError.
+    `servers` are the bootstrap servers: names of Amazon MSK contain the region. Raises OptionError.
     """
     values = _resolve_values(options)
     protocol = values["protocol"]

@@ -49,8 +49,8 @@ _KERBEROS_FIELDS = ("kerberos_service_name", "kerberos_keytab", "kerberos_princi
 
 
 def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) -> SaslChoice:
-    """Choose the mechanism and identity. `servers` are some brokers; the names of Amazon's contain
-    the region. Raises OptionError."""
+    """Choose the mechanism and the identity. `servers` are the bootstrap servers: names of Amazon
+    MSK contain the region. Raises OptionError."""
     module = _login_module(values["jaas_config"], values.name_of("jaas_config"))
     mechanism: str = values["mechanism"]
     if not mechanism and module is not None and module.name == "Krb5LoginModule":
@@ -79,7 +79,7 @@ def sasl_choice(values: ResolvedValues, servers: tuple[tuple[str, int], ...]) ->
 
 
 def _has_credentials(values: ResolvedValues) -> bool:
-    """Return whether options other than sasl.jaas.config say who the client is."""
+    """Return whether options other than sasl.jaas.config give credentials."""
     fields = "username password oauth_token oauth_client_id oauth_client_secret kerberos_keytab"
     callback = values["login_callback"]
     return any(values[field] for field in fields.split()) or bool(
@@ -88,8 +88,9 @@ def _has_credentials(values: ResolvedValues) -> bool:
 
 
 def _module_of_the_jvm(mechanism: str) -> java.LoginModule | None:
-    """Return the login module of the file that the JVM was started with, as Java does without
-    sasl.jaas.config. It may be for another cluster, with another mechanism: then None."""
+    """Return the login module in the file that the JVM was started with, which Java uses without
+    sasl.jaas.config. Return None without such a file, or if the module is for another mechanism,
+    as that of another cluster."""
     text, path = java.login_section()
     if not path:
         return None
