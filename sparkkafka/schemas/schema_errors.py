@@ -109,8 +109,9 @@ def count_steps(steps: int = 1) -> None:
 
 
 def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
-    """Return each reason cut, and the last ones replaced if all together are too long. The same
-    string (object) several times in a row takes memory once, and is counted once."""
+    """Return the reasons, each of them cut; if all together are too long, a short text replaces the
+    last ones. The same string (object) several times in a row takes memory once, and is counted
+    once."""
     different = set(reasons)
     longest = max(map(len, different), default=0)
     is_little = longest <= MAX_REASON and longest * len(reasons) <= MAX_REASONS

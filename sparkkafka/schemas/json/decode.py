@@ -872,8 +872,8 @@ def _reader_type(node: JsonNode) -> pa.DataType:
 
 
 def _convert(node: JsonNode, array: pa.Array, strings: pa.Array | None = None) -> pa.Array:
-    """Convert what the reader read to the node's type. `strings`: as for `BlockReader.read`. Raises
-    ValueError (ArrowInvalid is one)."""
+    """Convert the values that pyarrow's reader gives for a node to the node's type. `strings`: as
+    for `BlockReader.read`. Raises ValueError (ArrowInvalid is one)."""
     kind = node.kind
     if strings is not None and pa.types.is_string(array.type):
         array = put_back(array, strings)

@@ -246,8 +246,8 @@ _TYPING: Final = frozenset(
 
 
 def _follow(subschema: Subschema) -> Subschema:
-    """Return the subschema to which $ref and $dynamicRef lead: the first that has none, or that has
-    one beside keywords that apply."""
+    """Return the subschema to which a chain of $ref and $dynamicRef leads: the first one without a
+    reference, or with keywords beside its reference that apply."""
     count = 0
     while (keyword := _ref_keyword(subschema.node)) and not _beside_ref(subschema):
         ref = subschema.node[keyword]
@@ -527,7 +527,8 @@ def _shape_of_json_type(subschema: Subschema, json_type: str) -> Shape:
 
 
 def _decimal_shape(subschema: Subschema, json_type: str) -> Shape | None:
-    """Return Connect's Decimal (a number, or its bytes in base64) if its scale is given."""
+    """Return the shape of Kafka Connect's Decimal, which is a number or a string with its bytes in
+    Base64 (`json_type`); None if the subschema does not give the scale."""
     parameters = subschema.node.get("connect.parameters")
     if not isinstance(parameters, dict) or "scale" not in parameters:
         return None

@@ -134,7 +134,8 @@ class DecodeState:
     damage: list[tuple[MessageLayout, Ints, Damage]]
 
     def add_bad(self, rows: Ints, path: str, reason: Callable[[int], str]) -> None:
-        """Mark rows as bad, unless they already are. `reason` gets the row's index in `rows`."""
+        """Mark rows as bad because of the field `path`, unless they already are bad. `reason`
+        returns why, by the index in `rows`."""
         for index, row in enumerate(rows.tolist()):
             if row not in self.bad:
                 self.bad[row] = f"field {path}: {reason(index)}"

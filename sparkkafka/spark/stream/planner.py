@@ -494,7 +494,8 @@ class StreamPlanner:
         return self.offset_bytes
 
     def _refresh_sizes_if_allowed(self, backlog: Offsets) -> bool:
-        """Refresh sizes without which a batch can be planned; return whether that succeeded."""
+        """Try `_refresh_sizes` for at most SIZES_LIMIT_MS, where planning can do without the sizes;
+        return whether that succeeded."""
         try:
             # The sizes of all partitions, not only this batch's: later batches need the others.
             self._refresh_sizes(self.latest, backlog, Deadline(SIZES_LIMIT_MS))
@@ -504,8 +505,9 @@ class StreamPlanner:
         return True
 
     def _refresh_sizes(self, latest: Offsets, backlog: Offsets, deadline: Deadline) -> None:
-        """Set the mean bytes per offset by partition, from the sizes of the logs on disk, if that
-        of a partition in `backlog` is old or unknown. `latest`: the ends of the logs."""
+        """Set the mean bytes per offset of each partition (`offset_bytes`) from the sizes of the
+        logs on disk, if the size of a partition in `backlog` is old or unknown. `latest`: the ends
+        of the logs."""
         is_old = time.monotonic() - self._sizes_refreshed_s > SIZES_MAX_AGE_S
         if not is_old and all(tp in self.offset_bytes for tp, count in backlog.items() if count):
             return
