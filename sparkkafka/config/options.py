@@ -223,6 +223,8 @@ def parse_stream_options(options: Mapping[str, Any]) -> ReadOptions:
             f"The value of minOffsetPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger"
             f"({maximum}) (options minOffsetsPerTrigger and maxOffsetsPerTrigger)"
         )
+    if "maxTriggerDelay" in parsed.values and minimum is None:
+        warn("maxTriggerDelay", "option maxTriggerDelay has no effect without minOffsetsPerTrigger")
     return _read_options(parsed, stream)
 
 
@@ -438,6 +440,9 @@ def producer_from(parsed: ParsedOptions, defaults_of_caller: Mapping[str, Any]) 
 
     defaults = ProducerOptions()
     prefix = parsed.prefix
+    for other in {"gzip", "lz4", "zstd"} - {codec}:
+        if (name := f"compression.{other}.level") in parsed.values:
+            warn(name, f"{prefix}{name} has no effect with {prefix}compression.type={codec}")
 
     request_ms = parsed.group("client").get("request_timeout_ms", ClientOptions.request_timeout_ms)
     min_delivery_ms = min(INT32_MAX, fields.get("linger_ms", defaults.linger_ms) + request_ms)

@@ -299,6 +299,19 @@ def test_include_headers_on_a_write_has_a_warning(caplog: pytest.LogCaptureFixtu
     assert "headers are written if" in caplog.text
 
 
+def test_options_without_the_one_that_they_need_have_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    levels = {"kafka.compression.gzip.level": "1", "kafka.compression.zstd.level": "1"}
+    write(kafka__compression__type="zstd", **levels)
+    parse_stream_options({**READ, "maxTriggerDelay": "5s"})
+    parse_stream_options({**READ, "maxTriggerDelay": "5s", "minOffsetsPerTrigger": "5"})
+    assert [record.getMessage() for record in caplog.records] == [
+        "kafka.compression.gzip.level has no effect with kafka.compression.type=zstd",
+        "option maxTriggerDelay has no effect without minOffsetsPerTrigger",
+    ]
+
+
 # --- values ----------------------------------------------------------------------------------
 
 
