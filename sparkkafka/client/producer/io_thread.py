@@ -21,11 +21,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.topic_lookup import TopicLookup
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.metrics import SendMetrics
-from sparkkafka.client.producer.futures import (
-    OutcomeNotifier,
-    RecordSlice,
-    closed_error,
-)
+from sparkkafka.client.producer.futures import OutcomeNotifier, RecordSlice, closed_error
 from sparkkafka.client.producer.partitioner import RecordPartitioner
 from sparkkafka.client.producer.producer_records import TopicRecords
 from sparkkafka.client.producer.record_accumulator import RecordAccumulator, SendBuffer
@@ -55,7 +51,9 @@ T = TypeVar("T")
 
 
 class ProducerThread:
-    """Runs until `stop`; records that were queued before are delivered or fail."""
+    """The I/O thread. It runs until `stop`: records that were queued before are delivered, or fail.
+
+    Its methods are called by this thread, except those of the first part."""
 
     def __init__(
         self,

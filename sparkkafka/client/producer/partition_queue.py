@@ -139,9 +139,7 @@ class PartitionQueue:
         self.state = QueueState.SENDING
         self._last_offset = -1  # the last one that was acknowledged
         self._topic_id: bytes | None = None
-        self._failed_in_flight = (
-            0  # batches that failed in flight: their responses are still to come
-        )
+        self._failed_in_flight = 0  # batches that failed before their response came
         self._next_sequence = 0
         self._state_known_until_s = 0.0  # see PRODUCER_STATE_S
 

@@ -93,7 +93,7 @@ short every attempt to reach a slow broker."""
 
 
 class SentRequest(NamedTuple):
-    """A Produce request that waits for its response."""
+    """A Produce request whose response has not come; `deadline` is its request.timeout.ms."""
 
     deadline: Deadline
     batches: list[ProducerBatch]
@@ -164,10 +164,9 @@ class Sender:
         self._producer_id_backoff = cluster.backoff()
         self._producer_id_error: KafkaError | None = None
         self._next_producer_id_s = 0.0  # monotonic
-        self._expiring_since_s: float | None = (
-            None  # the first batch expired after the last response
-        )
-        self._refusal_facts_s = -math.inf
+        self._expiring_since_s: float | None = None
+        """When the first batch after the last response expired (monotonic)."""
+        self._refusal_facts_s = -math.inf  # when a broker was last asked why it refused a batch
         self._step_end_s = time.monotonic()  # when the last `step` ended
         self._lookup_s = 0.0  # see `add_lookup_time`
 
@@ -180,8 +179,8 @@ class Sender:
         slices: Sequence[RecordSlice] = (),
         created_s: float | None = None,
     ) -> None:
-        """Queue batches of one partition; `slices` are their records, in order, which get the
-        outcomes. delivery.timeout.ms counts from `created_s` (monotonic), now by default."""
+        """Queue batches of one partition. `slices` are the futures of their records, in order;
+        delivery.timeout.ms counts from `created_s` (monotonic), now by default."""
         queue = self._queues.get(tp)
         if queue is None:
             queue = self._queues[tp] = PartitionQueue(tp, self._cluster.backoff())
@@ -329,8 +328,8 @@ class Sender:
     def _add_to_transaction(
         self, transaction: SenderTransaction, by_leader: Mapping[int, Iterable[ProducerBatch]]
     ) -> bool:
-        """Add partitions to the transaction. False if no broker answers: their batches wait, at
-        most for delivery.timeout.ms, as in Java."""
+        """Add the partitions of these batches to the transaction. Return False if no broker
+        answers: the batches wait, at most for delivery.timeout.ms, as in Java."""
         queues = [batch.queue for batches in by_leader.values() for batch in batches]
         try:
             transaction.add((queue.tp for queue in queues), self.attempt_ms)
@@ -341,10 +340,11 @@ class Sender:
         return True
 
     def _ready_batches(self) -> dict[int, list[ProducerBatch]]:
-        """Return the batches that could be sent now by leader: at most one of a partition.
+        """Return the batches that can be sent now, at most one of a partition, by the node id of
+        their leader.
 
-        Leaders and producer ids that are not known are looked up; batches for which that fails for
-        good have failed then.
+        Requests leaders and producer ids that are not known; fails the batches for which that
+        fails with an error that is not retriable.
         """
         now_s = time.monotonic()
         waiting = [
@@ -386,7 +386,7 @@ class Sender:
         return by_leader
 
     def _wait_s(self, max_wait_s: float) -> float:
-        """Return for how many seconds, `max_wait_s` at most, there is nothing to do unless an
+        """Return for how many seconds, `max_wait_s` at most, there is nothing to do unless a
         response comes."""
         now_s = time.monotonic()
         until_s = now_s + max_wait_s
@@ -420,8 +420,8 @@ class Sender:
             self._producer_id = None
 
     def _assign_producer_id(self, queue: PartitionQueue) -> bool:
-        """Give a partition the producer id; request it if there is none. Return False if there is
-        no response, or if it is refused and the batches have failed.
+        """Assign the producer id to a partition; request it if there is none. Return False if no
+        response comes, or if the broker refuses it: then the batches have failed.
 
         Batches that may be written under a former id fail: the broker would not recognise them.
         """
@@ -508,7 +508,7 @@ class Sender:
                 deadline,
                 version=version,
                 expect_response=acks != 0,
-                # Without answers a request is done when it is sent.
+                # With acks=0 there is no response: the request is done when all of it is sent.
                 patience_s=PATIENCE_S if acks else None,
             )
         except KafkaError as error:
