@@ -61,7 +61,7 @@ class WordColumn(NamedTuple):
         together have at most eight bytes."""
         max_size = self.max_size + other.max_size
         dtype = np.uint32 if max_size <= 4 else np.uint64
-        words = other.words.astype(dtype) << self.bits.astype(dtype)
+        words = other.words.astype(dtype) << np.asarray(self.sizes << 3).astype(dtype)
         return WordColumn(words | self.words, self.sizes + other.sizes, max_size)
 
 

@@ -45,8 +45,8 @@ _FREE_ITEMS: Final = 64
 its bytes. Without a limit, a payload of a few bytes could allocate any amount of memory."""
 
 _MAX_TEXTS: Final = 200
-"""So many bad rows of a chunk get a reason with their own figures, which takes as long as decoding
-ten rows."""
+"""How many bad rows of a chunk get a reason with their own figures, each of which takes as long as
+decoding ten rows. The others get a common reason."""
 
 CUT_OFF: Final = "the payload ends in the middle of it"
 LONG_VARINT: Final = "a number of more than 64 bits"
@@ -313,9 +313,9 @@ StepValues = list[NDArray[Any]]
 
 
 class ItemsCursor(Cursor):
-    """A cursor of `count` items whose values were read while they were located: `columns` has the
-    columns that the reads ask for, in their order. `make` makes a cursor of these items: rows are
-    only asked for if an item is bad. Positions mean nothing."""
+    """A cursor of `count` items whose values were read while they were located: `columns` has what
+    the next reads return, in their order. `make` returns a cursor with the positions and rows of
+    these items, which is made only if an item is bad."""
 
     __slots__ = ("_columns", "_count", "_make")
 

@@ -392,9 +392,7 @@ def _make_conversion(writer: Node, reader: Node, target: pa.DataType) -> decode.
             return decode.to_unit(written, read)
     # If the reader's type is float, a number is rounded to one before it becomes a double.
     through = np.float32 if reader.kind == avro.FLOAT and writer.kind != avro.FLOAT else None
-    return decode.to_dtype(
-        _DTYPES.get(target, np.int64), through
-    )  # timestamps and intervals: 64 bits
+    return decode.to_dtype(_DTYPES.get(target, np.int64), through)  # also timestamps, intervals
 
 
 def _mismatch_error(writer: Node, reader: Node, path: str) -> SchemaError:

@@ -44,7 +44,8 @@ returns the position after the whole value. So recursion needs no Python stack."
 
 
 Round = tuple[Ints, Ints, StepValues]
-"""Items that were skipped in one step: their indexes, where they start, and their columns."""
+"""One item of each array, skipped in one step: their indexes among all items, where they start,
+and the columns that were read."""
 
 
 class Skipper:
@@ -656,6 +657,7 @@ class ItemsSkipper(Skipper):
 
 
 def _put_starts(rounds: Sequence[Round], starts: Ints) -> None:
+    """Write where the items of each round start to their indexes in `starts`."""
     for index, before, _ in rounds:
         starts[index] = before
 
