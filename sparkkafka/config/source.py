@@ -180,7 +180,7 @@ def parse_bound(
         listed = [*allowed, *(("committed",) if bound == "starting" else ())]
         raise OptionError(
             f"{option} must be {', '.join(listed)} or JSON like "
-            f'{{"topicA":{{"0":23,"1":{example}}}}}, got {raw[option]!r}'
+            f'{{"topicA":{{"0":23,"1":{example}}}}}, got {raw[option][:200]!r}'
         )
     offsets = parse_offsets(raw[option], option)
     for (topic, partition), offset in sorted(offsets.items()):
