@@ -79,6 +79,7 @@ class Dialect:
     """The SQL types of columns that are created. Types that are not listed become text."""
     has_arrays: bool
     has_nan: bool
+    """Whether a column of floating-point numbers stores NaN, and not null instead."""
     fold: Callable[[str], str]
     """Folds the case of a name without quotes, as the database does."""
     fold_quoted: Callable[[str], str]

@@ -65,7 +65,8 @@ class Merge:
     @property
     def deletes(self) -> str:
         """The name of the table of deletes."""
-        return deletes_table(self.target)
+        suffix, last = "__deletes", self.target[-1]
+        return f"{self.target[:-1]}{suffix}{last}" if last in '`"' else f"{self.target}{suffix}"
 
     def name(self, column: str) -> str:
         """Return the column's name in quotes."""
@@ -463,12 +464,6 @@ def _is_narrower(old: DataType, new: DataType) -> bool:
     if isinstance(old, FloatType):
         return isinstance(new, DoubleType)
     return isinstance(old, DateType) and isinstance(new, TimestampType | TimestampNTZType)
-
-
-def deletes_table(target: str) -> str:
-    """Return the name of the target's table of deletes."""
-    suffix = "__deletes"
-    return f"{target[:-1]}{suffix}{target[-1]}" if target[-1] in '`"' else f"{target}{suffix}"
 
 
 def _text(value: str) -> str:

@@ -93,7 +93,8 @@ def latest(df: DataFrame, keys: Sequence[str] | None = None, deletes: str = DROP
         raise OptionError(f"deletes={deletes!r} is unknown. Use {DROP!r} or {KEEP!r}.")
     changes = Changes.of(df, keys)
     # This reads the changes a second time, for the truncates, which are few.
-    cut = changes.truncates().agg(F.max(POSITION).alias("_sparkkafka_cut"))
+    truncates = changes.df.where(F.col("change.kind") == TRUNCATE).select("change.*")
+    cut = truncates.agg(F.max(_sequence(F.col("position"))).alias("_sparkkafka_cut"))
     rows = (
         changes.net(changes.unsent_columns(), with_change=True)
         .crossJoin(F.broadcast(cut))
@@ -381,11 +382,6 @@ class Changes:
             is_last.alias("is_last"),
         )
         return rows.where("is_last").drop("is_last")
-
-    def truncates(self) -> DataFrame:
-        """Return the sequence of each truncate, as the column `_position`."""
-        found = self.df.where(F.col("change.kind") == TRUNCATE).select("change.*")
-        return found.select(_sequence(F.col("position")).alias(POSITION))
 
     def to_fill(self, unavailable: Iterable[str]) -> list[str]:
         """Return the columns that some rows lack. `unavailable` are the rows' texts
