@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -137,15 +138,14 @@ def _prepare_parameters(command: Any, context: Any) -> None:
     for child in getattr(command, "commands", {}).values():
         _prepare_parameters(child, context)
     for parameter in command.get_params(context):
-        parser = _ValueParser(parameter.type_descriptor)
-        # If this is not set, Typer makes an object with the same method when it needs one.
-        parameter._runtime_param = parser
         if parameter.metavar is None and not getattr(parameter, "is_flag", False):
             name = max(parameter.opts, key=len)  # the long name
-            word = name.replace("_", "-").rpartition("-")[2].upper()
-            parameter.metavar = "N" if parser.type is int else word
+            parameter.metavar = name.replace("_", "-").rpartition("-")[2].upper()
         if parameter.param_type_name == "argument":
             parameter.display_type = lambda _: ""
+        # Attributes of Typer 0.29. Without them Typer parses the values.
+        with suppress(AttributeError):
+            parameter._runtime_param = _ValueParser(parameter.type_descriptor)
 
 
 class _ValueParser:
@@ -154,7 +154,7 @@ class _ValueParser:
 
     def __init__(self, descriptor: Any) -> None:
         annotation = descriptor.annotation
-        self.type = get_args(annotation)[0] if descriptor.is_list else annotation
+        self._type = get_args(annotation)[0] if descriptor.is_list else annotation
         self._choices = descriptor.choices
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
@@ -171,17 +171,17 @@ class _ValueParser:
             raise OptionError(f"{name} is an empty name")
         if self._choices is not None and value not in self._choices:
             raise OptionError(f"{name} is {one_of(*self._choices).values}, got {value[:100]!r}")
-        if self.type is Path:
+        if self._type is Path:
             return Path(value)
-        if self.type not in (int, float):
+        if self._type not in (int, float):
             return value
-        kind = "a whole number" if self.type is int else "a number"
+        kind = "a whole number" if self._type is int else "a number"
         try:
-            number = self.type(value)
+            number = self._type(value)
         except ValueError:
             raise OptionError(f"{name} is {kind}, got {value!r}") from None
         low, high = parameter.min, parameter.max
-        if high is None and self.type is int:
+        if high is None and self._type is int:
             high = INT64_MAX  # of Kafka's and Arrow's numbers
         if high is not None and not number <= high:
             raise OptionError(f"{name} is {kind}, {high:,} or less, got {value!r}")
