@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from sparkkafka.client.values import TopicPartition
-from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 
 WINDOW_S = 30.0
 

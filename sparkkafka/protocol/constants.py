@@ -14,6 +14,7 @@ NO_TIMESTAMP: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
 # Attributes of a record batch and of a message of the formats before it
+RECORD_BATCH_OVERHEAD: Final = 61  # bytes of the header
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME_FLAG: Final = 0x08
 

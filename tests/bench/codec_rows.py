@@ -17,11 +17,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_chunks
 from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches
-from sparkkafka.protocol.records.batches import (
-    RECORD_BATCH_OVERHEAD,
-    RecordBatch,
-    split_batches,
-)
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
+from sparkkafka.protocol.records.batches import RecordBatch, split_batches
 from tests.bench.checks import compare, sums
 from tests.bench.results import WRITTEN, Row
 from tests.bench.turns import take_turns

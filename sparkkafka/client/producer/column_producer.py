@@ -31,7 +31,7 @@ from sparkkafka.errors import (
     UnsupportedVersionError,
 )
 from sparkkafka.protocol.columns.encode import oversized_record
-from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 
 if TYPE_CHECKING:
     from sparkkafka.client.producer.transactions import SingleTransaction

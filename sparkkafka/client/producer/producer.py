@@ -48,7 +48,7 @@ from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, checked_
 from sparkkafka.config.client_settings import parse_producer_settings
 from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.errors import KafkaError, KafkaTimeoutError, TransactionError
-from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 
 if TYPE_CHECKING:
     from sparkkafka.client.group.membership import GroupMetadata

@@ -40,7 +40,7 @@ from sparkkafka.protocol.columns.encode import (
     size_estimate,
     taken,
 )
-from sparkkafka.protocol.constants import NO_TIMESTAMP
+from sparkkafka.protocol.constants import NO_TIMESTAMP, RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.partitioning import NO_PARTITION
 from sparkkafka.protocol.records.arrow import (
     Headers,
@@ -51,7 +51,6 @@ from sparkkafka.protocol.records.arrow import (
     or_zero,
     to_numpy,
 )
-from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 MAX_RECORD_OVERHEAD = 21
 """The most bytes that a record's own numbers take, as in Java's DefaultRecord."""

@@ -38,8 +38,8 @@ from sparkkafka.protocol.columns.encode import (
     encode_runs,
     sliced,
 )
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records.arrow import BATCH_POOL
-from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
 
 # --- records by topic: what `send` appends to ----------------------------------------------------
 

@@ -24,8 +24,9 @@ from sparkkafka.protocol import constants
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.decode import decode_batches
 from sparkkafka.protocol.columns.join import Blobs, join_records
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records import arrow
-from sparkkafka.protocol.records.batches import MAGIC, RECORD_BATCH_OVERHEAD, RecordBatch
+from sparkkafka.protocol.records.batches import MAGIC, RecordBatch
 from sparkkafka.protocol.records.varint_columns import (
     Ints,
     Varints,

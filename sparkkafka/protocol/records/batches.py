@@ -36,6 +36,7 @@ from crc32c import crc32c
 
 from sparkkafka.errors import BatchTooLargeError, CorruptRecordError, DecodeError, EncodeError
 from sparkkafka.protocol import constants
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records import compression
 from sparkkafka.protocol.records.codecs import BytesLike, Codec
 from sparkkafka.protocol.records.legacy import (
@@ -63,7 +64,6 @@ HEADER = struct.Struct(
     "i"  # baseSequence
     "i"  # recordCount
 )
-RECORD_BATCH_OVERHEAD = HEADER.size  # 61
 # The same in two parts: what the CRC covers, and what stands before it, the CRC last.
 _CHECKED_HEADER = struct.Struct(">hiqqqhii")
 _FRONT = struct.Struct(">qiibI")

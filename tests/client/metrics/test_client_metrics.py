@@ -10,7 +10,7 @@ import pytest
 from sparkkafka.client import Admin, Consumer, Producer, TopicPartition
 from sparkkafka.client.metrics import WINDOW_S, Sampled
 from sparkkafka.errors import ErrorCode, KafkaTimeoutError, ProduceError
-from sparkkafka.protocol.records.batches import RECORD_BATCH_OVERHEAD
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.testing.fake.cluster import FakeCluster
 from sparkkafka.testing.fake.faults import Drop
 from tests.client.support import settings, write

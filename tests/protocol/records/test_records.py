@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from sparkkafka.errors import CorruptRecordError, DecodeError, EncodeError
+from sparkkafka.protocol.constants import RECORD_BATCH_OVERHEAD
 from sparkkafka.protocol.records import batches
 from sparkkafka.protocol.records.batches import (
     ABORT_MARKER,
@@ -565,6 +566,6 @@ def test_values_that_the_header_cannot_hold(fields: dict[str, int]) -> None:
 
 
 def test_header_constants() -> None:
-    assert batches.RECORD_BATCH_OVERHEAD == 61 == reference.BATCH_HEADER.size
+    assert RECORD_BATCH_OVERHEAD == batches.HEADER.size == reference.BATCH_HEADER.size
     assert batches.MIN_BATCH_LENGTH == 49
     assert issubclass(CorruptRecordError, DecodeError)
