@@ -71,3 +71,16 @@ def test_an_empty_list_is_reported(
     assert capsys.readouterr().out == f"{line}\n"
     assert main(["-b", servers, *verb.split(), "--json"]) == 0
     assert capsys.readouterr().out == "[]\n"
+
+
+def test_rows_of_json_are_cells_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"broker": 1001, "size_bytes": 1_536, "isr": [1001, 2], "offset": 12_345, "lost": 0},
+        {"broker": 2, "size_bytes": None, "isr": [], "offset": 0, "lost": 7},
+    ]
+    print_table(("broker", "size_bytes", "isr", "offset", "lost"), rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "BROKER  SIZE    ISR     OFFSET  LOST",
+        "  1001  1.5 kB  1001,2  12,345     -",
+        "     2  -       -            0     7",
+    ]
