@@ -241,7 +241,8 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
                 lambda: call_soon(loop, freed.set),
             )
             self._loop = loop
-            self.send_nowait = self._client.send  # type: ignore[assignment, method-assign]
+            if type(self).send_nowait is AsyncProducer.send_nowait:  # else a subclass calls ours
+                self.send_nowait = self._client.send  # type: ignore[assignment, method-assign]
 
     async def _run(self, call: Callable[[], Any], worker: Worker | None = None) -> Any:
         self._bind()
@@ -297,8 +298,11 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         KafkaTimeoutError immediately and queues nothing: `await drain()` between calls prevents
         that. A cancelled future does not stop its record.
         """
-        self._bind()  # replaces this method by the client's
-        return self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
+        # The first call replaces this method by the client's, which saves a call for each record.
+        if self._loop is None:
+            self._bind()
+        found: Any = self._client.send(topic, value, key, headers, partition, timestamp_ms)
+        return found  # type: ignore[no-any-return]
 
     async def drain(self) -> None:
         """Wait while buffer.memory is nearly full: call it in a loop of `send_nowait`.

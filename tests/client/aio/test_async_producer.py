@@ -319,6 +319,20 @@ def test_a_transaction_is_whole_wherever_it_was_cancelled(fake: FakeCluster, tur
     assert found == [b"%d-%d" % (step, number) for step in committed for number in range(2)]
 
 
+def test_a_subclass_has_a_send_nowait_of_its_own(fake: FakeCluster) -> None:
+    class Orders(AsyncProducer):
+        def send_nowait(self, topic: str, value: Any = None, *args: Any) -> Any:
+            return super().send_nowait(topic, b"order " + value, *args)
+
+    async def main() -> None:
+        async with Orders(settings(fake)) as orders:
+            for number in (b"1", b"2"):
+                await orders.send_nowait("t", number)
+
+    asyncio.run(main())
+    assert log_values(fake, "t") == [b"order 1", b"order 2"]
+
+
 def test_a_delivery_is_a_future(fake: FakeCluster) -> None:
     hold = Hold()
     fake.fault(hold, api="Produce", nth=1)
