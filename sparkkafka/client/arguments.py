@@ -10,11 +10,12 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition, offset_number
-from sparkkafka.config.kinds import INT32_MAX
+from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
 from sparkkafka.errors import OptionError
 
 T = TypeVar("T")
@@ -128,14 +129,17 @@ def checked_names(value: Iterable[str], what: str) -> list[str]:
     return chosen
 
 
-def checked_int(value: int, what: str) -> int:
-    """Return a whole number. Raises OptionError for anything else, also for a bool."""
-    try:
-        if not isinstance(value, bool):
-            return operator.index(value)  # NumPy's too
-    except TypeError:
-        pass
-    raise OptionError(f"{what} is a whole number, got {value!r}")
+def checked_int(value: Any, what: str, low: int | None = None, high: int = INT64_MAX) -> int:
+    """Return a whole number; if `low` is given, one from `low` to `high`. Raises OptionError for
+    anything else, also for a bool."""
+    with suppress(TypeError):
+        number = operator.index(value)  # NumPy's too
+        if not isinstance(value, bool) and (low is None or low <= number <= high):
+            return number
+    limits = "" if low is None else f" of {low} or more"
+    if low is not None and high < INT64_MAX:
+        limits = f" from {low} to {high}"
+    raise OptionError(f"{what} is a whole number{limits}, got {value!r}")
 
 
 def whole_float_as_int(value: Any) -> Any:
@@ -187,13 +191,8 @@ def checked_partition(value: TopicPartition, what: str) -> TopicPartition:
     else."""
     match value:
         case (str(topic), number):
-            partition = checked_int(number, f"{what}: the partition of topic {topic}")
-            if not 0 <= partition <= INT32_MAX:
-                raise OptionError(
-                    f"{what}: the partition of topic {topic} is from 0 to {INT32_MAX}, "
-                    f"got {partition}"
-                )
-            return TopicPartition(topic, partition)
+            name = f"{what}: the partition of topic {topic}"
+            return TopicPartition(topic, checked_int(number, name, 0, INT32_MAX))
     raise OptionError(f'{what}: a partition is TopicPartition("orders", 0), got {value!r}')
 
 
@@ -224,12 +223,8 @@ def offset_to_commit(
         )
     epoch = to_commit.leader_epoch
     if epoch is not None:
-        epoch = checked_int(epoch, f"{what}: the leader_epoch beside offset {offset} of {tp}")
-        if not -1 <= epoch <= INT32_MAX:
-            raise OptionError(
-                f"{what}: the leader_epoch beside offset {offset} of {tp} is not negative, got "
-                f"{epoch}"
-            )
+        name = f"{what}: the leader_epoch beside offset {offset} of {tp}"
+        epoch = checked_int(epoch, name, -1, INT32_MAX)
     return OffsetAndMetadata(offset, to_commit.metadata or "", epoch)
 
 
@@ -292,17 +287,6 @@ def checked_headers(headers: Any) -> tuple[list[tuple[str, bytes | None]], int]:
         size_bytes += len(as_bytes("the key of a header", name)) + HEADER_LENGTHS_BYTES
         size_bytes += len(content or b"")
     return checked, size_bytes
-
-
-def checked_number(name: str, value: Any, limit: int) -> int:
-    """Return a whole number from 0 to `limit`. Raises OptionError for anything else."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise OptionError(f"{name} must be a whole number, got {value!r}") from None
-    if isinstance(value, bool) or not 0 <= number <= limit:
-        raise OptionError(f"{name} must be a whole number from 0 to {limit}, got {value!r}")
-    return number
 
 
 # --- tables -------------------------------------------------------------------------------------

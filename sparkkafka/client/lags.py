@@ -71,7 +71,7 @@ def list_lags(
     *,
     timeout_s: float | None = None,
 ) -> list[PartitionLag]:
-    """Look up the lag of each partition and return them in the given order. The error of a
+    """Look up the lag of each partition, and return them sorted by partition. The error of a
     partition is in its row.
 
     `timeout_s` is for each of three calls.

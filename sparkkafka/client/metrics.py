@@ -208,9 +208,7 @@ class ConnectionMeter:
 
     def received(self, size_bytes: int) -> None:
         """Count the response to the oldest request."""
-        if (
-            self._unanswered
-        ):  # or else an unrequested response, after which the connection is closed
+        if self._unanswered:  # else it is an unrequested response, which closes the connection
             api, sent_s = self._unanswered.popleft()
             self._metrics.received(api, size_bytes, sent_s)
 
@@ -218,27 +216,6 @@ class ConnectionMeter:
         """Count the end of a connection."""
         self._metrics.closed(len(self._unanswered))
         self._unanswered.clear()
-
-
-class _NoMeter(ConnectionMeter):
-    """Counts nothing, for connections of Spark's tasks and those that users make themselves."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        pass
-
-    def sent(self, api: str, size_bytes: int, *, expects_response: bool) -> None:
-        pass
-
-    def received(self, size_bytes: int) -> None:
-        pass
-
-    def closed(self) -> None:
-        pass
-
-
-NO_METER = _NoMeter()
 
 
 FETCH = "consumer-fetch-manager-metrics"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -35,19 +36,29 @@ Offsets = dict[TopicPartition, int]
 """One offset in each of some partitions, which is mostly the next one to read there."""
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Group partitions by topic, as requests list them."""
-    return rows_by_topic(partitions, lambda tp: tp.partition)
-
-
-def rows_by_topic(
-    partitions: Iterable[TopicPartition], row: Callable[[TopicPartition], T]
-) -> dict[str, list[T]]:
-    """Group the `row` of each partition in a request by topic."""
-    topics: dict[str, list[T]] = {}
+def by_topic(
+    partitions: Iterable[TopicPartition],
+    row: Callable[[TopicPartition], Any] = operator.itemgetter(1),
+) -> dict[str, list[Any]]:
+    """Group the numbers of partitions, or what `row` returns for each partition, by topic."""
+    topics: dict[str, list[Any]] = {}
     for tp in partitions:
         topics.setdefault(tp.topic, []).append(row(tp))
     return topics
+
+
+def request_topics(
+    topic_type: type[T],
+    partitions: Iterable[TopicPartition],
+    row: Callable[[TopicPartition], Any] = operator.itemgetter(1),
+) -> list[T]:
+    """Return the topics of a request about partitions. `topic_type` has two fields: the name of a
+    topic, and its rows, which are the numbers of the partitions, or what `row` returns for each."""
+    name_field, rows_field = [each.name for each in fields(topic_type)]  # type: ignore[arg-type]
+    return [
+        topic_type(**{name_field: name, rows_field: rows})
+        for name, rows in by_topic(partitions, row).items()
+    ]
 
 
 def by_partition(topics: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:

@@ -30,7 +30,7 @@ from sparkkafka.client.values import (
     Results,
     TopicPartition,
     by_partition,
-    by_topic,
+    request_topics,
 )
 from sparkkafka.errors import (
     BrokerError,
@@ -184,10 +184,7 @@ class _PartitionSizes(ApiHandler[TopicPartition, int]):
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         return messages.DescribeLogDirsRequest(
-            topics=[
-                messages.DescribableLogDirTopic(topic=name, partitions=numbers)
-                for name, numbers in by_topic(items).items()
-            ]
+            topics=request_topics(messages.DescribableLogDirTopic, items)
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
@@ -351,13 +348,8 @@ class ClusterAdmin(AdminCalls):
             arguments.checked_name(name, "each key of updates")
             if not isinstance(update, FeatureUpdate):
                 raise OptionError(f"updates is a dict such as {{{example}}}, got {update!r} in it")
-            level = arguments.checked_int(
-                update.max_version_level, f"feature {name}: max_version_level"
-            )
-            if not 0 <= level <= _MAX_LEVEL:
-                raise OptionError(
-                    f"feature {name}: max_version_level is from 0 to {_MAX_LEVEL}, got {level}"
-                )
+            what = f"feature {name}: max_version_level"
+            arguments.checked_int(update.max_version_level, what, 0, _MAX_LEVEL)
             arguments.checked_choice(
                 update.upgrade_type, UPGRADE_TYPES, f"feature {name}: upgrade_type"
             )

@@ -84,7 +84,7 @@ class AdminCalls(ClientBase):
         """Raises OptionError for a setting that is missing, unknown or has a bad value."""
         self._metrics = NetworkMetrics()
         self._cluster = Cluster(parse_admin_settings(config), metrics=self._metrics)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a call may make another one
         self._closed = False
 
     def __enter__(self) -> Self:

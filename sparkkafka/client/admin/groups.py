@@ -37,7 +37,6 @@ from sparkkafka.client.cluster.request_driver import (
     ToCoordinator,
     call_each,
 )
-from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.group.committed_offsets import (
     NO_GROUP,
     CommitOffsets,
@@ -52,8 +51,7 @@ from sparkkafka.client.values import (
     OffsetAndMetadata,
     Results,
     TopicPartition,
-    by_topic,
-    rows_by_topic,
+    request_topics,
 )
 from sparkkafka.protocol import messages
 from sparkkafka.protocol.messages import consumer_protocol
@@ -255,53 +253,6 @@ def _classic_member(member: Any, protocol_type: str) -> MemberDescription:
     )
 
 
-def describe_consumer_groups(
-    cluster: Cluster,
-    group_ids: Iterable[str],
-    deadline: Deadline,
-    *,
-    include_authorized_operations: bool = False,
-) -> Results[str, ConsumerGroupDescription]:
-    """Describe groups: state, members and their partitions. The error of a group that does not
-    exist is GROUP_ID_NOT_FOUND.
-
-    All are requested as groups under KIP-848 first, and those that are of another kind as classic
-    groups.
-    """
-    checked_flag(include_authorized_operations, "include_authorized_operations")
-    items = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
-    lookup = ToCoordinator(cluster, FOR_GROUP)
-    what = "describing groups"
-    kip_848 = call_each(
-        cluster,
-        items,
-        _DescribeConsumerGroups(cluster, include_authorized_operations),
-        lookup,
-        deadline,
-        what,
-    )
-    not_kip_848 = [
-        group_id
-        for group_id, error in kip_848.errors.items()
-        if isinstance(error, errors.UnsupportedVersionError)
-        or getattr(error, "code", 0)
-        in (errors.ErrorCode.GROUP_ID_NOT_FOUND, errors.ErrorCode.UNSUPPORTED_VERSION)
-    ]
-    classic = call_each(
-        cluster,
-        not_kip_848,
-        _DescribeClassicGroups(cluster, include_authorized_operations),
-        lookup,
-        deadline,
-        what,
-    )
-    outcome: dict[str, ConsumerGroupDescription | errors.KafkaError] = {}
-    for group_id in items:
-        results = classic if group_id in classic else kip_848
-        outcome[group_id] = results.errors.get(group_id) or results[group_id]
-    return Results(outcome)
-
-
 # --- deleting ---------------------------------------------------------------------------------
 
 
@@ -415,30 +366,9 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         return {what: since for what, (names, since) in filters.items() if names}
 
 
-def list_groups(
-    cluster: Cluster,
-    deadline: Deadline,
-    *,
-    states: Iterable[str] | None = None,
-    types: Iterable[str] | None = None,
-    known_states: frozenset[str] = GROUP_STATES,
-    known_types: frozenset[str] = (GROUP_TYPES | {"share", "streams"}),
-) -> Listing[GroupListing]:
-    """List groups of all kinds, sorted by name. Raises OptionError for a state or type that is not
-    one of the known ones, for which brokers would list nothing."""
-    states = [] if states is None else checked_names(states, "states")
-    types = [] if types is None else checked_names(types, "types")
-    _check_known("state", states, known_states)
-    _check_known("type", types, known_types)
-    listed = lists_from_all_brokers(cluster, _ListGroups(states, types), deadline, "listing groups")
-    # A group whose coordinator moved meanwhile is listed twice.
-    groups = {group.group_id: group for group in listed}
-    return Listing([groups[group_id] for group_id in sorted(groups)], listed.errors)
-
-
-def _check_known(what: str, names: Iterable[str], known: frozenset[str]) -> None:
-    """Raise OptionError if `name` is not one of the `known` states or types; `what` is the word
-    state or type."""
+def _check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raise OptionError for a name that is not one of the known ones, because brokers would list
+    nothing for it. `what` is the word state or type."""
     for name in names:
         if name not in known:
             raise errors.OptionError(
@@ -458,16 +388,11 @@ class _DeleteOffsets(OffsetsHandler):
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         return messages.OffsetDeleteRequest(
             group_id=self.group_id,
-            topics=[
-                messages.OffsetDeleteRequestTopic(
-                    name=name,
-                    partitions=[
-                        messages.OffsetDeleteRequestPartition(partition_index=number)
-                        for number in numbers
-                    ],
-                )
-                for name, numbers in by_topic(items).items()
-            ],
+            topics=request_topics(
+                messages.OffsetDeleteRequestTopic,
+                items,
+                lambda tp: messages.OffsetDeleteRequestPartition(partition_index=tp.partition),
+            ),
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
@@ -569,10 +494,8 @@ class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
     def build(self, items: Sequence[str], version: int) -> Any:
         topics = None
         if self._partitions is not None:
-            topics = [
-                messages.DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=numbers)
-                for name, numbers in by_topic(self._partitions).items()
-            ]
+            topic_type = messages.DescribeShareGroupOffsetsRequestTopic
+            topics = request_topics(topic_type, self._partitions)
         group = messages.DescribeShareGroupOffsetsRequestGroup(group_id=items[0], topics=topics)
         return messages.DescribeShareGroupOffsetsRequest(groups=[group])
 
@@ -616,10 +539,7 @@ class _AlterShareOffsets(ApiHandler[TopicPartition, None]):
                 partition_index=tp.partition, start_offset=self._offsets[tp]
             )
 
-        topics = [
-            messages.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=rows)
-            for name, rows in rows_by_topic(items, row).items()
-        ]
+        topics = request_topics(messages.AlterShareGroupOffsetsRequestTopic, items, row)
         return messages.AlterShareGroupOffsetsRequest(group_id=self.group_id, topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
@@ -661,8 +581,28 @@ class GroupAdmin(AdminCalls):
     ) -> Listing[GroupListing]:
         """List groups of all kinds (KIP-1043): as `list_consumer_groups`, and share groups,
         Streams' and Connect's. `types` are classic, consumer, share and streams."""
+        return self._list_groups(states, types, timeout_s, GROUP_TYPES | {"share", "streams"})
+
+    def _list_groups(
+        self,
+        states: Iterable[str] | None,
+        types: Iterable[str] | None,
+        timeout_s: float | None,
+        known_types: Iterable[str],
+        known_states: Iterable[str] = GROUP_STATES,
+    ) -> Listing[GroupListing]:
+        """List groups of all kinds, sorted by name. Raises OptionError for a state or type that is
+        not one of the known ones."""
+        states = [] if states is None else checked_names(states, "states")
+        types = [] if types is None else checked_names(types, "types")
+        handler = _ListGroups(states, types)
         with self._call(timeout_s) as (cluster, deadline):
-            return list_groups(cluster, deadline, states=states, types=types)
+            _check_known("state", states, known_states)
+            _check_known("type", types, known_types)
+            listed = lists_from_all_brokers(cluster, handler, deadline, "listing groups")
+        # A group whose coordinator moved meanwhile is listed twice.
+        groups = {group.group_id: group for group in listed}
+        return Listing([groups[group_id] for group_id in sorted(groups)], listed.errors)
 
     def list_consumer_groups(
         self,
@@ -677,14 +617,11 @@ class GroupAdmin(AdminCalls):
         A broker that fails is in `errors`, and what it coordinates is missing. Raises KafkaError if
         all brokers fail, OptionError for an unknown state or type.
         """
-        with self._call(timeout_s) as (cluster, deadline):
-            groups = list_groups(
-                cluster, deadline, states=states, types=types, known_types=GROUP_TYPES
-            )
-            consumer_groups = [
-                group for group in groups if group.protocol_type in ("", CONSUMER_PROTOCOL)
-            ]
-            return Listing(consumer_groups, groups.errors)
+        groups = self._list_groups(states, types, timeout_s, GROUP_TYPES)
+        consumer_groups = [
+            group for group in groups if group.protocol_type in ("", CONSUMER_PROTOCOL)
+        ]
+        return Listing(consumer_groups, groups.errors)
 
     def describe_consumer_groups(
         self,
@@ -696,13 +633,30 @@ class GroupAdmin(AdminCalls):
         """Describe groups of either protocol: state, and members with their partitions. Return
         results by group id. The error of a group that does not exist is a BrokerError
         GROUP_ID_NOT_FOUND."""
+        checked_flag(include_authorized_operations, "include_authorized_operations")
+        items = list(dict.fromkeys(checked_names(group_ids, "group_ids")))
+        kip_848, classic = (
+            handler_type(self._cluster, include_authorized_operations)
+            for handler_type in (_DescribeConsumerGroups, _DescribeClassicGroups)
+        )
+        lookup, what = ToCoordinator(self._cluster, FOR_GROUP), "describing groups"
         with self._call(timeout_s) as (cluster, deadline):
-            return describe_consumer_groups(
-                cluster,
-                group_ids,
-                deadline,
-                include_authorized_operations=include_authorized_operations,
-            )
+            results = call_each(cluster, items, kip_848, lookup, deadline, what)
+            others = [
+                group_id
+                for group_id, error in results.errors.items()
+                if isinstance(error, errors.UnsupportedVersionError)
+                or getattr(error, "code", 0)
+                in (errors.ErrorCode.GROUP_ID_NOT_FOUND, errors.ErrorCode.UNSUPPORTED_VERSION)
+            ]
+            described = call_each(cluster, others, classic, lookup, deadline, what)
+        outcomes = {
+            **results.errors,
+            **results.values_by_item,
+            **described.errors,
+            **described.values_by_item,
+        }
+        return Results({group_id: outcomes[group_id] for group_id in items})
 
     def describe_consumer_group(
         self, group_id: str, *, timeout_s: float | None = None
@@ -740,8 +694,8 @@ class GroupAdmin(AdminCalls):
             lookup = coordinator_of(cluster, group_id)
             message = f"member was removed by an admin{': ' + reason if reason else ''}"
             if instance_ids is None:
-                members = describe_consumer_groups(cluster, [group_id], deadline)[group_id].members
-                items: Iterable[str] = [member.member_id for member in members]
+                group = self.describe_consumer_group(group_id, timeout_s=deadline.remaining_s())
+                items: Iterable[str] = [member.member_id for member in group.members]
             else:
                 items = instance_ids
             handler = _RemoveMembers(group_id, message, by_member_id=instance_ids is None)
@@ -834,14 +788,8 @@ class GroupAdmin(AdminCalls):
         A broker that fails is in `errors`, and what it coordinates is missing. Raises KafkaError if
         all brokers fail, OptionError for an unknown state.
         """
-        with self._call(timeout_s) as (cluster, deadline):
-            return list_groups(
-                cluster,
-                deadline,
-                states=states,
-                types=["share"],
-                known_states=frozenset({"Dead", "Empty", "Stable"}),
-            )
+        known_states = ("Dead", "Empty", "Stable")
+        return self._list_groups(states, ["share"], timeout_s, ["share"], known_states)
 
     def describe_share_groups(
         self,
@@ -913,11 +861,7 @@ class GroupAdmin(AdminCalls):
             offsets, "offsets", 'TopicPartition("orders", 0): 100'
         ).items():
             tp = checked_partition(key, "offsets")
-            items[tp] = checked_int(offset, f"offsets: the offset of {tp}")
-            if not 0 <= items[tp] < 1 << 63:
-                raise errors.OptionError(
-                    f"offsets: the offset of {tp} is not negative, got {offset}"
-                )
+            items[tp] = checked_int(offset, f"offsets: the offset of {tp}", 0)
         handler = _AlterShareOffsets(group_id, items)
         what = f"setting the offsets of share group {group_id!r}"
         return self._each(items, handler, coordinator_of(self._cluster, group_id), what, timeout_s)

@@ -196,12 +196,8 @@ def _check_alteration(alteration: Alteration) -> None:
     arguments.checked_choice(alteration.mechanism, MECHANISMS, f"user {alteration.user}: mechanism")
     if isinstance(alteration, UserScramCredentialDeletion):
         return
-    iterations = arguments.checked_int(alteration.iterations, f"user {alteration.user}: iterations")
-    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-        raise OptionError(
-            f"user {alteration.user}: iterations are from {MIN_ITERATIONS} to {MAX_ITERATIONS}, "
-            f"got {iterations}"
-        )
+    what = f"user {alteration.user}: iterations"
+    arguments.checked_int(alteration.iterations, what, MIN_ITERATIONS, MAX_ITERATIONS)
 
 
 def _salt(upsertion: UserScramCredentialUpsertion) -> _Salted:

@@ -64,10 +64,7 @@ def _checked_period(period: int | None, argument: str) -> int:
     if period is None:
         # The brokers' default period; in ExpireDelegationToken it means now.
         return -1
-    period_ms = checked_int(period, argument)
-    if not 0 < period_ms < 1 << 63:
-        raise OptionError(f"{argument} is a number of ms above 0, got {period_ms}")
-    return period_ms
+    return checked_int(period, argument, 1)
 
 
 class TokenAdmin(AdminCalls):

@@ -29,7 +29,7 @@ from sparkkafka.client.cluster.request_driver import (
     call_each,
 )
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.values import Results, TopicPartition, by_partition, by_topic, rows_by_topic
+from sparkkafka.client.values import Results, TopicPartition, by_partition, request_topics
 from sparkkafka.config.source import encode_topic_id
 from sparkkafka.errors import (
     BrokerError,
@@ -442,15 +442,13 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self._before = before
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        def row(tp: TopicPartition) -> messages.DeleteRecordsPartition:
-            return messages.DeleteRecordsPartition(
+        topics = request_topics(
+            messages.DeleteRecordsTopic,
+            items,
+            lambda tp: messages.DeleteRecordsPartition(
                 partition_index=tp.partition, offset=self._before[tp]
-            )
-
-        topics = [
-            messages.DeleteRecordsTopic(name=name, partitions=rows)
-            for name, rows in rows_by_topic(items, row).items()
-        ]
+            ),
+        )
         return messages.DeleteRecordsRequest(topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
@@ -485,15 +483,13 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         self._items = items
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
-        def row(tp: TopicPartition) -> messages.ReassignablePartition:
-            return messages.ReassignablePartition(
+        topics = request_topics(
+            messages.ReassignableTopic,
+            items,
+            lambda tp: messages.ReassignablePartition(
                 partition_index=tp.partition, replicas=self._items[tp]
-            )
-
-        topics = [
-            messages.ReassignableTopic(name=name, partitions=rows)
-            for name, rows in rows_by_topic(items, row).items()
-        ]
+            ),
+        )
         return messages.AlterPartitionReassignmentsRequest(topics=topics)
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
@@ -531,12 +527,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
         chosen = [item for item in items if item is not None]
         return messages.ElectLeadersRequest(
             election_type=ELECTION_TYPES[self._type],
-            topic_partitions=[
-                messages.ElectionPartitions(topic=name, partitions=numbers)
-                for name, numbers in by_topic(chosen).items()
-            ]
-            if chosen
-            else None,
+            topic_partitions=request_topics(messages.ElectionPartitions, chosen) or None,
         )
 
     def read(
@@ -786,10 +777,7 @@ class TopicAdmin(AdminCalls):
         topics = None
         if partitions is not None:
             chosen = arguments.checked_partitions(partitions)
-            topics = [
-                messages.ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
-                for name, numbers in by_topic(chosen).items()
-            ]
+            topics = request_topics(messages.ListPartitionReassignmentsTopics, chosen)
 
         def read(response: Any) -> dict[TopicPartition, PartitionReassignment]:
             return {

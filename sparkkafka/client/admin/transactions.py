@@ -36,8 +36,8 @@ from sparkkafka.client.producer.transactions import (
     init_transactions,
     with_hint,
 )
-from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, by_topic
-from sparkkafka.errors import BrokerError, ErrorCode, KafkaError, OptionError
+from sparkkafka.client.values import Listing, Results, TopicPartition, by_partition, request_topics
+from sparkkafka.errors import BrokerError, ErrorCode, KafkaError
 from sparkkafka.protocol import messages
 
 ONGOING = "Ongoing"
@@ -270,10 +270,7 @@ class _DescribeProducers(ApiHandler[TopicPartition, tuple[ProducerState, ...]]):
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
         return messages.DescribeProducersRequest(
-            topics=[
-                messages.ProducersTopic(name=name, partition_indexes=numbers)
-                for name, numbers in by_topic(items).items()
-            ]
+            topics=request_topics(messages.ProducersTopic, items)
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
@@ -292,16 +289,6 @@ def _producer_state(state: Any) -> ProducerState:
         state.last_timestamp,
         state.coordinator_epoch if state.coordinator_epoch >= 0 else None,
         start if start >= 0 else None,
-    )
-
-
-def describe_producers(
-    cluster: Cluster, partitions: Iterable[TopicPartition], deadline: Deadline
-) -> Results[TopicPartition, tuple[ProducerState, ...]]:
-    """Describe the producers that each partition's leader knows, with their open transactions."""
-    items = arguments.checked_partitions(partitions)
-    return call_each(
-        cluster, items, _DescribeProducers(), ToLeader(cluster), deadline, "describing producers"
     )
 
 
@@ -332,10 +319,7 @@ class _Abort(ApiHandler[TopicPartition, None]):
             producer_epoch=self._producer_epoch,
             transaction_result=False,
             coordinator_epoch=self._coordinator_epoch,
-            topics=[
-                messages.WritableTxnMarkerTopic(name=name, partition_indexes=numbers)
-                for name, numbers in by_topic(items).items()
-            ],
+            topics=request_topics(messages.WritableTxnMarkerTopic, items),
         )
         return messages.WriteTxnMarkersRequest(markers=[marker])
 
@@ -370,8 +354,8 @@ class TransactionAdmin(AdminCalls):
         producer_ids = (
             None if producer_ids is None else arguments.checked_ints(producer_ids, "producer_ids")
         )
-        if open_for_ms is not None and arguments.checked_int(open_for_ms, "open_for_ms") < 0:
-            raise OptionError(f"open_for_ms is not negative, got {open_for_ms}")
+        if open_for_ms is not None:
+            arguments.checked_int(open_for_ms, "open_for_ms", 0)
         if transactional_id_pattern is not None:
             arguments.checked_name(transactional_id_pattern, "transactional_id_pattern")
         handler = _ListTransactions(
@@ -401,8 +385,9 @@ class TransactionAdmin(AdminCalls):
     ) -> Results[TopicPartition, tuple[ProducerState, ...]]:
         """Describe the producers that each partition's leader knows, and the offset since which
         their transactions are open (Kafka 2.8)."""
-        with self._call(timeout_s) as (cluster, deadline):
-            return describe_producers(cluster, partitions, deadline)
+        items = arguments.checked_partitions(partitions)
+        lookup, what = ToLeader(self._cluster), "describing producers"
+        return self._each(items, _DescribeProducers(), lookup, what, timeout_s)
 
     def abort_transaction(
         self, partition: TopicPartition, start_offset: int, *, timeout_s: float | None = None
@@ -419,7 +404,7 @@ class TransactionAdmin(AdminCalls):
         tp = arguments.checked_partition(partition, "partition")
         arguments.checked_int(start_offset, f"{tp}: start_offset")
         with self._call(timeout_s) as (cluster, deadline):
-            producers = describe_producers(cluster, [tp], deadline)[tp]
+            producers = self.describe_producers([tp], timeout_s=deadline.remaining_s())[tp]
             for producer in producers:
                 if producer.transaction_start_offset == start_offset:
                     # The partition's leader takes a missing coordinator epoch for 0.

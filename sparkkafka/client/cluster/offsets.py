@@ -30,8 +30,9 @@ from sparkkafka.client.values import (
     Results,
     TopicPartition,
     by_partition,
+    by_topic,
     offset_number,
-    rows_by_topic,
+    request_topics,
 )
 from sparkkafka.errors import BrokerError, ErrorCode, OptionError, UnsupportedVersionError
 from sparkkafka.protocol import constants, messages
@@ -74,8 +75,7 @@ class OffsetSpec(NamedTuple):
     @classmethod
     def for_timestamp(cls, timestamp_ms: int) -> Self:
         """The first record with this timestamp, in ms since 1970 UTC, or a later one."""
-        if checked_int(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,") < 0:
-            raise OptionError(f"timestamp_ms is not negative, got {timestamp_ms}")
+        checked_int(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,", 0)
         return cls(timestamp_ms)
 
     @classmethod
@@ -126,9 +126,12 @@ class StartingPoint(NamedTuple):
 def starting_point(
     tp: TopicPartition, start: int | OffsetSpec | OffsetAndMetadata, what: str
 ) -> StartingPoint:
-    """Return where to start for an argument of `assign` or `seek`: an offset, also as `committed`
-    returns it; -1 for the latest, -2 for the earliest (as in Kafka's protocol); an OffsetSpec.
-    Raises OptionError, which names the argument as `what`."""
+    """Return the starting point that an argument of `assign` or `seek` names: an offset, a value of
+    `committed`, -1 for the latest or -2 for the earliest offset (as in Kafka's protocol), or an
+    OffsetSpec.
+
+    Raises OptionError, which names the argument as `what`.
+    """
     if isinstance(start, OffsetSpec):
         return StartingPoint(None, checked_timestamp(tp, start))
     offset = start.offset if isinstance(start, OffsetAndMetadata) else start
@@ -188,10 +191,7 @@ def list_offsets_request(
     return messages.ListOffsetsRequest(
         replica_id=constants.CONSUMER_REPLICA_ID,
         isolation_level=constants.ISOLATION_LEVELS[isolation_level],
-        topics=[
-            messages.ListOffsetsTopic(name=name, partitions=rows)
-            for name, rows in rows_by_topic(timestamp_of, row).items()
-        ],
+        topics=request_topics(messages.ListOffsetsTopic, timestamp_of, row),
     )
 
 
@@ -376,7 +376,7 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
             session_epoch=constants.NO_SESSION_EPOCH,
             topics=[
                 messages.FetchTopic(topic=name, partitions=rows)
-                for name, rows in rows_by_topic(items, row).items()
+                for name, rows in by_topic(items, row).items()
             ],
         )
 

@@ -209,7 +209,7 @@ def call_once(
     lookup: Lookup[K],
     deadline: Deadline,
 ) -> Results[K, V]:
-    """`call_each` with one attempt, for callers that retry themselves."""
+    """Do what `call_each` does with only one attempt, for callers that retry themselves."""
     return Results(_drive(cluster, items, handler, lookup, deadline, "", once=True))
 
 
@@ -426,8 +426,8 @@ class _Attempt(Generic[K, V]):
     def _fail_unsupported(
         self, connection: Connection, items: list[K], error: UnsupportedVersionError
     ) -> None:
-        """Fail items whose request the broker does not have. The error names the Kafka release that
-        the item needs, which may be later than the request's own."""
+        """Let items fail because the broker does not know the request. The error names the Kafka
+        release that the item needs, which may be a later one than that of the request."""
         handler = self._handler
         request_type = handler.request_type
         request_reason = handler.needs(request_type.API_NAME, request_type.MIN_VERSION)
@@ -480,7 +480,7 @@ def _explain(handler: ApiHandler[K, V], item: K, error: KafkaError, grace: Deadl
 
 
 def _is_unknown_topic(error: KafkaError) -> TypeGuard[BrokerError]:
-    """Return whether a broker does not know a topic or partition."""
+    """Return whether the error is that of a broker which does not know a topic or partition."""
     return isinstance(error, BrokerError) and error.code in (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,

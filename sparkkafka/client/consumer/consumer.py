@@ -491,8 +491,8 @@ class Consumer(arguments.ClientBase):
         Returns all records that have arrived, at most `max_records`; max.poll.records is ignored.
         """
         with self._guard:
-            if max_records is not None and arguments.checked_int(max_records, "max_records") < 1:
-                raise OptionError(f"max_records must be at least 1, got {max_records}")
+            if max_records is not None:
+                arguments.checked_int(max_records, "max_records", 1)
             return self._loop.poll_table(seconds_of(timeout_s), max_records)
 
     def wakeup(self) -> None:
@@ -692,9 +692,8 @@ class Consumer(arguments.ClientBase):
             for key, time_ms in arguments.checked_mapping(times_ms, "times_ms", example).items():
                 tp = _partition(key, "times_ms")
                 what = f"times_ms: the time of {tp}, in milliseconds,"
-                lookups[tp] = arguments.checked_int(arguments.whole_float_as_int(time_ms), what)
-                if not 0 <= lookups[tp] < 1 << 63:
-                    raise OptionError(f"times_ms: the time of {tp} is not negative, got {time_ms}")
+                time_ms = arguments.whole_float_as_int(time_ms)
+                lookups[tp] = arguments.checked_int(time_ms, what, 0)
             offsets = self._list_offsets(lookups, self._deadline(timeout_s))
             return {tp: None if offsets[tp].offset == NO_OFFSET else offsets[tp] for tp in lookups}
 

@@ -166,7 +166,9 @@ class RangeReader:
         while len(self._subscription):
             old_positions = self._subscription.positions()
             self._fetcher.send(deadlines.poll_timeout)
-            self._skip_recreated_topics()
+            for state in self._subscription:
+                if self._cluster.was_recreated(state.tp.topic, self._topic_ids[state.tp]):
+                    self._skip_rest(state, "the topic has been deleted and recreated")
             wait_s = min(self._fetcher.next_step_s, deadlines.poll_timeout.remaining_s())
             self._fetcher.receive(0.0 if self._subscription.has_ready else wait_s)
             self._set_open_ends(deadlines.poll_timeout)
@@ -326,13 +328,6 @@ class RangeReader:
         )
 
     # --- data loss --------------------------------------------------------------------------
-
-    def _skip_recreated_topics(self) -> None:
-        """Skip the ranges of topics that were deleted and recreated. Raises the errors of
-        `_skip_lost`."""
-        for state in self._subscription:
-            if self._cluster.was_recreated(state.tp.topic, self._topic_ids[state.tp]):
-                self._skip_rest(state, "the topic has been deleted and recreated")
 
     def _handle_error(self, state: PartitionState, deadline: Deadline) -> None:
         """If the partition has an error, skip lost offsets or raise it."""

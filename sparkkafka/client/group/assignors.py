@@ -592,8 +592,8 @@ class Assignor(Protocol):
     cooperative: ClassVar[bool] = False
 
     def user_data(self) -> bytes | None:
-        """Return the `userData` of this member's subscription, which the leader's assignor reads;
-        None if there is none."""
+        """Return the bytes `userData` of this member's subscription, which the assignor of the
+        leader reads; None if this assignor sends none."""
         return None
 
     @abstractmethod

@@ -250,7 +250,8 @@ class ClassicMemberThread(membership.MemberThread):
             raise membership.group_error(code, self.group_id, "LeaveGroup")
 
     def _close_connection(self) -> None:
-        """Drop the JoinGroup or SyncGroup in flight."""
+        """Close the connection on which a JoinGroup or SyncGroup is in flight, so that its response
+        is dropped."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -103,7 +103,7 @@ class FetchOffsets(OffsetsHandler):
     """Fetches the offset of each partition, None if the group has none.
 
     With `require_stable` the broker waits for open transactions that commit offsets (KIP-447, Kafka
-    2.5); None: if the broker can.
+    2.5). If it is None, brokers that can wait do.
     """
 
     request_type = messages.OffsetFetchRequest
@@ -178,8 +178,9 @@ class _FetchAllOrFail(FetchAllOffsets):
 def _fetch_request(
     group_id: str, topics: Mapping[str, list[int]] | None, require_stable: bool | None, version: int
 ) -> messages.OffsetFetchRequest:
-    """Return an OffsetFetch. `topics` has partition numbers by topic; None requests all offsets of
-    the group. `require_stable` None: if the version has it."""
+    """Return an OffsetFetch. `topics` has partition numbers by topic; with None it requests all
+    offsets of the group. If `require_stable` is None, the request has it wherever the version knows
+    it."""
     if require_stable is None:
         require_stable = version >= REQUIRE_STABLE_VERSION
     named = (topics or {}).items()
@@ -198,9 +199,9 @@ def _fetch_request(
 
 
 def _read_group(group: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
-    """Return the error code of a group in an OffsetFetch response (before GROUPS_VERSION the whole
-    response), and the outcome of each partition: an OffsetAndMetadata, or None without an
-    offset."""
+    """Return the error code of a group in an OffsetFetch response, and the outcome of each
+    partition: an OffsetAndMetadata, or None without an offset. (Before version 8 the group is the
+    whole response.)"""
     return group.error_code, {
         tp: Outcome(row.error_code, _read_offset(row)) for tp, row in by_partition(group.topics)
     }
@@ -239,7 +240,20 @@ class CommitHandler(OffsetsHandler):
     def split(
         self, items: Sequence[TopicPartition], version: int
     ) -> Iterable[Sequence[TopicPartition]]:
-        return split_commit(self.group_id, self._offsets, items)
+        """Split the partitions into parts whose offsets a broker can write as one batch."""
+        part: list[TopicPartition] = []
+        size_bytes = 0
+        # The bytes of one offset's record beside its names: lengths, versions, numbers, timestamps.
+        fixed_bytes = 80 + len(self.group_id.encode())
+        for tp in items:
+            record_bytes = fixed_bytes + len(tp.topic) + len(self._offsets[tp].metadata.encode())
+            if part and size_bytes + record_bytes > MAX_COMMIT_BYTES:
+                yield part
+                part, size_bytes = [], 0
+            part.append(tp)
+            size_bytes += record_bytes
+        if part:
+            yield part
 
     def request_topics(
         self,
@@ -321,27 +335,6 @@ class CommitOffsets(CommitHandler):
 def partition_outcomes(response: Any) -> list[tuple[TopicPartition, Outcome]]:
     """Return the outcome of each partition in a response that has only their error codes."""
     return [(tp, Outcome(row.error_code)) for tp, row in by_partition(response.topics)]
-
-
-def split_commit(
-    group_id: str,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    items: Iterable[TopicPartition],
-) -> Iterable[list[TopicPartition]]:
-    """Split the partitions into parts whose offsets a broker can write as one batch."""
-    part: list[TopicPartition] = []
-    size_bytes = 0
-    # The bytes of one offset's record beside its names: lengths, versions, numbers, timestamps.
-    fixed_bytes = 80 + len(group_id.encode())
-    for tp in items:
-        record_bytes = fixed_bytes + len(tp.topic) + len(offsets[tp].metadata.encode())
-        if part and size_bytes + record_bytes > MAX_COMMIT_BYTES:
-            yield part
-            part, size_bytes = [], 0
-        part.append(tp)
-        size_bytes += record_bytes
-    if part:
-        yield part
 
 
 def coordinator_of(cluster: Cluster, group_id: str) -> ToCoordinator:
@@ -439,7 +432,7 @@ def fetch_committed(
     *,
     deadline: Deadline | None = None,
 ) -> dict[TopicPartition, int]:
-    """Fetch a group's committed offsets; partitions without one are left out.
+    """Fetch the committed offsets of a group. Partitions without one are left out.
 
     Waits for open transactions that commit offsets of these partitions (Kafka 2.5+). Raises
     BrokerError naming group and partitions, KafkaTimeoutError (with the last failure).

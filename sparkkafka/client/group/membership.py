@@ -161,7 +161,8 @@ class MemberThread(ABC):
         """A final error that the next `poll` raises, once."""
         self.is_lost = False
         """The group has removed this member: other members may own its partitions."""
-        self._polled_s = time.monotonic()
+        self.polled_s = time.monotonic()
+        """The time of the user's last `poll` (monotonic)."""
         self.next_heartbeat_s = 0.0
         """The monotonic time at which the next heartbeat is due."""
         self._bug: Exception | None = None
@@ -185,11 +186,7 @@ class MemberThread(ABC):
     def until_leave_s(self) -> float:
         """Seconds until max.poll.interval.ms is exceeded without a poll, so that this member leaves
         its group and others get its partitions."""
-        return self._polled_s + self.options.max_poll_interval_ms / 1000 - time.monotonic()
-
-    def on_poll(self) -> None:
-        """Begin max.poll.interval.ms again, since the user polls."""
-        self._polled_s = time.monotonic()
+        return self.polled_s + self.options.max_poll_interval_ms / 1000 - time.monotonic()
 
     def start(self) -> None:
         self._thread.start()
@@ -501,7 +498,7 @@ class GroupMember(ABC, Generic[ThreadT]):
             self._thread.start()
         thread = self._thread
         while not self._is_closed:  # a hook may have closed it
-            thread.on_poll()
+            thread.polled_s = time.monotonic()
             with thread.lock:
                 is_lost, thread.is_lost = thread.is_lost, False
                 failure = None if is_lost else thread.take_failure()

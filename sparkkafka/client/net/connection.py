@@ -23,14 +23,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias, TypeVar
 
 from sparkkafka import __version__, errors
-from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int, checked_number
+from sparkkafka.client.arguments import as_bytes, checked_flag, checked_int
 from sparkkafka.client.auth.sasl import SessionLifetime, authenticate, connection_security
 from sparkkafka.client.deadline import Deadline, deadline_of, seconds_of
-from sparkkafka.client.metrics import NO_METER, ConnectionMeter, NetworkMetrics
+from sparkkafka.client.metrics import NetworkMetrics
 from sparkkafka.client.net import connecting
 from sparkkafka.client.net.frames import FrameBuffer, RequestWriter, ResponseReader
 from sparkkafka.client.values import checked_topic
-from sparkkafka.config.kinds import INT32_MAX, INT64_MAX
+from sparkkafka.config.kinds import INT32_MAX
 from sparkkafka.config.options import ClientOptions
 from sparkkafka.hooks import NO_HOOKS
 from sparkkafka.protocol import messages
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     PlainValue: TypeAlias = BytesLike | str | PlainRecord | None
 
 _ErrorT = TypeVar("_ErrorT", bound=errors.KafkaError)
-_Metrics: TypeAlias = NetworkMetrics | None
 
 log = logging.getLogger(__name__)
 wire_log = logging.getLogger("sparkkafka.protocol")  # requests and responses, without content
@@ -67,10 +66,8 @@ class Connection:
         sock: socket.socket,
         host: str,
         port: int,
-        framing: Framing,
-        *,
-        protocol: str = "PLAINTEXT",
-        prefix: str = ClientOptions.prefix,
+        options: ClientOptions,
+        metrics: NetworkMetrics | None = None,
     ) -> None:
         self._sock: socket.socket | None = sock
         context = sock.context if isinstance(sock, ssl.SSLSocket) else None
@@ -78,24 +75,22 @@ class Connection:
             connecting.address_text(host, port),
             host,
             connecting.peer_of(sock),
-            protocol,
+            options.security.protocol,
             context,
-            prefix,
+            options.prefix,
         )
-        self._framing = framing
-        self._reader = ResponseReader(framing.frame_length)
+        self._framing = Framing(options.client_id, connecting.MAX_OPENING_FRAME_BYTES)
+        self._reader = ResponseReader(self._framing.frame_length)
         self._writer = RequestWriter()
         self.host = host
         self.port = port
-        self._request_timeout_ms = float(ClientOptions.request_timeout_ms)
+        self._options = options
         self._hooks = NO_HOOKS  # replaced by the options' hooks once the connection is open
-        self._meter: ConnectionMeter = NO_METER
+        self._meter = (metrics or NetworkMetrics()).connected()
         self._stage = connecting.Stage.OPENING
-        self._options: ClientOptions | None = None
         self._session: SessionLifetime | None = None
         self._is_reauthenticating = False
         self._early_responses: deque[tuple[int, Any]] = deque()  # read before their `receive`
-        self._max_idle_s = ClientOptions.connections_max_idle_ms / 1000
         self._last_used_s = time.monotonic()
         self._has_unread_request = False  # the broker may not have read one with acks=0 yet
         self.features: dict[str, int] = {}
@@ -108,7 +103,7 @@ class Connection:
         port: int,
         options: ClientOptions,
         deadline: Deadline,
-        metrics: _Metrics = None,
+        metrics: NetworkMetrics | None = None,
     ) -> Self:
         """Connect to one of the host's addresses, begin TLS, agree on versions and authenticate.
 
@@ -127,7 +122,12 @@ class Connection:
 
     @classmethod
     def _open(
-        cls, host: str, port: int, options: ClientOptions, deadline: Deadline, metrics: _Metrics
+        cls,
+        host: str,
+        port: int,
+        options: ClientOptions,
+        deadline: Deadline,
+        metrics: NetworkMetrics | None,
     ) -> Self:
         """Do what `open` does, but call no hooks for an error. The error may be an OSError or
         ValueError instead of a KafkaError."""
@@ -144,21 +144,14 @@ class Connection:
                 opening_deadline,
                 prefix,
             )
-        framing = Framing(options.client_id, connecting.MAX_OPENING_FRAME_BYTES)
-        protocol = options.security.protocol
-        connection = cls(sock, host, port, framing, protocol=protocol, prefix=prefix)
-        connection._request_timeout_ms = options.request_timeout_ms
-        connection._max_idle_s = options.connections_max_idle_ms / 1000
-        if metrics is not None:
-            connection._meter = metrics.connected()
+        connection = cls(sock, host, port, options, metrics)
         try:
             connection._handshake(opening_deadline)
             if security.sasl is not None:
-                connection._options = options
                 connection._session = authenticate(
                     connection, security.sasl, opening_deadline, prefix
                 )
-            framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
+            connection._framing.max_frame_bytes = DEFAULT_MAX_FRAME_BYTES
             connection._stage = connecting.Stage.OPEN
             connection._hooks = options.hooks
             log.debug("connected to %s", connection)
@@ -191,7 +184,7 @@ class Connection:
             feature.name: feature.max_version_level for feature in response.finalized_features
         }
 
-    def _reauthenticate(self, options: ClientOptions, deadline: Deadline) -> None:
+    def _reauthenticate(self, deadline: Deadline) -> None:
         """Authenticate again on this connection, before the session expires (KIP-368). Responses
         that are in flight are read first, for later calls of `receive`."""
         while self._framing.in_flight:
@@ -199,9 +192,10 @@ class Connection:
         self._is_reauthenticating = True
         try:
             with connecting.kafka_errors_only(str(self)):
-                security = connection_security(options, self.host, self.port)
+                security = connection_security(self._options, self.host, self.port)
                 if security.sasl is not None:
-                    self._session = authenticate(self, security.sasl, deadline, options.prefix)
+                    prefix = self._options.prefix
+                    self._session = authenticate(self, security.sasl, deadline, prefix)
         except errors.KafkaError as error:
             self._close_after(error)
             raise
@@ -240,7 +234,7 @@ class Connection:
     def _checked_deadline(self, deadline: Deadline | None) -> Deadline:
         """Return the deadline; for None one of request.timeout.ms. Raises OptionError."""
         if deadline is None:
-            return Deadline(self._request_timeout_ms)
+            return Deadline(self._options.request_timeout_ms)
         if not isinstance(deadline, Deadline):
             raise errors.OptionError(f"deadline is a Deadline(milliseconds), got {deadline!r}")
         return deadline
@@ -275,9 +269,10 @@ class Connection:
         broker, or a firewall, is about to do so, and the next request would be lost (Java's
         Selector.IdleExpiryManager).
         """
-        if not self._max_idle_s or self.in_flight or self._has_unread_request:
+        max_idle_s = self._options.connections_max_idle_ms / 1000
+        if not max_idle_s or self.in_flight or self._has_unread_request:
             return math.inf
-        return self._last_used_s + self._max_idle_s
+        return self._last_used_s + max_idle_s
 
     @property
     def has_expired(self) -> bool:
@@ -444,7 +439,7 @@ class Connection:
         )
         request = messages.ProduceRequest(
             acks=acks,
-            timeout_ms=int(self._request_timeout_ms),
+            timeout_ms=self._options.request_timeout_ms,
             topic_data=[messages.TopicProduceData(name=topic, partition_data=[data])],
         )
         if not acks:
@@ -476,9 +471,9 @@ class Connection:
         from sparkkafka.protocol.single import decode_records
 
         partition, where = self._checked_partition("Fetch", topic, partition)
-        offset = checked_number("offset", offset, INT64_MAX)
-        max_bytes = checked_number("max_bytes", max_bytes, INT32_MAX)
-        max_wait_ms = checked_number("max_wait_ms", max_wait_ms, INT32_MAX)
+        offset = checked_int(offset, "offset", 0)
+        max_bytes = checked_int(max_bytes, "max_bytes", 0, INT32_MAX)
+        max_wait_ms = checked_int(max_wait_ms, "max_wait_ms", 0, INT32_MAX)
         requested = messages.FetchPartition(
             partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
         )
@@ -519,7 +514,7 @@ class Connection:
         """Return the partition's number, and the name of its request for errors. Raises OptionError
         if the arguments cannot be a partition."""
         checked_topic(topic)
-        number = checked_number("partition", partition, INT32_MAX)
+        number = checked_int(partition, "partition", 0, INT32_MAX)
         return number, f"{api} of {topic}-{number} @ {self}"
 
     def _single_partition(self, where: str, topics: Iterable[Iterable[Any]]) -> Any:
@@ -569,12 +564,11 @@ class Connection:
         deadline = self._checked_deadline(deadline)
         if (
             self._session is not None
-            and self._options is not None
             and not self._is_reauthenticating
             and self.is_open
             and self._session.must_reauthenticate(in_flight=self._framing.in_flight > 0)
         ):
-            self._reauthenticate(self._options, deadline)
+            self._reauthenticate(deadline)
         sock = self._socket_or_raise()
         correlation_id, parts = self._framing.send_parts(
             request, version, expect_response=expect_response

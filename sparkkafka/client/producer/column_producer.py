@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from sparkkafka.client.cluster.cluster import Cluster
@@ -117,16 +118,30 @@ class ColumnProducer:
 
         Raises ProduceError if an earlier record failed; KafkaTimeoutError after max.block.ms.
         """
-        self._guard(lambda: self._append(records))
+        appended_bytes = 0
+        with self._keep_failure():
+            for tp, low, high, size_bytes in records.runs():
+                rows = RowRange(records.columns, low, high)
+                self._accumulator.append(tp, rows, size_bytes=size_bytes)
+                appended_bytes += size_bytes
+                if appended_bytes > 4 << 20:  # between two checks of buffer.memory
+                    self._accumulator.close_lingering()
+                    self._wait_for_memory()
+                    appended_bytes = 0
+            self._accumulator.close_lingering()
+            self._wait_for_memory()
 
     def close_batches(self) -> None:
         """Close all batches without regard to linger.ms, because their rows are views of the
         caller's columns, which stay in memory until then."""
-        self._guard(self._accumulator.close_all)
+        with self._keep_failure():
+            self._accumulator.close_all()
 
     def flush(self) -> None:
         """Send everything and wait for the acknowledgements. Raises ProduceError."""
-        self._guard(self._flush)
+        with self._keep_failure():
+            self._accumulator.close_all()
+            self._sender.finish()
 
     def outcomes(self) -> dict[tuple[str, int], PartitionOutcome]:
         """Return the outcome of each partition's records so far."""
@@ -136,36 +151,17 @@ class ColumnProducer:
             outcomes[tp] = known._replace(not_written_records=known.not_written_records + rows)
         return {(tp.topic, tp.partition): outcome for tp, outcome in outcomes.items()}
 
-    def _guard(self, action: Callable[[], None]) -> None:
-        """Run `action`. If it raises an error, later calls raise the same error and run nothing."""
+    @contextmanager
+    def _keep_failure(self) -> Iterator[None]:
+        """Keep a KafkaError that this block raises: later blocks raise it again and run nothing."""
         if self._failure is not None:
             raise self._failure
         try:
-            action()
+            yield
         except KafkaError as error:
             error.add_outcomes(self.outcomes())
             self._failure = error
             raise
-
-    def _append(self, records: PartitionedRecords) -> None:
-        """Append each partition's run of rows to its batch, and send between the runs what is
-        ready."""
-        appended_bytes = 0
-        for tp, low, high, size_bytes in records.runs():
-            rows = RowRange(records.columns, low, high)
-            self._accumulator.append(tp, rows, size_bytes=size_bytes)
-            appended_bytes += size_bytes
-            if appended_bytes > 4 << 20:  # between two checks of buffer.memory
-                self._accumulator.close_lingering()
-                self._wait_for_memory()
-                appended_bytes = 0
-        self._accumulator.close_lingering()
-        self._wait_for_memory()
-
-    def _flush(self) -> None:
-        """Send all records, and wait for the acknowledgements."""
-        self._accumulator.close_all()
-        self._sender.finish()
 
     def _wait_for_memory(self) -> None:
         """Send what is ready; wait for acknowledgements only if buffer.memory is exceeded. Raises

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from sparkkafka.client.arguments import ClientBase, as_bytes, checked_headers, checked_number
+from sparkkafka.client.arguments import ClientBase, as_bytes, checked_headers, checked_int
 from sparkkafka.client.deadline import CloseSignal, Deadline, deadline_of
 from sparkkafka.client.metrics import Metrics, SendMetrics
 from sparkkafka.client.net.connecting import address_text
@@ -181,9 +181,9 @@ class Producer(ClientBase):
             if partition is not None and (
                 partition.__class__ is not int or not 0 <= partition <= INT32_MAX
             ):
-                partition = checked_number("partition", partition, INT32_MAX)
+                partition = checked_int(partition, "partition", 0, INT32_MAX)
             if timestamp_ms is not None:
-                timestamp_ms = checked_number("timestamp_ms", timestamp_ms, (1 << 63) - 1)
+                timestamp_ms = checked_int(timestamp_ms, "timestamp_ms", 0)
         if size > self._max_record_bytes:
             size += RECORD_BATCH_OVERHEAD
             error = too_large(topic, partition, size, self._settings.producer)
@@ -289,7 +289,7 @@ class Producer(ClientBase):
         if topic is not None:
             checked_topic(topic)
         if partition is not None:
-            partition = checked_number("partition", partition, INT32_MAX)
+            partition = checked_int(partition, "partition", 0, INT32_MAX)
         with self._lock:
             self._buffer.raise_refusal()
         return self._queue(

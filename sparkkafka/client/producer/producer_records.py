@@ -24,7 +24,7 @@ from sparkkafka.client.arguments import (
     InputColumns,
     as_bytes,
     checked_headers,
-    checked_number,
+    checked_int,
     find_columns,
 )
 from sparkkafka.client.producer.futures import Indexes, OutcomeNotifier, RecordFutures
@@ -86,29 +86,25 @@ class InputRows(NamedTuple):
         Raises EncodeError for a partition or timestamp that the type cannot hold, with the row's
         number in the table: `first_row` is that of the batch's first one.
         """
+
+        def cast(position: int | None, kind: pa.DataType) -> pa.Array | None:
+            return None if position is None else _cast(batch.column(position), kind)
+
+        partitions = timestamps = None
+        if columns.partition is not None:
+            column = batch.column(columns.partition)
+            partitions = _cast_numbers(column, pa.int32(), "partition", first_row)
+        if columns.timestamp is not None:
+            timestamps = _cast_timestamps(batch.column(columns.timestamp), first_row)
         return cls(
             length=batch.num_rows,
-            keys=None if columns.key is None else _cast(batch.column(columns.key), pa.binary()),
+            keys=cast(columns.key, pa.binary()),
             values=_cast(batch.column(columns.value), pa.binary()),
-            headers=None
-            if columns.headers is None
-            else _cast_headers(batch.column(columns.headers)),
-            topics=(
-                _cast(batch.column(columns.topic), pa.string())
-                if columns.fixed_topic is None and columns.topic is not None
-                else None
-            ),
+            headers=cast(columns.headers, _HEADERS),
+            topics=None if columns.fixed_topic is not None else cast(columns.topic, pa.string()),
             fixed_topic=columns.fixed_topic,
-            partitions=(
-                None
-                if columns.partition is None
-                else _cast_numbers(
-                    batch.column(columns.partition), pa.int32(), "partition", first_row
-                )
-            ),
-            timestamps=None
-            if columns.timestamp is None
-            else _cast_timestamps(batch.column(columns.timestamp), first_row),
+            partitions=partitions,
+            timestamps=timestamps,
         )
 
     @property
@@ -167,11 +163,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-def _cast_headers(column: pa.Array) -> pa.Array:
-    """Return headers as lists of structs of string and binary, as Spark has them."""
-    return column if column.type == _HEADERS else column.cast(_HEADERS)
+"""The type of headers, as Spark has them."""
 
 
 def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
@@ -439,9 +431,9 @@ def _parsed(
         headers, headers_size = checked_headers(record_headers)
         size += headers_size
     if (partition := record.get("partition")) is not None:
-        partition = checked_number("partition", partition, INT32_MAX)
+        partition = checked_int(partition, "partition", 0, INT32_MAX)
     if (time_ms := record.get("timestamp_ms")) is not None:
-        time_ms = checked_number("timestamp_ms", time_ms, (1 << 63) - 1)
+        time_ms = checked_int(time_ms, "timestamp_ms", 0)
     return topic, value, key, size, (headers, partition, time_ms)
 
 

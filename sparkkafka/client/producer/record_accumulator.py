@@ -242,8 +242,8 @@ class SendBuffer:
             return since_s
 
     def free(self, io_bytes: int) -> None:
-        """Free the memory of records that have an outcome: those that the I/O thread still holds
-        have `io_bytes`."""
+        """Free the memory of records that have an outcome. `io_bytes` is the memory of the records
+        that the I/O thread still holds."""
         with self.lock:
             self.io_bytes = io_bytes
             self.unfinished -= {records for records in self.unfinished if records.all_done}

@@ -45,7 +45,7 @@ from sparkkafka.client.values import (
     OffsetAndMetadata,
     Results,
     TopicPartition,
-    by_topic,
+    request_topics,
     some_partitions,
 )
 from sparkkafka.config.options import ClientOptions
@@ -171,12 +171,20 @@ class RequestEach(ApiHandler[str, Any]):
 
 
 def _call_each(
-    cluster: Cluster, handler: RequestEach, deadline: Deadline, what: str
+    cluster: Cluster,
+    requests: Mapping[str, Any],
+    hints: Mapping[int, str],
+    deadline: Deadline,
+    what: str,
+    handler_type: type[RequestEach] = RequestEach,
 ) -> Results[str, Any]:
-    """Send the handler's request for each transactional id to its coordinator. Return the response
-    or the error of each; `what` names the operation in errors."""
+    """Send the request for each transactional id to its coordinator. Return the response or the
+    error of each; `what` names the operation in errors."""
+    if not requests:
+        return Results({})
+    handler = handler_type(cluster, requests, hints)
     lookup = ToCoordinator(cluster, FOR_TRANSACTION)
-    return call_each(cluster, handler.requests, handler, lookup, deadline, what)
+    return call_each(cluster, requests, handler, lookup, deadline, what)
 
 
 def init_transactions(
@@ -208,10 +216,7 @@ def init_transactions(
         )
         for key in transactional_ids
     }
-    if not requests:
-        return {}
-    handler = RequestEach(cluster, requests, hints)
-    results = _call_each(cluster, handler, deadline, "taking over transactional ids")
+    results = _call_each(cluster, requests, hints, deadline, "taking over transactional ids")
     return results.errors | {
         key: Transaction(key, response.producer_id, response.producer_epoch)
         for key, response in results.values_by_item.items()
@@ -232,11 +237,8 @@ def end_transactions(
     the id over; another error if its outcome is not known.
     """
     requests = {row.transactional_id: end_request(row, commit) for row in transactions}
-    if not requests:
-        return {}
-    handler = RequestEach(cluster, requests, HINTS)
     what = "committing transactions" if commit else "aborting transactions"
-    errors = _call_each(cluster, handler, deadline or cluster.deadline(), what).errors
+    errors = _call_each(cluster, requests, HINTS, deadline or cluster.deadline(), what).errors
     return {key: errors.get(key) for key in requests}
 
 
@@ -305,17 +307,12 @@ def add_partitions_each(
             v3_and_below_transactional_id=transaction.transactional_id,
             v3_and_below_producer_id=transaction.producer_id,
             v3_and_below_producer_epoch=transaction.producer_epoch,
-            v3_and_below_topics=[
-                messages.AddPartitionsToTxnTopic(name=name, partitions=numbers)
-                for name, numbers in by_topic(chosen).items()
-            ],
+            v3_and_below_topics=request_topics(messages.AddPartitionsToTxnTopic, chosen),
         )
         for transaction, chosen in partitions.items()
     }
-    if not requests:
-        return {}
-    handler = _AddPartitions(cluster, requests, hints)
-    errors = _call_each(cluster, handler, deadline, "adding partitions to a transaction").errors
+    what = "adding partitions to a transaction"
+    errors = _call_each(cluster, requests, hints, deadline, what, _AddPartitions).errors
     return {key: errors.get(key) for key in requests}
 
 

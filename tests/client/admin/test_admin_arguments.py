@@ -139,7 +139,10 @@ WRONG: list[tuple[Act, str]] = [
     (lambda admin: admin.abort_transaction("orders", 5), "partition: a partition is"),
     (lambda admin: admin.abort_transaction(TP, "5"), "orders-0: start_offset"),
     (lambda admin: admin.list_transactions(open_for_ms="10"), "open_for_ms is a whole number"),
-    (lambda admin: admin.list_transactions(open_for_ms=-1), "open_for_ms is not negative"),
+    (
+        lambda admin: admin.list_transactions(open_for_ms=-1),
+        "open_for_ms is a whole number of 0 or more",
+    ),
     (lambda admin: admin.list_transactions(producer_ids=5), "producer_ids is a list of whole num"),
     (lambda admin: admin.list_transactions(transactional_id_pattern=5), "transactional_id_patt"),
     (lambda admin: admin.describe_log_dirs(1), r"brokers is a list of whole numbers, such as \[1"),

@@ -204,7 +204,10 @@ def test_brokers_before_2_7(fake_cluster_factory: Any) -> None:
 WRONG: list[tuple[Any, str]] = [
     ([setting(mechanism="SHA-512")], "mechanism must be one of SCRAM-SHA-256, SCRAM-SHA-512"),
     ([setting(mechanism="scram-sha-512")], "did you mean 'SCRAM-SHA-512'"),
-    ([setting(iterations=4095)], "user alice: iterations are from 4096 to 16384, got 4095"),
+    (
+        [setting(iterations=4095)],
+        "user alice: iterations is a whole number from 4096 to 16384, got 4095",
+    ),
     ([setting(iterations=16385)], "from 4096 to 16384, got 16385"),
     ([setting(iterations="4096")], "iterations is a whole number"),
     ([setting("")], "name is not empty"),

@@ -9,6 +9,7 @@ import pytest
 
 from sparkkafka.client.deadline import Deadline
 from sparkkafka.client.net.connection import Connection
+from sparkkafka.config.options import ClientOptions
 from sparkkafka.errors import KafkaTimeoutError
 from sparkkafka.protocol.framing import Framing
 from sparkkafka.protocol.messages import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -19,7 +20,7 @@ def pair():
     """A connection whose other end is a plain socket with a small buffer."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    connection = Connection(ours, "peer", 1, Framing("c"))
+    connection = Connection(ours, "peer", 1, ClientOptions(bootstrap_servers=(), client_id="c"))
     yield connection, theirs
     connection.close()
     theirs.close()

@@ -99,7 +99,7 @@ def test_a_partition_for_all_values(fake_cluster: FakeCluster, producer: Produce
     values = [b"%d" % number for number in range(100)]
     producer.send_many("two", values, partition=1).result(WAIT_S)
     assert log_values(fake_cluster, "two", 1) == values
-    with pytest.raises(OptionError, match="partition must be a whole number"):
+    with pytest.raises(OptionError, match="partition is a whole number"):
         producer.send_many("two", values, partition=-1)
 
 
@@ -220,7 +220,7 @@ def test_failures_have_a_deadline(fake_cluster: FakeCluster, producer: Producer)
         (7, "records must be a list"),
         ([b"0", 7], r"record 1 of the series: value must be bytes.*got int"),
         ([b"0", {"values": b"0"}], r"record 1 of the series: it has 'values'; a record has topic"),
-        ([{"partition": -1}], r"record 0 .*partition must be a whole number"),
+        ([{"partition": -1}], r"record 0 .*partition is a whole number"),
         ([b"0", {"topic": 7}], r"record 1 .*topic must be the name of a topic"),
         ([{"timestamp_ms": "x"}], r"record 0 .*timestamp_ms"),
         ([{"headers": 7}], r"record 0 .*headers must be a dict or a list"),
