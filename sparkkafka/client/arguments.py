@@ -37,7 +37,8 @@ OTHER_METHODS: Mapping[str, str] = {
 
 
 class ClientBase:
-    """Base of clients: errors for what other libraries' clients take, and for pickling."""
+    """Base of all clients. Its errors say what to do for settings and methods of other libraries'
+    clients, and that a client cannot be pickled."""
 
     def __new__(cls, *args: object, **keywords: object) -> Self:
         if "bootstrap_servers" in keywords:

@@ -119,7 +119,8 @@ def settings_without_group(settings: Mapping[str, str], fixed: Mapping[str, str]
 
 
 class AgeReader:
-    """Fetches the oldest unread record of each partition for its timestamp; to be closed.
+    """Fetches the oldest unread record of each partition, for its timestamp. Call `close` at the
+    end.
 
     `settings` are a consumer's. The consumer joins no group and commits nothing. It is created when
     the first record is fetched, and keeps its connections.

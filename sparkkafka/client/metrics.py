@@ -232,7 +232,7 @@ class PartitionFigures(NamedTuple):
 
 
 class _FetchedCounts:
-    """What polls have returned of one topic."""
+    """The records of one topic that polls have returned: their number and bytes."""
 
     __slots__ = ("bytes", "records")
 

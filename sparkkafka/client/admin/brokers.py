@@ -177,7 +177,8 @@ def _read_log_dir(row: Any) -> LogDirDescription:
 
 
 class _PartitionSizes(ApiHandler[TopicPartition, int]):
-    """Returns the bytes of each partition's log on the disk of its leader, which is requested."""
+    """Requests from each partition's leader the bytes of the partition's log segments on its
+    disk."""
 
     request_type = messages.DescribeLogDirsRequest
     acl = "DESCRIBE on the cluster (an ACL of the resource Cluster): sizes need it"

@@ -278,7 +278,8 @@ class _DeleteGroups(ApiHandler[str, None]):
 
 
 class _RemoveMembers(ApiHandler[str, None]):
-    """Items are group.instance.ids, or with `by_member_id` member ids."""
+    """Removes members from a group. Items are their group.instance.ids, or with `by_member_id`
+    their member ids."""
 
     request_type = messages.LeaveGroupRequest
     name_format = "member {!r} of group {handler.group_id!r}"
@@ -325,7 +326,7 @@ class _RemoveMembers(ApiHandler[str, None]):
 class GroupListing(NamedTuple):
     """A group. `state` is None before Kafka 2.6, `type` (classic, consumer, share, …) before 3.8.
 
-    A group `is_simple` if it has only offsets: no member has ever joined it.
+    `is_simple`: the group has only offsets, and no member has ever joined it.
     """
 
     group_id: str
@@ -339,7 +340,7 @@ class GroupListing(NamedTuple):
 
 
 class _ListGroups(ApiHandler[int, list[GroupListing]]):
-    """The groups that a broker coordinates; items are node ids."""
+    """Lists the groups that each broker coordinates; items are node ids."""
 
     request_type = messages.ListGroupsRequest
     name_format = "broker {}"
@@ -481,7 +482,7 @@ class _DescribeShareGroups(_DescribeConsumerGroups):
 
 
 class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
-    """The offsets of a group, each with its own error; the item is the group."""
+    """Describes the offsets of a share group, each with its own error; the item is the group."""
 
     request_type = messages.DescribeShareGroupOffsetsRequest
     name_format = "group {!r}"
@@ -551,7 +552,7 @@ class _AlterShareOffsets(ApiHandler[TopicPartition, None]):
 
 
 class _DeleteShareOffsets(ApiHandler[str, None]):
-    """Items are topics."""
+    """Deletes the offsets of topics in a share group; items are topics."""
 
     request_type = messages.DeleteShareGroupOffsetsRequest
     name_format = "topic {!r} of group {handler.group_id!r}"

@@ -84,7 +84,7 @@ Alteration = UserScramCredentialUpsertion | UserScramCredentialDeletion
 
 
 class _DescribeScram(ApiHandler[str | None, Any]):
-    """Items are users, or None for all."""
+    """Describes SCRAM passwords. Items are users, or one item None for all users."""
 
     request_type = messages.DescribeUserScramCredentialsRequest
     acl = "DESCRIBE on the cluster"
@@ -136,7 +136,7 @@ class _Salted(NamedTuple):
 
 
 class _AlterScram(ApiHandler[tuple[str, str], None]):
-    """Items are a user and a mechanism."""
+    """Sets and deletes SCRAM passwords. Items are pairs of a user and a mechanism."""
 
     request_type = messages.AlterUserScramCredentialsRequest
     name_format = "user {0[0]} for {0[1]}"

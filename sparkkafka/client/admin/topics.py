@@ -502,8 +502,8 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
 
 
 class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
-    """Items are partitions, or one item None for all that need an election; its value is
-    {partition: error or None}."""
+    """Elects leaders. Items are partitions, or one item None for all that need an election, whose
+    value is {partition: error or None}."""
 
     request_type = messages.ElectLeadersRequest
     acl = "ALTER on the cluster"

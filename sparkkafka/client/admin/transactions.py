@@ -87,7 +87,8 @@ class ProducerState(NamedTuple):
 
 
 class FencedProducer(NamedTuple):
-    """The producer id of a transactional id, and its epoch since it was fenced off."""
+    """The producer id of a transactional id and the epoch that it got when its producer was
+    fenced."""
 
     producer_id: int
     producer_epoch: int
@@ -167,7 +168,7 @@ class TransactionListing(NamedTuple):
 
 
 class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
-    """The transactions that a broker coordinates; items are node ids."""
+    """Lists the transactions that each broker coordinates; items are node ids."""
 
     request_type = messages.ListTransactionsRequest
     name_format = "broker {}"

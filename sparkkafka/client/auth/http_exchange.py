@@ -29,12 +29,11 @@ RETRIABLE_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 class Server(NamedTuple):
     """A server, and its names in errors.
 
-    `name` is its address without secrets. `error_class` is raised if the response is not HTTP, or
-    has more than `max_response_bytes` and so is not `response_kind`. `url_option`,
-    `truststore_option` and
-    `versions_option` are the options of its address, of its authorities and of the versions of TLS;
-    `prefix` precedes the names of other options of TLS.
-    """
+    `name` is its address without secrets. `error_class` is raised if the response is not HTTP or
+    has more than `max_response_bytes`: its message says that it is not `response_kind`, for example
+    "a registry's". `url_option`, `truststore_option` and `versions_option` are the options of its
+    address, of its authorities and of the versions of TLS; `prefix` precedes the names of other
+    options of TLS."""
 
     name: str
     secure: bool

@@ -87,10 +87,11 @@ class ApiHandler(Generic[K, V]):
     """The ACL to grant if the request is denied, in the same way: "DELETE on topic {}"."""
 
     version: int | None = None
-    """The version to use; None: the highest that both sides have, up to `highest_version`."""
+    """The version to use. If it is None: the highest one that client and broker have, up to
+    `highest_version`."""
 
     highest_version: int | None = None
-    """The highest version to use; None: the request's usual one."""
+    """The highest version to use. If it is None: the USUAL_VERSION of the request."""
 
     final_codes: ClassVar[frozenset[int]] = frozenset()
     """Codes that are retriable in Kafka, but not here, where they mean a mistyped name."""
@@ -105,7 +106,7 @@ class ApiHandler(Generic[K, V]):
     """By error code, the text of the error, which replaces the broker's message."""
 
     backoff_ms: float | None = None
-    """The first wait after a failure; None: retry.backoff.ms."""
+    """The first wait after a failure; retry.backoff.ms if it is None."""
 
     grace_ms: float = UNKNOWN_TOPIC_GRACE_MS
     """How long UNKNOWN_TOPIC_OR_PARTITION is retried: brokers learn of new topics one by one."""
@@ -319,7 +320,7 @@ def _drive(
 
 
 class _Attempt(Generic[K, V]):
-    """One attempt: requests to all brokers, in flight together."""
+    """One attempt of a call: requests to all brokers that are in flight together."""
 
     def __init__(self, cluster: Cluster, handler: ApiHandler[K, V], deadline: Deadline) -> None:
         self._cluster = cluster
@@ -740,7 +741,8 @@ def find_group_coordinator(cluster: Cluster, group_id: str, deadline: Deadline) 
 
 
 class ToCoordinator:
-    """The coordinator of a group or transactional id. Items are these, or `key_of` returns one."""
+    """Sends requests to the coordinator of a group or transactional id. Items are these, or
+    `key_of` returns the one of an item."""
 
     def __init__(
         self, cluster: Cluster, kind: int, key_of: Callable[[Any], str] = lambda item: item

@@ -87,7 +87,7 @@ kfake answers with this error."""
 
 
 class OffsetsHandler(ApiHandler[TopicPartition, Any]):
-    """A request about a group's offsets; the items are partitions."""
+    """Base of the requests about offsets of one group; items are partitions."""
 
     name_format = "{} of group {handler.group_id!r}"
     hints = _HINTS

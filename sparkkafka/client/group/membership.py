@@ -160,7 +160,7 @@ class MemberThread(ABC):
         self.failure: Exception | None = None
         """A final error that the next `poll` raises, once."""
         self.is_lost = False
-        """The group has removed this member: other members may own its partitions."""
+        """Whether the group has removed this member, so that others may own its partitions."""
         self.polled_s = time.monotonic()
         """The time of the user's last `poll` (monotonic)."""
         self.next_heartbeat_s = 0.0
@@ -468,7 +468,7 @@ class GroupMember(ABC, Generic[ThreadT]):
         self._topics: frozenset[str] | None = None
         self._joined_topics: frozenset[str] = frozenset()
         self._owned: Mapping[TopicPartition, Any] = {}
-        """Under KIP-848 with the ids of the topics."""
+        """The partitions that this member owns, under KIP-848 with the ids of their topics."""
         self._is_closed = False
 
     @property

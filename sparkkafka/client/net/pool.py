@@ -33,10 +33,12 @@ class _Wait(NamedTuple):
 
 
 class ReconnectBackoff:
-    """The waits of one client before it connects again. `check` raises the last failure meanwhile.
+    """The backoffs of one client before it connects again. During a backoff `check` raises the last
+    failure.
 
-    The wait for a broker grows from reconnect.backoff.ms to reconnect.backoff.max.ms. A wrong
-    password that is sent to each broker may lock the account, so its wait is for all brokers.
+    That of a broker grows from reconnect.backoff.ms to reconnect.backoff.max.ms. After a wrong
+    password the backoff is for all brokers, because a wrong password that is sent to each of them
+    may lock the account.
     """
 
     def __init__(self, options: ClientOptions) -> None:
@@ -81,8 +83,8 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionPool:
-    """One connection to each broker, opened when it is needed, and again after it broke. Arguments
-    as `Cluster`'s."""
+    """One connection to each broker, opened when it is first needed, and opened again after it
+    broke. The arguments are those of `Cluster`."""
 
     def __init__(
         self,

@@ -95,8 +95,8 @@ FENCED = frozenset(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-"""Another writer has taken over the transactional id, or the broker ended the transaction because
-it was open for longer than its timeout."""
+"""The error codes if another writer has taken over the transactional id, or the broker has ended
+the transaction because it was open for longer than its timeout."""
 
 GONE = FENCED | {ErrorCode.INVALID_TXN_STATE}
 """The error codes of EndTxn, AddPartitionsToTxn, … for a transaction that is not open any more."""

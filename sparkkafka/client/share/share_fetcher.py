@@ -67,7 +67,7 @@ TopicIds = Mapping[TopicPartition, uuid.UUID]
 
 
 class ShareSession:
-    """The share session with one leader, its connection, and acknowledgements for it."""
+    """The share session with one leader, its connection, and the acknowledgements to send to it."""
 
     def __init__(self, leader: LeaderConnection, options: ShareConsumerOptions) -> None:
         self.leader = leader
@@ -240,7 +240,7 @@ class ShareFetcher:
         self.failures: list[errors.KafkaError] = []
         """Errors that a retry cannot fix, for polls to raise; other partitions are read on."""
         self.lock_timeout_ms: int | None = None
-        """How long this member has acquired records for, by the last response."""
+        """The time in ms for which this member acquires records, by the last response."""
 
     def assign(self, partitions: TopicIds, member_id: str) -> None:
         """Read these partitions from now on, as the member with this id."""
