@@ -118,6 +118,6 @@ def test_two_connections_to_the_coordinator(fake, protocol):
     with member(fake, protocol, **quick) as consumer:
         while not consumer.assignment() or len(fake.requests_of(heartbeat)) < 3:
             consumer.poll(0.05)
-        consumer.commit()
+        consumer.commit(dict.fromkeys(consumer.assignment(), 0))
     used = {row.connection for row in fake.requests if row.api in TO_COORDINATOR}
     assert len(used) == 2
