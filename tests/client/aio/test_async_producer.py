@@ -61,6 +61,8 @@ def test_the_sends_of_one_iteration_of_the_loop_share_a_request(fake: FakeCluste
     async def main() -> None:
         async with AsyncProducer(settings(fake)) as opened:
             await opened.send("t", b"first")
+            while not opened._client._buffer.is_sleeping:  # before, it takes what is there
+                await asyncio.sleep(0)
             await asyncio.gather(*(opened.send("t", bytes(10)) for _ in range(100)))
 
     asyncio.run(main())
