@@ -40,8 +40,6 @@ PRODUCER: Final = "sparkkafka"
 MAX_WAITING: Final = 1_000
 """Maximum number of events that wait for the transport; more are dropped."""
 
-WRITES: Final = frozenset({"AppendData", "OverwriteByExpression"})
-
 Topic = tuple[str, str, list[dict[str, Any]]]
 """A dataset: namespace, name, and the fields of its schema."""
 
@@ -134,7 +132,7 @@ class Lineage(StreamingQueryListener):
     def on_execution(self, plan: Any, duration: timedelta, *, failed: bool) -> None:
         """Emit the run of a batch execution with this analyzed plan, if it has topics."""
         name, outputs = _snake(_class(plan)), []
-        if _class(plan) in WRITES and _is_ours(plan.table()):
+        if _class(plan) in ("AppendData", "OverwriteByExpression") and _is_ours(plan.table()):
             name = "execute_save_into_data_source_command"
             outputs = _topics(plan.table().options().get, plan.query().schema())
         inputs = [

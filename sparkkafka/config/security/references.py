@@ -210,10 +210,6 @@ def read_text(path: Path) -> str:
 
 # --- .properties files -----------------------------------------------------------------------
 
-_PROPERTY = re.compile(
-    r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)", re.DOTALL
-)
-
 
 def parse_properties(text: str) -> dict[str, str]:
     """Parse Java's format: key=value, key: value or key value; # and ! begin comments.
@@ -221,6 +217,7 @@ def parse_properties(text: str) -> dict[str, str]:
     A backslash escapes the next character, and at the end of a line continues it on the next. If a
     key occurs twice, the last value counts, as in Java.
     """
+    pair = r"(?P<key>(?:[^\\=:\s]|\\.)*)[ \t\f]*(?:[=:][ \t\f]*)?(?P<value>.*)"
     properties: dict[str, str] = {}
     line, is_continued = "", False
     # The empty line at the end completes one that is continued beyond the end of the text.
@@ -233,7 +230,7 @@ def parse_properties(text: str) -> dict[str, str]:
         is_continued = backslashes % 2 == 1
         if is_continued:
             line = line[:-1]
-        elif match := _PROPERTY.fullmatch(line):
+        elif match := re.fullmatch(pair, line, re.DOTALL):
             properties[_unescape(match["key"])] = _unescape(match["value"])
     return properties
 
