@@ -78,7 +78,11 @@ def encode_batch(
             pa.array([_to_bytes(record.key) for record in records], pa.binary()),
             pa.array([_to_bytes(record.value) for record in records], pa.binary()),
             pa.array(
-                [[*map(_to_header_struct, record.headers)] or None for record in records],
+                [
+                    [{"key": name, "value": _to_bytes(value)} for name, value in record.headers]
+                    or None
+                    for record in records
+                ],
                 HEADERS_TYPE,
             ),
             np.array([operator.index(record.timestamp_ms) for record in records], np.int64),
@@ -107,12 +111,6 @@ def encode_batch(
         base_offset=base_offset,
     )
     return b"".join(parts)
-
-
-def _to_header_struct(header: tuple[str, bytes | None]) -> dict[str, object]:
-    """Convert a record's header to an element of HEADERS_TYPE."""
-    name, value = header
-    return {"key": name, "value": _to_bytes(value)}
 
 
 def _to_bytes(value: BytesLike | None) -> bytes | None:

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sparkkafka.protocol.columns.damage import MIN_HEADER_BYTES
-from sparkkafka.protocol.records.arrow import from_numpy, odd_values, or_zero
+from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy, odd_values, or_zero
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints, read
 from sparkkafka.protocol.wire.varints import VARLONG_BITS, read_varint
 
@@ -449,12 +449,8 @@ def _after_long_length(raw: memoryview | bytes, at: int) -> int:
 
 def content_bytes(column: pa.Array) -> int:
     """Return the bytes of all values in an Arrow array of binary or string."""
-    if not len(column):
-        return 0
-    # Not from nbytes, which counts the offsets of a slice in another way.
-    first, last = column.offset, column.offset + len(column)
-    offsets = np.frombuffer(column.buffers()[1], np.int32, count=last + 1)
-    return int(offsets[last]) - int(offsets[first])
+    offsets = blob_offsets(column)  # nbytes counts the offsets of a slice in another way
+    return int(offsets[-1]) - int(offsets[0])
 
 
 def headers_cost_bytes(count: int, size_bytes: int) -> int:

@@ -124,7 +124,7 @@ class JsonDecoder:
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
         batch = _Batch(self, payloads)
-        if self.normalizer.item_bytes:  # if one row takes too much, Normalizer refuses it
+        if self.normalizer.item_bytes:  # if one row takes too much, JsonNormalizer refuses it
             budget.take(max_item_bytes(batch.data, self.normalizer.item_bytes))
         return batch.run()
 

@@ -294,7 +294,7 @@ def _make_field(
     column_type: pa.DataType,
     value_type: pa.DataType | None,
 ) -> ProtobufField:
-    """Return the Field of a descriptor (`field`), with its default, oneof and enum. Raises
+    """Return the ProtobufField of a descriptor (`field`), with its default, oneof and enum. Raises
     SchemaError for a default or a name that is too long."""
     oneof, enum_type = field.containing_oneof, field.enum_type
     names = {} if enum_type is None else types.enum_names(enum_type)
