@@ -384,8 +384,8 @@ class _Attempt(Generic[K, V]):
                 self._read_response(response, items)
 
     def _send_to_broker(self, node_id: int | None, items: list[K]) -> None:
-        """Send the requests about these items to a broker. An item that the broker's version of the
-        request cannot be about, or that cannot be encoded, gets an error in `failures`."""
+        """Send the requests about these items to a broker. An item gets an error in `failures` if
+        its request cannot be encoded, or needs a later version than the broker has."""
         # Both methods check that the broker has not closed the connection since its last use. On a
         # closed one the request would count as sent and unanswered, and errors of the next attempt
         # could be taken for an effect of this one (`is_already_done`).

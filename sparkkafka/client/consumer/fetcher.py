@@ -495,9 +495,9 @@ class Fetcher:
         return True
 
     def _on_truncation(self, state: PartitionState, diverging: EpochEnd) -> None:
-        """Handle that the leader's log does not have the record before `fetch_offset`. If poll has
-        returned that record, poll must raise an error or reset the position; else the record is
-        dropped and fetched again."""
+        """Act on a response which says that the leader's log lacks the record before
+        `fetch_offset`. If poll has returned that record, let poll raise an error or reset the
+        position; else drop the record and fetch it again."""
         if state.fetch_offset != state.position:
             log.info("%s: fetching again from offset %s: %s", state.tp, state.position, diverging)
             state.drop()
@@ -528,7 +528,7 @@ class Fetcher:
             self._subscription.fail(state, error)
 
     def _on_broker_failure(self, leader: LeaderConnection, error: KafkaError) -> None:
-        """Handle an error of a connection or a missing response: request the broker's partitions
+        """Act on an error of a connection or a missing response: request the broker's partitions
         again later, perhaps from another broker. Raises errors that a retry cannot fix."""
         states = list(leader.requested)
         if leader.connection is None:  # the leader could not be reached

@@ -316,11 +316,13 @@ class PartitionQueue:
         self._state_known_until_s = 0.0
 
     def on_out_of_order(self, batch: ProducerBatch) -> None:
-        """Handle OUT_OF_ORDER_SEQUENCE_NUMBER: the broker does not have the batch before.
+        """Act on OUT_OF_ORDER_SEQUENCE_NUMBER, which says that the broker does not have the batch
+        before this one.
 
-        Behind a gap, a later batch that may be in the log leaves the outcome open, since a broker
-        may remember only a producer's last batch. If there is none, no attempt of this batch or of
-        the unresolved ones before it was written: the broker would recognise the last of them.
+        Behind a gap, the outcome of this batch stays open if a later batch may be in the log, since
+        a broker may remember only a producer's last batch. If there is no such batch, no attempt of
+        this batch or of the unresolved ones before it was written: the broker would recognise the
+        last of them.
         """
         self.on_attempt_failed(batch, maybe_written=False)
         if self.state is not QueueState.GAP:

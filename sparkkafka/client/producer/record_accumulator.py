@@ -223,9 +223,9 @@ class SendBuffer:
         return batches
 
     def begin_sleep(self, has_commands: Callable[[], bool]) -> float:
-        """Note that the I/O thread sleeps from now on, and return the monotonic time since which
-        the oldest open records wait (infinite if there are none). If it must not sleep, return
-        -infinite."""
+        """Note that the I/O thread sleeps from now on. Return the monotonic time since which the
+        oldest open records wait, infinite if there are none. If there is work, so that the thread
+        must not sleep, return -infinite."""
         with self.lock:
             if (
                 self.ready

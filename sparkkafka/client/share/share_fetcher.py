@@ -465,7 +465,7 @@ class ShareFetcher:
         leader.pace(self._options.fetch.fetch_max_wait_ms, has_news=has_news or not is_fetch)
 
     def _on_error_response(self, session: ShareSession, error: errors.BrokerError) -> None:
-        """Handle an error of a whole response. If it ends the session, the acquired records are
+        """Act on an error of a whole response. If it ends the session, the acquired records are
         lost; else this member keeps them."""
         if error.code in _SESSION_ENDED:
             log.info("broker %d: opening a new share session: %s", session.node_id, error)
@@ -550,7 +550,7 @@ class ShareFetcher:
     # --- failures ---------------------------------------------------------------------------
 
     def _on_broker_failure(self, session: ShareSession, error: errors.KafkaError) -> None:
-        """Handle an error of a connection or a missing response: the session is lost, and a later
+        """Act on an error of a connection or a missing response: the session is lost, and a later
         request opens a new one. Raises errors that a retry cannot fix."""
         self._lose_session(session, error)
         for tp in self._assigned:
