@@ -47,12 +47,6 @@ def positions(data: Bytes, byte: int) -> Ints:
     )
 
 
-def has_byte(data: Bytes, byte: int) -> bool:
-    """Return whether the data has a byte."""
-    begins = range(0, len(data), PIECE_BYTES)
-    return any(np.any(data[begin : begin + PIECE_BYTES] == byte) for begin in begins)
-
-
 def has_pair(data: Bytes, pair: bytes) -> bool:
     """Return whether the data has these two bytes side by side."""
     for begin in range(0, len(data), PIECE_BYTES):

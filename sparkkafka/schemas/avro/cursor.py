@@ -79,7 +79,8 @@ class Chunk:
         self.is_bad = np.zeros(len(sizes), np.bool_)
         self.reasons: dict[int, str] = {}
         self.failures = 0
-        self._sizes = sizes
+        self._free_items = sizes + _FREE_ITEMS
+        self._row_budgets = sizes * BYTES_PER_BYTE + ROW_BYTES
 
     @cached_property
     def zeros_at(self) -> int:
@@ -90,14 +91,6 @@ class Chunk:
         padded[begin:] = 0
         self.data = padded
         return begin
-
-    @cached_property
-    def _free_items(self) -> Ints:
-        return self._sizes + _FREE_ITEMS
-
-    @cached_property
-    def _row_budgets(self) -> Ints:
-        return self._sizes * BYTES_PER_BYTE + ROW_BYTES
 
     @cached_property
     def raw(self) -> bytes:

@@ -414,13 +414,11 @@ class UnionEncoder(ValueEncoder):
             number, encoder = self._branches[0]
             return constant(zigzag_bytes(number)) + encoder.encode(array, row_of)
         null = self._null or 0
-        has_short = max(null, max(self._branches)[0]) < 64  # a number's varint has one byte
-        dtype: Any = np.int8 if has_short else np.int32
+        dtype: Any = np.int8 if max(self._branches)[0] < 64 else np.int32
         numbers: NDArray[Any] = np.full(len(array), null, dtype)
         written: list[ByteColumn] = []
         for (number, encoder), column, mask in zip(self._branches, columns, masks, strict=True):
             if mask.any():
                 numbers += mask.view(np.int8) * dtype(number - null)
                 written += encoder.encode_valid(column, row_of, mask)
-        heads = numbers_of((numbers << 1).view(np.uint8)) if has_short else VarintColumn(numbers)
-        return [heads, *written]
+        return [counts_of(numbers), *written]

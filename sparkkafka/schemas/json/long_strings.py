@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from sparkkafka.protocol.columns.columns import gather
 from sparkkafka.protocol.records.arrow import blob_offsets, from_numpy
 from sparkkafka.protocol.records.varint_columns import Bytes, Flags, Ints
-from sparkkafka.schemas.arrays import as_texts, has_byte, offsets_of, positions
+from sparkkafka.schemas.arrays import as_texts, offsets_of, positions
 
 MIN_LONG_BYTES: Final = 128
 _SAMPLE_BYTES: Final = 1 << 16
@@ -43,7 +43,7 @@ def cut_long_strings(texts: pa.Array) -> tuple[pa.Array, pa.Array] | None:
         return None
     data = data[begin:]
     # Control characters are invalid in strings, and escapes must be decoded.
-    if data.min() < ord(" ") or has_byte(data, ord("\\")):
+    if data.min() < ord(" ") or (data == ord("\\")).any():
         return None
     opens, closes = _long_strings(data, offsets - begin)
     if not 0 < len(opens) < 1 << 4 * _DIGITS:
