@@ -534,7 +534,10 @@ def _array_codec(
         if not isinstance(value, (list, tuple)):
             # A str is a sequence too, and would be sent letter by letter.
             raise EncodeError(f"{type(value).__name__} where a list is required")
-        write_length(writer, len(value))
+        if flexible and len(value) < 127:
+            writer.buffer.append(len(value) + 1)  # one byte, without two calls
+        else:
+            write_length(writer, len(value))
         if code:
             try:
                 writer.buffer += struct_module.pack(f">{len(value)}{code}", *value)
