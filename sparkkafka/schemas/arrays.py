@@ -246,8 +246,8 @@ def field_of(values: pa.Array, name: str) -> pa.Array | None:
 
 def item_counts(lists: pa.Array) -> Ints:
     """Return how many items each list or map has; 0 for null."""
-    counts: Ints = np.diff(arrow.blob_offsets(lists)).astype(np.int64) * arrow.is_valid(lists)
-    return counts
+    counts: Ints = np.diff(arrow.blob_offsets(lists)).astype(np.int64)
+    return counts * arrow.is_valid(lists) if lists.null_count else counts
 
 
 def map_items(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
