@@ -39,7 +39,7 @@ def test_each_order_that_was_answered_with_200_is_in_the_topic_once(
         return {"partition": metadata.partition, "offset": metadata.offset}
 
     async def main() -> list[bytes]:
-        config = uvicorn.Config(app, port=0, log_level="warning", ws="none")
+        config = uvicorn.Config(app, port=0, log_level="warning", ws="none", timeout_keep_alive=60)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
         while not server.started:
