@@ -137,6 +137,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
         "write",
         "stream",
         "datasource",
+        "pyspark_pykafka",
         "registration",
     ),
     "monitoring": (

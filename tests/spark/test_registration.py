@@ -24,7 +24,7 @@ from sparkkafka.spark import registration
 from tests.support.quick_spark import VARIABLES
 
 ROOT = Path(__file__).parent.parent.parent
-AUTOLOAD = ROOT / "pyspark_pykafka.py"
+AUTOLOAD = ROOT / "sparkkafka/spark/pyspark_pykafka.py"
 
 
 def run(script: str, *arguments: str, **environment: str) -> str:
@@ -59,7 +59,7 @@ def test_the_module_that_spark_looks_for_is_installed_and_current() -> None:
 def test_wheels_hold_it_at_their_root() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     included = config["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert included == {AUTOLOAD.name: "pyspark_pykafka.py"}
+    assert included == {str(AUTOLOAD.relative_to(ROOT)): "pyspark_pykafka.py"}
 
 
 @pytest.mark.slow
