@@ -108,19 +108,14 @@ class Merge:
         return f"(SELECT max({POSITION}) FROM {self.deletes} WHERE {first} IS NULL)"
 
     @property
-    def selected_deletes(self) -> str:
-        """The SELECT of the rows of `d` for the deletes of `_s`."""
-        columns = (*self.keys, *self.delete_values, POSITION)
-        return (
-            f"SELECT {self.names(*columns, prefix='_s.')} FROM {self.changes} _s"
-            f" WHERE (_s.{DELETED} OR _s.{TRUNCATED})"
-        )
-
-    @property
     def add_deletes(self) -> str:
         """The INSERT of the deletes of `_s` into `d`, which must not have them yet."""
-        columns = self.names(*self.keys, *self.delete_values, POSITION)
-        return f"INSERT INTO {self.deletes} ({columns}) {self.selected_deletes}"
+        columns = (*self.keys, *self.delete_values, POSITION)
+        return (
+            f"INSERT INTO {self.deletes} ({self.names(*columns)})"
+            f" SELECT {self.names(*columns, prefix='_s.')} FROM {self.changes} _s"
+            f" WHERE (_s.{DELETED} OR _s.{TRUNCATED})"
+        )
 
     @property
     def remember_deletes(self) -> str:

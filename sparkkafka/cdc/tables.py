@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -109,35 +108,32 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
     )
     rows = changes.net_in_order() if scd == 1 else read()
     _prepare(spark, merge, rows, add_columns)
-    rows = rows.localCheckpoint(eager=False)
+    cached = _cache(rows)
     try:
-        facts = _facts(rows)
+        facts = _facts(cached)
         if facts.out_of_order:
-            _release(rows)
-            rows = read().localCheckpoint(eager=False)
-            facts = _facts(rows)
+            cached.unpersist()
+            cached = _cache(read())
+            facts = _facts(cached)
         if filled := changes.to_fill(facts.unavailable):
-            _release(rows)
-            rows = read(filled).localCheckpoint(eager=False)
+            cached.unpersist()
+            cached = _cache(read(filled))
             merge = replace(merge, unsent_columns=frozenset(filled))
-        source = rows if scd == 1 else _move_after_snapshots(rows, merge)
-        source.createOrReplaceTempView(view)
+        rows = cached.select("row.*")
+        (rows if scd == 1 else _move_after_snapshots(rows, merge)).createOrReplaceTempView(view)
         truncate = facts.truncate
         has_deletes = facts.has_deletes or truncate is not None
         has_table = spark.catalog.tableExists(merge.deletes)
         are_newer = scd == 1 and (not has_table or _are_newer(spark, merge, facts))
-        if has_table:
-            if has_deletes:
-                spark.sql(merge.add_deletes if are_newer else merge.remember_deletes)
-        elif has_deletes or scd == 2:
-            _create_deletes(spark, merge)
+        if not has_table and (has_deletes or scd == 2):
+            _create_deletes(spark, merge, rows)
             has_table = True
-        is_filtered = has_table and not (are_newer and truncate is None)
-        if is_filtered:
+        if has_deletes:
+            spark.sql(merge.add_deletes if are_newer else merge.remember_deletes)
+        if has_table and not (are_newer and truncate is None):
             # Not as a view: MERGE cannot plan views of Iceberg's tables (Spark's issue 56515).
             merge = replace(merge, changes=f"({merge.spark_rows(truncate is not None)})")
-        with nullcontext() if is_filtered else _without_materialization(spark):
-            spark.sql(merge.spark_merge(truncate))
+        spark.sql(merge.spark_merge(truncate))
     except UnsupportedOperationException as error:
         raise OptionError(
             f"Spark cannot MERGE into the table {target}. Use a table of Delta or Iceberg, or pass "
@@ -145,34 +141,19 @@ def _apply_to_spark_table(changes: Changes, target: str, add_columns: bool, scd:
         ) from error
     finally:
         spark.catalog.dropTempView(view)
-        _release(rows)
+        cached.unpersist()
 
 
-def _release(rows: DataFrame) -> None:
-    """Delete the blocks of a local checkpoint. With Spark Connect the server deletes them, once the
-    DataFrame is garbage."""
-    if hasattr(rows, "_jdf"):
-        rows._jdf.queryExecution().analyzed().rdd().unpersist(False)
+def _cache(rows: DataFrame) -> DataFrame:
+    """Persist the rows as one column `row`. Spark's cache keeps a struct as its bytes; it would
+    encode the values of each other column, and decode them at each read."""
+    return rows.select(F.struct("*").alias("row")).persist()
 
 
-@contextmanager
-def _without_materialization(spark: SparkSession) -> Iterator[None]:
-    """Let Delta's MERGE read its source as it is, a local checkpoint. MERGE reads its source twice,
-    so it would first write it to a local checkpoint of its own."""
-    name = "spark.databricks.delta.merge.materializeSource"
-    before = spark.conf.get(name, None)
-    spark.conf.set(name, "none")
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, before)
-
-
-def _facts(rows: DataFrame) -> Row:
-    """Return the facts that decide how the rows are merged."""
+def _facts(cached: DataFrame) -> Row:
+    """Compute the rows that `_cache` persists, and return the facts that decide how they are
+    merged."""
+    rows = cached.select("row.*")
     out_of_order = F.col(OUT_OF_ORDER) if OUT_OF_ORDER in rows.columns else F.lit(False)
     [facts] = rows.agg(
         F.max(DELETED).alias("has_deletes"),
@@ -233,12 +214,13 @@ def _prepare(spark: SparkSession, merge: Merge, rows: DataFrame, add_columns: bo
         spark.sql(f"ALTER TABLE {merge.target} ADD COLUMNS ({columns})")
 
 
-def _create_deletes(spark: SparkSession, merge: Merge) -> None:
-    """Create the table of deletes with those of the changes, in the format of the target."""
+def _create_deletes(spark: SparkSession, merge: Merge, rows: DataFrame) -> None:
+    """Create the table of deletes, in the format of the target."""
     facts = spark.sql(f"DESCRIBE TABLE EXTENDED {merge.target}")
     provider = facts.where("col_name = 'Provider'").first()
+    columns = ", ".join(_definitions(merge, rows, [*merge.keys, *merge.delete_values, POSITION]))
     using = f" USING {provider.data_type}" if provider else ""
-    spark.sql(f"CREATE TABLE {merge.deletes}{using} AS {merge.selected_deletes}")
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {merge.deletes} ({columns}){using}")
 
 
 def _definitions(merge: Merge, rows: DataFrame, names: Sequence[str]) -> list[str]:
