@@ -60,9 +60,12 @@ _OTHER_RECORDS: Final = {
 in another order, or others. Debezium's `source` has no objects in it."""
 
 _POSITION_FIELDS: Final = {
-    **dict.fromkeys(("lsn", "pos", "row", "event_serial_no", "ssn", "ord", "ts_ms"), pa.int64()),
-    # Texts; Informix's change_lsn and commit_lsn are numbers, which can be read as text.
-    **dict.fromkeys(("file", "change_lsn", "commit_lsn", "scn", "rs_id"), pa.string()),
+    **dict.fromkeys(("lsn", "pos", "row", "ssn", "ord", "ts_ms"), pa.int64()),
+    # Read as text, which numbers can be: Informix's change_lsn and commit_lsn are numbers, and
+    # Debezium's docs show event_serial_no, a number, in quotes.
+    **dict.fromkeys(
+        ("file", "change_lsn", "commit_lsn", "event_serial_no", "scn", "rs_id"), pa.string()
+    ),
 }
 """Fields of `source` from which the position is made, with the type that connectors give them."""
 

@@ -136,7 +136,7 @@ def test_the_position_of_each_connector(topics: Topics) -> None:
         ({"lsn": 24_023_128}, f"{24_023_128:020}"),
         ({"file": "mysql-bin.000003", "pos": 154, "row": 1}, f"{3:020}:{154:020}:{1:010}"),
         ({"change_lsn": None, "commit_lsn": lsn, "event_serial_no": None}, f"{lsn}:{0:010}"),
-        ({"change_lsn": lsn, "commit_lsn": "z", "event_serial_no": 2}, f"{lsn}:{2:010}"),
+        ({"change_lsn": lsn, "commit_lsn": "z", "event_serial_no": "2"}, f"{lsn}:{2:010}"),
         ({"change_lsn": "99999", "commit_lsn": "1000000"}, f"{99_999:020}:{0:010}"),  # Informix
         ({"scn": "2122185"}, f"{2_122_185:020}"),
     ]
