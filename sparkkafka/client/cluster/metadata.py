@@ -173,6 +173,7 @@ def no_leader_error(tp: TopicPartition, code: int = 0) -> BrokerError:
 
 class Metadata:
     """The metadata cache of one client (Java's Metadata), shared by the `Cluster`s of its threads.
+    `Cluster` decides when it is refreshed (metadata.max.age.ms).
 
     Reading needs no lock: `brokers` and `topics` are replaced, never changed in place. What a
     thread has read may be outdated a moment later, as it may be in any client.

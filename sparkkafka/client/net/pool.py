@@ -224,7 +224,7 @@ class ConnectionPool:
         A new one takes two round trips (connect, ApiVersions), and those of TLS and SASL.
         """
         self._close_expired()
-        for node_id in (broker.node_id, None):
+        for node_id in (broker.node_id, None):  # None: the bootstrap connection
             idle = self.find_open(node_id)
             if idle is None or idle.in_flight:
                 continue

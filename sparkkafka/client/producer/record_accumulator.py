@@ -311,7 +311,8 @@ class _OpenBatch:
 
 
 class RecordAccumulator:
-    """The batches of all partitions that are not encoded yet; for one thread.
+    """The batches of all partitions that are not encoded yet; for one thread. (`partition_queue`
+    gives encoded batches their sequences.)
 
     A batch closes when the next records do not fit into batch.size, when its first record has
     waited for linger.ms, or when the caller flushes. Closed batches are encoded, many together, and

@@ -123,13 +123,14 @@ def convert_message_set(
     budget_bytes: int,
     end_offset: int | None = None,
 ) -> Conversion:
-    """Convert the whole messages from `position` to the next batch of format 2 or cut message.
+    """Convert the complete messages from `position` up to the next batch of format 2 or truncated
+    message.
 
-    Wrappers are decompressed here, into at most `budget_bytes` (their bytes, and a charge for each
-    batch beyond one a wrapper). The first that needs more ends the conversion as if the rest were
-    cut off: the next fetch starts with it. One that needs more than `max_payload_bytes` is an
-    error. Nothing after the message that reaches `end_offset` (exclusive) is read. Raises
-    CorruptRecordError.
+    Wrappers are decompressed here, using at most `budget_bytes`. A wrapper uses its decompressed
+    size, plus a charge for each batch after its first: messages that cannot share a batch become
+    several. The first wrapper that needs more ends the conversion, and the next fetch starts with
+    it. A wrapper that needs more than `max_payload_bytes` is an error. Nothing after the message
+    that reaches `end_offset` (exclusive) is read. Raises CorruptRecordError.
     """
     batches: list[LegacyBatch] = []
     uncompressed = _Builder()  # the messages since the last wrapper

@@ -352,6 +352,7 @@ class ArrayEncoder(ValueEncoder):
         columns = self._encode_items(
             array,
             slice(begin, end),
+            # the row of the array that has this item
             lambda item: row_of(int(np.searchsorted(offsets, begin + item, "right")) - 1),
         )
         items = join(columns, end - begin)

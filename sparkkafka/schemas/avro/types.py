@@ -224,10 +224,12 @@ def _can_become(node: Node, target: pa.DataType) -> bool:
 
 
 def _mismatch_error(node: Node, target: pa.DataType, path: str) -> OptionError:
+    """Return the error for a type of the Avro schema that cannot be read as `target`, with the type
+    as which it is read."""
     if node.recurs and node.kind == avro.UNION and becomes_struct(node):
         becomes = "a struct of its types, with a recursive one as string (JSON text) or binary"
     elif node.recurs:
-        becomes = "string (JSON text) or binary, or some of its levels, by name"
+        becomes = "string (JSON text) or binary, or a struct with the names of the levels to read"
     else:
         becomes = type_name(arrow_type(node))
     return OptionError(

@@ -257,8 +257,8 @@ def flat_node(node: ConnectType) -> ConnectType:
 
 
 def flat_kind(node: ConnectType) -> str | None:
-    """Return the kind of records that ExtractNewRecordState passes on as they are; None for
-    rows."""
+    """Return HEARTBEAT, TRANSACTION or MESSAGE if `node`, the type of a record's value, is that of
+    a record that Debezium's ExtractNewRecordState leaves unchanged; None if it is a row's."""
     names = node.children.keys()
     if any(name.startswith("__") for name in names):
         return None

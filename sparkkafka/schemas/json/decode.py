@@ -257,7 +257,8 @@ class _Batch:
         return others
 
     def _doubtful_texts(self, texts: pa.Array) -> Flags:
-        """Return which texts pyarrow's reader must not get. `texts`: without long strings."""
+        """Return a flag for each text: whether it must be read without pyarrow's reader. `texts`:
+        those of the batch, after their long strings were cut out."""
         data, offsets = arrays.content_of(texts)
         full = np.flatnonzero(np.diff(offsets))
         doubtful = np.ones(len(texts), np.bool_)

@@ -1,10 +1,11 @@
 """The driver's part of deliveryGuarantee=exactly-once: decisions, commits, aborts, cleaning up.
 
 Tasks write in transactions of their own and leave them open. For each micro-batch of a stream the
-driver stores a decision (see `decision_text`) in a transaction of its own transactional id, and
-then commits the tasks' transactions. If the driver dies in between, Spark plans the same batch
-again, and the next driver finishes what was decided. docs/exactly-once-protocol.md says why each
-crash ends well; comments here use its names for the steps.
+driver stores a decision (the list of transactions to commit, see `decision_text`) in a transaction
+of its own transactional id, and then commits the tasks' transactions. If the driver dies in
+between, Spark plans the same batch again, and the next driver finishes what was decided.
+docs/exactly-once-protocol.md says how each crash is recovered; comments here use its names for the
+steps.
 
 Spark never plans a batch job again, so a job needs no decision: `commit_job` checks that every
 transaction is open, and commits them.
@@ -118,7 +119,7 @@ def commit_batch(
         # requests name. Those that are not known yet are looked up again.
         ids = [names.decisions, *reported, *_ids_of_other_attempts(names, reports)]
         ToCoordinator(cluster, FOR_TRANSACTION).find(ids, cluster.deadline())
-        # D1: now no other driver with this prefix can decide.
+        # D1: now no other driver with the prefix of these transactional ids can decide.
         decider = _become_decider(cluster, names)
         stored = _read_decision(cluster, names)
         last_decision = stored.decision
@@ -164,7 +165,7 @@ def commit_batch(
             ),
         )
         is_first_of_run = last_decision is None or last_decision.run != names.run
-        # The first micro-batch of a run is decided even without rows: by that later runs know which
+        # The first micro-batch of a run is decided even without rows, so that later runs know which
         # query owns the prefix. Transactions of other runs are aborted (`all_runs`) only after such
         # a decision: no other run can have decided about them since they were looked up.
         needs_decision = bool(reported) or (is_first_of_run and bool(stored.partitions))
