@@ -395,9 +395,13 @@ class RecordAccumulator:
             return
         limit_s = time.monotonic() - self._linger_s
         due = []
-        while self._lingering and self._lingering[0][0] <= limit_s:
-            batch = heapq.heappop(self._lingering)[2]
-            if self._open.get(batch.tp) is batch:
+        while self._lingering:
+            since_s, _, batch = self._lingering[0]
+            is_open = self._open.get(batch.tp) is batch
+            if is_open and since_s > limit_s:
+                break
+            heapq.heappop(self._lingering)  # a batch that is closed holds its rows in memory
+            if is_open:
                 due.append(self._open.pop(batch.tp))
         self._close(due)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -87,6 +88,15 @@ class Collected:
     def values(self, partition: int) -> list[bytes]:
         found = [value for batch in self.batches[partition] for value in values_of(batch)]
         return [value.rstrip(b".") for value in found]
+
+
+def test_rows_of_full_batches_are_freed_before_linger_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's writer calls nothing but `append` and `close_lingering` until its rows end."""
+    got = Collected(monkeypatch)
+    for number in range(20):
+        got.hold(number, partitions=1, rows=50)
+    assert len(got.batches[0]) >= 20
+    assert not [kept for kept in gc.get_objects() if isinstance(kept, RowRange)]
 
 
 def test_small_batches_of_many_partitions_are_encoded_together(
