@@ -146,6 +146,7 @@ class TopicLookup:
             return
         final = self.request_metadata((row.tp.topic for row in partitions), within_ms)
         now_s = time.monotonic()
+        stale: set[str] = set()  # marked at the end: until then their other partitions have leaders
         for partition in partitions:
             tp = partition.tp
             count = self._cluster.partition_count(tp.topic)
@@ -153,10 +154,12 @@ class TopicLookup:
                 yield partition, final[tp.topic]
             elif count is not None and tp.partition >= count:
                 error = unknown_partition_error(tp, count)
-                since_s = self._missing_partitions_since_s.setdefault(tp, now_s)
+                since_s = self._missing_partitions_since_s.get(tp, -math.inf)
+                if (now_s - since_s) * 1000 > 2 * UNKNOWN_TOPIC_GRACE_MS:  # not asked for meanwhile
+                    self._missing_partitions_since_s[tp] = since_s = now_s
                 if (now_s - since_s) * 1000 < UNKNOWN_TOPIC_GRACE_MS:
                     partition.back_off(error)
-                    self._cluster.mark_stale(tp.topic)
+                    stale.add(tp.topic)
                 else:
                     del self._missing_partitions_since_s[tp]
                     yield partition, error
@@ -164,7 +167,9 @@ class TopicLookup:
                 self._missing_partitions_since_s.pop(tp, None)
                 if self._cluster.known_leader(tp) is None:
                     partition.back_off(self.last_error(tp.topic) or no_leader_error(tp))
-                    self._cluster.mark_stale(tp.topic)
+                    stale.add(tp.topic)
+        for topic in stale:
+            self._cluster.mark_stale(topic)
 
     def _believed_missing(self, unknown: list[str], deadline: Deadline) -> list[str]:
         """Return those of the topics in `unknown`, which brokers do not know, that count as missing
