@@ -184,7 +184,7 @@ class AsyncConsumer(_AsyncPollingClient[Consumer]):
         """Poll in the thread for max.poll.records, or for `max_records` if that is more. Return
         none if an earlier poll has left unread records."""
         with self._client._guard:
-            if self._unread:
+            if self._client._subscription.unread:  # by `_exclude_unread`, before this call
                 return Records()
             return self._client._loop.poll_records(timeout_s, max_records)
 
