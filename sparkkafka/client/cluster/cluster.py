@@ -518,7 +518,9 @@ class Cluster:
 
     def extend_age(self, topics: Iterable[str]) -> None:
         """Let outdated metadata be used for a moment longer, because no broker answers."""
-        refreshed_s = time.monotonic() - (self.metadata_age_ms - MIN_METADATA_AGE_MS) / 1000
+        # For longer than a partition backs off: else it could be outdated each time one is ready.
+        moment_ms = 5 * MIN_METADATA_AGE_MS
+        refreshed_s = time.monotonic() - (self.metadata_age_ms - moment_ms) / 1000
         known = filter(None, map(self.known_topic, topics))
         self.metadata.replace(
             replace(topic, refreshed_s=refreshed_s)
