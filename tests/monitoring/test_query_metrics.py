@@ -82,7 +82,9 @@ def test_an_exactly_once_stream_with_bad_records_and_dead_letters(
         size_bytes += fill(servers, source, 5, 0)
         wait_until(lambda: value("written_rows_total", target) == GOOD + 5, "the other rows")
         wait_until(lambda: value("lag_seconds", source) == 0, "a lag")
-        wait_until(lambda: value("batches_total") == 2, "the progress")
+        # Five records that are appended in two batches may be read by two micro-batches.
+        wait_until(lambda: value("input_rows_total") == GOOD + 5, "the progress")
+        assert (value("batches_total") or 0) >= 2
         assert value("oldest_open_transaction_timestamp_seconds") is None
         own = {
             "bootstrap.servers": servers,
