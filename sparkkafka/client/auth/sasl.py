@@ -507,6 +507,8 @@ def authenticate(
             raise errors.BrokerError(
                 response.error_code, f"SaslHandshake @ {connection}", prefix=prefix
             )
+        # The broker's session begins before its response is here.
+        begin_s = time.monotonic()
         lifetime_ms = _exchange_messages(connection, settings, deadline)
     except errors.AuthenticationError:
         settings.forget_token()
@@ -522,13 +524,12 @@ def authenticate(
         ) from error
     if lifetime_ms <= 0:
         return None
-    now_s, lifetime_s = time.monotonic(), lifetime_ms / 1000
-    # The share of a session's lifetime after which an idle connection re-authenticates. Java does
-    # it between 85 and 95 %.
-    # The share after which a connection re-authenticates even if responses must be read first.
+    lifetime_s = lifetime_ms / 1000
+    # An idle connection re-authenticates after 85 % of the lifetime, one whose responses must be
+    # read first after 92 %. Java does it between 85 and 95 %.
     return SessionLifetime(
-        now_s + max(lifetime_s * 0.85, MIN_SESSION_S),
-        now_s + max(lifetime_s * 0.92, MIN_SESSION_S),
+        begin_s + max(lifetime_s * 0.85, MIN_SESSION_S),
+        begin_s + max(lifetime_s * 0.92, MIN_SESSION_S),
     )
 
 
