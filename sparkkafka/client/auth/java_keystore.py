@@ -34,7 +34,7 @@ class KeystoreError(ValueError):
 
 
 class WrongPasswordError(KeystoreError):
-    """The password of a key is wrong."""
+    """The password of the store or of a key is wrong."""
 
 
 class PrivateKey(NamedTuple):
@@ -57,7 +57,7 @@ def is_java_keystore(content: bytes) -> bool:
 
 
 def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
-    """Read a store. Raises KeystoreError.
+    """Read a store. Raises KeystoreError, WrongPasswordError.
 
     As in Java certificates can be read without a password, but then changes of the file are not
     detected.
@@ -71,7 +71,7 @@ def open_java_keystore(content: SecretBytes, password: Secret) -> JavaKeystore:
             _utf16(password) + b"Mighty Aphrodite" + body, usedforsecurity=False
         )
         if not hmac.compare_digest(expected.digest(), digest):
-            raise KeystoreError("its password is wrong, or it is damaged")
+            raise WrongPasswordError("its password is wrong, or it is damaged")
     reader = _KeystoreReader(body, len(JKS))
     version, count = reader.int32(), reader.int32()
     if version not in (1, 2):

@@ -236,6 +236,13 @@ def _key_password_option(store: Store) -> str:
     return f"{store.option.partition('ssl.')[0]}ssl.key.password"
 
 
+def _password_problem(store: Store) -> str:
+    """Return what is wrong with the store's password if it does not open the store."""
+    kind = "keystore" if "keystore" in store.option else "truststore"
+    option = f"{store.option.partition('ssl.')[0]}ssl.{kind}.password"
+    return f"{option} is {'wrong' if store.password else 'missing'}"
+
+
 def client_certificates(settings: TlsSettings) -> list[str]:
     """Return the client's certificate, then its chain, each PEM. Raises OptionError."""
     store = settings.certificates
@@ -377,6 +384,11 @@ def _is_valid_now(key: java_keystore.PrivateKey) -> bool:
 def _open_java_keystore(store: Store, content: SecretBytes) -> java_keystore.JavaKeystore:
     try:
         return java_keystore.open_java_keystore(content, store.password)
+    except java_keystore.WrongPasswordError:
+        raise OptionError(
+            f"{store} is a Java keystore that cannot be read: {_password_problem(store)}, or it is "
+            "damaged"
+        ) from None
     except java_keystore.KeystoreError as error:
         raise OptionError(f"{store} is a Java keystore that cannot be read: {error}") from None
 
@@ -402,8 +414,8 @@ def _load_pkcs12(store: Store, content: SecretBytes) -> Any:
         return load(content.reveal(), store.password.reveal().encode() or None)
     except Exception:  # cryptography raises several types, with messages of OpenSSL
         raise OptionError(
-            f"{store} cannot be opened: its password is "
-            f"{'wrong' if store.password else 'missing'}, or it is neither PEM, PKCS#12 nor JKS"
+            f"{store} cannot be opened: {_password_problem(store)}, or it is neither PEM, PKCS#12 "
+            "nor JKS"
         ) from None
 
 
@@ -466,8 +478,9 @@ _ALERTS: Final = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": _WANTS_CERTIFICATE,
     "SSLV3_ALERT_BAD_CERTIFICATE": "it refuses our certificate, or we have none and "
     f"{_WANTS_CERTIFICATE}",
+    # What Java's brokers send for both.
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept our certificate "
-    "({prefix}ssl.keystore.…)",
+    "({prefix}ssl.keystore.…), which has expired or is not signed by its authorities",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "our certificate ({prefix}ssl.keystore.…) has expired",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it cannot use our certificate's kind "
     "({prefix}ssl.keystore.…)",

@@ -397,7 +397,8 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
         "NUL in the path": (trusting(Store(option, "a\0b")), "cannot be read"),
         "wrong password of JKS": (
             trusting(replace(trust["JKS"], password=Secret(HUSH + "!"))),
-            r"trust\.jks is a Java keystore that cannot be read: its password is wrong, or ",
+            r"trust\.jks is a Java keystore that cannot be read: "
+            r"ssl\.truststore\.password is wrong, or ",
         ),
         "wrong key password in JKS": (
             replace(own, key_password=Secret(HUSH + "!")),
@@ -424,7 +425,7 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
         "too large": (trusting(Store(option, str(sparse))), "is larger than"),
         "rubbish": (
             trusting(Store(option, file(folder, "rubbish", b"\x00\x01" * 500))),
-            "its password is missing, or it is neither PEM, PKCS#12 nor JKS",
+            r"ssl\.truststore\.password is missing, or it is neither PEM, PKCS#12 nor JKS",
         ),
         "empty": (
             trusting(Store(option, file(folder, "empty", b""))),
@@ -437,11 +438,11 @@ def wrong(folder: Path) -> dict[str, tuple[TlsSettings, str]]:
         ),
         "wrong store password": (
             trusting(replace(trust["PKCS#12"], password=Secret(HUSH + "!"))),
-            r"ca\.p12 cannot be opened: its password is wrong",
+            r"ca\.p12 cannot be opened: ssl\.truststore\.password is wrong",
         ),
         "no store password": (
             replace(p12, certificates=replace(p12.certificates, password=Secret(""))),
-            r"client\.p12 cannot be opened: its password is missing",
+            r"client\.p12 cannot be opened: ssl\.keystore\.password is missing",
         ),
         "wrong key password": (
             replace(locked, key_password=Secret(HUSH + "!")),
