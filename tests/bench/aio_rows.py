@@ -16,6 +16,7 @@ from confluent_kafka.aio import AIOConsumer, AIOProducer
 
 from sparkkafka.client import Consumer, Producer, TopicPartition
 from sparkkafka.client.aio import AsyncConsumer, AsyncProducer
+from sparkkafka.config.options import ProducerOptions
 from tests.bench import rivals
 from tests.bench.client_rows import write_checks
 from tests.bench.data import make_topic, open_cluster, remove_topic
@@ -30,6 +31,7 @@ TARGETS = {THREADS: 0.8, AIOKAFKA: 3.0, CONFLUENT: 5.0}
 LONGEST_WAIT_MS = 10.0
 TASKS = 100
 MEGA_BATCH = 1 << 20
+BATCH_BYTES = ProducerOptions.batch_size  # of all sides but confluent-kafka, whose default is more
 # By size of values.
 _FULL, _QUICK = {100: 200_000, 1000: 60_000}, {100: 50_000, 1000: 20_000}
 _SHARES = {THREADS: 1, AIOKAFKA: 2, CONFLUENT: 20}  # a slow side gets one record in as many
@@ -245,7 +247,7 @@ async def iterate(
 
 
 def send(config: dict[str, str], topic: str, value: bytes, count: int) -> float:
-    with Producer(config) as producer:
+    with Producer(config | {"batch.size": BATCH_BYTES}) as producer:
         producer.send(topic, value).result(_LIMIT_S)
         begin = time.perf_counter()
         for _ in range(count):
@@ -271,7 +273,9 @@ def poll(config: dict[str, str], topic: str, value: bytes, count: int) -> float:
 
 def _aiokafka(config: dict[str, str]) -> aiokafka.AIOKafkaProducer:
     servers = config["bootstrap.servers"]
-    return aiokafka.AIOKafkaProducer(bootstrap_servers=servers, enable_idempotence=True)
+    return aiokafka.AIOKafkaProducer(
+        bootstrap_servers=servers, enable_idempotence=True, max_batch_size=BATCH_BYTES
+    )
 
 
 async def aiokafka_send(config: dict[str, str], topic: str, value: bytes, count: int) -> float:

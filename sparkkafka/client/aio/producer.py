@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sparkkafka.client.aio.worker import AsyncClient, LoopQueue, Worker, awaited, call_soon
+from sparkkafka.client.aio.worker import (
+    YIELD_AFTER_S,
+    AsyncClient,
+    LoopQueue,
+    Worker,
+    awaited,
+    call_soon,
+)
 from sparkkafka.client.metrics import Metrics
 from sparkkafka.client.producer.futures import (
     Indexes,
@@ -27,10 +35,10 @@ from sparkkafka.client.producer.futures import (
 from sparkkafka.client.producer.producer import Headers, Producer
 from sparkkafka.client.producer.producer_records import AppendedRecords, ArrowStream
 from sparkkafka.client.values import TopicPartition
+from sparkkafka.config.options import ProducerOptions
 from sparkkafka.errors import KafkaTimeoutError
 
-DRAINS_PER_YIELD = 256  # calls of `drain` until it yields to other tasks, in less than 1 ms
-URGENT_BATCHES = 16  # once as many are buffered, a send wakes the I/O thread immediately
+DRAINS_PER_CHECK = 32  # `drain` checks after as many calls whether it must yield to other tasks
 OUTCOMES_PER_ITEM = 1024  # the loop handles the outcomes of a large batch in parts of about 1 ms
 
 Bytes = bytes | bytearray | memoryview | str | None
@@ -150,14 +158,15 @@ class _LoopProducer(Producer):
     _handle = AsyncDelivery
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Sets linger.ms=0 unless `config` has another value."""
+        """Sets linger.ms=0, and the batch.size of Spark's writes, unless `config` has others."""
         if isinstance(config, Mapping):  # otherwise Producer raises an error
             # `_wake` batches the records of all tasks. A task that awaits its record sends no more.
-            config = {"linger.ms": 0, **config}
+            # Java's 16 KB would divide what has collected while the I/O thread was busy, and a
+            # request costs as much processor time as some hundred records.
+            config = {"linger.ms": 0, "batch.size": ProducerOptions.batch_size, **config}
         super().__init__(config)
         self.missing_bytes = 0
         """The size of the last record for which there was no memory."""
-        self._urgent_bytes = min(URGENT_BATCHES * self._buffer.wake_bytes, self._buffer.full_bytes)
         self._has_scheduled_wake = False
 
     def bind(
@@ -174,9 +183,9 @@ class _LoopProducer(Producer):
 
     def _wake(self, records: AppendedRecords) -> None:
         """Wake the I/O thread in the loop's next iteration, once for the records of all tasks: the
-        loop waits for the interpreter's lock while that thread runs. If many batches are buffered,
-        wake it immediately."""
-        if records.size_bytes >= self._urgent_bytes:
+        loop waits for the interpreter's lock while that thread runs. If a batch is full, wake it
+        immediately."""
+        if records.size_bytes >= self._buffer.wake_bytes:
             self._buffer.wake()
         elif not self._has_scheduled_wake:
             loop: asyncio.AbstractEventLoop = self._notifier.loop
@@ -205,8 +214,9 @@ class _LoopProducer(Producer):
 
 
 class AsyncProducer(AsyncClient[_LoopProducer]):
-    """`Producer` for asyncio: the same settings, arguments and errors, but linger.ms=0 by default.
-    Any number of tasks may use it. Their records are sent in the order of the calls.
+    """`Producer` for asyncio: the same settings, arguments and errors, but by default linger.ms=0
+    and batch.size=524288. Any number of tasks may use it. Their records are sent in the order of
+    the calls.
 
         async with AsyncProducer({"bootstrap.servers": "localhost:9092"}) as producer:
             metadata = await producer.send("orders", b"…", key=b"17")
@@ -228,6 +238,7 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
         self._half_bytes = self._buffer.limit_bytes // 2
         self._drain_bytes = self._buffer.limit_bytes * 3 // 4
         self._drain_count = 0
+        self._yielded_s = 0.0
 
     def _bind(self) -> None:
         """Bind to the running loop at the first call. Raises KafkaError on another loop."""
@@ -316,9 +327,12 @@ class AsyncProducer(AsyncClient[_LoopProducer]):
             self._bind()
             await self._call_with_memory(partial(self._check_memory, self._half_bytes))
         self._drain_count += 1
-        if self._drain_count >= DRAINS_PER_YIELD:
-            self._drain_count = 0
+        if (
+            not self._drain_count % DRAINS_PER_CHECK
+            and time.monotonic() - self._yielded_s >= YIELD_AFTER_S
+        ):
             await asyncio.sleep(0)
+            self._yielded_s = time.monotonic()
 
     def _check_memory(self, size_bytes: int) -> None:
         """Raise KafkaTimeoutError if less than `size_bytes` of buffer.memory are free."""

@@ -63,7 +63,7 @@ def test_the_sends_of_one_iteration_of_the_loop_share_a_request(fake: FakeCluste
             await opened.send("t", b"first")
             while not opened._client._buffer.is_sleeping:  # before, it takes what is there
                 await asyncio.sleep(0)
-            await asyncio.gather(*(opened.send("t", bytes(10)) for _ in range(100)))
+            await asyncio.gather(*(opened.send("t", bytes(1000)) for _ in range(100)))
 
     asyncio.run(main())
     assert len(fake.requests_of("Produce")) == 2
