@@ -291,6 +291,14 @@ SECURITY: tuple[Option, ...] = (
     *_security_rows("sasl.oauthbearer.token.endpoint.allow.http", "oauth_allow_http", boolean,
         "Only in this package. true: a token endpoint on another machine may be http://, "
         "although anyone on the network path can read the client secret and the token."),
+    *_security_rows("enable.sasl.oauthbearer.unsecure.jwt", "oauth_unsecured", boolean,
+        "librdkafka's name. true: tokens without a signature are allowed, from unsecuredLogin… "
+        "in sasl.jaas.config or from sasl.oauthbearer.config. Anyone can create such tokens: use "
+        "them only with test brokers."),
+    *_security_rows("sasl.oauthbearer.config", "oauth_config",
+        Kind("name=value name=value …", str.strip),
+        "librdkafka's name: the content of an unsecured token, e.g. `principal=alice scope=a,b "
+        "lifeSeconds=600`."),
     *_security_rows("https.ca.pem", "https_ca_pem", PEM,
         "The certificate authorities that are trusted for the token endpoint, as PEM text.",
         secret=True),
@@ -331,8 +339,6 @@ SECURITY: tuple[Option, ...] = (
         "sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor",
         "a new ticket is requested with the keytab when one is needed and the old one is about "
         "to expire"),
-    *not_used(Status.REFUSED, _BOTH,
-        "enable.sasl.oauthbearer.unsecure.jwt sasl.oauthbearer.config", java.NO_UNSECURED_TOKENS),
     *not_used(Status.REFUSED, _BOTH,
         "sasl.oauthbearer.metadata.authentication.type",
         "Token requests send client id and secret, or an assertion. For other grants write a "

@@ -467,7 +467,7 @@ def _read_template(store: Store) -> tuple[dict[str, Any], dict[str, Any]]:
         ) from None
 
 
-# --- files and callables ---------------------------------------------------------------------
+# --- files, callables, unsecured tokens ------------------------------------------------------
 
 
 def _read_text(store: Store) -> Secret:
@@ -538,6 +538,14 @@ def _import_function(name: str) -> Callable[[], Any]:
     if not callable(imported):
         raise OptionError(f"{name}, which is to return OAuth tokens, is not callable")
     return imported
+
+
+def _make_unsecured(settings: OAuthSettings, deadline: Deadline, once: bool) -> Token:
+    """Make a token without a signature (RFC 7515, A.5), as Java does for tests."""
+    now_s = time.time()
+    claims = dict(settings.unsecured_claims)
+    claims = {"iat": now_s, "exp": now_s + settings.unsecured_life_s} | claims
+    return Token(_encode_jwt('{"alg": "none"}', json.dumps(claims), ""), settings.unsecured_life_s)
 
 
 def _encode_jwt(*parts: str | bytes) -> Secret:
@@ -697,4 +705,5 @@ _MAKERS: Final[dict[TokenMethod, Callable[[OAuthSettings, Deadline, bool], Token
     TokenMethod.CALLBACK: _call_user_function,
     TokenMethod.AWS_MSK_IAM: _sign_for_msk,
     TokenMethod.GOOGLE: _request_from_google,
+    TokenMethod.UNSECURED: _make_unsecured,
 }

@@ -39,11 +39,8 @@ ENDPOINT_HANDLERS: Final = (
 )
 """They get a token from an endpoint or a file. The settings of these do that here."""
 
-NO_UNSECURED_TOKENS: Final = (
-    "No token without a signature is made here, because anybody can make one. For a test broker "
-    "set sasl.oauthbearer.token to one, or sasl.login.callback.handler.class to a Python function "
-    "that returns one."
-)
+UNSECURED_HANDLER: Final = f"{_OAUTH}internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
+"""Java's default for OAUTHBEARER. Its tokens have no signature."""
 
 STRIMZI_HANDLER: Final = "io.strimzi.kafka.oauth.client.JaasClientOauthLoginCallbackHandler"
 GOOGLE_HANDLER: Final = "com.google.cloud.hosted.kafka.auth.GcpLoginCallbackHandler"
@@ -52,6 +49,7 @@ LOGIN_HANDLERS: Final = (
     DEFAULT_LOGIN_HANDLER,
     *ENDPOINT_HANDLERS,
     AWS_LOGIN_HANDLER,
+    UNSECURED_HANDLER,
     STRIMZI_HANDLER,
     GOOGLE_HANDLER,
 )

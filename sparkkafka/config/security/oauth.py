@@ -1,6 +1,6 @@
 """The source of OAUTHBEARER's tokens: Java's and librdkafka's settings, Amazon's and Strimzi's.
 
-A token comes from an endpoint, a file, a setting, a function, or Amazon's or Google's library.
+A token comes from an endpoint, a file, a setting, a function or Amazon's signer, or is unsecured.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparkkafka.config.kinds import JWT_BEARER_GRANT, LOGIN_CALLBACK_OPTION
 from sparkkafka.config.security import java
@@ -39,8 +39,7 @@ def oauth_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSetti
 
     Raises OptionError unless there is exactly one.
     """
-    if any(name.startswith("unsecuredLogin") for name in jaas.options):
-        raise OptionError(f"unsecuredLogin… in {java.JAAS}: {java.NO_UNSECURED_TOKENS}")
+    unsecured = _unsecured_token(values, jaas)
 
     def chosen(field: str, jaas_name: str) -> Any:
         """Return the setting, or the login module's option. Raises OptionError for both."""
@@ -62,6 +61,7 @@ def oauth_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSetti
         name
         for name, value in (
             (values.name_of("oauth_token"), token),
+            (values.name_of("oauth_unsecured"), unsecured),
             (LOGIN_CALLBACK_OPTION, callback),
             (values.name_of("oauth_token_endpoint_url"), url),
         )
@@ -89,6 +89,14 @@ def oauth_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSetti
                     f"{name} is for {values.name_of('oauth_token_endpoint_url')}, and the token "
                     f"comes from {sources[0]}: remove one of them"
                 )
+    if unsecured:
+        common["extensions"] += unsecured.extensions
+        return OAuthSettings(
+            method=TokenMethod.UNSECURED,
+            unsecured_claims=unsecured.claims,
+            unsecured_life_s=unsecured.life_s,
+            **common,
+        )
     if token:
         return OAuthSettings(method=TokenMethod.GIVEN_TOKEN, token=token, **common)
     if callback:
@@ -128,6 +136,29 @@ def oauth_settings(values: ResolvedValues, jaas: java.LoginModule) -> OAuthSetti
         tls=TlsSettings(truststore=_endpoint_truststore(values, jaas)),
         **common,
     )
+
+
+def _unsecured_token(values: ResolvedValues, jaas: java.LoginModule) -> UnsecuredToken | None:
+    """Return the unsecured token that settings describe, None if there is none. Raises
+    OptionError if they describe one without allowing it."""
+    in_jaas = any(name.startswith(_UNSECURED_PREFIX) for name in jaas.options)
+    config = values["oauth_config"]
+    if in_jaas and config:
+        raise OptionError(
+            f"{values.name_of('oauth_config')} and {_UNSECURED_PREFIX}… in {java.JAAS} exclude "
+            "each other"
+        )
+    if not (in_jaas or config or values["login_callback"] == java.UNSECURED_HANDLER):
+        return None
+    if not values["oauth_unsecured"]:
+        where = values.name_of("oauth_config") if config else f"{_UNSECURED_PREFIX}… in {java.JAAS}"
+        raise OptionError(
+            f"{where} asks for an unsecured token, which anybody can make: give clientId and "
+            f"clientSecret, or allow it for a test with {values.name_of('oauth_unsecured')}=true"
+        )
+    if config:
+        return _librdkafka_unsecured_token(config, values.name_of("oauth_config"))
+    return _java_unsecured_token(jaas.options)
 
 
 def _assertion(values: ResolvedValues) -> AssertionSettings | None:
@@ -209,6 +240,107 @@ def _endpoint_truststore(values: ResolvedValues, jaas: java.LoginModule) -> Stor
         Secret(jaas.options.get("ssl.truststore.password", "")),
     )
     return store or java.jvm_truststore() or store  # the last is empty: the system's authorities
+
+
+# --- unsecured tokens ------------------------------------------------------------------------
+# They have no signature, so anybody can make one. Brokers accept them only in tests.
+
+_UNSECURED_PREFIX = "unsecuredLogin"
+
+Claim = str | float | tuple[str, ...]
+
+
+class UnsecuredToken(NamedTuple):
+    """A token without a signature. `claims` lack iat, which is the time when it is made, and exp,
+    which is `life_s` later."""
+
+    claims: tuple[tuple[str, Claim], ...]
+    life_s: float
+    extensions: tuple[tuple[str, str], ...]
+
+
+def _java_unsecured_token(options: Mapping[str, str]) -> UnsecuredToken:
+    """Parse unsecuredLogin… of OAuthBearerLoginModule. Raises OptionError naming the option."""
+    settings = {
+        name.removeprefix(_UNSECURED_PREFIX): value
+        for name, value in options.items()
+        if name.startswith(_UNSECURED_PREFIX)
+    }
+    principal_claim = settings.pop("PrincipalClaimName", "") or "sub"
+    scope_claim = settings.pop("ScopeClaimName", "") or "scope"
+    life_s = _number(settings.pop("LifetimeSeconds", "3600"), "LifetimeSeconds", java.JAAS)
+    claims: dict[str, Claim] = {}
+    extensions = []
+    kinds = ("StringClaim_", "NumberClaim_", "ListClaim_")
+    for name, value in settings.items():
+        if name.startswith("Extension_"):
+            extensions.append((name.removeprefix("Extension_"), value))
+            continue
+        kind = next((kind for kind in kinds if name.startswith(kind) and name != kind), None)
+        if kind is None:
+            raise OptionError(
+                f"{java.JAAS} has an option {_UNSECURED_PREFIX}… that Java does not know"
+            )
+        claim = name.removeprefix(kind)
+        if kind == "StringClaim_":
+            claims[claim] = value
+        elif kind == "NumberClaim_":
+            claims[claim] = _number(value, name, java.JAAS)
+        else:  # the first character is the separator
+            claims[claim] = tuple(filter(None, value[1:].split(value[0]))) if value else ()
+    if not isinstance(claims.get(principal_claim), str) or not claims[principal_claim]:
+        raise OptionError(
+            f"{java.JAAS}: an unsecured token needs a principal: "
+            f"{_UNSECURED_PREFIX}StringClaim_{principal_claim}"
+        )
+    if isinstance(claims.get(scope_claim), int | float):
+        raise OptionError(f"{java.JAAS}: the scope of an unsecured token is text or a list")
+    return UnsecuredToken((*claims.items(),), life_s, (*extensions,))
+
+
+def _librdkafka_unsecured_token(text: str, option: str) -> UnsecuredToken:
+    """Parse `principalClaimName=… principal=… scopeClaimName=… scope=a,b lifeSeconds=…
+    extension_name=…`. Raises OptionError."""
+    pair = re.compile(r'\s*([A-Za-z_]+)=(?:"([^"]*)"|(\S+))')
+    values: dict[str, str] = {}
+    remaining = text.strip()
+    while remaining:
+        match = pair.match(remaining)
+        if match is None:
+            raise OptionError(f"{option} is name=value name=value …")
+        values[match[1]] = match[3] if match[2] is None else match[2]
+        remaining = remaining[match.end() :]
+    extensions = tuple(
+        (name.removeprefix("extension_"), values.pop(name))
+        for name in [name for name in values if name.startswith("extension_")]
+    )
+    principal_claim = values.pop("principalClaimName", "") or "sub"
+    scope_claim = values.pop("scopeClaimName", "") or "scope"
+    life_s = _number(values.pop("lifeSeconds", "3600"), "lifeSeconds", option)
+    claims: dict[str, Claim] = {principal_claim: values.pop("principal", "")}
+    scope = values.pop("scope", "")
+    if scope:
+        claims[scope_claim] = tuple(scope.split(","))
+    if values:
+        raise OptionError(
+            f"{option} has names that are not known; use principalClaimName, principal, "
+            "scopeClaimName, scope, lifeSeconds and extension_…"
+        )
+    if not claims[principal_claim]:
+        raise OptionError(f"{option} needs a principal: principal=NAME")
+    return UnsecuredToken((*claims.items(),), life_s, extensions)
+
+
+def _number(text: str, name: str, option: str) -> float:
+    """Parse a claim's number, or the life of a token, which is positive. `name` is the value's name
+    within `option`. Raises OptionError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not abs(number) < 1e15 or (name in ("LifetimeSeconds", "lifeSeconds") and number <= 0):
+        raise OptionError(f"{name} in {option} must be a number")
+    return int(number) if number == int(number) else number
 
 
 # --- Amazon MSK ------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from sparkkafka.config.security.settings import (
     SaslChoice,
     Store,
     TlsSettings,
+    TokenMethod,
 )
 from sparkkafka.errors import OptionError
 from sparkkafka.secret import NO_SECRET, Secret
@@ -91,6 +92,8 @@ class SecurityOptions(references.WithReferences):
     assertion_jti: str = "false"
     oauth_header_urlencode: str = "false"
     oauth_allow_http: str = "false"
+    oauth_unsecured: str = "false"
+    oauth_config: str = ""
     https_ca_location: str = ""
     https_ca_pem: Secret = NO_SECRET
     login_connect_timeout_ms: str = "10000"
@@ -193,6 +196,12 @@ def _warn_of_weak_security(options: SecurityOptions, settings: SecureSettings, p
         )
     if sasl is not None and sasl.oauth is not None:
         oauth = sasl.oauth
+        if oauth.method == TokenMethod.UNSECURED:
+            warn(
+                "unsecured token",
+                f"{prefix}{options.name_of('oauth_unsecured')}: the token has no signature, and "
+                "anybody can make one: use it only for test brokers",
+            )
         if oauth.allow_http and oauth.token_endpoint_url.lower().startswith("http:"):
             warn(
                 "token in the clear",

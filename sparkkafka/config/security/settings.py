@@ -34,6 +34,8 @@ class TokenMethod(enum.Enum):
     AWS_MSK_IAM = "aws_msk_iam"
     """Amazon's signer with `aws_…`; empty ones are those of the AWS SDK. The role `aws_role_arn` is
     assumed with `aws_role_access_key_id`, if that is set."""
+    UNSECURED = "unsecured"
+    """A token of `unsecured_claims` without a signature, valid for `unsecured_life_s`."""
     GOOGLE = "google"
     """The default credentials of Google's cloud."""
 
@@ -126,6 +128,8 @@ class OAuthSettings:
     tls: TlsSettings = TlsSettings()
     allow_http: bool = False
     assertion: AssertionSettings | None = None
+    unsecured_claims: tuple[tuple[str, Any], ...] = ()
+    unsecured_life_s: float = 0
     aws_region: str = ""
     aws_profile: str = ""
     aws_role_arn: str = ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
 import socket
 import threading
@@ -709,6 +711,23 @@ def test_the_old_token_counts_whatever_the_new_one_fails_by(clock: Clock) -> Non
     clock.moved_s = 85
     assert source(Deadline(1000)).reveal() == "old"
     assert responses == []
+
+
+def test_an_unsecured_token(clock: Clock) -> None:
+    settings = OAuthSettings(
+        method=TokenMethod.UNSECURED,
+        unsecured_claims=(("sub", "alice"), ("scope", ("a", "b"))),
+        unsecured_life_s=60,
+    )
+    first = fetch(settings)
+    header, claims, signature = first.split(".")
+    assert base64.urlsafe_b64decode(header + "==") == b'{"alg": "none"}'
+    said = json.loads(base64.urlsafe_b64decode(claims + "=="))
+    assert (said["sub"], said["scope"], signature) == ("alice", ["a", "b"], "")
+    assert said["exp"] - said["iat"] == 60
+    assert fetch(settings) == first
+    clock.moved_s = 50
+    assert fetch(settings) != first
 
 
 def test_a_single_failure_is_told_while_an_old_token_counts(server: TokenServer) -> None:

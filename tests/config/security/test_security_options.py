@@ -784,6 +784,71 @@ def test_faults_of_assertions(given: dict[str, str], words: str) -> None:
     assert "hush" not in str(caught.value)
 
 
+ALLOWED = {"enable_sasl_oauthbearer_unsecure_jwt": "true"}
+
+
+def test_unsecured_tokens_of_java(caplog: pytest.LogCaptureFixture) -> None:
+    text = jaas(
+        OAUTH_MODULE,
+        unsecuredLoginStringClaim_sub="alice",
+        unsecuredLoginListClaim_scope="|a|b",
+        unsecuredLoginNumberClaim_level="3",
+        unsecuredLoginLifetimeSeconds="60",
+        unsecuredLoginExtension_traceId="1",
+        extension_other="2",
+    )
+    handler = f"{MODULES}.oauthbearer.internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
+    given = ALLOWED | {"sasl_jaas_config": text}
+    for more in ({}, {"sasl_login_callback_handler_class": handler}):
+        found = oauth(**given, **more)
+        assert (found.method, found.unsecured_life_s) == (TokenMethod.UNSECURED, 60)
+        assert found.unsecured_claims == (("sub", "alice"), ("scope", ("a", "b")), ("level", 3))
+        assert found.extensions == (("other", "2"), ("traceId", "1"))
+    assert "the token has no signature, and anybody can make one" in caplog.text
+    who = {"unsecuredLoginPrincipalClaimName": "who", "unsecuredLoginStringClaim_who": "a"}
+    text = jaas(OAUTH_MODULE, **who)
+    assert oauth(**ALLOWED, sasl_jaas_config=text).unsecured_claims == (("who", "a"),)
+
+
+def test_unsecured_tokens_of_librdkafka() -> None:
+    words = 'principal=alice scope=a,b lifeSeconds=60 extension_x="y z"'
+    found = oauth(**ALLOWED, sasl_oauthbearer_config=words)
+    assert found.unsecured_claims == (("sub", "alice"), ("scope", ("a", "b")))
+    assert (found.unsecured_life_s, found.extensions) == (60, (("x", "y z"),))
+    # The permission alone asks for nothing.
+    assert oauth(**ALLOWED, sasl_oauthbearer_token="t").method == TokenMethod.GIVEN_TOKEN
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sasl_oauthbearer_config": "principal=a"}, "sasl.oauthbearer.config asks for an unsec"),
+        (ALLOWED | {"sasl_oauthbearer_config": "hush"}, "is name=value name=value"),
+        (ALLOWED | {"sasl_oauthbearer_config": "hush=a"}, "has names that are not known"),
+        (ALLOWED | {"sasl_oauthbearer_config": "scope=hush"}, "needs a principal"),
+        (ALLOWED | {"sasl_oauthbearer_config": "principal=a lifeSeconds=hush"}, "must be a number"),
+        (
+            ALLOWED | {"sasl_jaas_config": jaas(OAUTH_MODULE, unsecuredLoginStringClaim_x="hush")},
+            "needs a principal: unsecuredLoginStringClaim_sub",
+        ),
+        (
+            ALLOWED | {"sasl_jaas_config": jaas(OAUTH_MODULE, unsecuredLoginHush="hush")},
+            "an option unsecuredLogin… that Java does not know",
+        ),
+        (
+            ALLOWED | {"sasl_oauthbearer_token": "hush", "sasl_oauthbearer_config": "principal=a"},
+            "sasl.oauthbearer.token and enable.sasl.oauthbearer.unsecure.jwt exclude each other",
+        ),
+        (ALLOWED, "needs a token"),
+    ],
+)
+def test_faults_of_unsecured_tokens(given: dict[str, str], words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        oauth(**given)
+    assert words in str(caught.value)
+    assert "hush" not in str(caught.value).lower()
+
+
 def test_an_endpoint_in_the_clear_is_said(caplog: pytest.LogCaptureFixture) -> None:
     given = {"sasl_oauthbearer_client_id": "me", "sasl_oauthbearer_client_secret": "hush"}
     given |= {"sasl_oauthbearer_token_endpoint_allow_http": "true"}
@@ -927,7 +992,7 @@ def test_nothing_that_names_an_identity_of_amazon_is_dropped(
         ),
         (
             {"sasl_jaas_config": jaas(OAUTH_MODULE, unsecuredLoginStringClaim_sub="hush")},
-            "unsecuredLogin… in sasl.jaas.config: No token without a signature is made here",
+            "unsecured token",
         ),
         ({"sasl_login_callback_handler_class": "com.x.Hush"}, "module:function"),
         ({"sasl_oauthbearer_grant_type": "jwt-bearer"}, "must be client_credentials"),
