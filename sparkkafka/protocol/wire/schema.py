@@ -12,13 +12,12 @@ value that the version lacks be dropped in silence. Without it a value other tha
 an `EncodeError`: nothing is lost unnoticed. A struct's fields exist wherever the struct itself
 does, so they repeat its `since` only where it is narrower.
 
-A declared class is a slotted dataclass in which every field has Kafka's default. Type checkers see
-it as keyword-only; at run time the codec passes all values by position, which is far faster.
+A declared class has slots, and every field has Kafka's default. Type checkers see a keyword-only
+dataclass; at run time the codec passes all values by position, which is far faster.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import uuid as uuid_module
 from collections.abc import Callable, Iterator, Sequence
 from typing import (
@@ -44,8 +43,6 @@ RecordsLike: TypeAlias = BytesLike | Sequence[BytesLike]
 """The value of a records field to encode: bytes, or pieces that are written one after the other."""
 
 _T = TypeVar("_T")
-
-_METADATA_KEY = "kafka"
 
 
 class Primitive(Generic[_T]):
@@ -75,8 +72,7 @@ BYTES = Primitive[bytes]("bytes")
 RECORDS = Primitive[Any]("records")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ArrayOf:
+class ArrayOf(NamedTuple):
     """The wire type of an array; `element` is a Primitive or a struct class."""
 
     element: Primitive[Any] | type[Any]
@@ -97,6 +93,7 @@ class Field(NamedTuple):
     nullable_since: int | None
     ignorable: bool
     default: object  # arrays and structs: None, or the class that makes an empty one
+    secret: bool  # not shown by the message's repr
 
     def exists(self, version: int) -> bool:
         """Return whether this version has the field."""
@@ -254,10 +251,10 @@ def _declare(
     *,
     secret: bool = False,
 ) -> Any:
-    """Make the dataclass field that `struct` reads the declaration from. `default` is a value, or
-    the class that makes one; a `secret` is not shown by the message's repr."""
-    field = Field(
-        name="",  # the decorator knows it
+    """Make the declaration, which `struct` gives its name. `default` is a value, or the class that
+    makes one; a `secret` is not shown by the message's repr."""
+    return Field(
+        name="",
         wire_type=wire_type,
         since=keywords.get("since", 0),
         until=keywords.get("until"),
@@ -265,11 +262,8 @@ def _declare(
         nullable_since=nullable_since,
         ignorable=keywords.get("ignorable", False),
         default=default,
+        secret=secret,
     )
-    metadata = {_METADATA_KEY: field}
-    if isinstance(default, type):
-        return dataclasses.field(default_factory=default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 # No field_specifiers: to a type checker each `= int32()` is a plain default, so that every field
@@ -278,27 +272,43 @@ def _declare(
 def struct(cls: type[_T]) -> type[_T]:
     """Declare a struct inside a message (class decorator). Raises TypeError for a field without
     wire type."""
-    # Dataclasses would compile __repr__ and __eq__ for each class, which takes most of the time of
-    # importing the messages: here all classes share them.
-    message_class: Any = dataclasses.dataclass(slots=True, repr=False, eq=False, match_args=False)(
-        cls
-    )
-    message_class.__repr__ = _repr
-    message_class.__eq__ = _eq
-    message_class.__hash__ = None  # mutable, as a dataclass with __eq__ is
-    declared: list[Field] = []
-    for attribute in dataclasses.fields(message_class):
-        field = attribute.metadata.get(_METADATA_KEY)
-        if field is None:
-            raise TypeError(f"{cls.__name__}.{attribute.name} has no wire type")
-        declared.append(field._replace(name=attribute.name))
-    _FIELDS[message_class] = tuple(declared)
+    # A dataclass takes ten times as long to make, and each process makes hundreds of structs.
+    namespace = {
+        name: value
+        for name, value in vars(cls).items()
+        if name not in ("__dict__", "__weakref__") and not isinstance(value, Field)
+    }
+    names = list(vars(cls).get("__annotations__", ()))
+    for name in names:
+        if not isinstance(vars(cls).get(name), Field):
+            raise TypeError(f"{cls.__name__}.{name} has no wire type")
+    namespace |= {"__slots__": names, "__init__": _init, "__repr__": _repr, "__eq__": _eq}
+    namespace["__hash__"] = None  # mutable
+    message_class: Any = type(cls.__name__, cls.__bases__, namespace)
+    inherited = next((_FIELDS[base] for base in cls.__mro__ if base in _FIELDS), ())
+    own = (vars(cls)[name]._replace(name=name) for name in names)
+    _FIELDS[message_class] = (*inherited, *own)
     return cast("type[_T]", message_class)
+
+
+def _init(self: Any, *values: Any, **named: Any) -> None:
+    """`__init__` of a struct before its first call, which compiles one of the struct's own: a
+    process uses few of the structs that it imports."""
+    declared = fields(type(self))
+    defaults = {f"_{field.name}": field.default for field in declared}
+    parameters = ", ".join(f"{field.name}=_{field.name}" for field in declared)
+    lines = ["pass"]
+    for name, default in ((field.name, field.default) for field in declared):
+        made = f"_{name}() if {name} is _{name} else " if isinstance(default, type) else ""
+        lines.append(f"self.{name} = {made}{name}")
+    exec(f"def __init__(self, {parameters}):\n " + "\n ".join(lines), defaults)  # noqa: S102
+    type(self).__init__ = defaults["__init__"]
+    self.__init__(*values, **named)
 
 
 def _repr(self: Any) -> str:
     """`__repr__` of all structs (see `struct`)."""
-    shown = (attribute.name for attribute in dataclasses.fields(self) if attribute.repr)
+    shown = (field.name for field in fields(type(self)) if not field.secret)
     values = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
     return f"{type(self).__qualname__}({values})"
 

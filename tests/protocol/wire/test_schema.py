@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import pickle
 import re
 import struct as struct_module
@@ -170,11 +170,8 @@ def test_class_attributes() -> None:
     assert FetchRequest.RESPONSE.REQUEST is FetchRequest
 
 
-def test_messages_are_slotted_dataclasses() -> None:
+def test_messages_have_slots() -> None:
     assert not hasattr(FULL, "__dict__")
-    assert [item.name for item in dataclasses.fields(DemoRequest)] == [
-        row.name for row in fields(DemoRequest)
-    ]
     with pytest.raises(TypeError, match="nam"):
         DemoRequest(nam="x")  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
@@ -328,13 +325,20 @@ def test_null_needs_a_version_that_allows_it() -> None:
 )
 def test_values_that_do_not_fit_are_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(EncodeError, match=f"^DemoRequest v4 {words}"):
-        encode(dataclasses.replace(FULL, **change), 4)
+        encode(_changed(**change), 4)
+
+
+def _changed(**change: Any) -> DemoRequest:
+    message = copy.copy(FULL)
+    for name, value in change.items():
+        setattr(message, name, value)
+    return message
 
 
 def test_a_failed_encode_leaves_the_next_one_alone() -> None:
     good = encode(FULL, 4)
     with pytest.raises(EncodeError):
-        encode(dataclasses.replace(FULL, data=7), 4)
+        encode(_changed(data=7), 4)
     assert encode(FULL, 4) == good
 
 
