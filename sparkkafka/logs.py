@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import logging.config
 import os
 import sys
 from collections.abc import Mapping
@@ -107,8 +106,10 @@ def set_up_logging(role: str = DRIVER) -> None:
     if not _is_path(text):
         _add_handler("%(asctime)s %(levelname)s %(name)s: %(message)s", "%H:%M:%S")
         return
+    from logging.config import fileConfig  # many modules, for few processes
+
     try:
-        logging.config.fileConfig(text, disable_existing_loggers=False)
+        fileConfig(text, disable_existing_loggers=False)
     except (OSError, KeyError, ValueError, RuntimeError) as error:
         raise OptionError(f"{VARIABLE}={text} is not a logging configuration: {error}") from error
 

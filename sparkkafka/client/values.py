@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from sparkkafka.errors import KafkaError, OptionError, some
+from sparkkafka.protocol.wire.schema import fields
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -54,7 +54,7 @@ def request_topics(
 ) -> list[T]:
     """Return the topics of a request about partitions. `topic_type` has two fields: the name of a
     topic, and its rows, which are the numbers of the partitions, or what `row` returns for each."""
-    name_field, rows_field = [each.name for each in fields(topic_type)]  # type: ignore[arg-type]
+    name_field, rows_field = [each.name for each in fields(topic_type)]
     return [
         topic_type(**{name_field: name, rows_field: rows})
         for name, rows in by_topic(partitions, row).items()

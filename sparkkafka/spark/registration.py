@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparkkafka.errors import needs_extra
-from sparkkafka.spark import delegation_tokens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from sparkkafka.spark.delegation_tokens import TokenKeeper
+
 log = logging.getLogger(__name__)
 
-_keeper: delegation_tokens.TokenKeeper | None = None
+_keeper: TokenKeeper | None = None
 
 
 def choose_worker_python() -> None:
@@ -117,6 +118,8 @@ def _keep_tokens(spark: SparkSession, context: Any) -> None:
     Connect client cannot set for its server's processes.
     """
     global _keeper
+    from sparkkafka.spark import delegation_tokens  # many modules, for few processes
+
     try:
         conf = dict(spark.conf.getAll)
     except Exception:  # Spark 4.0's Connect, or a server that does not allow it

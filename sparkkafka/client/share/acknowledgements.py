@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -310,7 +309,9 @@ def without_renewals(batch: AcknowledgementBatch) -> AcknowledgementBatch:
         AcknowledgeType.RELEASE if kind == AcknowledgeType.RENEW else kind
         for kind in batch.acknowledge_types
     ]
-    return replace(batch, acknowledge_types=kinds)
+    return AcknowledgementBatch(
+        first_offset=batch.first_offset, last_offset=batch.last_offset, acknowledge_types=kinds
+    )
 
 
 def acknowledged_ranges(batches: Iterable[AcknowledgementBatch]) -> list[range]:
