@@ -416,7 +416,7 @@ class _EncodeFunction:
 
         if self._encoder is None:
             self._encoder = ColumnEncoder(self._plan)
-        payloads, _ = self._encoder.encode(values, None, of="batch")  # there are no headers
+        payloads, _ = self._encoder.encode(values, None, scope="batch")  # there are no headers
         return payloads
 
 
@@ -501,6 +501,7 @@ def _make_python_udf(
     spark_type = from_arrow_type(argument)
 
     def row(value: Any) -> bytes | None:
+        """Return the value of one row as bytes."""
         if value is None:
             return None
         import pyarrow as pa

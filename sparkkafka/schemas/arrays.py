@@ -17,10 +17,12 @@ PIECE_BYTES: Final = 1 << 17
 """NumPy searches bytes in pieces that stay in the processor's cache, which is five times faster."""
 
 
-def scalar(value: str | bytes | int | bool | None, kind: pa.DataType | None = None) -> pa.Scalar:
-    """Return an Arrow scalar; a null is of type `kind`. (`pa.scalar` imports pandas.)"""
+def scalar(
+    value: str | bytes | int | bool | None, arrow_type: pa.DataType | None = None
+) -> pa.Scalar:
+    """Return an Arrow scalar; a null is of type `arrow_type`. (`pa.scalar` imports pandas.)"""
     if value is None:
-        return pa.nulls(1, kind)[0]
+        return pa.nulls(1, arrow_type)[0]
     if isinstance(value, str):
         return arrow.repeat_text(value, 1)[0]
     if isinstance(value, bytes):
@@ -68,8 +70,8 @@ def offsets_of(lengths: Any, dtype: Any = np.int64) -> NDArray[Any]:
 def null_outside(values: pa.Array, mask: Flags) -> pa.Array:
     """Return the values as an array that is also null where `mask` is false. The memory of the
     values is shared."""
-    kind = values.type
-    if pa.types.is_null(kind):
+    arrow_type = values.type
+    if pa.types.is_null(arrow_type):
         return values
     if values.null_count:
         mask = mask & arrow.is_valid(values)
@@ -77,16 +79,18 @@ def null_outside(values: pa.Array, mask: Flags) -> pa.Array:
         values = pa.concat_arrays([values])
     children = None
     buffers = values.buffers()[1:]
-    if pa.types.is_struct(kind):
-        children, buffers = [values.field(i) for i in range(kind.num_fields)], []
-    elif pa.types.is_map(kind):
-        entry = pa.struct([kind.key_field, kind.item_field])
+    if pa.types.is_struct(arrow_type):
+        children, buffers = [values.field(i) for i in range(arrow_type.num_fields)], []
+    elif pa.types.is_map(arrow_type):
+        entry = pa.struct([arrow_type.key_field, arrow_type.item_field])
         pairs = [values.keys, values.items]
         children = [pa.Array.from_buffers(entry, len(values.keys), [None], children=pairs)]
         buffers = buffers[:1]
-    elif pa.types.is_list(kind):
+    elif pa.types.is_list(arrow_type):
         children, buffers = [values.values], buffers[:1]
-    return pa.Array.from_buffers(kind, len(values), [validity(mask), *buffers], children=children)
+    return pa.Array.from_buffers(
+        arrow_type, len(values), [validity(mask), *buffers], children=children
+    )
 
 
 def spread(values: pa.Array, rows: Ints, count: int) -> pa.Array:
@@ -141,39 +145,45 @@ def is_utf8(texts: pa.Array) -> Flags:
     return flags
 
 
-def as_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the array as the type `kind`. Other names of list items and other nullability need no
-    copy."""
-    if array.type.equals(kind, check_metadata=True):
+def as_type(array: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the array as the type `target`. Other names of list items and other nullability need
+    no copy."""
+    if array.type.equals(target, check_metadata=True):
         return array
-    own = array.type
-    if pa.types.is_struct(kind) and pa.types.is_struct(own) and own.num_fields == kind.num_fields:
+    source = array.type
+    if (
+        pa.types.is_struct(target)
+        and pa.types.is_struct(source)
+        and source.num_fields == target.num_fields
+    ):
         children = [
-            as_type(array.field(i).slice(0, len(array)), kind.field(i).type)
-            for i in range(kind.num_fields)
+            as_type(array.field(i).slice(0, len(array)), target.field(i).type)
+            for i in range(target.num_fields)
         ]
         if not array.offset:
             return pa.Array.from_buffers(
-                kind, len(array), [array.buffers()[0]], array.null_count, children=children
+                target, len(array), [array.buffers()[0]], array.null_count, children=children
             )
     if not array.offset:
-        if pa.types.is_map(kind) and pa.types.is_map(own):
+        if pa.types.is_map(target) and pa.types.is_map(source):
             own_entries = pa.StructArray.from_arrays(
                 [array.keys, array.items], names=["key", "value"]
             )
-            entry = pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")])
+            entry = pa.struct(
+                [target.key_field.with_name("key"), target.item_field.with_name("value")]
+            )
             entries = as_type(own_entries, entry)
             return pa.Array.from_buffers(
-                kind, len(array), array.buffers()[:2], array.null_count, children=[entries]
+                target, len(array), array.buffers()[:2], array.null_count, children=[entries]
             )
-        if pa.types.is_list(kind) and pa.types.is_list(own):
-            items = as_type(array.values, kind.value_type)
+        if pa.types.is_list(target) and pa.types.is_list(source):
+            items = as_type(array.values, target.value_type)
             return pa.Array.from_buffers(
-                kind, len(array), array.buffers()[:2], array.null_count, children=[items]
+                target, len(array), array.buffers()[:2], array.null_count, children=[items]
             )
-    if pa.types.is_null(own):
-        return pa.nulls(len(array), kind)
-    return array.cast(kind)
+    if pa.types.is_null(source):
+        return pa.nulls(len(array), target)
+    return array.cast(target)
 
 
 def repeated_keys(keys: pa.Array, counts: Ints) -> Ints:
@@ -262,10 +272,10 @@ def map_items(maps: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def struct_of(
-    kind: pa.DataType, count: int, valid: Flags | None, children: list[pa.Array]
+    arrow_type: pa.DataType, count: int, valid: Flags | None, children: list[pa.Array]
 ) -> pa.Array:
-    """Return an array of `count` structs of type `kind` with these columns (`children`), null where
-    `valid` is false (None: none is null)."""
-    children = [as_type(child, part.type) for child, part in zip(children, kind, strict=True)]
+    """Return an array of `count` structs of type `arrow_type` with these columns (`children`), null
+    where `valid` is false (None: none is null)."""
+    children = [as_type(child, part.type) for child, part in zip(children, arrow_type, strict=True)]
     bitmap = None if valid is None or valid.all() else validity(valid)
-    return pa.Array.from_buffers(kind, count, [bitmap], children=children)
+    return pa.Array.from_buffers(arrow_type, count, [bitmap], children=children)

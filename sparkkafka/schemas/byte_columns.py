@@ -169,12 +169,12 @@ def encode_chunks(
     def encode_range(low: int, high: int) -> list[pa.Array]:
         """Encode the rows from `low` to `high`: all at once, unless they take too much."""
         chunk = values.slice(low, high - low)
-        some, rows, valid = chunk, np.arange(low, high), None
+        not_null, rows, valid = chunk, np.arange(low, high), None
         if chunk.null_count:
             valid = is_valid(chunk)
-            some, rows = chunk.drop_null(), rows[valid]
+            not_null, rows = chunk.drop_null(), rows[valid]
         try:
-            encoded = join([*constant(prefix), *encode_rows(some, rows)], len(rows))
+            encoded = join([*constant(prefix), *encode_rows(not_null, rows)], len(rows))
         except TooLargeError:
             if high - low == 1:
                 raise ValueRowError(low, "the value takes more than 2 GiB") from None
@@ -347,9 +347,9 @@ def _encode_varints(columns: Sequence[ByteColumn], count: int) -> list[WordColum
             groups.setdefault((dtype, column.is_zigzag), []).append(index)
     for (dtype, _), indexes in groups.items():
         for low in range(0, len(indexes), step):
-            some = indexes[low : low + step]
-            group: Any = [columns[index] for index in some]
-            encoded |= zip(some, _encode_group(group, count, dtype), strict=True)
+            group_indexes = indexes[low : low + step]
+            group: Any = [columns[index] for index in group_indexes]
+            encoded |= zip(group_indexes, _encode_group(group, count, dtype), strict=True)
     result: list[WordColumn | BinaryColumn] = []
     for index, column in enumerate(columns):
         result += encoded[index] if isinstance(column, VarintColumn) else [column]

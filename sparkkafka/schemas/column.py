@@ -288,12 +288,12 @@ class ColumnDecoder:
             decoders.clear()
         new = [writer for writer in writers if writer not in decoders]
         for start in range(0, len(new), _MAX_SCHEMAS):
-            some = new[start : start + _MAX_SCHEMAS]
+            group = new[start : start + _MAX_SCHEMAS]
             schemas = call_concurrently(
                 self._fetch_schema,
-                (_without_message(writer) for writer in some if not self._is_of_reader(writer)),
+                (_without_message(writer) for writer in group if not self._is_of_reader(writer)),
             )
-            for writer in some:
+            for writer in group:
                 is_of_reader = self._is_of_reader(writer)
                 schema = None if is_of_reader else schemas[_without_message(writer)]
                 if isinstance(schema, Schema):
@@ -533,19 +533,18 @@ class ColumnEncoder:
         self._encoder: tuple[pa.DataType, Encoder] | None = None
 
     def encode(
-        self, values: pa.Array, headers: pa.Array | None, first_row: int = 0, of: str = "task"
+        self, values: pa.Array, headers: pa.Array | None, first_row: int = 0, scope: str = "task"
     ) -> tuple[pa.Array, pa.Array | None]:
         """Return (payloads, headers) of one batch's values. A null value gives a null payload,
         which is a tombstone.
 
-        Raises EncodeError for a value that the schema does not allow. In its text, `of` says what
-        the rows belong to, and `first_row` is the number that the first of them has there.
-        """
+        Raises EncodeError for a value that the schema does not allow. In its text, `scope` says
+        what the rows belong to, and `first_row` is the number that the first of them has there."""
         try:
             return self.encode_values(values, headers)
         except ValueRowError as error:
             raise EncodeError(
-                f"column {self.plan.column}, row {first_row + error.row} of this {of}: "
+                f"column {self.plan.column}, row {first_row + error.row} of this {scope}: "
                 f"{error.reason}"
             ) from None
 

@@ -81,7 +81,9 @@ class DataContract:
         if any(not rule.tags for rule in rules):
             return "all fields of text and bytes"
         tags = {tag for rule in rules for tag in rule.tags}
-        names = [name for name, own in (*inline_tags.items(), *self.field_tags) if tags & set(own)]
+        names = [
+            name for name, found in (*inline_tags.items(), *self.field_tags) if tags & set(found)
+        ]
         return f"{name_some(names) or 'the fields'} (tagged {name_some(sorted(tags))})"
 
 

@@ -105,6 +105,7 @@ class WriterId:
     message_number: int | None = None
 
     def __str__(self) -> str:
+        """Return the id for error messages: "schema id 7"."""
         if self.kind == FINGERPRINT:
             return f"schema fingerprint 0x{self.schema_id:016x}"
         if self.kind:
@@ -474,8 +475,8 @@ class Unframer:
         starts = np.searchsorted(writer_indexes[order], np.arange(len(frames.writers) + 1))
         groups = []
         for index, writer in enumerate(frames.writers):
-            some = order[starts[index] : starts[index + 1]]
-            groups.append(self.group_of_writer(writer, rows[some], frames.bodies[some]))
+            group_rows = order[starts[index] : starts[index + 1]]
+            groups.append(self.group_of_writer(writer, rows[group_rows], frames.bodies[group_rows]))
         return Unframed(groups, rows[order[: starts[0]]], frames.reasons)
 
 
@@ -512,10 +513,10 @@ def _skip_indexes(data: Bytes, at: Ints) -> Ints:
     raw, after, _ = read_unsigned(data, at)
     counts = unzigzag(raw)
     for number in range(MAX_INDEXES):
-        some = np.flatnonzero(counts > number)
-        if not len(some):
+        unfinished = np.flatnonzero(counts > number)
+        if not len(unfinished):
             break
-        after[some] = read_unsigned(data, after[some])[1]
+        after[unfinished] = read_unsigned(data, after[unfinished])[1]
     return after
 
 
@@ -668,11 +669,11 @@ def _read_auto(unframer: Unframer, rows: Ints, column: str) -> Frames:
     starts = unframer.starts[rows]
     lengths = unframer.ends[rows] - starts
     sizes = np.full(len(rows), 5)  # of Confluent's
-    some = np.flatnonzero(lengths >= 5)
-    begins = windows(unframer.data, ">u2")[starts[some]]
-    sizes[some[np.isin(begins, (0x0300, 0x0305))]] = 18  # AWS Glue's
-    sizes[some[begins == 0xC301]] = 10  # Avro's single objects
-    sizes[some[begins >> 8 == 1]] = 17  # Confluent's with a GUID
+    long_enough = np.flatnonzero(lengths >= 5)
+    begins = windows(unframer.data, ">u2")[starts[long_enough]]
+    sizes[long_enough[np.isin(begins, (0x0300, 0x0305))]] = 18  # AWS Glue's
+    sizes[long_enough[begins == 0xC301]] = 10  # Avro's single objects
+    sizes[long_enough[begins >> 8 == 1]] = 17  # Confluent's with a GUID
     parse = partial(_parse_auto, column=column)
     return frames_of(unframer.heads(rows, sizes), starts + sizes, parse)
 

@@ -130,12 +130,12 @@ def limit_reasons(reasons: list[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def check_levels(kind: pa.DataType, depth: int | None) -> pa.DataType:
+def check_levels(arrow_type: pa.DataType, depth: int | None) -> pa.DataType:
     """Return this type of a schema's column. Raises SchemaError if Spark cannot take such a column,
     because `depth` levels of a recursive part are too many. Without a depth any type is allowed."""
-    if depth is not None and type_levels(kind) > MAX_LEVELS:
+    if depth is not None and type_levels(arrow_type) > MAX_LEVELS:
         raise too_deep_error(depth, f"nests in more than {MAX_LEVELS} levels")
-    return kind
+    return arrow_type
 
 
 def too_deep_error(depth: int, reason: str) -> SchemaError:
@@ -147,14 +147,14 @@ def too_deep_error(depth: int, reason: str) -> SchemaError:
     )
 
 
-def type_levels(kind: pa.DataType) -> int:
+def type_levels(arrow_type: pa.DataType) -> int:
     """Return how many levels a type has; a map has two."""
-    if pa.types.is_struct(kind):
-        return 1 + max((type_levels(field.type) for field in kind), default=0)
-    if pa.types.is_list(kind):
-        return 1 + type_levels(kind.value_type)
-    if pa.types.is_map(kind):
-        return 2 + type_levels(kind.item_type)
+    if pa.types.is_struct(arrow_type):
+        return 1 + max((type_levels(field.type) for field in arrow_type), default=0)
+    if pa.types.is_list(arrow_type):
+        return 1 + type_levels(arrow_type.value_type)
+    if pa.types.is_map(arrow_type):
+        return 2 + type_levels(arrow_type.item_type)
     return 1
 
 

@@ -80,15 +80,15 @@ class MemoryBudget:
         return False
 
 
-def bytes_per_value(kind: pa.DataType) -> int:
+def bytes_per_value(arrow_type: pa.DataType) -> int:
     """Return the bytes that one value of a type takes in its column and in those below, without the
     bytes of texts and the items of arrays and maps."""
-    if pa.types.is_struct(kind):
-        return 1 + sum(bytes_per_value(field.type) for field in kind)
-    if pa.types.is_null(kind):
+    if pa.types.is_struct(arrow_type):
+        return 1 + sum(bytes_per_value(field.type) for field in arrow_type)
+    if pa.types.is_null(arrow_type):
         return 0
     try:
-        return int(kind.bit_width) // 8 + 1
+        return int(arrow_type.bit_width) // 8 + 1
     except ValueError:  # offsets
         return 5
 

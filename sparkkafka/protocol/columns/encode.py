@@ -556,14 +556,14 @@ class HeaderColumn:
     """The headers column: the keys and values of all headers of all rows in order."""
 
     def __init__(self, column: pa.Array) -> None:
-        kind = column.type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(
-            kind.value_type
-        ):
+        arrow_type = column.type
+        if not (
+            pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)
+        ) or not pa.types.is_struct(arrow_type.value_type):
             raise EncodeError(
-                f"headers column is {kind}; it must be a list of (key, value) structs"
+                f"headers column is {arrow_type}; it must be a list of (key, value) structs"
             )
-        fields = {field.name: index for index, field in enumerate(kind.value_type)}
+        fields = {field.name: index for index, field in enumerate(arrow_type.value_type)}
         if set(fields) != {"key", "value"}:
             raise EncodeError(f"headers have fields {sorted(fields)}; they must be key and value")
         counts = arrow.or_zero(pc.list_value_length(column)).astype(np.int64)

@@ -33,14 +33,15 @@ mimalloc keeps as much again as is in use, and is no faster for blocks of half a
 np.empty(4 << 20, np.uint8)
 
 
-def from_numpy(values: NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
+def from_numpy(values: NDArray[Any], arrow_type: pa.DataType | None = None) -> pa.Array:
     """Make an Arrow array without nulls of integers or booleans. Integers share the memory, unless
-    that of `values` has gaps; `kind` is another type of the same width (int64 as timestamp)."""
+    that of `values` has gaps; `arrow_type` is another type of the same width (int64 as
+    timestamp)."""
     if values.dtype == np.bool_:
         bits = pa.py_buffer(np.packbits(values, bitorder="little"))
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
     buffer = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(kind or _TYPES[values.dtype], len(values), [None, buffer])
+    return pa.Array.from_buffers(arrow_type or _TYPES[values.dtype], len(values), [None, buffer])
 
 
 def to_numpy(array: pa.Array) -> NDArray[Any]:
@@ -141,22 +142,22 @@ def headers_array(headers: Mapping[int, Headers], count: int) -> pa.Array:
 
 def as_binary(column: pa.Array, name: str) -> pa.Array:
     """Convert a column to binary or large_binary. Raises EncodeError, naming it, for other data."""
-    kind = column.type
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    arrow_type = column.type
+    if pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type):
         return column
-    if pa.types.is_string(kind):
+    if pa.types.is_string(arrow_type):
         return column.cast(pa.binary())
-    if pa.types.is_large_string(kind):
+    if pa.types.is_large_string(arrow_type):
         return column.cast(pa.large_binary())
-    if pa.types.is_null(kind):
+    if pa.types.is_null(arrow_type):
         return pa.nulls(len(column), pa.binary())
-    if pa.types.is_dictionary(kind):
-        return as_binary(column.cast(kind.value_type), name)
-    if pa.types.is_fixed_size_binary(kind) or str(kind) == "binary_view":
+    if pa.types.is_dictionary(arrow_type):
+        return as_binary(column.cast(arrow_type.value_type), name)
+    if pa.types.is_fixed_size_binary(arrow_type) or str(arrow_type) == "binary_view":
         return column.cast(pa.large_binary())
-    if str(kind) == "string_view":
+    if str(arrow_type) == "string_view":
         return column.cast(pa.large_string()).cast(pa.large_binary())
-    raise EncodeError(f"{name} column is {kind}; only binary and string can be written")
+    raise EncodeError(f"{name} column is {arrow_type}; only binary and string can be written")
 
 
 def blob_offsets(column: pa.Array) -> NDArray[Any]:

@@ -159,6 +159,7 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
     ]
 
     def read(reader: Reader) -> Any:
+        """Read one struct: its fields in the order of the version, then its tagged fields."""
         values = defaults.copy()
         for index, make in factories:
             values[index] = make()
@@ -177,6 +178,7 @@ def _struct_codec(cls: type[Any], version: int, flexible: bool) -> ValueCodec:
         return cls(*values)
 
     def write(writer: Writer, value: Any) -> None:
+        """Write one struct. Raises EncodeError, which names the field."""
         if type(value) is not cls:
             raise EncodeError(f"{type(value).__name__} where {cls.__name__} is required")
         if check_absent is not None:
@@ -255,6 +257,7 @@ def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
     pack, unpack_from, size = form.pack, form.unpack_from, form.size
 
     def read(reader: Reader) -> tuple[Any, ...]:
+        """Read all numbers in one `struct` call. Raises DecodeError, which names them."""
         start = reader.pos
         if start + size > reader.end:
             try:
@@ -266,6 +269,7 @@ def _numbers_codec(numbers: Sequence[Field]) -> ValueCodec:
         return unpack_from(reader.buffer, start)
 
     def write(writer: Writer, values: tuple[Any, ...]) -> None:
+        """Write all numbers in one `struct` call. Raises EncodeError, which names the bad one."""
         try:
             writer.buffer += pack(*values)
         except struct_module.error:
@@ -484,6 +488,7 @@ def _primitive_codec(kind: Primitive[Any], *, nullable: bool, flexible: bool) ->
         )
 
     def write_records(writer: Writer, value: RecordsLike | None) -> None:
+        """Write the bytes of record batches, in one part or several, after their length."""
         # Unlike `write_bytes`, this does not copy large records, which may have several parts.
         if value is None:
             write_bytes(writer, None)
@@ -514,6 +519,7 @@ def _array_codec(
     code = element.code if isinstance(element, Primitive) else ""
 
     def read(reader: Reader) -> list[Any] | None:
+        """Read the length and the elements; None for a null array."""
         start = reader.pos
         if flexible and start < reader.end and 0 < reader.buffer[start] <= 2:
             # No element or one, as in most responses: half the calls.
@@ -528,6 +534,8 @@ def _array_codec(
         return [read_element(reader) for _ in range(count)]
 
     def write(writer: Writer, value: Sequence[Any] | None) -> None:
+        """Write the length and the elements. Raises EncodeError for any value but a list or
+        tuple."""
         if value is None and nullable:
             write_length(writer, None)
             return

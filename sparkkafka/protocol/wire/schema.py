@@ -193,17 +193,17 @@ def records(*, nullable: bool = True, **keywords: Unpack[FieldKeywords]) -> Any:
 
 
 @overload
-def array(of: Primitive[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
+def array(element: Primitive[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
 @overload
-def array(of: type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
-def array(of: Primitive[_T] | type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]:
+def array(element: type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]: ...
+def array(element: Primitive[_T] | type[_T], **keywords: Unpack[FieldKeywords]) -> list[_T]:
     """Declare a field with an array, which cannot be null; its default is an empty array."""
-    return cast("list[_T]", _declare(ArrayOf(of), list, keywords))
+    return cast("list[_T]", _declare(ArrayOf(element), list, keywords))
 
 
 @overload
 def nullable_array(
-    of: Primitive[_T],
+    element: Primitive[_T],
     *,
     nullable_since: int = 0,
     null_default: bool = False,
@@ -211,14 +211,14 @@ def nullable_array(
 ) -> list[_T] | None: ...
 @overload
 def nullable_array(
-    of: type[_T],
+    element: type[_T],
     *,
     nullable_since: int = 0,
     null_default: bool = False,
     **keywords: Unpack[FieldKeywords],
 ) -> list[_T] | None: ...
 def nullable_array(
-    of: Primitive[_T] | type[_T],
+    element: Primitive[_T] | type[_T],
     *,
     nullable_since: int = 0,
     null_default: bool = False,
@@ -227,20 +227,20 @@ def nullable_array(
     """Declare a field with an array that may be null; its default is an empty array, as in Java, or
     null (`null_default`)."""
     default = None if null_default else list
-    return cast("list[_T] | None", _declare(ArrayOf(of), default, keywords, nullable_since))
+    return cast("list[_T] | None", _declare(ArrayOf(element), default, keywords, nullable_since))
 
 
-def nested(of: type[_T], **keywords: Unpack[FieldKeywords]) -> _T:
+def nested(struct_type: type[_T], **keywords: Unpack[FieldKeywords]) -> _T:
     """Declare a field with one struct, which cannot be null."""
-    return cast(_T, _declare(of, of, keywords))
+    return cast(_T, _declare(struct_type, struct_type, keywords))
 
 
 def nullable_nested(
-    of: type[_T], *, nullable_since: int = 0, **keywords: Unpack[FieldKeywords]
+    struct_type: type[_T], *, nullable_since: int = 0, **keywords: Unpack[FieldKeywords]
 ) -> _T | None:
     """Declare a field with one struct that may be null, which is the default (KIP-893: a byte
     before it says which)."""
-    return cast("_T | None", _declare(of, None, keywords, nullable_since))
+    return cast("_T | None", _declare(struct_type, None, keywords, nullable_since))
 
 
 def _declare(
@@ -394,32 +394,34 @@ def request(
     """
 
     def decorate(cls: type[_RequestT]) -> type[_RequestT]:
-        made = struct(cls)
-        made.API_KEY = api_key
-        made.API_NAME = made.__name__.removesuffix("Request")
-        made.MIN_VERSION, made.MAX_VERSION = versions
-        made.USUAL_VERSION = made.MAX_VERSION if usual is None else usual
-        made.FLEXIBLE_SINCE = flexible
-        made.KAFKA = kafka
-        return made
+        """Return the message class with the API's key, name and versions as its attributes."""
+        message = struct(cls)
+        message.API_KEY = api_key
+        message.API_NAME = message.__name__.removesuffix("Request")
+        message.MIN_VERSION, message.MAX_VERSION = versions
+        message.USUAL_VERSION = message.MAX_VERSION if usual is None else usual
+        message.FLEXIBLE_SINCE = flexible
+        message.KAFKA = kafka
+        return message
 
     return decorate
 
 
 @dataclass_transform(kw_only_default=True)
-def response(to: type[Request[ResponseT]]) -> Callable[[type[ResponseT]], type[ResponseT]]:
+def response(request: type[Request[ResponseT]]) -> Callable[[type[ResponseT]], type[ResponseT]]:
     """Declare the response to a request, which gives it its key and versions."""
 
     def decorate(cls: type[ResponseT]) -> type[ResponseT]:
-        made = struct(cls)
-        made.API_KEY = to.API_KEY
-        made.API_NAME = to.API_NAME
-        made.MIN_VERSION, made.MAX_VERSION = to.MIN_VERSION, to.MAX_VERSION
-        made.FLEXIBLE_SINCE = to.FLEXIBLE_SINCE
-        made.KAFKA = to.KAFKA
-        made.REQUEST = to
-        to.RESPONSE = made
-        return made
+        """Return the message class with the attributes of its request, to which it is linked."""
+        message = struct(cls)
+        message.API_KEY = request.API_KEY
+        message.API_NAME = request.API_NAME
+        message.MIN_VERSION, message.MAX_VERSION = request.MIN_VERSION, request.MAX_VERSION
+        message.FLEXIBLE_SINCE = request.FLEXIBLE_SINCE
+        message.KAFKA = request.KAFKA
+        message.REQUEST = request
+        request.RESPONSE = message
+        return message
 
     return decorate
 

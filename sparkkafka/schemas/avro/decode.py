@@ -70,6 +70,8 @@ class AvroDecoder:
         return self._decoder.type
 
     def decode(self, payloads: pa.Array, budget: MemoryBudget | None = None) -> Decoded:
+        """Decode all payloads, some CHUNK_BYTES at a time, so that columns stay in the processor's
+        cache."""
         budget = budget or MemoryBudget(payloads)
         budget.take(len(payloads) * self._row_bytes)
         payloads = as_binary(payloads, "payload")
@@ -179,6 +181,7 @@ class BooleanDecoder(ValueDecoder):
     reads_zero = True
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return a boolean for each entry; a byte other than 0 and 1 makes its row bad."""
         byte = cursor.chunk.data.take(cursor.at, mode="clip")
         cursor.skip(1, self.path)
         bad = byte > 1
@@ -217,6 +220,7 @@ class NumberDecoder(ValueDecoder):
         self.reads_any_bytes = is_float
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return a number for each entry, of the column's type; 0 in bad rows."""
         values: NDArray[Any]
         if not self._is_float:
             raw, bad = cursor.read_varints(self.path, self._bits, are_long=self._are_long)
@@ -250,6 +254,8 @@ def to_unit(written: str, read: str) -> Convert:
     bits of a finer unit is a bad value, as it is an error in Spark."""
 
     def convert(values: NDArray[Any], cursor: Cursor, path: str) -> NDArray[Any]:
+        """Return `values` (one for each entry) in the unit `read`; a time beyond 64 bits makes its
+        row bad."""
         times, bad = rescale_times(values, written, read)
         if bad is not None:
             unit = f"{read.removesuffix('s')}seconds"
@@ -280,6 +286,7 @@ class StringDecoder(BytesDecoder):
     """Strings, which must be UTF-8."""
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return a text for each entry; bytes that are not UTF-8 make their row bad."""
         starts, lengths = self._blobs.locate(cursor)
         raw = cursor.gather(starts, lengths)
         try:
@@ -295,6 +302,8 @@ class UuidDecoder(ValueDecoder):
     """A fixed of 16 bytes as text: 8-4-4-4-12 hexadecimal digits."""
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return the 36 characters of each entry's UUID: two hexadecimal digits for a byte, and the
+        dashes."""
         at = np.minimum(cursor.at, cursor.chunk.zeros_at)
         cursor.skip(16, self.path)
         raw = cursor.chunk.data.take(at[:, None] + np.arange(16), mode="clip")
@@ -324,6 +333,8 @@ class EnumDecoder(ValueDecoder):
         self._lengths = np.array([len(text) for text in texts], np.int64)
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return the symbol of each entry; a number or a symbol that the enum lacks makes its row
+        bad."""
         numbers = cursor.read_longs(self.path, 32)
         count = len(self._written)
         bad = (numbers < 0) | (numbers >= count)
@@ -367,6 +378,8 @@ class DecimalDecoder(BytesDecoder):
         self._too_long = f"a decimal of more than {written.precision} digits"
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return a decimal for each entry; one with too many digits, or without bytes, makes its
+        row bad."""
         starts, lengths = self._blobs.locate(cursor)
         empty = lengths == 0
         if empty.any():  # Java: "Zero length BigInteger"
@@ -428,6 +441,8 @@ class RecordDecoder(ValueDecoder):
             )
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return a struct for each entry: each of the writer's fields is read for all entries, in
+        order."""
         count = len(cursor)
         children: list[pa.Array] = [None] * self.type.num_fields
         for step in self._steps:
@@ -451,6 +466,8 @@ class ArrayDecoder(ValueDecoder):
         self._item_bytes = bytes_per_value(item.type) + item.default_bytes
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return a list for each entry: the items of all entries are located, and decoded as one
+        column."""
         failures = cursor.chunk.failures
         located = self._items.locate(cursor, keep_values=self._item.reads_kept_values)
         counts, items = self._drop_too_many(cursor, *located)
@@ -542,6 +559,8 @@ class UnionDecoder(ValueDecoder):
         )
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return a value for each entry: the entries of each branch are decoded together, then
+        combined."""
         if self._optional is not None:
             byte = cursor.chunk.data.take(cursor.at, mode="clip")
             if np.bitwise_or.reduce(byte) in (0, 2):  # the number of the first or second branch

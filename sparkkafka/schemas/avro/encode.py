@@ -171,6 +171,7 @@ class LongEncoder(ValueEncoder):
         self._unit = unit
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return the varint of each number. Raises ValueRowError for a time beyond 64 bits."""
         values = _to_numbers(array, self._source)
         if self._unit != "micros":
             if array.null_count:  # the number of a null may be any, and must not be checked
@@ -220,6 +221,7 @@ class FixedEncoder(ValueEncoder):
         self._size = size
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return the bytes of each value. Raises ValueRowError for a value of another size."""
         blobs = blobs_of(array)
         lengths = blobs.lengths
         self.refuse(
@@ -234,6 +236,7 @@ class UuidEncoder(ValueEncoder):
     """A fixed of 16 bytes, from texts of 36 characters."""
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return the 16 bytes of each text. Raises ValueRowError for a text that is not a UUID."""
         data, offsets = bytes_of(array)
         self.refuse(np.diff(offsets) != 36, row_of, "the text is no UUID of 36 characters")
         text = data[offsets[0] : offsets[-1]].reshape(-1, 36)
@@ -266,6 +269,8 @@ class EnumEncoder(ValueEncoder):
         self._numbers = {symbol: number for number, symbol in enumerate(symbols)}
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return the number of each symbol. Raises ValueRowError for a text that is not a
+        symbol."""
         coded = array.dictionary_encode()
         names = coded.dictionary.to_pylist()
         numbers = np.array([self._numbers.get(name, -1) for name in names], np.int64)
@@ -300,6 +305,7 @@ class DecimalEncoder(ValueEncoder):
         self._size = size
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return the bytes of each decimal. Raises ValueRowError for one with too many digits."""
         if self._rescaled is not None:
             array = array.cast(self._rescaled)
         count = len(array)
@@ -346,6 +352,8 @@ class ArrayEncoder(ValueEncoder):
         self._item = item
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return, for each list: the count of its items, unless it is empty; the items; the count
+        0."""
         offsets = blob_offsets(array)
         begin, end = int(offsets[0]), int(offsets[-1])
         counts = np.diff(offsets)
@@ -398,6 +406,9 @@ class UnionEncoder(ValueEncoder):
         self._has_members = has_members
 
     def encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return the branch number of each value, then the bytes of the value in the columns of its
+        branch. Raises ValueRowError for a null without a null branch, and for a struct in which not
+        exactly one member has a value."""
         if self._null is None:
             self.refuse_nulls(array, row_of)
         valid = is_valid(array)

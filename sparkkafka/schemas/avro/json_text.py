@@ -121,6 +121,7 @@ class JsonTextDecoder(ValueDecoder):
         self._level = level
 
     def read(self, cursor: Cursor) -> pa.Array:
+        """Return the JSON text of each entry; empty for inactive entries and bad rows."""
         entries = np.flatnonzero(cursor.is_active())
         texts = [repeat_text("", 1)]
         # For each entry the index of its text in all `texts`; 0 is the empty one.
@@ -160,9 +161,9 @@ class JsonTextDecoder(ValueDecoder):
             indexes = indexes[cursor.end[indexes] != INACTIVE]
             if not len(indexes):
                 continue
-            some = values if len(indexes) == len(values) else values.take(from_numpy(indexes))
+            written = values if len(indexes) == len(values) else values.take(from_numpy(indexes))
             try:
-                yield indexes, self._level.json_encoder.encode(some).cast(pa.string())
+                yield indexes, self._level.json_encoder.encode(written).cast(pa.string())
             except ValueRowError as error:  # JSON does not have it, for example NaN
                 mask = np.zeros(len(cursor), np.bool_)
                 mask[indexes[error.row]] = True
@@ -227,6 +228,8 @@ class JsonTextEncoder(ValueEncoder):
         self._level = level
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return the Avro bytes of each JSON text. Raises ValueRowError for a text that is not JSON
+        of the schema."""
         if not len(array):
             return []
         if self._level.refusal:
@@ -252,6 +255,8 @@ class AvroBytesEncoder(ValueEncoder):
         self._skipper = skipper
 
     def _encode(self, array: pa.Array, row_of: RowOf) -> list[ByteColumn]:
+        """Return the bytes as they are. Raises ValueRowError if they are not those of exactly one
+        value."""
         if len(array):
             data, offsets = bytes_of(array)
             begin, end = int(offsets[0]), int(offsets[-1])

@@ -254,17 +254,19 @@ class DecoderCompiler:
                 read[source] = field, index
         steps: list[tuple[ValueDecoder, int] | Skipper] = []
         skippers: list[Skipper] = []
-        for own in writer.fields:
-            if own.name in read:
-                field, index = read[own.name]
+        for written_field in writer.fields:
+            if written_field.name in read:
+                field, index = read[written_field.name]
                 field_type = target.field(index).type
                 decoder = self.compile(
-                    own.node, field.node, field_type, child_path(path, field.name)
+                    written_field.node, field.node, field_type, child_path(path, field.name)
                 )
                 steps.append((decoder, index))
                 skippers.append(decoder.skipper)
             else:
-                skippers.append(skipper_of(own.node, child_path(path, own.name)))
+                skippers.append(
+                    skipper_of(written_field.node, child_path(path, written_field.name))
+                )
                 steps.append(skippers[-1])
         return decode.RecordDecoder(target, skip.RecordSkipper(path, skippers), steps, defaults)
 
@@ -463,13 +465,13 @@ class EncoderCompiler:
                     f"of the Avro schema: {names_hint(name, names)}"
                 )
         fields: list[tuple[ValueEncoder, int | None]] = []
-        for own in node.fields:
-            at = child_path(path, own.name)
-            if own.name in indexes:
-                index = indexes[own.name]
-                fields.append((self.compile(own.node, source.field(index).type, at), index))
+        for member in node.fields:
+            at = child_path(path, member.name)
+            if member.name in indexes:
+                index = indexes[member.name]
+                fields.append((self.compile(member.node, source.field(index).type, at), index))
             else:
-                fields.append((encode.ConstantEncoder(at, _missing_field_bytes(own, at)), None))
+                fields.append((encode.ConstantEncoder(at, _missing_field_bytes(member, at)), None))
         return encode.RecordEncoder(path, fields)
 
     def _compile_union(self, node: Node, source: pa.DataType, path: str) -> ValueEncoder:
@@ -656,12 +658,12 @@ def _default_record(node: Node, value: dict[str, Any], path: str) -> bytes:
     """Encode a record; fields that `value` lacks get their own defaults. Raises _MismatchError."""
     encoded = []
     for field in node.fields:
-        own = value.get(field.name, field.default)
-        if own is MISSING:
+        field_value = value.get(field.name, field.default)
+        if field_value is MISSING:
             raise _MismatchError(
                 path, f"it has no field {field.name!r}, which has no default either"
             )
-        encoded.append(_encode_default(field.node, own, child_path(path, field.name)))
+        encoded.append(_encode_default(field.node, field_value, child_path(path, field.name)))
     return b"".join(encoded)
 
 

@@ -218,11 +218,11 @@ def _add_reference(
             _add_reference(inner, reference, names, parsed, type_count, depth + 1)
         try:
             # The references may have two versions of a schema, which define the same names.
-            own = dict(names)
-            node = _Parser(own, type_count, may_redefine=True).parse(schema.text)
+            own_names = dict(names)
+            node = _Parser(own_names, type_count, may_redefine=True).parse(schema.text)
         except SchemaError as error:
             raise SchemaError(f"reference {cut(name, 200)!r}: {error}") from None
-        names.update(own)
+        names.update(own_names)
         parsed[id(schema)] = node
     if node.kind in NAMED:
         names.setdefault(name, node)
@@ -299,6 +299,8 @@ class _Parser:
         )
 
     def _parse_union(self, value: list[Any], namespace: str, path: str, depth: int) -> Node:
+        """Parse a list of branches. Raises SchemaError if it is empty or too long, or if two have
+        one type."""
         if not value:
             raise _error(path, "a union has no branches")
         if len(value) > _MAX_BRANCHES:
@@ -395,6 +397,7 @@ class _Parser:
 
 
 def _parse_enum(name: str, aliases: tuple[str, ...], value: dict[str, Any], path: str) -> Node:
+    """Parse an enum. Raises SchemaError for a symbol twice, or a default that is not a symbol."""
     symbols = _require_strings(_require(value, "symbols", path), "symbols", path)
     if len(set(symbols)) < len(symbols):
         raise _error(path, f"enum {name} has a symbol twice")
@@ -460,8 +463,8 @@ def _parse_full_name(value: dict[str, Any], namespace: str, path: str) -> tuple[
         raise _error(path, f"a type {value.get('type')} has no name")
     if "." in name:
         return name.removeprefix("."), name.rpartition(".")[0]
-    own = value.get("namespace")
-    namespace = own if isinstance(own, str) else namespace
+    own_namespace = value.get("namespace")
+    namespace = own_namespace if isinstance(own_namespace, str) else namespace
     if name in PRIMITIVES:
         raise _error(path, f"a type may not be called {name!r}, which is a primitive type")
     return _qualified(name, namespace), namespace

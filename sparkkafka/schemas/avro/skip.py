@@ -130,6 +130,7 @@ class VarintSkipper(Skipper):
         cursor.read_varints(self.path)
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
+        """Return the position after each varint; None if one may have more than 64 bits."""
         if values is not None:
             raw, after, wrong = read_unsigned(data, at, self._bits, are_long=self._are_long)
             self._are_long = raw.itemsize == 8
@@ -167,6 +168,8 @@ class BytesSkipper(BlobSkipper):
         return cursor.read_blobs(self.path)
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
+        """Return the position after each length and its bytes; None if a length is negative or very
+        long."""
         raw, after, _ = read_unsigned(data, at)
         if raw.itemsize == 8 or np.bitwise_or.reduce(raw) & 1:  # long, or negative: for `skip`
             return None
@@ -176,6 +179,7 @@ class BytesSkipper(BlobSkipper):
         return after + raw.astype(np.int64)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
+        """Return the position after a length and its bytes. Raises BadValueError."""
         length, at = read_long(data, at, end, self.path)
         if length < 0:
             raise BadValueError(self.path, f"a length of {length:,} bytes")
@@ -243,6 +247,8 @@ class RecursiveSkipper(Skipper):
         return self._record.walk(data, at, end)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
+        """Return the position after the record. The walks of the records inside it are kept on a
+        list, since Python's own stack is too short for them. Raises BadValueError."""
         # The walks that have begun, each inside the one before it.
         stack = [self.walk(data, at, end)]
         after: int | None = None
@@ -284,6 +290,7 @@ class UnionSkipper(Skipper):
         return numbers
 
     def skip(self, cursor: Cursor) -> None:
+        """Skip one value of each entry: the entries of each branch together."""
         numbers = self.read_branches(cursor)
         for number, branch in enumerate(self.branches):
             mask = numbers == number
@@ -295,6 +302,8 @@ class UnionSkipper(Skipper):
             cursor.advance(mask, inner, failures)
 
     def step(self, data: Bytes, at: Ints, values: StepValues | None = None) -> Ints | None:
+        """Return the position after each value. Each branch is skipped at all positions, and only
+        the results at its own are used; so a branch must be able to step over any bytes."""
         raw, at, _ = read_unsigned(data, at, 32)
         if raw.max(initial=0) >= 2 * len(self.branches) or (raw & 1).any():
             return None
@@ -632,6 +641,7 @@ class ItemsSkipper(Skipper):
         return count, at, block_end
 
     def walk(self, data: bytes, at: int, end: int) -> Walk:
+        """Skip all blocks; each item is yielded to the caller, which skips it (see `Walk`)."""
         while True:
             count, at, block_end = self._read_block_head(data, at, end)
             if not count:
@@ -642,6 +652,7 @@ class ItemsSkipper(Skipper):
                 raise BadValueError(self.path, _OTHER_SIZE)
 
     def skip_one(self, data: bytes, at: int, end: int) -> int:
+        """Skip all blocks; return the position after the last one. Raises BadValueError."""
         size, skip_item = self.item.size, self.item.skip_one
         while True:
             count, at, block_end = self._read_block_head(data, at, end)

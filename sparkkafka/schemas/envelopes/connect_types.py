@@ -206,11 +206,12 @@ def without_long_decimals(schema: Schema) -> Schema:
     Confluent's AvroConverter writes a precision of 64 if Connect does not know it."""
 
     def rewrite(node: Any) -> Any:
+        """Return a copy of a part of the schema's JSON in which these decimals are bytes."""
         if isinstance(node, list):
-            return [rewrite(below) for below in node]
+            return [rewrite(child) for child in node]
         if not isinstance(node, dict):
             return node
-        copy = {name: rewrite(below) for name, below in node.items()}
+        copy = {name: rewrite(child) for name, child in node.items()}
         precision = node.get("precision")
         if (
             node.get("logicalType") == "decimal"

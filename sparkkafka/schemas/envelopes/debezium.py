@@ -232,24 +232,26 @@ def unwrap(
     missing_names: dict[str, Flags] = {}
     row_node = node.children.get("after", node.children.get("before", ConnectType()))
     for column in row_type:
-        below = row_node.children.get(column.name)
-        wire = None if below is None else _row_column(before, after, is_delete, column.name)
-        if wire is None or below is None:
+        column_node = row_node.children.get(column.name)
+        wire = None if column_node is None else _row_column(before, after, is_delete, column.name)
+        if wire is None or column_node is None:
             columns.append(pa.nulls(count, column.type))
             continue
-        flags = find_placeholders(wire, below, placeholder)
+        flags = find_placeholders(wire, column_node, placeholder)
         if omitted and (is_omitted := omitted[column.name]).any():
             flags = is_omitted if flags is None else is_omitted | flags
         if flags is not None:
             missing_names[column.name] = flags
             wire = without(wire, flags)
-        columns.append(convert(wire, below, column.type, context.below(column.name)))
+        columns.append(convert(wire, column_node, column.type, context.below(column.name)))
     columns_by_name = {"row": struct_of(row_type, count, is_row, columns)}
     parts = []
     for part in change:
         if part.name in ("key", "old_key") and (old := field_of(values, "old")) is not None:
-            own = {name: _row_column(before, after, is_delete, name) for name in row_node.children}
-            keys = _keys(part, own, old, is_row & ~is_delete, context, row_node)
+            by_name = {
+                name: _row_column(before, after, is_delete, name) for name in row_node.children
+            }
+            keys = _keys(part, by_name, old, is_row & ~is_delete, context, row_node)
             parts.append(keys if part.name == "old_key" else without(keys, ~is_row))
         else:
             parts.append(_change_part(part, values, node, op, kinds, context, missing_names))
@@ -279,8 +281,8 @@ def _keys(
         if is_old and before is not None:
             changed |= flags_of(pc.not_equal(before, column))
             column = pc.coalesce(before, column)
-        below = context.below("change").below(part.name).below(field.name)
-        children.append(convert(column, node.children[field.name], field.type, below))
+        field_context = context.below("change").below(part.name).below(field.name)
+        children.append(convert(column, node.children[field.name], field.type, field_context))
     return struct_of(part.type, count, changed & may_change if is_old else None, children)
 
 
@@ -378,13 +380,13 @@ def _change_part(
     if name == "unavailable":
         return _lists_of_names(missing_names, count)
     if name == "position":
-        own = field_of(values, "position")
-        return position(field_of(values, "source"), count) if own is None else own
+        written = field_of(values, "position")
+        return position(field_of(values, "source"), count) if written is None else written
     column = field_of(values, name)
     if column is None or name not in node.children:
         return pa.nulls(count, part.type)
-    below = context.below("change").below(name)
-    return convert(column, node.children[name], part.type, below)
+    field_context = context.below("change").below(name)
+    return convert(column, node.children[name], part.type, field_context)
 
 
 def _lists_of_names(flags_by_name: dict[str, Flags], count: int) -> pa.Array:

@@ -227,6 +227,9 @@ def _make(
     *,
     lenient: bool = True,
 ) -> _EnvelopeDecoder:
+    """Return a decoder of the writer's envelopes to the type `target`. `node` is the Connect type
+    of the writer's schema; `message` has the indexes of a Protobuf message. Raises SchemaError if
+    the envelopes do not fit `target`; unless `lenient`, that is an OptionError."""
     try:
         kind = None
         if envelope.unwraps and envelope.form == DEBEZIUM:

@@ -47,16 +47,16 @@ class EncodedType:
     avro: Any
 
 
-def encoded_type(kind: pa.DataType, name: str, path: str = "") -> EncodedType:
+def encoded_type(arrow_type: pa.DataType, name: str, path: str = "") -> EncodedType:
     """Return how values of a type are written. `name`: the full name of a struct. Raises
     OptionError for a type that Debezium's envelopes cannot have."""
     types = pa.types
-    if types.is_struct(kind):
+    if types.is_struct(arrow_type):
         parts = {
             field.name: encoded_type(
                 field.type, f"{name}.{field.name}", child_path(path, field.name)
             )
-            for field in kind
+            for field in arrow_type
         }
         return EncodedType(
             pa.struct([(field, part.wire) for field, part in parts.items()]),
@@ -78,16 +78,16 @@ def encoded_type(kind: pa.DataType, name: str, path: str = "") -> EncodedType:
                 "connect.name": name,
             },
         )
-    if types.is_list(kind):
-        item = encoded_type(kind.value_type, f"{name}.item", f"{path}[]")
+    if types.is_list(arrow_type):
+        item = encoded_type(arrow_type.value_type, f"{name}.item", f"{path}[]")
         return EncodedType(
             pa.list_(pa.field("element", item.wire)),
             {"type": "array", "items": item.connect, "optional": True},
             {"type": "array", "items": item.json},
             {"type": "array", "items": ["null", item.avro]},
         )
-    if types.is_map(kind) and types.is_string(kind.key_type):
-        item = encoded_type(kind.item_type, f"{name}.value", f"{path}{{}}")
+    if types.is_map(arrow_type) and types.is_string(arrow_type.key_type):
+        item = encoded_type(arrow_type.item_type, f"{name}.value", f"{path}{{}}")
         keys = {"type": "string", "optional": False}
         return EncodedType(
             pa.map_(pa.string(), pa.field("value", item.wire)),
@@ -95,17 +95,17 @@ def encoded_type(kind: pa.DataType, name: str, path: str = "") -> EncodedType:
             {"type": "object", "additionalProperties": item.json},
             {"type": "map", "values": ["null", item.avro]},
         )
-    if kind in _NUMBERS:
-        connect, avro = _NUMBERS[kind]
+    if arrow_type in _NUMBERS:
+        connect, avro = _NUMBERS[arrow_type]
         is_float = connect in _JSON_NUMBERS
-        wire = kind if is_float or kind.bit_width > 32 else pa.int32()
+        wire = arrow_type if is_float or arrow_type.bit_width > 32 else pa.int32()
         json = {
             "type": "number" if is_float else "integer",
             "connect.type": _JSON_NUMBERS.get(connect, f"int{wire.bit_width}"),
         }
         return EncodedType(wire, {"type": connect, "optional": True}, json, avro)
-    if types.is_decimal128(kind) and kind.scale >= 0:
-        return _encoded_decimal(kind)
+    if types.is_decimal128(arrow_type) and arrow_type.scale >= 0:
+        return _encoded_decimal(arrow_type)
     for matches, wire, connect, semantic in (
         (types.is_boolean, pa.bool_(), "boolean", ""),
         (types.is_string, pa.string(), "string", ""),
@@ -115,13 +115,15 @@ def encoded_type(kind: pa.DataType, name: str, path: str = "") -> EncodedType:
         (types.is_timestamp, pa.int64(), "int64", f"{_TIME}MicroTimestamp"),
         (types.is_duration, pa.int64(), "int64", f"{_TIME}MicroDuration"),
     ):
-        if matches(kind):
+        if matches(arrow_type):
             return _encoded_leaf(wire, connect, semantic)
-    raise OptionError(f"{label(path)}: Debezium's envelopes have no {type_name(kind)}: cast it")
+    raise OptionError(
+        f"{label(path)}: Debezium's envelopes have no {type_name(arrow_type)}: cast it"
+    )
 
 
-def _is_instant(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
+def _is_instant(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(arrow_type)) and arrow_type.tz is not None
 
 
 def _encoded_leaf(wire: pa.DataType, connect: str, semantic: str) -> EncodedType:
@@ -140,19 +142,21 @@ def _encoded_leaf(wire: pa.DataType, connect: str, semantic: str) -> EncodedType
     )
 
 
-def _encoded_decimal(kind: pa.DataType) -> EncodedType:
-    parameters = {"scale": str(kind.scale), "connect.decimal.precision": str(kind.precision)}
+def _encoded_decimal(decimal: pa.DataType) -> EncodedType:
+    """Return how decimals of type `decimal` are written: as bytes for Connect and Avro, as text in
+    JSON."""
+    parameters = {"scale": str(decimal.scale), "connect.decimal.precision": str(decimal.precision)}
     connect = {"type": "bytes", "optional": True, "name": DECIMAL, "version": 1}
     names = {"connect.version": 1, "connect.parameters": parameters}
     return EncodedType(
-        kind,
+        decimal,
         {**connect, "parameters": parameters},
         {"type": "string", "title": DECIMAL, "connect.type": "bytes", **names},
         {
             "type": "bytes",
             "logicalType": "decimal",
-            "scale": kind.scale,
-            "precision": kind.precision,
+            "scale": decimal.scale,
+            "precision": decimal.precision,
             "connect.name": DECIMAL,
             **names,
         },
@@ -161,33 +165,33 @@ def _encoded_decimal(kind: pa.DataType) -> EncodedType:
 
 def wire_values(values: pa.Array, wire: pa.DataType) -> pa.Array:
     """Return values as the type that `encoded_type` names."""
-    kind = values.type
-    if kind == wire:
+    arrow_type = values.type
+    if arrow_type == wire:
         return values
-    if pa.types.is_struct(kind):
+    if pa.types.is_struct(arrow_type):
         children = [
             wire_values(child, field.type)
             for child, field in zip(values.flatten(), wire, strict=True)
         ]
         return struct_of(wire, len(values), is_valid(values), children)
-    if pa.types.is_list(kind):
+    if pa.types.is_list(arrow_type):
         offsets, bitmap = values.buffers()[1], values.buffers()[0]
         items = wire_values(values.values, wire.value_type)
         return pa.Array.from_buffers(
             wire, len(values), [bitmap, offsets], offset=values.offset, children=[items]
         )
-    if pa.types.is_map(kind):
+    if pa.types.is_map(arrow_type):
         items = wire_values(values.items, wire.item_type)
         entry = pa.struct([wire.key_field, wire.item_field])
         pairs = struct_of(entry, len(items), None, [values.keys, items])
         return pa.Array.from_buffers(
             wire, len(values), values.buffers()[:2], offset=values.offset, children=[pairs]
         )
-    if _is_instant(kind):
+    if _is_instant(arrow_type):
         text = values.view(pa.timestamp("us")).cast(pa.string())
         text = pc.replace_substring(text, " ", "T")
         return pc.binary_join_element_wise(text, scalar("Z"), scalar(""))
-    if pa.types.is_integer(kind):
+    if pa.types.is_integer(arrow_type):
         return values.cast(wire)
     return values.view(wire)
 
@@ -210,7 +214,7 @@ def envelope_type(row: pa.DataType, change: pa.DataType) -> pa.DataType:
     )
 
 
-def envelopes(row: pa.Array, change: pa.Array, kind: pa.DataType, now_ms: int) -> pa.Array:
+def envelopes(row: pa.Array, change: pa.Array, arrow_type: pa.DataType, now_ms: int) -> pa.Array:
     """Return the envelopes, of `envelope_type`, of rows and changes; null for tombstones.
 
     Raises ValueRowError for a change that no envelope can have.
@@ -252,7 +256,7 @@ def envelopes(row: pa.Array, change: pa.Array, kind: pa.DataType, now_ms: int) -
         if ts_ms is None
         else pc.coalesce(ts_ms, now),
     }
-    return struct_of(kind, count, ~is_tombstone, [parts[field.name] for field in kind])
+    return struct_of(arrow_type, count, ~is_tombstone, [parts[field.name] for field in arrow_type])
 
 
 def _rows_where(row: pa.Array, flags: Flags) -> pa.Array:

@@ -111,6 +111,7 @@ _THOUSAND: Final = scalar(1000).cast(pa.int16()).cast(pa.decimal128(5))
 
 
 def _maxwell(values: pa.Array) -> dict[str, pa.Array]:
+    """Return the parts of Maxwell's messages, one array for each field of Debezium's envelope."""
     types, data = _child(values, "type"), _child(values, "data")
     is_ddl = flags_of(pc.match_substring_regex(types, "^(table|database)-"))
     context = _child(values, "position")
@@ -186,9 +187,9 @@ def explode(values: pa.Array, form: EnvelopeForm) -> tuple[pa.Array, Any]:
         if field.name not in (form.row, form.old):
             children.append(child.take(index))
             continue
-        own = item_counts(child)
-        starts = np.cumsum(own) - own
-        has_item = ordinal < own[records]
+        row_counts = item_counts(child)
+        starts = np.cumsum(row_counts) - row_counts
+        has_item = ordinal < row_counts[records]
         at = np.where(has_item, starts[records] + ordinal, 0)
         items = child.flatten()
         if not len(items):
@@ -211,6 +212,8 @@ _OGG_OPS: Final = {"I": "c", "U": "u", "K": "u", "D": "d", "T": "t"}
 
 
 def _ogg(values: pa.Array) -> dict[str, pa.Array]:
+    """Return the parts of Oracle GoldenGate's messages, one array for each field of Debezium's
+    envelope."""
     before = _child(values, "before")
     return {
         "op": _ops(_child(values, "op_type"), _OGG_OPS),

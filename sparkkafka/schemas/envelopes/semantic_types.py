@@ -124,12 +124,12 @@ def check_target(node: ConnectType, target: pa.DataType, path: str, *, lenient: 
     a field that the type lacks is null."""
     if pa.types.is_struct(target) and node.is_struct and node.name not in _TYPES:
         for child in target:
-            below = child_path(path, child.name)
+            field_path = child_path(path, child.name)
             if child.name in node.children:
-                check_target(node.children[child.name], child.type, below, lenient=lenient)
+                check_target(node.children[child.name], child.type, field_path, lenient=lenient)
             elif not lenient:
                 raise OptionError(
-                    f"{label(below)} of the requested schema is not in the records' schema: "
+                    f"{label(field_path)} of the requested schema is not in the records' schema: "
                     f"{names_hint(child.name, node.children)}"
                 )
         return
@@ -139,33 +139,38 @@ def check_target(node: ConnectType, target: pa.DataType, path: str, *, lenient: 
     if pa.types.is_map(target) and node.is_map:
         check_target(node.item, target.item_type, f"{path}{{}}", lenient=lenient)
         return
-    own = value_type(node)
-    if own == target or pa.types.is_null(own) or _can_cast(own, target):
+    source = value_type(node)
+    if source == target or pa.types.is_null(source) or _can_cast(source, target):
         return
     raise OptionError(
-        f"{label(path)} is {node.name or type_name(own)}, which cannot become {type_name(target)}"
+        f"{label(path)} is {node.name or type_name(source)}, which cannot become "
+        f"{type_name(target)}"
     )
 
 
-def _can_cast(own: pa.DataType, target: pa.DataType) -> bool:
+def _can_cast(source: pa.DataType, target: pa.DataType) -> bool:
     """Return whether values of one type without fields can become another type's."""
     types = pa.types
-    if types.is_nested(own) or types.is_nested(target):
+    if types.is_nested(source) or types.is_nested(target):
         return False
     own_number, target_number = (
-        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-        for kind in (own, target)
+        types.is_integer(side) or types.is_floating(side) or types.is_decimal(side)
+        for side in (source, target)
     )
     return bool(
         (own_number and target_number)
-        or (types.is_string(target) and not types.is_binary(own))
-        or (types.is_string(own) and not types.is_boolean(target) and not types.is_duration(target))
-        or (_is_day_or_instant(own) and _is_day_or_instant(target))
+        or (types.is_string(target) and not types.is_binary(source))
+        or (
+            types.is_string(source)
+            and not types.is_boolean(target)
+            and not types.is_duration(target)
+        )
+        or (_is_day_or_instant(source) and _is_day_or_instant(target))
     )
 
 
-def _is_day_or_instant(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+def _is_day_or_instant(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_date(arrow_type) or pa.types.is_timestamp(arrow_type))
 
 
 # --- conversion -------------------------------------------------------------------------------
@@ -222,9 +227,9 @@ def convert(
         children = []
         for child in target:
             if child.name in node.children:
-                own = pc.struct_field(values, [values.type.get_field_index(child.name)])
-                below = node.children[child.name]
-                children.append(convert(own, below, child.type, context.below(child.name)))
+                inner = pc.struct_field(values, [values.type.get_field_index(child.name)])
+                child_node = node.children[child.name]
+                children.append(convert(inner, child_node, child.type, context.below(child.name)))
             else:
                 children.append(pa.nulls(len(values), child.type))
         return struct_of(target, len(values), is_valid(values), children)
@@ -279,13 +284,17 @@ def _is_plain(node: ConnectType, target: pa.DataType) -> bool:
 
 def _cast(values: pa.Array, target: pa.DataType, context: FieldContext) -> pa.Array:
     """Return the values as `target`; those that cannot be are null, and their rows are bad."""
-    own = values.type
-    if own == target or pa.types.is_null(own):
+    source = values.type
+    if source == target or pa.types.is_null(source):
         return as_type(values, target)
-    if pa.types.is_timestamp(own) and pa.types.is_timestamp(target) and own.unit == target.unit:
+    if (
+        pa.types.is_timestamp(source)
+        and pa.types.is_timestamp(target)
+        and source.unit == target.unit
+    ):
         return values.view(target)  # a local time is that time in UTC
     bad, fitting = np.zeros(len(values), np.bool_), values
-    if pa.types.is_string(own) and pa.types.is_integer(target):
+    if pa.types.is_string(source) and pa.types.is_integer(target):
         bad = flags_of(pc.match_substring_regex(values, "^0[xX]"))  # Arrow would accept hexadecimal
         fitting = without(values, bad) if bad.any() else values
     try:
@@ -360,12 +369,12 @@ def _json_numbers(texts: pa.Array, context: FieldContext) -> Flags:
     payloads = context.bad_rows.payloads
     if payloads is not None and unsure.any():
         rows, inverse = np.unique(context.rows[unsure], return_inverse=True)
-        some = payloads.take(from_numpy(rows))
+        row_payloads = payloads.take(from_numpy(rows))
         name = context.path.rpartition(".")[2]
         forms = (re.escape(json.dumps(name, ensure_ascii=is_ascii)) for is_ascii in (False, True))
         start = rf"(?:{'|'.join(forms)})\s*:\s*"
-        is_number = flags_of(pc.match_substring_regex(some, rf"{start}-?\d"))
-        is_number &= ~flags_of(pc.match_substring_regex(some, rf'{start}"'))
+        is_number = flags_of(pc.match_substring_regex(row_payloads, rf"{start}-?\d"))
+        is_number &= ~flags_of(pc.match_substring_regex(row_payloads, rf'{start}"'))
         found[unsure] = is_number[inverse]
     return found
 
@@ -404,10 +413,10 @@ def _decimal_texts(
     scales = scale if isinstance(scale, list) else [scale] * len(values)
     texts: list[bytes | None] = []
     too_long = np.zeros(len(values), np.bool_)
-    for row, (number, of) in enumerate(zip(values.to_pylist(), scales, strict=True)):
+    for row, (number, row_scale) in enumerate(zip(values.to_pylist(), scales, strict=True)):
         text = None
         if number is not None:
-            text = _digits(number, of or 0)
+            text = _digits(number, row_scale or 0)
             budget = context.bad_rows.budget
             if text is not None and budget is not None and not budget.take(len(text)):
                 text = None
@@ -439,8 +448,8 @@ def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) 
     """VariableScaleDecimal: a struct of scale and bytes, as the number's digits."""
     scales = pc.struct_field(values, [values.type.get_field_index("scale")])
     numbers = pc.struct_field(values, [values.type.get_field_index("value")])
-    below = node.children.get("value", ConnectType(pa.binary()))
-    numbers = _without_base64(numbers, below, context)
+    value_node = node.children.get("value", ConnectType(pa.binary()))
+    numbers = _without_base64(numbers, value_node, context)
     words, bad = _words(numbers, 10**MAX_DIGITS - 1)
     valid = is_valid(numbers) & is_valid(scales)
     texts = pa.nulls(len(values), pa.string())
@@ -457,15 +466,15 @@ def _variable_scale(values: pa.Array, node: ConnectType, context: FieldContext) 
     rows = np.flatnonzero(bad)
     index = from_numpy(rows)
     context = FieldContext(context.bad_rows, context.rows[rows], context.path)
-    own = _decimal_texts(numbers.take(index), scales.take(index).to_pylist(), context)
-    return pc.replace_with_mask(texts, from_numpy(bad), own)
+    long_texts = _decimal_texts(numbers.take(index), scales.take(index).to_pylist(), context)
+    return pc.replace_with_mask(texts, from_numpy(bad), long_texts)
 
 
 # --- dates and times --------------------------------------------------------------------------
 
 
 def _epoch(
-    values: pa.Array, node: ConnectType, context: FieldContext, *, unit: str, kind: pa.DataType
+    values: pa.Array, node: ConnectType, context: FieldContext, *, unit: str, target: pa.DataType
 ) -> pa.Array:
     """Convert numbers since 1970 in a unit."""
     values = values.cast(pa.int64())
@@ -475,7 +484,7 @@ def _epoch(
         limit = (2**63 - 1) // 1000
         values = _within(values, limit, "the time is beyond Spark's range", context)
         values = pc.multiply(values, scalar(1000))
-    return values.view(kind)
+    return values.view(target)
 
 
 def _within(values: pa.Array, limit: int, reason: str, context: FieldContext) -> pa.Array:
@@ -489,8 +498,8 @@ def _within(values: pa.Array, limit: int, reason: str, context: FieldContext) ->
 def _floor(values: pa.Array, divisor: int) -> pa.Array:
     """Divide integers, rounding down."""
     quotient = pc.divide(values, scalar(divisor))
-    below = pc.less(values, pc.multiply(quotient, scalar(divisor)))
-    return pc.subtract(quotient, below.cast(pa.int64()))
+    is_rounded_up = pc.less(values, pc.multiply(quotient, scalar(divisor)))
+    return pc.subtract(quotient, is_rounded_up.cast(pa.int64()))
 
 
 def _date(values: pa.Array, node: ConnectType, context: FieldContext) -> pa.Array:
@@ -544,11 +553,11 @@ def _without_nanoseconds(values: pa.Array) -> pa.Array:
 
 
 def _iso(
-    values: pa.Array, node: ConnectType, context: FieldContext, *, kind: pa.DataType
+    values: pa.Array, node: ConnectType, context: FieldContext, *, target: pa.DataType
 ) -> pa.Array:
     """Convert ISO texts with a Z behind, which means no zone."""
     values = pc.replace_substring_regex(values, "Z$", "")
-    return _cast(_without_nanoseconds(values), kind, context)
+    return _cast(_without_nanoseconds(values), target, context)
 
 
 def _duration(
@@ -561,17 +570,17 @@ _is_number, _is_text = pa.types.is_integer, pa.types.is_string
 _CONVERSIONS: Final[Mapping[str, tuple[Callable[[pa.DataType], bool], Callable[..., pa.Array]]]] = {
     DATE: (_is_number, _date),
     f"{_CONNECT}Date": (_is_number, _date),
-    f"{_TIME}IsoDate": (_is_text, partial(_iso, kind=pa.date32())),
+    f"{_TIME}IsoDate": (_is_text, partial(_iso, target=pa.date32())),
     **{
         name: (_is_number, partial(_time_of_day, digits=digits))
         for name, digits in _TIMES_OF_DAY.items()
     },
-    f"{_TIME}Timestamp": (_is_number, partial(_epoch, unit="ms", kind=_LOCAL)),
-    f"{_TIME}MicroTimestamp": (_is_number, partial(_epoch, unit="us", kind=_LOCAL)),
-    f"{_TIME}NanoTimestamp": (_is_number, partial(_epoch, unit="ns", kind=_LOCAL)),
-    f"{_TIME}IsoTimestamp": (_is_text, partial(_iso, kind=_LOCAL)),
+    f"{_TIME}Timestamp": (_is_number, partial(_epoch, unit="ms", target=_LOCAL)),
+    f"{_TIME}MicroTimestamp": (_is_number, partial(_epoch, unit="us", target=_LOCAL)),
+    f"{_TIME}NanoTimestamp": (_is_number, partial(_epoch, unit="ns", target=_LOCAL)),
+    f"{_TIME}IsoTimestamp": (_is_text, partial(_iso, target=_LOCAL)),
     f"{_TIME}ZonedTimestamp": (_is_text, _zoned),
-    f"{_CONNECT}Timestamp": (_is_number, partial(_epoch, unit="ms", kind=_INSTANT)),
+    f"{_CONNECT}Timestamp": (_is_number, partial(_epoch, unit="ms", target=_INSTANT)),
     f"{_TIME}MicroDuration": (_is_number, partial(_duration, divisor=1)),
     f"{_TIME}NanoDuration": (_is_number, partial(_duration, divisor=1000)),
     DECIMAL: (pa.types.is_binary, _decimal),
@@ -606,8 +615,7 @@ def is_unavailable(value: Any) -> bool:
         return value == list(PLACEHOLDER.bytes) or (len(value) == 1 and is_unavailable(value[0]))
     if isinstance(value, Mapping):
         return PLACEHOLDER.text in value
-    own = PLACEHOLDER
-    return value in (own.text, own.bytes, own.base64, own.uuid, own.map)
+    return value in vars(PLACEHOLDER).values()
 
 
 def find_placeholders(
@@ -615,19 +623,19 @@ def find_placeholders(
 ) -> Flags | None:
     """Return which values of a column are the placeholder: as text or bytes, as the only item of an
     array or map, or as an array of its bytes' numbers. None: no value is."""
-    kind = values.type
-    if pa.types.is_string(kind):
+    arrow_type = values.type
+    if pa.types.is_string(arrow_type):
         text = placeholder.base64 if node.is_base64 else placeholder.text
         if node.name == f"{_DATA}Json":  # an hstore
             as_map = pc.equal(values, scalar(placeholder.map))
             return _any(pc.or_(pc.equal(values, scalar(text)), as_map))
         return _any(pc.equal(values, scalar(text)))
-    if pa.types.is_binary(kind):
+    if pa.types.is_binary(arrow_type):
         return _any(pc.equal(values, scalar(placeholder.bytes)))
-    if not (pa.types.is_list(kind) or pa.types.is_map(kind)):
+    if not (pa.types.is_list(arrow_type) or pa.types.is_map(arrow_type)):
         return None
     counts = item_counts(values)
-    items = values.keys if pa.types.is_map(kind) else values.values
+    items = values.keys if pa.types.is_map(arrow_type) else values.values
     is_numbers = pa.types.is_integer(items.type)
     rows = np.flatnonzero(counts == (len(placeholder.bytes) if is_numbers else 1))
     if not len(rows):
@@ -641,14 +649,14 @@ def find_placeholders(
             rows.tolist(), starts.tolist(), first.to_pylist(), strict=True
         ):
             if number == placeholder.bytes[0]:
-                own = numbers.slice(start, len(placeholder.bytes)).to_pylist()
-                found[row] = own == list(placeholder.bytes)
+                first_bytes = numbers.slice(start, len(placeholder.bytes)).to_pylist()
+                found[row] = first_bytes == list(placeholder.bytes)
         return found if found.any() else None
     if not (pa.types.is_string(items.type) or pa.types.is_binary(items.type)):
         return None
     firsts = items.take(from_numpy(starts.astype(np.int64)))
-    below = ConnectType(pa.string()) if pa.types.is_map(kind) else node.item
-    flags = find_placeholders(firsts, below, placeholder)
+    item_node = ConnectType(pa.string()) if pa.types.is_map(arrow_type) else node.item
+    flags = find_placeholders(firsts, item_node, placeholder)
     if flags is None and pa.types.is_string(firsts.type):
         flags = _any(pc.equal(firsts, scalar(placeholder.uuid)))
     if flags is None:

@@ -615,19 +615,19 @@ def _is_invalid_or_repeated(keys: pa.Array, maps: Ints) -> Flags:
     return flags
 
 
-def _map_of(kind: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) -> pa.Array:
-    """Return an array of maps of type `kind`. `items` has a list of each map's values; `names` are
-    the keys of all maps, and how many each map has."""
+def _map_of(arrow_type: pa.DataType, names: tuple[pa.Array, Ints], items: pa.Array) -> pa.Array:
+    """Return an array of maps of type `arrow_type`. `items` has a list of each map's values;
+    `names` are the keys of all maps, and how many each map has."""
     keys, counts = names
     pairs = pa.Array.from_buffers(
-        pa.struct([kind.key_field, kind.item_field]),
+        pa.struct([arrow_type.key_field, arrow_type.item_field]),
         len(keys),
         [None],
         children=[keys, items.flatten()],
     )
     buffers = [validity(arrow.is_valid(items)) if items.null_count else None]
     buffers.append(pa.py_buffer(arrays.offsets_of(counts, np.int32)))
-    return pa.Array.from_buffers(kind, len(counts), buffers, children=[pairs])
+    return pa.Array.from_buffers(arrow_type, len(counts), buffers, children=[pairs])
 
 
 def _json_column(texts: pa.Array, node: JsonNode) -> pa.Array:
@@ -785,8 +785,8 @@ class BlockReader:
         fitting: dict[str, list[bytes]] = {}
         names: dict[str, set[str]] = {}
         for outer, root in self._root.children.items():
-            below = _fields_below(root, f"/{outer}")
-            for name, path, node in itertools.chain([(outer, f"/{outer}", root)], below):
+            inner_fields = _fields_below(root, f"/{outer}")
+            for name, path, node in itertools.chain([(outer, f"/{outer}", root)], inner_fields):
                 fitting.setdefault(name, []).append(_fitting_pattern(node))
                 types = (str(_reader_type(node)), str(node.type))
                 if path == match[1] if match else any(kind in message for kind in types):

@@ -203,15 +203,15 @@ def _field_forms(source: pa.DataType, shape: Shape | None, path: str) -> dict[st
     check_distinct(source, path)
     forms: dict[str, Form] = {}
     for column in source:
-        below = child_path(path, column.name)
+        field_path = child_path(path, column.name)
         if shape is None:
-            forms[column.name] = _make_form(column.type, None, below, Null.OMITTED)
+            forms[column.name] = _make_form(column.type, None, field_path, Null.OMITTED)
             continue
-        inner = shape.field_shape(column.name, below)
+        inner = shape.field_shape(column.name, field_path)
         null = Null.OMITTED
         if column.name in shape.required:
             null = Null.WRITTEN if inner.nullable else Null.REFUSED
-        forms[column.name] = _make_form(column.type, inner, below, null)
+        forms[column.name] = _make_form(column.type, inner, field_path, null)
     if shape is not None:
         missing = sorted(shape.required & shape.children.keys() - forms.keys())
         if missing:
@@ -273,19 +273,19 @@ def _write_structs(form: Form, values: pa.Array) -> pa.Array:
     valid = arrow.is_valid(values)
     parts = []
     # flatten: a field is null where the struct is null, whatever its column has there
-    for (name, below), column in zip(form.children.items(), values.flatten(), strict=True):
+    for (name, field_form), column in zip(form.children.items(), values.flatten(), strict=True):
         try:
-            if below.null is Null.REFUSED and values.null_count:
+            if field_form.null is Null.REFUSED and values.null_count:
                 rows = np.flatnonzero(valid)
                 nulls = np.flatnonzero(~arrow.is_valid(column)[rows])
                 if len(nulls):
                     raise _null_error(int(rows[nulls[0]]))
-                below = replace(below, null=Null.OMITTED)
-            texts = _write(below, column)
+                field_form = replace(field_form, null=Null.OMITTED)
+            texts = _write(field_form, column)
         except _WriteError as error:
             error.path.append(f".{name}")
             raise
-        if below.null is Null.WRITTEN:
+        if field_form.null is Null.WRITTEN:
             texts = texts.fill_null(_literal("null"))
         parts.append(_enclose(f",{syntax.quote(name)}:", texts, ""))
     if parts:

@@ -70,10 +70,10 @@ class _FieldTypes:
         if kinds == {"object"} and self.fields:
             if len(self.fields) > MAX_FIELDS:
                 merged = _FieldTypes()
-                for below in self.fields.values():
-                    merged.merge(below)
+                for types in self.fields.values():
+                    merged.merge(types)
                 return pa.map_(pa.string(), merged.type())
-            return pa.struct([(name, below.type()) for name, below in self.fields.items()])
+            return pa.struct([(name, types.type()) for name, types in self.fields.items()])
         if kinds == {"array"}:
             return pa.list_(self.item.type() if self.item else pa.string())
         if kinds == {"boolean"}:
@@ -90,8 +90,8 @@ class _FieldTypes:
         """Add the types of another field, which becomes a value of the same map."""
         self.kinds |= other.kinds
         self.digits = max(self.digits, other.digits)
-        for name, below in other.fields.items():
-            self.fields.setdefault(name, _FieldTypes()).merge(below)
+        for name, types in other.fields.items():
+            self.fields.setdefault(name, _FieldTypes()).merge(types)
         if other.item:
             self.item = self.item or _FieldTypes()
             self.item.merge(other.item)

@@ -139,13 +139,13 @@ class JsonNormalizer:
             rest = {}
             for name, item in value.items():
                 child = node.children.get(name)
-                below = item if child is None else self._rest_of(child, item)
-                if below is not NOTHING:
-                    rest[name] = below
+                item_rest = item if child is None else self._rest_of(child, item)
+                if item_rest is not NOTHING:
+                    rest[name] = item_rest
             return rest or NOTHING
         if node.kind is _MAP and python_type is dict:
             pairs = ((name, self._rest_of(node.item, item)) for name, item in value.items())
-            return {name: below for name, below in pairs if below is not NOTHING} or NOTHING
+            return {name: kept for name, kept in pairs if kept is not NOTHING} or NOTHING
         if node.kind is _LIST and python_type is list:
             rests = [self._rest_of(node.item, item) for item in value]
             if all(rest is NOTHING for rest in rests):
@@ -253,11 +253,11 @@ def _items_size(node: JsonNode, value: Any, limit: int) -> int:
         )
     if node.kind not in (_LIST, _MAP) or python_type not in (list, dict):
         return 0
-    own = len(value) * bytes_per_value(node.item.type)
-    if own > limit or not node.item.children:
-        return own
+    list_bytes = len(value) * bytes_per_value(node.item.type)
+    if list_bytes > limit or not node.item.children:
+        return list_bytes
     items = value.values() if python_type is dict else value
-    return own + sum(_items_size(node.item, item, limit) for item in items)
+    return list_bytes + sum(_items_size(node.item, item, limit) for item in items)
 
 
 # --- writers of normalized texts ------------------------------------------------------------------
@@ -304,6 +304,7 @@ def _struct_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     ]
 
     def write(value: Any) -> str:
+        """Return an object as JSON text, with only the fields of the struct. Raises UnfitError."""
         if type(value) is not dict:
             raise _wrong_type(value, "an object")
         parts = []
@@ -326,6 +327,8 @@ def _list_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     write_item = make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
+        """Return an array as JSON text. Raises UnfitError, whose path has the index of the bad
+        item."""
         if type(value) is not list:
             raise _wrong_type(value, "an array")
         parts: list[str] = []
@@ -346,6 +349,8 @@ def _map_writer(node: JsonNode, unfit_to_null: bool) -> Writer:
     write_item = make_writer(node.item, unfit_to_null)
 
     def write(value: Any) -> str:
+        """Return an object as the JSON text of a list of {"key": …, "value": …}. Raises
+        UnfitError."""
         if type(value) is not dict:
             raise _wrong_type(value, "an object")
         parts = []
@@ -372,6 +377,7 @@ def _integer_writer(bits: int, expected: str) -> Writer:
     limit = 2 ** (bits - 1)
 
     def write(value: Any) -> str:
+        """Return an integer as JSON text. Raises UnfitError for any other value."""
         number = value
         if (
             type(value) is syntax.Number
@@ -390,6 +396,8 @@ def _float_writer(single: bool) -> Writer:
     """Return the Writer of float32 (`single`) or float64."""
 
     def write(value: Any) -> str:
+        """Return a number as JSON text. Raises UnfitError for any other value, and for one that
+        overflows."""
         if type(value) is int and -(2**53) <= value <= 2**53:
             return str(value)
         if type(value) is not syntax.Number and type(value) is not int:
@@ -417,6 +425,8 @@ def _decimal_writer(precision: int, scale: int) -> Writer:
     strings."""
 
     def write(value: Any) -> str:
+        """Return a number as a JSON string that pyarrow reads as a decimal. Raises UnfitError if it
+        has too many digits."""
         if type(value) not in (int, syntax.Number, str):
             raise _wrong_type(value, "a number")
         number = syntax.scale_number(str(value), scale, precision)
@@ -435,6 +445,8 @@ def _decimal_bytes_writer(precision: int, scale: int) -> Writer:
     """Return the Writer of decimals from their bytes in base64, as Kafka Connect writes them."""
 
     def write(value: Any) -> str:
+        """Return a number in base64 as a JSON string that pyarrow reads as a decimal. Raises
+        UnfitError."""
         _write_binary(value)
         digits = binascii.a2b_base64(value)
         number = int.from_bytes(digits, "big", signed=True) if len(digits) <= 32 else None

@@ -53,7 +53,7 @@ def node_of_type(target: pa.DataType, path: str = "") -> JsonNode:
 def node_of_schema(subschema: Subschema) -> JsonNode:
     """Return the node that reads all fields of a JSON Schema. Raises SchemaError."""
     shape = shape_of(subschema)
-    children = {name: node_of_schema(below) for name, below in shape.children.items()}
+    children = {name: node_of_schema(child) for name, child in shape.children.items()}
     types = {name: node.type for name, node in children.items()}
     return JsonNode(shape.kind, type_of_shape(shape, types), children)
 
@@ -77,8 +77,8 @@ def _node(target: pa.DataType, shape: Shape | None, path: str) -> JsonNode:
     if pa.types.is_list(target):
         if shape is not None and shape.kind != JsonKind.LIST:
             raise _type_error(target, shape, path)
-        below = None if shape is None else shape_of_field(shape.item)
-        item = _node(target.value_type, below, f"{path}[]")
+        item_shape = None if shape is None else shape_of_field(shape.item)
+        item = _node(target.value_type, item_shape, f"{path}[]")
         value_field = target.value_field.with_type(item.type).with_nullable(True)
         return JsonNode(JsonKind.LIST, pa.list_(value_field), {"": item})
     kind = kind_of_type(target)
@@ -108,9 +108,9 @@ def _struct_node(target: pa.DataType, shape: Shape | None, path: str) -> JsonNod
     children: dict[str, JsonNode] = {}
     fields = []
     for column in target:
-        below = child_path(path, column.name)
-        inner = None if shape is None else shape.field_shape(column.name, below)
-        child = _node(column.type, inner, below)
+        field_path = child_path(path, column.name)
+        inner = None if shape is None else shape.field_shape(column.name, field_path)
+        child = _node(column.type, inner, field_path)
         children[column.name] = child
         fields.append(column.with_type(child.type).with_nullable(True))
     return JsonNode(JsonKind.STRUCT, pa.struct(fields), children)

@@ -120,8 +120,8 @@ class Document:
         except ValueError as error:
             raise SchemaError(f"the JSON Schema{self.label} is not JSON: {error}") from None
         root = self.root if isinstance(self.root, dict) else {}
-        own = root.get("$id", "")
-        self.base = _join_uri(uri, own) if isinstance(own, str) else uri
+        own_id = root.get("$id", "")
+        self.base = _join_uri(uri, own_id) if isinstance(own_id, str) else uri
         draft = re.search(r"/draft/20\d\d-", str(root.get("$schema")))
         self.applies_keywords_beside_ref = draft is not None
         self._parts: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
@@ -432,7 +432,7 @@ def type_of(subschema: Subschema) -> pa.DataType:
 
 def _full_type(shape: Shape) -> pa.DataType:
     """Return the type that all fields of a shape become. It is only compared with others."""
-    return type_of_shape(shape, {name: type_of(below) for name, below in shape.children.items()})
+    return type_of_shape(shape, {name: type_of(child) for name, child in shape.children.items()})
 
 
 def type_of_shape(shape: Shape, children: Mapping[str, pa.DataType]) -> pa.DataType:
@@ -554,9 +554,9 @@ def _object_shape(subschema: Subschema) -> Shape:
         raise subschema.error(f"properties is {_brief(properties)}, not an object")
     if properties:
         fields = {
-            name: subschema.at(below, child_path(path, name))
-            for name, below in properties.items()
-            if below is not False
+            name: subschema.at(field_schema, child_path(path, name))
+            for name, field_schema in properties.items()
+            if field_schema is not False
         }
         return Shape(JsonKind.STRUCT, children=fields, required=_required(node))
     additional = node.get("additionalProperties")
@@ -644,11 +644,11 @@ def _merged_shape(subschema: Subschema, parts: list[Any]) -> Shape:
     if all(shape.kind == JsonKind.STRUCT for shape in shapes):
         fields: dict[str, Subschema] = {}
         for shape in shapes:
-            for name, below in shape.children.items():
+            for name, child in shape.children.items():
                 if name not in fields:
-                    fields[name] = below
-                elif type_of(fields[name]) != type_of(below):
-                    fields[name] = below.at(True)
+                    fields[name] = child
+                elif type_of(fields[name]) != type_of(child):
+                    fields[name] = child.at(True)
         return Shape(
             JsonKind.STRUCT,
             children=fields,
@@ -795,9 +795,9 @@ def inline_tags(schema: Schema) -> dict[str, frozenset[str]]:
                 tags_by_path[path] = frozenset(tag for tag in tags if isinstance(tag, str))
             for keyword, part in node.items():
                 if keyword == "properties" and isinstance(part, dict):
-                    waiting += [(below, f"{path}.{name}") for name, below in part.items()]
+                    waiting += [(child, f"{path}.{name}") for name, child in part.items()]
                 elif keyword in ("definitions", "$defs") and isinstance(part, dict):
-                    waiting += [(below, name) for name, below in part.items()]
+                    waiting += [(child, name) for name, child in part.items()]
                 else:
                     waiting.append((part, path))
     return tags_by_path

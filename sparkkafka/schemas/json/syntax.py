@@ -244,6 +244,6 @@ def duration_micros(text: str) -> int | None:
 
 def duration_text(micros: int) -> str:
     """Return a duration as ISO 8601: PT1.5S, -PT90S."""
-    seconds, below = divmod(abs(micros), 1_000_000)
-    fraction = f".{below:06}".rstrip("0") if below else ""
+    seconds, fraction_micros = divmod(abs(micros), 1_000_000)
+    fraction = f".{fraction_micros:06}".rstrip("0") if fraction_micros else ""
     return f"{'-' if micros < 0 else ''}PT{seconds}{fraction}S"

@@ -184,12 +184,12 @@ def _compile(schema: Schema) -> bytes:
         raise SchemaError(
             f"the .proto and its imports are more than {MAX_TEXT_BYTES} bytes of text"
         )
-    own = _unused_name("schema.proto", files)
-    texts = {**files, own: schema.text}
+    own_name = _unused_name("schema.proto", files)
+    texts = {**files, own_name: schema.text}
     descriptors = {name: _as_descriptor(name, text) for name, text in texts.items()}
     if any(descriptors.values()):
-        return _with_descriptors(own, texts, descriptors)
-    return _protoc(texts, own)
+        return _with_descriptors(own_name, texts, descriptors)
+    return _protoc(texts, own_name)
 
 
 def _unused_name(name: str, used: Collection[str]) -> str:
@@ -256,11 +256,11 @@ def _as_descriptor(name: str, text: str) -> Any:
     return descriptor
 
 
-def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, Any]) -> bytes:
+def _with_descriptors(own_name: str, texts: dict[str, str], descriptors: dict[str, Any]) -> bytes:
     """Return the descriptor set where some files are descriptors already. Files that are text are
     compiled, which works if they import only text; imported files that are built in are compiled as
-    well. `own`: the name of the schema's own file; `texts`: of all files, by name; `descriptors`:
-    those that the texts have (None for .proto text)."""
+    well. `own_name`: the name of the schema's own file; `texts`: of all files, by name;
+    `descriptors`: those that the texts have (None for .proto text)."""
     protobuf = library()
     result = protobuf.descriptor_pb2.FileDescriptorSet()
     files = {name: proto for name, proto in descriptors.items() if proto is not None}
@@ -272,13 +272,13 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
     if uncompiled:
         entry = _unused_name("entry.proto", texts)
         text = "".join(f'import "{name}";\n' for name in uncompiled)
-        data = _protoc({**proto_texts, entry: f'syntax = "proto3";\n{text}'}, entry, own)
+        data = _protoc({**proto_texts, entry: f'syntax = "proto3";\n{text}'}, entry, own_name)
         descriptor_set = protobuf.descriptor_pb2.FileDescriptorSet.FromString(data)
         files = {**{file.name: file for file in descriptor_set.file if file.name != entry}, **files}
     # Imports before the files that import them: depth first, with a stack instead of calls.
     done: set[str] = set()
     path: set[str] = set()  # files whose imports are being added
-    waiting: list[tuple[str, bool]] = [(own, False)]  # name, and whether its imports are done
+    waiting: list[tuple[str, bool]] = [(own_name, False)]  # name, and whether its imports are done
     while waiting:
         name, imports_done = waiting.pop()
         if imports_done:
@@ -298,9 +298,9 @@ def _with_descriptors(own: str, texts: dict[str, str], descriptors: dict[str, An
     return bytes(result.SerializeToString())
 
 
-def _protoc(texts: dict[str, str], entry: str, own: str | None = None) -> bytes:
+def _protoc(texts: dict[str, str], entry: str, own_name: str | None = None) -> bytes:
     """Return the descriptor set that protoc makes of the file `entry`, with all imports. `texts`:
-    of all files that are not built in, by name; `own`: the name of the schema's own file, for
+    of all files that are not built in, by name; `own_name`: the name of the schema's own file, for
     errors (None: it is `entry`)."""
     with needs_extra("Protobuf needs grpcio-tools", "protobuf", error=OptionError):
         import grpc_tools  # noqa: F401
@@ -317,7 +317,7 @@ def _protoc(texts: dict[str, str], entry: str, own: str | None = None) -> bytes:
                 file.write_bytes(content)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 raise SchemaError(f"the import {name!r} is both a file and a folder") from None
-        errors = _run(entry, root, own or entry)
+        errors = _run(entry, root, own_name or entry)
         if errors is not None:
             is_json = texts.get(entry, "").lstrip().startswith(("{", "["))
             hint = " (the text looks like JSON: is it an Avro or a JSON Schema?)" if is_json else ""
@@ -331,9 +331,9 @@ _WARNING: Final = re.compile(
 """Lines of protoc and its log (absl) that are not errors."""
 
 
-def _run(entry: str, folder: Path, own: str) -> str | None:
+def _run(entry: str, folder: Path, own_name: str) -> str | None:
     """Run protoc in `folder`, which has the files in "in"; return its errors, or None. `entry` is
-    one of our own names (`_unused_name`), `own` as in `_protoc`."""
+    one of our own names (`_unused_name`), `own_name` as in `_protoc`."""
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONPATH": paths}
     log = folder / "errors"
@@ -364,11 +364,13 @@ def _run(entry: str, folder: Path, own: str) -> str | None:
     if done.returncode < 0:
         return f"protoc ended by signal {-done.returncode}: the text is nested too deep, or too big"
     lines = [line for line in output.splitlines() if line.strip() and not _WARNING.search(line)]
-    shown = "; ".join(_with_position(line.removeprefix("in/"), own)[:300] for line in lines[:5])
+    shown = "; ".join(
+        _with_position(line.removeprefix("in/"), own_name)[:300] for line in lines[:5]
+    )
     return shown or f"protoc ended with {done.returncode}"
 
 
-def _with_position(line: str, own: str) -> str:
+def _with_position(line: str, own_name: str) -> str:
     """Return protoc's "schema.proto:3:7: error" as "line 3, column 7: error", with the file's name
     unless it is the schema's own."""
     match = re.match(r"(.*\.proto):(\d+):(\d+): (.*)", line)
@@ -376,7 +378,7 @@ def _with_position(line: str, own: str) -> str:
         return line
     file, row, column, error = match.groups()
     position = f"line {row}, column {column}"
-    return f"{position}: {error}" if file == own else f"{position} of {file}: {error}"
+    return f"{position}: {error}" if file == own_name else f"{position} of {file}: {error}"
 
 
 @cache

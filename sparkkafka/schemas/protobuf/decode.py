@@ -228,16 +228,17 @@ def layout_of(message: ProtobufMessage, path: str = "", *, has_groups: bool) -> 
             tags.append(_known_tag(field.number, types.LEN, 2 * index + 1, repeated))
         if field.oneof >= 0:
             oneofs.setdefault(field.oneof, []).append(2 * index)
-        below = None
+        nested = None
         if field.message is not None:
-            below = layout_of(field.message, field.path, has_groups=has_groups)
-        inner.append(below)
-        if below is None or repeated:  # memory for repeated messages is taken when they are decoded
+            nested = layout_of(field.message, field.path, has_groups=has_groups)
+        inner.append(nested)
+        # The memory of repeated messages is taken when they are decoded.
+        if nested is None or repeated:
             column_bytes += bytes_per_value(field.type)
         else:
-            column_bytes += below.column_bytes
+            column_bytes += nested.column_bytes
         column_bytes += len(field.default) if isinstance(field.default, (str, bytes)) else 0
-        has_required |= field.required or (below is not None and below.has_required)
+        has_required |= field.required or (nested is not None and nested.has_required)
     slot_count = 2 * len(message.fields)
     for number, wire in message.skipped:
         slot = SKIP

@@ -64,10 +64,10 @@ def decoder(
     if reader is None or reader == writer:
         return ProtobufDecoder(plan(written, target))
     try:
-        own = file_of(reader).pool.FindMessageTypeByName(written.full_name)
+        own_message = file_of(reader).pool.FindMessageTypeByName(written.full_name)
     except KeyError:
         raise SchemaError(f"the reader's schema has no message {written.full_name}") from None
-    return ProtobufDecoder(resolve(written, plan(own, target)))
+    return ProtobufDecoder(resolve(written, plan(own_message, target)))
 
 
 @schema_errors("Protobuf schema")

@@ -286,10 +286,10 @@ def field_meta(field: Any) -> Any:
         field.file.pool.FindMessageTypeByName("google.protobuf.FieldOptions")
     )
     try:
-        own = known.FromString(options.SerializeToString())
+        known_options = known.FromString(options.SerializeToString())
     except protobuf.message.DecodeError as error:
         raise SchemaError(f"field {field.name}: its options cannot be read") from error
-    return own.Extensions[extension]
+    return known_options.Extensions[extension]
 
 
 def enum_names(descriptor: Any) -> dict[int, str]:
@@ -441,66 +441,66 @@ class _ProtoWriter:
         """Return the label, type and options of a field. Add the lines of messages that it needs to
         `nested`, and their name to `scope`: the names of the fields and of the messages inside one
         message, which must differ."""
-        kind = column.type
+        arrow_type = column.type
         simple = "".join(part[:1].upper() + part[1:] for part in column.name.split("_"))
         simple = simple if _NAME.fullmatch(simple) else f"Message{simple}"
         while simple in scope:
             simple += "_"
-        if pa.types.is_list(kind):
-            if pa.types.is_list(kind.value_type) or pa.types.is_map(kind.value_type):
+        if pa.types.is_list(arrow_type):
+            if pa.types.is_list(arrow_type.value_type) or pa.types.is_map(arrow_type.value_type):
                 raise OptionError(
                     f"column {path}: Protobuf has no arrays of arrays or maps: put them in a struct"
                 )
-            item, options = self.type_of_value(kind.value_type, simple, path, nested, depth)
+            item, options = self.type_of_value(arrow_type.value_type, simple, path, nested, depth)
             scope.add(simple)
             return "repeated ", item, options
-        if pa.types.is_map(kind):
-            key = _SCALARS.get(kind.key_type)
+        if pa.types.is_map(arrow_type):
+            key = _SCALARS.get(arrow_type.key_type)
             if key not in ("bool", "int32", "int64", "string"):
                 raise OptionError(
                     f"column {path}: a key of a map is a boolean, whole number or string in "
-                    f"Protobuf, not {kind.key_type}"
+                    f"Protobuf, not {arrow_type.key_type}"
                 )
-            if pa.types.is_list(kind.item_type) or pa.types.is_map(kind.item_type):
+            if pa.types.is_list(arrow_type.item_type) or pa.types.is_map(arrow_type.item_type):
                 raise OptionError(
                     f"column {path}: Protobuf has no maps of arrays or maps: put them in a struct"
                 )
-            item, options = self.type_of_value(kind.item_type, simple, path, nested, depth)
+            item, options = self.type_of_value(arrow_type.item_type, simple, path, nested, depth)
             scope.add(simple)
             return "", f"map<{key}, {item}>", options
-        value, options = self.type_of_value(kind, simple, path, nested, depth)
+        value, options = self.type_of_value(arrow_type, simple, path, nested, depth)
         scope.add(simple)
-        return ("optional " if kind in _SCALARS and column.nullable else ""), value, options
+        return ("optional " if arrow_type in _SCALARS and column.nullable else ""), value, options
 
     def type_of_value(
-        self, kind: pa.DataType, simple: str, path: str, nested: list[str], depth: int
+        self, arrow_type: pa.DataType, simple: str, path: str, nested: list[str], depth: int
     ) -> tuple[str, str]:
         """Return the type and options of a value that is not a list or map. A message for it is
         called `simple`, and its lines are added to `nested`."""
-        scalar = _SCALARS.get(kind)
+        scalar = _SCALARS.get(arrow_type)
         if scalar is not None:
             return scalar, ""
-        if pa.types.is_struct(kind):
-            nested += self.write_message(simple, kind, path, depth + 1)
+        if pa.types.is_struct(arrow_type):
+            nested += self.write_message(simple, arrow_type, path, depth + 1)
             return simple, ""
-        if pa.types.is_timestamp(kind):
+        if pa.types.is_timestamp(arrow_type):
             self.imports.add("google/protobuf/timestamp.proto")
             return f"{self.root}google.protobuf.Timestamp", ""
-        if pa.types.is_duration(kind):
+        if pa.types.is_duration(arrow_type):
             self.imports.add("google/protobuf/duration.proto")
             return f"{self.root}google.protobuf.Duration", ""
-        if kind == pa.date32():
+        if arrow_type == pa.date32():
             self.imports.add(DATE_PROTO)
             return f"{self.root}google.type.Date", ""
-        if pa.types.is_decimal128(kind):
+        if pa.types.is_decimal128(arrow_type):
             self.imports |= {META_PROTO, DECIMAL_PROTO}
             params = (
-                f'{{ key: "precision", value: "{kind.precision}" }}, '
-                f'{{ key: "scale", value: "{kind.scale}" }}'
+                f'{{ key: "precision", value: "{arrow_type.precision}" }}, '
+                f'{{ key: "scale", value: "{arrow_type.scale}" }}'
             )
             option = f" [({self.root}confluent.field_meta) = {{ params: [{params}] }}]"
             return f"{self.root}confluent.type.Decimal", option
-        raise OptionError(f"column {path}: Protobuf has no type for {type_name(kind)}")
+        raise OptionError(f"column {path}: Protobuf has no type for {type_name(arrow_type)}")
 
 
 def _column_names(source: pa.DataType) -> Iterator[str]:

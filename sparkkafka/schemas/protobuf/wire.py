@@ -95,8 +95,8 @@ def join_tokens(parts: list[Tokens], count: int) -> Tokens | None:
         return parts[0] if parts else None
     joined: list[Any] = []
     for arrays in zip(*(part.sparse(count)[:4] for part in parts), strict=True):
-        some = [array for array in arrays if array is not None]
-        joined.append(np.concatenate(some) if some else None)
+        known = [array for array in arrays if array is not None]
+        joined.append(np.concatenate(known) if known else None)
     messages, value, at, size = joined
     return Tokens(messages, value, at, size, ascending=False)
 
@@ -249,15 +249,15 @@ class _Tokenizer:
         elif count == len(is_next):
             self._read_values(known, self.at + size)
         else:
-            some = np.flatnonzero(is_next)
-            self._read_values(known, self.at[some] + size, some)
+            selected = np.flatnonzero(is_next)
+            self._read_values(known, self.at[selected] + size, selected)
         return True
 
-    def _read_values(self, known: KnownTag, begin: Ints, some: Ints | None = None) -> None:
-        """Read a field, whose value or length is at `begin`, of `some` open messages (None: of
+    def _read_values(self, known: KnownTag, begin: Ints, selected: Ints | None = None) -> None:
+        """Read a field, whose value or length is at `begin`, of `selected` open messages (None: of
         all)."""
         data, wire = self.data.bytes, known.tag & 7
-        at, end = self.at, self.end if some is None else self.end[some]
+        at, end = self.at, self.end if selected is None else self.end[selected]
         value: NDArray[Any] | None = None
         body: Ints | None = None
         size: Ints | None = None
@@ -285,17 +285,17 @@ class _Tokenizer:
             is_damaged = bool(wrong.any())
         if is_damaged:
             bad = np.flatnonzero(wrong)
-            places = [at[bad if some is None else some[bad]], begin[bad], end[bad]]
+            positions = [at[bad if selected is None else selected[bad]], begin[bad], end[bad]]
             if wire == LEN and body is not None:
                 if too_long is not None:
                     body[too_long] = end[too_long] + 1  # no length, so nothing is behind it
-                places += [body[bad], length[bad]]
-            messages = self._indexes_of(bad if some is None else some[bad])
-            self._add_damage(known.tag, messages, places)
+                positions += [body[bad], length[bad]]
+            messages = self._indexes_of(bad if selected is None else selected[bad])
+            self._add_damage(known.tag, messages, positions)
             after[bad] = end[bad]  # no more of these is read
             is_inside[bad] = False
         if known.slot != SKIP:
-            indexes = self.open_messages if some is None else self._indexes_of(some)
+            indexes = self.open_messages if selected is None else self._indexes_of(selected)
             tokens = Tokens(indexes, value, body, size)
             if is_damaged:
                 columns = tokens.sparse(len(end))[:4]
@@ -303,10 +303,10 @@ class _Tokenizer:
                 tokens = Tokens(*good)
             self.result.tokens[known.slot].append(tokens)
         next_byte = self._read_next_bytes(after, is_inside)
-        if some is None:
+        if selected is None:
             self.at, self.next_byte = after, next_byte
         else:
-            self.at[some], self.next_byte[some] = after, next_byte
+            self.at[selected], self.next_byte[selected] = after, next_byte
 
     def _skip_unknown(self) -> None:
         """Read the next field of all open messages that have an unknown one next."""
@@ -326,31 +326,31 @@ class _Tokenizer:
         if invalid.any():
             self._add_invalid_tags(np.flatnonzero(invalid), is_cut)
         for wire in (VARINT, I64, LEN, I32):
-            some = np.flatnonzero(wires == wire)
-            if len(some) < MIN_WAVE_MESSAGES:
-                self._read_to_end(some)
+            selected = np.flatnonzero(wires == wire)
+            if len(selected) < MIN_WAVE_MESSAGES:
+                self._read_to_end(selected)
             else:
-                self._read_values(KnownTag(wire, b"", SKIP, True), body[some], some)
+                self._read_values(KnownTag(wire, b"", SKIP, True), body[selected], selected)
 
-    def _add_invalid_tags(self, some: Ints, is_cut: Flags) -> None:
+    def _add_invalid_tags(self, selected: Ints, is_cut: Flags) -> None:
         """Add these open messages as damaged: the tag that comes next is not valid. `is_cut`: in
         which of all open messages the tag is cut off."""
-        at, end = self.at[some].tolist(), self.end[some].tolist()
+        at, end = self.at[selected].tolist(), self.end[selected].tolist()
         reasons = [
             _reason(VARINT, stop - start) if cut else "there is no valid tag"
-            for start, stop, cut in zip(at, end, is_cut[some].tolist(), strict=True)
+            for start, stop, cut in zip(at, end, is_cut[selected].tolist(), strict=True)
         ]
-        self.result.damage.add(self._indexes_of(some).tolist(), at, 0, reasons)
-        self.at[some], self.next_byte[some] = end, 0
+        self.result.damage.add(self._indexes_of(selected).tolist(), at, 0, reasons)
+        self.at[selected], self.next_byte[selected] = end, 0
 
-    def _indexes_of(self, some: Ints) -> Ints:
+    def _indexes_of(self, selected: Ints) -> Ints:
         """Return the indexes of open messages among all messages."""
-        return some if self.open_messages is None else self.open_messages[some]
+        return selected if self.open_messages is None else self.open_messages[selected]
 
-    def _read_to_end(self, some: Ints) -> None:
+    def _read_to_end(self, selected: Ints) -> None:
         """Read all fields that are left of these open messages, one message after the other."""
-        self.read_one_by_one(self._indexes_of(some), self.at[some], self.end[some])
-        self.at[some], self.next_byte[some] = self.end[some], 0
+        self.read_one_by_one(self._indexes_of(selected), self.at[selected], self.end[selected])
+        self.at[selected], self.next_byte[selected] = self.end[selected], 0
 
     def _add_damage(self, tag: int, messages: Ints, positions: list[Ints]) -> None:
         """Add the reason why each message cannot be read. `positions`: the start of the field's

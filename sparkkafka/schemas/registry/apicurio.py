@@ -141,6 +141,8 @@ class ApicurioClient(ForeignClient):
             path += "&returnArtifactType=true"
 
         def fetch(deadline: Deadline) -> Schema:
+            """Request the artifact. Without a header that names its type it has the `format` of the
+            column."""
             text, headers = self._rest.request(
                 what, "GET", path, deadline, headers=_TEXT, returns=""
             )

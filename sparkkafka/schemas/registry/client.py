@@ -378,6 +378,8 @@ class RegistryClient:
         redactor = self._redactor
 
         def look_up(reference: Reference) -> SchemaResponse:
+            """Request the schema that a reference names. Raises SchemaError if it does not
+            exist."""
             subject = redactor.redact(reference.subject)
             name = f"subject {subject!r} version {reference.version}, for {what}"
             path = f"{_path(reference.subject)}/versions/{reference.version}?deleted=true"

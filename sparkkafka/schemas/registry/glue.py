@@ -65,6 +65,8 @@ class GlueClient(ForeignClient):
         what = f"schema version {name}"
 
         def fetch(deadline: Deadline) -> Schema:
+            """Request the schema version with this GUID. Raises RegistryError if the response has
+            another one."""
             response = self._call(what, "get_schema_version", deadline, SchemaVersionId=name)
             registered = self._registered("", response, what)
             if registered.guid != guid:

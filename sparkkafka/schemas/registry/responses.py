@@ -330,8 +330,8 @@ def _contract(response: Mapping[str, Any], what: str, redactor: Redactor) -> Dat
     metadata = _collection_of(response.get("metadata"), dict, what)
     tags = _collection_of(metadata.get("tags"), dict, what)
     field_tags = tuple(
-        (redactor.redact(name, 200), _redacted_texts(own, what, redactor))
-        for name, own in tags.items()
+        (redactor.redact(name, 200), _redacted_texts(path_tags, what, redactor))
+        for name, path_tags in tags.items()
     )
     return DataContract(tuple(rules), field_tags) if rules or field_tags else None
 
@@ -364,10 +364,10 @@ def _redacted_texts(value: Any, what: str, redactor: Redactor) -> tuple[str, ...
     return tuple(redactor.redact(element, 200) for element in elements if isinstance(element, str))
 
 
-def _collection_of(value: Any, kind: type[Entries], what: str) -> Entries:
+def _collection_of(value: Any, collection_type: type[Entries], what: str) -> Entries:
     """Return the value if it is of this type (dict or list), else an empty one. Raises SchemaError
     for more than MAX_CONTRACT_ENTRIES."""
-    collection = value if isinstance(value, kind) else kind()
+    collection = value if isinstance(value, collection_type) else collection_type()
     if len(collection) > MAX_CONTRACT_ENTRIES:
         raise SchemaError(f"{what} has more than {MAX_CONTRACT_ENTRIES} rules or tags")
     return collection
