@@ -41,6 +41,8 @@ class ClientBase:
     clients, and that a client cannot be pickled."""
 
     def __new__(cls, *args: object, **keywords: object) -> Self:
+        """Make the client. Raises TypeError for settings as keywords, which other libraries
+        take."""
         if "bootstrap_servers" in keywords:
             try:  # a user's subclass may have such an argument
                 inspect.signature(cls.__init__).bind(None, *args, **keywords)
@@ -62,6 +64,7 @@ class ClientBase:
             raise AttributeError(text, name=name, obj=self)
 
     def __reduce__(self) -> NoReturn:
+        """Raise TypeError: a client has connections, which cannot be pickled."""
         name = type(self).__name__
         raise TypeError(
             f"{'an' if name[0] in 'AEIOU' else 'a'} {name} cannot be pickled or copied: it has "

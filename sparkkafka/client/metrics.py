@@ -371,6 +371,7 @@ class FetchMetrics:
         }
 
     def _fetch_metrics(self, now_s: float) -> dict[str, float]:
+        """Return the metrics of fetches by their Kafka names. `now_s`: monotonic."""
         latencies_ms = self.network.latencies_ms(self._fetch_api)
         return {
             **count_rate_and_total("fetch", latencies_ms, now_s),
@@ -381,6 +382,8 @@ class FetchMetrics:
         }
 
     def _coordinator_metrics(self, partitions: int, now_s: float) -> dict[str, float]:
+        """Return the metrics of the group by their Kafka names. `partitions`: how many are
+        assigned."""
         commits_ms = self.network.latencies_ms("OffsetCommit")
         return {
             "assigned-partitions": float(partitions),
@@ -390,6 +393,7 @@ class FetchMetrics:
         }
 
     def _membership_metrics(self, now_s: float) -> dict[str, float]:
+        """Return the metrics of heartbeats and rebalances by their Kafka names."""
         # A consumer is in a group of one protocol: the others have no heartbeats.
         heartbeats_ms = max(
             map(self.network.latencies_ms, HEARTBEATS), key=lambda latencies_ms: latencies_ms.count

@@ -116,6 +116,7 @@ class AclBindingFilter:
     permission_type: str | None = None
 
     def __str__(self) -> str:
+        """Return the filter as a phrase: "ACLs to ALLOW READ on topic orders for User:alice"."""
         parts = ["ACLs"]
         if self.permission_type or self.operation:
             parts += [f"to {self.permission_type or ''} {self.operation or ''}".strip()]
@@ -205,6 +206,7 @@ class _DescribeAcls(_AclHandler):
         return messages.DescribeAclsRequest(**_filter_fields(items[0]))
 
     def read(self, response: Any, items: Sequence[AclBindingFilter]) -> Outcomes[AclBindingFilter]:
+        """See `ApiHandler.read`. The only item is the filter; its value, the ACLs that match it."""
         bindings = [
             _read_binding(resource, resource.pattern_type, acl)
             for resource in response.resources
@@ -253,6 +255,7 @@ class _CreateAcls(_AclHandler):
     acl = "ALTER on the cluster"
 
     def build(self, items: Sequence[AclBinding], version: int) -> Any:
+        """See `ApiHandler.build`."""
         return messages.CreateAclsRequest(
             creations=[
                 messages.AclCreation(

@@ -147,6 +147,7 @@ class _DescribeConsumerGroups(ApiHandler[str, Any]):
         return [(row.group_id, Outcome.of(row, self._description(row))) for row in response.groups]
 
     def _description(self, row: Any) -> Any:
+        """Return the description of a group, out of its row in the response."""
         return ConsumerGroupDescription(
             group_id=row.group_id,
             type="consumer",
@@ -198,6 +199,8 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """See `ApiHandler.read`. A group whose members' data cannot be read has an error of its
+        own."""
         outcomes = []
         for row in response.groups:
             try:
@@ -211,6 +214,7 @@ class _DescribeClassicGroups(_DescribeConsumerGroups):
         return outcomes
 
     def _description(self, row: Any) -> Any:
+        """Return the description of a group, out of its row in the response. Raises DecodeError."""
         return ConsumerGroupDescription(
             group_id=row.group_id,
             type="classic",
@@ -295,6 +299,8 @@ class _RemoveMembers(ApiHandler[str, None]):
         self._by_member_id = by_member_id
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """See `ApiHandler.build`. A member is named by its id or its group.instance.id, never by
+        both."""
         return messages.LeaveGroupRequest(
             group_id=self.group_id,
             members=[
@@ -308,6 +314,7 @@ class _RemoveMembers(ApiHandler[str, None]):
         )
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """See `ApiHandler.read`."""
         return [
             (
                 row.member_id if self._by_member_id else row.group_instance_id,
@@ -354,6 +361,7 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         return messages.ListGroupsRequest(states_filter=self._states, types_filter=self._types)
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
+        """See `ApiHandler.read`. Older brokers name neither state nor type of a group."""
         groups = [
             GroupListing(
                 row.group_id, row.protocol_type, row.group_state or None, row.group_type or None
@@ -387,6 +395,7 @@ class _DeleteOffsets(OffsetsHandler):
     done_codes = NO_GROUP  # a group is deleted with its last offset
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
+        """See `ApiHandler.build`."""
         return messages.OffsetDeleteRequest(
             group_id=self.group_id,
             topics=request_topics(
@@ -458,6 +467,7 @@ class _DescribeShareGroups(_DescribeConsumerGroups):
     hints = _SHARE_HINTS
 
     def _description(self, row: Any) -> ShareGroupDescription:
+        """Return the description of a share group, out of its row in the response."""
         return ShareGroupDescription(
             group_id=row.group_id,
             state=row.group_state,
@@ -493,6 +503,7 @@ class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         self._partitions = partitions
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """See `ApiHandler.build`. Without partitions, all that the group has are described."""
         topics = None
         if self._partitions is not None:
             topic_type = messages.DescribeShareGroupOffsetsRequestTopic
@@ -501,6 +512,7 @@ class _DescribeShareOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
         return messages.DescribeShareGroupOffsetsRequest(groups=[group])
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """See `ApiHandler.read`."""
         for group in response.groups:
             offsets = {
                 TopicPartition(topic.topic_name, row.partition_index): Outcome(
@@ -535,6 +547,8 @@ class _AlterShareOffsets(ApiHandler[TopicPartition, None]):
         self._offsets = offsets
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
+        """See `ApiHandler.build`."""
+
         def row(tp: TopicPartition) -> messages.AlterShareGroupOffsetsRequestPartition:
             return messages.AlterShareGroupOffsetsRequestPartition(
                 partition_index=tp.partition, start_offset=self._offsets[tp]

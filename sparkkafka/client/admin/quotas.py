@@ -134,6 +134,7 @@ class _AlterQuotas(ApiHandler[ClientQuotaEntity, None]):
         self._validate_only = validate_only
 
     def build(self, items: Sequence[ClientQuotaEntity], version: int) -> Any:
+        """See `ApiHandler.build`. A quota whose new value is None is removed."""
         return AlterClientQuotasRequest(
             entries=[
                 AlteredQuotaEntry(

@@ -153,6 +153,7 @@ class _AlterScram(ApiHandler[tuple[str, str], None]):
         return filter(None, ([item for item in items if item[1] == name] for name in MECHANISMS))
 
     def build(self, items: Sequence[tuple[str, str]], version: int) -> Any:
+        """See `ApiHandler.build`. A user whose new password is None loses that mechanism."""
         request = messages.AlterUserScramCredentialsRequest()
         for user, name in items:
             mechanism, salted = MECHANISMS[name], self._changes[user, name]

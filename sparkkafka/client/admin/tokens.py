@@ -103,6 +103,7 @@ class TokenAdmin(AdminCalls):
         )
 
         def read(response: Any) -> DelegationToken:
+            """Return the token of the response; its owner and renewers are those of the request."""
             times_ms = (
                 response.issue_timestamp_ms,
                 response.expiry_timestamp_ms,
@@ -166,6 +167,7 @@ class TokenAdmin(AdminCalls):
             ]
 
         def read(response: Any) -> list[DelegationToken]:
+            """Return the tokens of the response."""
             return [
                 _make_token(
                     token,

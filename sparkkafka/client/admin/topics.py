@@ -67,6 +67,7 @@ class NewTopic:
     configs: Mapping[str, ConfigValue] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
+        """Check all fields. Raises OptionError, which names the topic and the field."""
         arguments.checked_name(self.name, "a topic's name")
         arguments.checked_int(self.partitions, f"topic {self.name}: partitions")
         arguments.checked_int(self.replication_factor, f"topic {self.name}: replication_factor")
@@ -111,6 +112,8 @@ class _CreateTopics(ApiHandler[str, None]):
         )
 
     def unsupported_reason(self, item: str, version: int) -> str | None:
+        """See `ApiHandler.unsupported_reason`. Before version 4 brokers have no default of either
+        number."""
         topic = self._topics[item]
         if version == NO_VERSION:
             return (
@@ -349,6 +352,7 @@ def _wait_for_leaders(
     counts = names if isinstance(names, Mapping) else {}
 
     def has_leaders(name: str, failed: Mapping[str, int]) -> bool:
+        """Return whether waiting for this topic has ended; `failed` has the topics' error codes."""
         if name in failed:
             return not is_retriable(failed[name])  # this user may not see the topic: do not wait
         topic = cluster.known_topic(name)
@@ -399,6 +403,7 @@ class _CreatePartitions(ApiHandler[str, None]):
         self._validate_only = validate_only
 
     def build(self, items: Sequence[str], version: int) -> Any:
+        """See `ApiHandler.build`. Items are the names of topics."""
         return messages.CreatePartitionsRequest(
             topics=[
                 messages.CreatePartitionsTopic(
@@ -442,6 +447,7 @@ class _DeleteRecords(ApiHandler[TopicPartition, int]):
         self._before = before
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
+        """See `ApiHandler.build`."""
         topics = request_topics(
             messages.DeleteRecordsTopic,
             items,
@@ -483,6 +489,8 @@ class _AlterReassignments(ApiHandler[TopicPartition, None]):
         self._items = items
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
+        """See `ApiHandler.build`. A partition whose new replicas are None keeps those that it
+        has."""
         topics = request_topics(
             messages.ReassignableTopic,
             items,
@@ -533,6 +541,7 @@ class _ElectLeaders(ApiHandler[TopicPartition | None, Any]):
     def read(
         self, response: Any, items: Sequence[TopicPartition | None]
     ) -> Outcomes[TopicPartition | None]:
+        """See `ApiHandler.read`."""
         rows = {
             TopicPartition(topic.topic, row.partition_id): row
             for topic in response.replica_election_results
@@ -780,6 +789,7 @@ class TopicAdmin(AdminCalls):
             topics = request_topics(messages.ListPartitionReassignmentsTopics, chosen)
 
         def read(response: Any) -> dict[TopicPartition, PartitionReassignment]:
+            """Return the reassignments in the response."""
             return {
                 tp: PartitionReassignment(
                     tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)

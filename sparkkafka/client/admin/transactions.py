@@ -114,6 +114,7 @@ class _DescribeTransactions(ApiHandler[str, TransactionDescription]):
             yield row.transactional_id, Outcome(row.error_code, description)
 
     def _description(self, row: Any) -> TransactionDescription:
+        """Return the description of a transaction, out of its row in the response."""
         started_ms = row.transaction_start_time_ms
         return TransactionDescription(
             transactional_id=row.transactional_id,
@@ -187,6 +188,7 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         self._pattern = pattern
 
     def build(self, items: Sequence[int], version: int) -> Any:
+        """See `ApiHandler.build`."""
         return messages.ListTransactionsRequest(
             state_filters=list(self._states),
             producer_id_filters=list(self._producer_ids),
@@ -195,6 +197,7 @@ class _ListTransactions(ApiHandler[int, list[TransactionListing]]):
         )
 
     def read(self, response: Any, items: Sequence[int]) -> Outcomes[int]:
+        """See `ApiHandler.read`. A state that the broker does not know is an error."""
         unknown = response.unknown_state_filters
         if unknown:
             message = f"the broker knows no transaction state {', '.join(map(repr, unknown))}"
@@ -315,6 +318,7 @@ class _Abort(ApiHandler[TopicPartition, None]):
         self._coordinator_epoch = coordinator_epoch
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
+        """See `ApiHandler.build`."""
         marker = messages.WritableTxnMarker(
             producer_id=self.producer_id,
             producer_epoch=self._producer_epoch,

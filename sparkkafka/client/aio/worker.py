@@ -330,7 +330,7 @@ class SyncClient(Protocol):
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        exc_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
         /,
@@ -366,12 +366,12 @@ class AsyncClient(ClientBase, Generic[C]):
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        exc_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         """Close the client as its own `__exit__` does, in the worker's thread."""
-        await self._end(functools.partial(self._client.__exit__, kind, error, traceback))
+        await self._end(functools.partial(self._client.__exit__, exc_type, error, traceback))
 
     async def _end(self, close: Callable[[], None], timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Close the client and end the thread, even if the task is cancelled meanwhile. Callbacks

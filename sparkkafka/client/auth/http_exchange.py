@@ -192,6 +192,7 @@ class _BoundedSocket(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Receive bytes into `buffer`; return how many. Raises _TooLongError beyond the limit."""
         if self._left_bytes <= 0:
             raise _TooLongError
         self._set_timeout()

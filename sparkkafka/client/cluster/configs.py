@@ -174,6 +174,7 @@ class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         self._documentation = include_documentation
 
     def build(self, items: Sequence[ConfigResource], version: int) -> Any:
+        """See `ApiHandler.build`."""
         return messages.DescribeConfigsRequest(
             resources=[
                 messages.DescribeConfigsResource(
@@ -188,6 +189,7 @@ class _DescribeConfigs(ApiHandler[ConfigResource, dict[str, ConfigEntry]]):
         )
 
     def read(self, response: Any, items: Sequence[ConfigResource]) -> Outcomes[ConfigResource]:
+        """See `ApiHandler.read`. The value of an item has its configs by name."""
         return [
             (
                 _resource(row),
@@ -253,6 +255,7 @@ class _AlterConfigs(ApiHandler[ConfigResource, None]):
         return {"changing single settings (KIP-339)": 0}
 
     def build(self, items: Sequence[ConfigResource], version: int) -> Any:
+        """See `ApiHandler.build`."""
         return messages.IncrementalAlterConfigsRequest(
             resources=[
                 messages.AlterConfigsResource(

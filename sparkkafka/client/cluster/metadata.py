@@ -253,6 +253,7 @@ class Metadata:
             }
 
     def _log_leader_changes(self, topics: Mapping[str, TopicMetadata]) -> None:
+        """Log each partition of `topics`, which are new metadata, whose leader was another one."""
         for name, topic in topics.items():
             known = self.topics[name].partitions if name in self.topics else {}
             for number, partition in topic.partitions.items():

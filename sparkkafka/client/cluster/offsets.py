@@ -228,6 +228,7 @@ class _ListOffsets(ApiHandler[_OffsetQuery, ListedOffset]):
         return list_offsets_request(self._cluster, items, self._isolation_level)
 
     def read(self, response: Any, items: Sequence[_OffsetQuery]) -> Outcomes[_OffsetQuery]:
+        """See `ApiHandler.read`."""
         item_of = {item.tp: item for item in items}
         for tp, row in by_partition(response.topics):
             item = item_of.get(tp)
@@ -359,7 +360,11 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
         self._isolation_level = constants.ISOLATION_LEVELS[isolation_level]
 
     def build(self, items: Sequence[TopicPartition], version: int) -> Any:
+        """See `ApiHandler.build`. The least bytes and the shortest wait, since no records are
+        expected."""
+
         def row(tp: TopicPartition) -> messages.FetchPartition:
+            """Return the row of one partition in the request."""
             return messages.FetchPartition(
                 partition=tp.partition,
                 current_leader_epoch=self._cluster.leader_epoch(tp),
@@ -381,6 +386,7 @@ class _FetchEnds(ApiHandler[TopicPartition, int]):
         )
 
     def read(self, response: Any, items: Sequence[TopicPartition]) -> Outcomes[TopicPartition]:
+        """See `ApiHandler.read`. The end is the last stable offset for read_committed."""
         for topic in response.responses:
             for row in topic.partitions:
                 # 0 is read_uncommitted, 1 is read_committed.

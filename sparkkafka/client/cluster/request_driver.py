@@ -557,6 +557,7 @@ class ToLeader:
         self._unknown_since_s: dict[str, float] = {}
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
+        """See `Lookup.find`. Requests metadata of topics whose leaders are not known."""
         cluster = self._cluster
         partitions = {item: self._partition_of(item) for item in items}
         unknown = {tp.topic for tp in partitions.values() if cluster.known_leader(tp) is None}
@@ -642,6 +643,7 @@ class ToBroker:
         self._needs_metadata = False
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
+        """See `Lookup.find`. Requests metadata if a broker is not known."""
         cluster = self._cluster
         nodes = {item: self._node_of(item) for item in items}
         node_ids = {node for node in nodes.values() if node is not None}
@@ -752,6 +754,7 @@ class ToCoordinator:
         self._key_of = key_of
 
     def find(self, items: Iterable[Any], deadline: Deadline) -> Nodes:
+        """See `Lookup.find`. Looks up coordinators that are not in the cache."""
         cluster, kind = self._cluster, self._kind
         keys = {item: self._key_of(item) for item in items}
         nodes: Nodes = {key: cluster.coordinators.get((kind, key)) for key in keys.values()}

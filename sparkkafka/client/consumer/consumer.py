@@ -223,6 +223,8 @@ class PollLoop:
         collected: list[TakenRows] = []
 
         def take(state: PartitionState, max_rows: int | None) -> int:
+            """Collect up to `max_rows` records of one partition (None: up to `max_records`), or the
+            description of a damaged record. Return how many records were taken."""
             try:
                 rows = state.take_rows(max_records if max_rows is None else max_rows, deadline)
             except errors.CorruptRecordError as error:
@@ -245,6 +247,8 @@ class PollLoop:
         batches: list[pa.RecordBatch] = []
 
         def take(state: PartitionState, max_rows: int | None) -> int:
+            """Collect up to `max_rows` records of one partition (None: all that are decoded
+            together) as an Arrow batch. Return how many were taken."""
             taken = state.take_columns(max_rows, deadline)
             if taken is None:
                 return 0
@@ -386,9 +390,9 @@ class Consumer(arguments.ClientBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
         # After an exception it is unknown whether the records of the last poll were processed.
-        if kind is None:
+        if exc_type is None:
             self._close(CLOSE_TIMEOUT_S, commit=True)
         else:
             self._close(CLOSE_AFTER_ERROR_S, commit=False)
@@ -802,6 +806,8 @@ class SingleThreadGuard:
         return self.is_closed or os.getpid() != self._process_id
 
     def __enter__(self) -> None:
+        """Begin a call. Raises ConsumerStateError if the client is closed, from before a fork, or
+        in use by another thread."""
         if self.is_closed:
             raise ConsumerStateError(f"this {self.what} is closed")
         if self.is_unusable:

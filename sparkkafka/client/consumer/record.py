@@ -245,6 +245,7 @@ class Records(Sequence[Record]):
         return bool(self._parts)
 
     def __iter__(self) -> Iterator[Record]:
+        """Make the records one after the other, unless they were made already."""
         if self._all is not None:
             return iter(self._all)
         if len(self._parts) == 1:

@@ -614,6 +614,7 @@ class RangeAssignor(Assignor):
     def assign(
         self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
+        """Assign first to members in the partition's rack (KIP-881), then all that is left."""
         subscribers: dict[str, list[str]] = {}
         for member in _in_java_order(members):
             for name in set(members[member].topics):
@@ -652,6 +653,7 @@ class RoundRobinAssignor(Assignor):
     def assign(
         self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
+        """Assign the partitions in the order of topics and numbers, to members in Java's order."""
         assigned: Assignments = {member: [] for member in members}
         subscribed = {
             member: frozenset(subscription.topics) for member, subscription in members.items()
@@ -691,6 +693,7 @@ class StickyAssignor(Assignor):
     def assign(
         self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
+        """Assign all partitions; members keep those that their user data says they had."""
         claims = {
             member: _previous_claim(member, subscription)
             for member, subscription in members.items()
@@ -722,6 +725,8 @@ class CooperativeStickyAssignor(Assignor):
     def assign(
         self, counts: Counts, members: Members, racks: PartitionRacks = NO_RACKS
     ) -> Assignments:
+        """Assign partitions; those that another member still owns are left out until it has revoked
+        them."""
         claims = {
             member: Claim(subscription.owned, _generation_of(subscription))
             for member, subscription in members.items()

@@ -155,6 +155,8 @@ class ClassicMemberThread(membership.MemberThread):
                 self.generation = Generation(member_id=generation.member_id)
 
     def reset_membership(self, reason: str) -> None:
+        """Forget the generation and rejoin as a new member. The owner of the thread learns that its
+        partitions are lost. Call it with `lock` held."""
         log.info("group %s: no longer a member: %s", self.group_id, reason)
         self.generation = Generation()
         self.phase = Phase.OUTSIDE
@@ -519,6 +521,7 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
 
     @property
     def metadata(self) -> membership.GroupMetadata:
+        """Return the member's identity, for commits in a transaction."""
         thread = self._thread
         if thread is None:
             return membership.GroupMetadata(
@@ -567,6 +570,8 @@ class ClassicMember(membership.GroupMember[ClassicMemberThread]):
         identity = self._metadata_of(generation)
 
         def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
+            """Commit as the member of the generation in which the committer was made. Raises
+            CommitFailedError if that generation has ended."""
             try:
                 membership.commit_as_member(cluster, lambda: identity, offsets, topic_ids, deadline)
             except errors.CommitFailedError as error:

@@ -208,6 +208,7 @@ def _read_group(group: Any) -> tuple[int, dict[TopicPartition, Outcome]]:
 
 
 def _read_offset(row: Any) -> OffsetAndMetadata | None:
+    """Return the committed offset of a partition's row in a response; None if it has none."""
     if row.committed_offset == NO_OFFSET:
         return None
     epoch = row.committed_leader_epoch
@@ -265,6 +266,7 @@ class CommitHandler(OffsetsHandler):
         `topic_type`, with a `row_type` for each partition."""
 
         def request_row(tp: TopicPartition) -> Any:
+            """Return the row of one partition in the request."""
             offset, metadata, epoch = self._offsets[tp]
             return row_type(
                 partition_index=tp.partition,
@@ -322,6 +324,8 @@ class CommitOffsets(CommitHandler):
             self.highest_version = messages.OffsetCommitRequest.MAX_VERSION
 
     def build(self, items: Sequence[TopicPartition], version: int) -> messages.OffsetCommitRequest:
+        """See `ApiHandler.build`. Without members, the coordinator expects no generation and no
+        member id."""
         return messages.OffsetCommitRequest(
             group_id=self.group_id,
             generation_id_or_member_epoch=NO_GENERATION,
@@ -358,6 +362,8 @@ class ToCoordinatorOfReader(ToCoordinator):
         self._topic_ids = topic_ids
 
     def find(self, items: Iterable[TopicPartition], deadline: Deadline) -> Nodes:
+        """See `Lookup.find`. The error of a partition whose topic was recreated is
+        UNKNOWN_TOPIC_ID."""
         nodes = super().find(items, deadline)
         ids = {
             tp: self._topic_ids[tp]

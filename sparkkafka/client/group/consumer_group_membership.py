@@ -128,6 +128,8 @@ class ConsumerGroupMemberThread(membership.MemberThread):
         self.wake()
 
     def reset_membership(self, reason: str) -> None:
+        """Forget the epoch and the assignment, and join again as a new member. Call it with `lock`
+        held."""
         log.info("group %s: no longer a member: %s", self.group_id, reason)
         if self.is_joining:
             self.metrics.rebalance_failed()
@@ -365,6 +367,7 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
 
     @property
     def metadata(self) -> membership.GroupMetadata:
+        """Return the member's identity, for commits in a transaction."""
         thread = self._thread
         epoch, member_id = NO_GENERATION, NO_MEMBER_ID
         if thread is not None:
@@ -394,10 +397,16 @@ class ConsumerGroupMember(membership.GroupMember[ConsumerGroupMemberThread]):
         return True
 
     def committer(self, topic_ids: TopicIds) -> membership.Commit:
+        """Return a function that commits offsets as this member. `topic_ids`: of the topics that
+        were read."""
         old_identity, loss_count = self._identity(), self._loss_count
 
         def commit(cluster: Cluster, offsets: membership.Offsets, deadline: Deadline) -> None:
+            """Commit the offsets. Raises CommitFailedError if the member has lost a partition
+            since."""
+
             def identity() -> membership.GroupMetadata:
+                """Return the member with its present epoch, for each attempt of the request."""
                 # If the epoch has risen since, partitions that the member still owns may be
                 # committed. Under the new epoch the coordinator would also take offsets of
                 # partitions that other members own by now.

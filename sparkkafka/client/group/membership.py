@@ -539,8 +539,8 @@ class GroupMember(ABC, Generic[ThreadT]):
         raises."""
         lost, self._owned = self.assignment, {}
         if lost:
-            some = some_partitions(lost)
-            log.info("group %s: lost %s, which other members may own", self._group_id, some)
+            names = some_partitions(lost)
+            log.info("group %s: lost %s, which other members may own", self._group_id, names)
             self._hooks.after_lost(lost)
 
     def _revoke(self, partitions: Iterable[TopicPartition]) -> Exception | None:
@@ -648,6 +648,7 @@ class _CommitAsMember(CommitOffsets):
         self._min_version = min_version
 
     def build(self, items: Sequence[TopicPartition], version: int) -> OffsetCommitRequest:
+        """See `ApiHandler.build`. Each attempt has the member's present generation or epoch."""
         request = super().build(items, version)
         identity = self._identity()
         request.generation_id_or_member_epoch = identity.generation_id
@@ -657,6 +658,7 @@ class _CommitAsMember(CommitOffsets):
         return request
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
+        """See `ApiHandler.unsupported_reason`. Older versions have no member epoch."""
         if version >= self._min_version:
             return None
         return (
@@ -665,6 +667,7 @@ class _CommitAsMember(CommitOffsets):
         )
 
     def explain(self, item: TopicPartition, error: BrokerError) -> KafkaError:
+        """Return the error for users: CommitFailedError if the member is no longer in the group."""
         code, where = error.code, error.where
         if code in _NOT_A_MEMBER_NOW:
             return CommitFailedError(code, where, _COMMIT_HINTS.get(code, NO_LONGER_A_MEMBER))

@@ -150,6 +150,8 @@ class PartitionQueue:
 
     @topic_id.setter
     def topic_id(self, topic_id: bytes | None) -> None:
+        """Set the id of the topic that the broker knows now. A new id is that of a recreated topic:
+        what is known of the old log no longer counts."""
         if topic_id is None:  # from a broker before Kafka 2.8, perhaps of a cluster in an upgrade
             return
         if self._topic_id is not None and topic_id != self._topic_id:

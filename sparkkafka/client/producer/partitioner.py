@@ -424,9 +424,9 @@ class RecordPartitioner:
         for partition, run in groupby(partitions):
             end = first + len(list(run))
             is_all = end - first == len(fields)
-            some = fields if is_all else fields[first:end]
-            size_bytes = records.size_bytes if is_all else sum(map(max_size_bytes, some))
-            yield TopicPartition(topic, partition), some, range(first, end), size_bytes
+            chosen = fields if is_all else fields[first:end]
+            size_bytes = records.size_bytes if is_all else sum(map(max_size_bytes, chosen))
+            yield TopicPartition(topic, partition), chosen, range(first, end), size_bytes
             first = end
 
     def _count(self, topic: str) -> int:

@@ -102,12 +102,12 @@ def produce_error(
     code: int | None,
     *,
     maybe_written: bool,
-    kind: type[ProduceError] = ProduceError,
+    error_type: type[ProduceError] = ProduceError,
 ) -> ProduceError:
-    """Return the error of this class (`kind`) for records of a partition; `maybe_written`: they
-    may be in the log."""
+    """Return the error of this class (`error_type`) for records of a partition; `maybe_written`:
+    they may be in the log."""
     written = Written.UNKNOWN if maybe_written else Written.NO
-    return kind(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
+    return error_type(text, topic=tp.topic, partition=tp.partition, written=written, code=code)
 
 
 def too_large(
@@ -137,16 +137,18 @@ def batch_error(
     batch: ProducerBatch,
     text: str,
     cause: KafkaError | None,
-    kind: type[ProduceError],
+    error_type: type[ProduceError],
 ) -> ProduceError:
-    """Return the error, of this class (`kind`), for a batch that cannot be delivered."""
+    """Return the error, of this class (`error_type`), for a batch that cannot be delivered."""
     queue = batch.queue
     if queue.last_error is not None and str(queue.last_error) not in text:
         text += f"; the last failure: {queue.last_error}"
     text += f"; records in this batch: {batch.encoded.record_count}"
     # A batch that expired was not refused, whatever an earlier attempt met.
-    code = cause.code if isinstance(cause, BrokerError) and kind is ProduceError else None
-    error = produce_error(queue.tp, text, code, maybe_written=batch.has_unknown_outcome, kind=kind)
+    code = cause.code if isinstance(cause, BrokerError) and error_type is ProduceError else None
+    error = produce_error(
+        queue.tp, text, code, maybe_written=batch.has_unknown_outcome, error_type=error_type
+    )
     error.__cause__ = cause
     return error
 

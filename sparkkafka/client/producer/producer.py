@@ -130,17 +130,19 @@ class Producer(ClientBase):
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        exc_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None:
+        """Close the producer. After an exception in the block it waits only CLOSE_IN_ERROR_S for
+        records."""
+        if exc_type is None:
             self.close()
             return
         try:
             self._close(Deadline(CLOSE_IN_ERROR_S * 1000))
         except KafkaError as failure:  # the block's own exception says more
-            log.warning("while leaving after %s: %s", kind.__name__, failure)
+            log.warning("while leaving after %s: %s", exc_type.__name__, failure)
 
     # --- records --------------------------------------------------------------------------------
 

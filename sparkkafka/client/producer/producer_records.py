@@ -87,8 +87,8 @@ class InputRows(NamedTuple):
         number in the table: `first_row` is that of the batch's first one.
         """
 
-        def cast(position: int | None, kind: pa.DataType) -> pa.Array | None:
-            return None if position is None else _cast(batch.column(position), kind)
+        def cast(position: int | None, arrow_type: pa.DataType) -> pa.Array | None:
+            return None if position is None else _cast(batch.column(position), arrow_type)
 
         partitions = timestamps = None
         if columns.partition is not None:
@@ -155,11 +155,11 @@ def columns_of(
     )
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(column: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     """Return the column as this type. Arrow's cast of text to binary copies nothing."""
     if pa.types.is_dictionary(column.type):  # Arrow cannot decode one of views
-        return column.dictionary.cast(kind).take(column.indices)
-    return column if column.type == kind else column.cast(kind)
+        return column.dictionary.cast(arrow_type).take(column.indices)
+    return column if column.type == arrow_type else column.cast(arrow_type)
 
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -178,15 +178,15 @@ def _cast_timestamps(column: pa.Array, first_row: int) -> pa.Array:
     return _cast_numbers(column, kind, "timestamp", first_row).cast(pa.int64())
 
 
-def _cast_numbers(column: pa.Array, kind: pa.DataType, name: str, first_row: int) -> pa.Array:
+def _cast_numbers(column: pa.Array, arrow_type: pa.DataType, name: str, first_row: int) -> pa.Array:
     """Cast a column as `_cast` does. Raises EncodeError for a number that the type cannot hold."""
     try:
-        return _cast(column, kind)
+        return _cast(column, arrow_type)
     except pa.ArrowInvalid as error:
         row = first_row
         with suppress(pa.ArrowInvalid):
             for value in column:
-                value.cast(kind)
+                value.cast(arrow_type)
                 row += 1
         raise EncodeError(f"column {name}, row {row} of the table: {error}") from error
 
@@ -313,6 +313,7 @@ class AppendedRecords(TopicRecords):
         self.size_bytes = size_bytes
 
     def close(self) -> None:
+        """Take no more records: their timestamps become one array of milliseconds."""
         times_ms = (np.array(self.times_s, np.float64) * 1000).astype(np.int64)
         if self.explicit_times_ms:
             _set_items(times_ms, self.explicit_times_ms)
@@ -321,6 +322,8 @@ class AppendedRecords(TopicRecords):
         self.begin(times_ms)
 
     def take_columns(self) -> tuple[RecordColumns, NDArray[np.int64] | None]:
+        """Return the records as columns, and the partition of each that was sent to one
+        (NO_PARTITION for the others; None if there are none). The lists are empty then."""
         values, self.values = self.values, []
         keys, self.keys = self.keys, []
         headers, self.headers = self.headers, {}
@@ -597,8 +600,10 @@ def table_records(
                 for code, name in enumerate(topics):
                     indexes = np.flatnonzero(topic_of_row == code)
                     chosen = None if partitions is None else partitions[indexes]
-                    some = taken(records, indexes)
-                    parts.append(TableRecords(name, notifier, some, chosen, first_row + indexes))
+                    topic_columns = taken(records, indexes)
+                    parts.append(
+                        TableRecords(name, notifier, topic_columns, chosen, first_row + indexes)
+                    )
             first_row = last_row
     return parts
 
@@ -663,12 +668,14 @@ def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
     def is_usable(name: str, position: int) -> bool:
         """Return whether the column is written; a column of nulls is not. Raises OptionError for a
         wrong type."""
-        kind = schema.field(position).type
-        if kind == pa.null() and name not in ("value", "topic"):
+        arrow_type = schema.field(position).type
+        if arrow_type == pa.null() and name not in ("value", "topic"):
             return False  # nothing is in it, as pandas leaves a column of None
         is_right, types = _COLUMN_TYPES[name]
-        if not is_right(kind.value_type if pa.types.is_dictionary(kind) else kind):
-            raise OptionError(f"column {name} is {kind}, it must be {types}: cast it")
+        if not is_right(
+            arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
+        ):
+            raise OptionError(f"column {name} is {arrow_type}, it must be {types}: cast it")
         return True
 
     missing = {
@@ -678,20 +685,20 @@ def table_columns(schema: pa.Schema, topic: str | None) -> InputColumns:
     return find_columns(schema.names, topic, is_usable, missing)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return str(kind) in ("string", "large_string", "string_view")
+def _is_text(arrow_type: pa.DataType) -> bool:
+    return str(arrow_type) in ("string", "large_string", "string_view")
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    binary = str(kind) in ("binary", "large_binary", "binary_view", "null")
-    return binary or _is_text(kind) or pa.types.is_fixed_size_binary(kind)
+def _is_bytes(arrow_type: pa.DataType) -> bool:
+    binary = str(arrow_type) in ("binary", "large_binary", "binary_view", "null")
+    return binary or _is_text(arrow_type) or pa.types.is_fixed_size_binary(arrow_type)
 
 
-def _is_headers(kind: pa.DataType) -> bool:
+def _is_headers(arrow_type: pa.DataType) -> bool:
     """Return whether the type is that of a column `headers`: see its row of `_COLUMN_TYPES`."""
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+    if not (pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)):
         return False
-    inner = kind.value_type
+    inner = arrow_type.value_type
     if inner == pa.null():  # all lists are empty: the type of their items is not known
         return True
     return (

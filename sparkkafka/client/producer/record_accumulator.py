@@ -496,6 +496,7 @@ def concat_columns(parts: list[RecordColumns]) -> RecordColumns:
     lengths = [len(part.timestamps_ms) for part in parts]
 
     def join(name: str) -> pa.Array | None:
+        """Join the column of this name in all parts."""
         arrays = [getattr(part, name) for part in parts]
         known = next((array for array in arrays if array is not None), None)
         if known is None:

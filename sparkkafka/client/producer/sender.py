@@ -940,7 +940,7 @@ class Sender:
                 )
                 if self._expiring_since_s is None:
                     self._expiring_since_s = now_s
-                self._fail(batch, text, queue.last_error, kind=DeliveryTimeoutError)
+                self._fail(batch, text, queue.last_error, error_type=DeliveryTimeoutError)
 
     def _fail(
         self,
@@ -949,12 +949,12 @@ class Sender:
         cause: KafkaError | None = None,
         record_messages: Mapping[int, str | None] | None = None,
         *,
-        kind: type[ProduceError] = ProduceError,
+        error_type: type[ProduceError] = ProduceError,
     ) -> None:
-        """Fail a batch with an error of this text and class (`kind`), and remove it. Raises
+        """Fail a batch with an error of this text and class (`error_type`), and remove it. Raises
         what `on_failure` raises."""
         queue = batch.queue
-        error = batch_error(batch, text, cause, kind)
+        error = batch_error(batch, text, cause, error_type)
         log.info("%s", error)
         self._outcome_count += 1
         if self._send_metrics is not None:

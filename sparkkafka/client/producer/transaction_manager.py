@@ -154,6 +154,7 @@ class TransactionManager(SenderTransaction):
     # --- the user's calls -------------------------------------------------------------------------
 
     def init_transactions(self, timeout_s: float | None) -> None:
+        """See `Producer.init_transactions`."""
         name = "init_transactions"
         with self._buffer.lock:
             if self.state is not State.UNINITIALIZED:
@@ -163,6 +164,7 @@ class TransactionManager(SenderTransaction):
         self._transition(State.READY)
 
     def begin_transaction(self) -> None:
+        """See `Producer.begin_transaction`."""
         name = "begin_transaction"
         with self._buffer.lock:
             self._require_state({State.READY}, name)
@@ -205,6 +207,7 @@ class TransactionManager(SenderTransaction):
         self._transition(State.READY)
 
     def abort_transaction(self, timeout_s: float | None) -> None:
+        """See `Producer.abort_transaction`. After a timeout it can be called again."""
         name = "abort_transaction"
         deadline = self._deadline(timeout_s)
         with self._buffer.lock:
@@ -226,6 +229,7 @@ class TransactionManager(SenderTransaction):
         group: GroupMetadata | str,
         timeout_s: float | None,
     ) -> None:
+        """See `Producer.send_offsets_to_transaction`."""
         name = "send_offsets_to_transaction"
         member = _group_metadata(group)
         stored = _offsets_to_commit(offsets, f"{name}: offsets")
@@ -236,6 +240,7 @@ class TransactionManager(SenderTransaction):
         deadline = self._deadline(timeout_s)
 
         def commit_offsets() -> None:
+            """Add the group to the transaction, and commit the offsets in it."""
             self._has_started = True
             commit_offsets_in(
                 self._cluster,

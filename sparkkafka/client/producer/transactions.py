@@ -275,6 +275,7 @@ class _AddPartitions(RequestEach):
     of their codes (one that is not retriable, if there is one) and names all partitions with it."""
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
+        """See `ApiHandler.read`. The only item is the transactional id."""
         refused: dict[int, list[TopicPartition]] = {}
         for topic in response.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
@@ -368,6 +369,7 @@ class _CommitOffsetsInTransaction(CommitHandler):
     def build(
         self, items: Sequence[TopicPartition], version: int
     ) -> messages.TxnOffsetCommitRequest:
+        """See `ApiHandler.build`."""
         transaction, member = self._transaction, self._member
         request = messages.TxnOffsetCommitRequest(
             transactional_id=transaction.transactional_id,
@@ -387,6 +389,7 @@ class _CommitOffsetsInTransaction(CommitHandler):
         return request
 
     def unsupported_reason(self, item: TopicPartition, version: int) -> str | None:
+        """See `ApiHandler.unsupported_reason`. Older versions cannot name the member."""
         member = self._member
         if version >= MEMBER_VERSION or member is None or not member.is_member:
             return None
@@ -544,6 +547,8 @@ class SingleTransaction(SenderTransaction):
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, _: object
     ) -> None:
+        """Abort the transaction after an exception, unless another producer has taken over the
+        id."""
         try:
             # If another writer took the id over, this transaction is aborted already, and taking
             # the id back would abort the other writer's.

@@ -75,8 +75,8 @@ class ShareConsumer(arguments.ClientBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exc_info: object) -> None:
-        self.close(CLOSE_TIMEOUT_S if kind is None else CLOSE_AFTER_ERROR_S)
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        self.close(CLOSE_TIMEOUT_S if exc_type is None else CLOSE_AFTER_ERROR_S)
 
     def __repr__(self) -> str:
         return f"<ShareConsumer of group {self._options.group_id!r}>"
