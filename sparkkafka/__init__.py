@@ -58,6 +58,7 @@ _PACKAGES = ("cdc", "plot")  # imported when they are first used, as `sparkkafka
 
 
 def __getattr__(name: str) -> Any:
+    """Import a package, or a name that needs PySpark, when it is first used."""
     if name in _PACKAGES:
         return import_module(f"sparkkafka.{name}")
     if name not in _LATE:

@@ -55,6 +55,8 @@ class ErrorCode(enum.IntEnum):
     text: str
 
     def __new__(cls, number: int, retriable: bool, refresh: bool, text: str) -> ErrorCode:
+        """Make the member of a row: `retriable` and `refresh` as in Java's exception of that
+        code."""
         row = int.__new__(cls, number)
         row._value_ = number
         row.retriable = retriable

@@ -347,6 +347,8 @@ class HistoryMerge(Merge):
 
     @property
     def unknown_values(self) -> str:
+        """The SELECT of one change with a value that neither the change nor the table has: the
+        columns' names, and the key. No row if there is none."""
         return (
             f"SELECT _s.{UNAVAILABLE}, {self.names(*self.keys, prefix='_s.')}"
             f" FROM {self.changes} _s"

@@ -176,11 +176,11 @@ class Changes:
                 f"The columns {', '.join(duplicates)} differ only in case, which tables ignore. "
                 "Rename all but one of them with toDF(…)."
             )
-        own = [name for name in names if name == POSITION or name.startswith("_sparkkafka_")]
-        if own:
+        reserved = [name for name in names if name == POSITION or name.startswith("_sparkkafka_")]
+        if reserved:
             raise OptionError(
-                f"The changes have a column {own[0]!r}, a name that this function uses. Rename the "
-                "column first."
+                f"The changes have a column {reserved[0]!r}, a name that this function uses. "
+                "Rename the column first."
             )
         lacking = [name for name in _FIELDS if name not in _fields(df)]
         if lacking:

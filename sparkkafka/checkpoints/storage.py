@@ -140,6 +140,7 @@ class LocalStorage(Storage):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
+        """See `Storage.locked`. On a mount that has no locks it does nothing."""
         folder = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             try:
@@ -156,6 +157,7 @@ class LocalStorage(Storage):
             os.close(folder)
 
     def entries(self, name: str = "") -> list[StorageEntry]:
+        """See `Storage.entries`."""
         folder = self._root / name
         try:
             # The path of the checkpoint may contain links; nothing in the checkpoint is one.
@@ -176,6 +178,7 @@ class LocalStorage(Storage):
         return sorted(listed)
 
     def read(self, name: str) -> bytes | None:
+        """See `Storage.read`. Links, pipes and folders are errors."""
         try:
             # O_NONBLOCK: opening a named pipe would wait for a writer.
             file = os.open(
@@ -203,6 +206,8 @@ class LocalStorage(Storage):
         return content
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
+        """See `Storage.write`. The file is replaced in one step, so that a crash leaves the old or
+        the new one."""
         target = self._root / name
         checksum_file = target.with_name(f".{target.name}.crc")
         try:
@@ -221,6 +226,7 @@ class LocalStorage(Storage):
             raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
+        """See `Storage.remove`. Removes its checksum file too."""
         target = self._root / name
         try:
             target.with_name(f".{target.name}.crc").unlink(missing_ok=True)
@@ -288,6 +294,7 @@ class ArrowStorage(Storage):
         self._renames = renames or filesystem.type_name in ("local", "subtree", "hdfs")
 
     def entries(self, name: str = "") -> list[StorageEntry]:
+        """See `Storage.entries`."""
         from pyarrow import fs
 
         folder = self._full_path(name)
@@ -308,6 +315,7 @@ class ArrowStorage(Storage):
         )
 
     def read(self, name: str) -> bytes | None:
+        """See `Storage.read`."""
         from pyarrow import fs
 
         path = self._full_path(name)
@@ -330,6 +338,8 @@ class ArrowStorage(Storage):
         return content
 
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
+        """See `Storage.write`. Where files can be renamed (`_renames`), the file is written under
+        another name first; an object store shows an object only when it is complete."""
         path = self._full_path(name)
         target = path
         folder, _, base = path.rpartition("/")
@@ -347,6 +357,7 @@ class ArrowStorage(Storage):
             raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
+        """See `Storage.remove`."""
         path = self._full_path(name)
         folder, _, base = path.rpartition("/")
         try:

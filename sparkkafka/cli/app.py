@@ -254,6 +254,7 @@ class _WarningPrinter(logging.Handler):
         self._session = session
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Print a warning on stderr, if it concerns the user of the command."""
         message = record.getMessage()
         # A warning about an option that Spark's plans show: the command has no plans.
         if "is shown by Spark's plans" in message and not self._session.debug:

@@ -224,6 +224,7 @@ def _with_types(change: Change, key: Any, value: Any) -> Change:
     `_decode_typed_values` returned. Values that do not fit their schema stay as they are."""
 
     def apply_types(row: Mapping[str, Any] | None, types: Any) -> Mapping[str, Any] | None:
+        """Return the row with the values of `types`, a row with the same names; None stays None."""
         if row is None or not isinstance(types, Mapping):
             return row
         known = {

@@ -121,13 +121,13 @@ def _nearest_verbs(word: str) -> list[str]:
         "offsets": ["groups reset", "checkpoint reset"],
         "produce": ["write"],
     }
-    below = [
+    nested = [
         f"{verb} {word}"
         for verb, text in VERBS.items()
         if word in text.rstrip(".").rpartition(": ")[2].split(", ")
     ]
     return [
-        repr(verb) for verb in below or other_tools.get(word) or get_close_matches(word, VERBS, 1)
+        repr(verb) for verb in nested or other_tools.get(word) or get_close_matches(word, VERBS, 1)
     ]
 
 

@@ -78,6 +78,7 @@ class FileSink:
         self._buffered_bytes = 0
 
     def __enter__(self) -> Self:
+        """Create the temporary file beside `path`."""
         try:
             # "x": in a folder that others may write, a link of this name may lead to any file.
             self._file = self._temporary_path.open("xb")
@@ -91,9 +92,10 @@ class FileSink:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *details: object) -> None:
+        """Give the file its name, or remove it after an exception."""
         try:
-            if kind is None:
+            if exc_type is None:
                 self._flush()
                 self._writer.close()
                 if self._file is not None:

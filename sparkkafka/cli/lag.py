@@ -151,6 +151,7 @@ def show_lag_of_checkpoint(session: Session, location: str, options: LagOptions)
     checkpoint = Checkpoint(location)
 
     def committed_of(admin: BoundedAdmin) -> Mapping[TopicPartition, int | None]:
+        """Return the offset at which the query's next start continues, by partition."""
         current = checkpoint.reload()
         if not current.committed:
             raise CheckpointError(
@@ -353,21 +354,21 @@ def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) ->
     from rich.measure import Measurement
     from rich.text import Text
 
-    below = [Text(f"{tables.printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}")]
+    footer = [Text(f"{tables.printable(summary_of(title, rows))}   {time.strftime('%H:%M:%S')}")]
     if failure:
-        below.append(Text(f"the last lookup failed: {tables.printable(failure)}", style="red"))
-    below.append(Text("Ctrl-C ends it", style="dim"))
+        footer.append(Text(f"the last lookup failed: {tables.printable(failure)}", style="red"))
+    footer.append(Text("Ctrl-C ends it", style="dim"))
     # Two lines are for the headings and the count of rows that are left out.
-    lines_below = sum(len(text.wrap(console, console.width)) for text in below)
+    lines_below = sum(len(text.wrap(console, console.width)) for text in footer)
     max_rows = max(console.height - 2 - lines_below, 1)
     shown = rows
     if len(rows) > max_rows:
         shown = sorted(rows, key=lambda row: -(row.lag or 0))[:max_rows]
-        below.insert(0, Text(f"and {counted(len(rows) - len(shown), 'partition')} with less lag"))
+        footer.insert(0, Text(f"and {counted(len(rows) - len(shown), 'partition')} with less lag"))
     cells = [cells_of(row) for row in shown]
     table = tables.table_of(COLUMNS, cells)
     if table is None:
-        return Group(*below)
+        return Group(*footer)
     table_width = Measurement.get(console, console.options, table).maximum
     bar_width = min(BAR_CELLS, console.width - table_width - 2)  # 2 is the gap between columns
     if bar_width >= 8:
@@ -376,7 +377,7 @@ def picture(title: str, rows: list[PartitionLag], failure: str, console: Any) ->
         table = tables.table_of(
             (*COLUMNS, ""), [(*row, drawn) for row, drawn in zip(cells, bars, strict=True)]
         )
-    return Group(table, *below)
+    return Group(table, *footer)
 
 
 def bar(lag_offsets: int, largest: int, max_cells: int = BAR_CELLS) -> Any:

@@ -464,8 +464,8 @@ class TopicReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
-        self._consumer.__exit__(kind, *details)
+    def __exit__(self, exc_type: type[BaseException] | None, *details: object) -> None:
+        self._consumer.__exit__(exc_type, *details)
 
     def look_up_bounds(self) -> None:
         """Look up the plan's partitions, and the offsets of its bounds, and set `positions`, `ends`
@@ -604,12 +604,12 @@ class TopicReader:
         starts = {tp: row.earliest for tp, row in ranges.items()}
         missing = dict.fromkeys(ranges, count)  # records that are still to be found
         # The offset below which the search continues, of partitions that are not done.
-        below = {tp: row.latest for tp, row in ranges.items() if row.latest - row.earliest > count}
+        limits = {tp: row.latest for tp, row in ranges.items() if row.latest - row.earliest > count}
         window = count
-        while below:
-            windows = {tp: max(starts[tp], end - window) for tp, end in below.items()}
-            self.positions, self.ends = dict(windows), dict(below)  # for `_batches`
-            offsets: dict[TopicPartition, list[NDArray[np.int64]]] = {tp: [] for tp in below}
+        while limits:
+            windows = {tp: max(starts[tp], end - window) for tp, end in limits.items()}
+            self.positions, self.ends = dict(windows), dict(limits)  # for `_batches`
+            offsets: dict[TopicPartition, list[NDArray[np.int64]]] = {tp: [] for tp in limits}
             for batch in self._batches(Filter(), None, None):
                 tp = TopicPartition(self._plan.topic, batch.column("partition")[0].as_py())
                 offsets[tp].append(arrow.to_numpy(batch.column("offset")))
@@ -617,12 +617,12 @@ class TopicReader:
                 records = np.concatenate([*parts, np.empty(0, np.int64)])
                 if len(records) >= missing[tp]:
                     starts[tp] = int(records[len(records) - missing[tp]])
-                    del below[tp]
+                    del limits[tp]
                 elif windows[tp] == ranges[tp].earliest:
-                    del below[tp]  # it has fewer than `count` records
+                    del limits[tp]  # it has fewer than `count` records
                 else:
                     missing[tp] -= len(records)
-                    below[tp] = windows[tp]
+                    limits[tp] = windows[tp]
             window *= 2
         self.ends = {}
         return starts

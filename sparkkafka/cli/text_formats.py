@@ -224,6 +224,7 @@ def parse_escapes(text: str, option: str) -> bytes:
     escapes."""
 
     def replace(match: re.Match[str]) -> str:
+        """Return what one escape stands for. A byte above 127 becomes a surrogate."""
         escape = match[1]
         if escape[:1] == "x" and len(escape) > 1:
             code = int(escape[1:], 16)
@@ -313,6 +314,8 @@ def json_format(
     or values that are already JSON, and stay as they are."""
 
     def line_parts(batch: pa.RecordBatch) -> Iterator[LinePart]:
+        """Yield the parts of the batch's lines: each is one text for all rows, or a column of one
+        for each."""
         partition = _partition(batch)
         topic = _quote(arrow.binary_array([_topic(batch)]))[0].as_py()
         yield b'{"topic":%s,"partition":%d,"offset":' % (topic, partition)

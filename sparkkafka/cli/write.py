@@ -405,17 +405,18 @@ class TopicWriter:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        exc_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        """Wait for the acknowledgements, or after an exception only a moment."""
         try:
-            if kind is None:
+            if exc_type is None:
                 self.finish()
         finally:
             # With an exception the producer waits only a moment for records in flight.
             self._producer.__exit__(
-                kind or (NotWrittenError if self.failed else None), error, traceback
+                exc_type or (NotWrittenError if self.failed else None), error, traceback
             )
             if isinstance(error, KeyboardInterrupt):
                 self._settle_completed()
@@ -517,6 +518,7 @@ class ProgressBar:
             )
 
     def __enter__(self) -> Self:
+        """Show the bar."""
         if self._bar is not None:
             self._start_s = time.monotonic()
             self._bar.__enter__()

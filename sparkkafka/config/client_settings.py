@@ -99,11 +99,11 @@ def is_of_other_client(row: option_table.Option) -> bool:
 
 
 def _settings(
-    side: option_table.Side | None, own: tuple[option_table.Option, ...]
+    side: option_table.Side | None, client_rows: tuple[option_table.Option, ...]
 ) -> dict[str, option_table.Option]:
     """Return the rows of all settings that one class accepts, by lower-case name: Kafka's for this
-    side (None, for Admin: only those for both sides), and the class's `own`. Settings that only
-    other classes use are accepted with a warning."""
+    side (None, for Admin: only those for both sides), and the class's `client_rows`. Settings that
+    only other classes use are accepted with a warning."""
     library = (*option_table.CONSUMER, *option_table.SHARE_CONSUMER, *option_table.PRODUCER)
     rows = {row.key: _of_other_client(row) for row in library}
     for row in option_table.KAFKA:
@@ -114,7 +114,7 @@ def _settings(
             sides = (option_table.Side.BOTH, side)
             is_ours = side is not None if is_for_records else row.side in sides
             rows[row.key] = row if is_ours else _of_other_client(row)
-    return rows | {row.key: row for row in own}
+    return rows | {row.key: row for row in client_rows}
 
 
 def _of_other_client(row: option_table.Option) -> option_table.Option:

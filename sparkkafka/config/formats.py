@@ -444,7 +444,7 @@ def _check_framing(column: ColumnFormat, registry: RegistryOptions | None, side:
         return
     api = registry_settings(registry).api
     if framing not in _FRAMINGS[api]:
-        url = next(_URLS[of] for of, framings in _FRAMINGS.items() if framing in framings)
+        url = next(_URLS[key] for key, framings in _FRAMINGS.items() if framing in framings)
         raise OptionError(
             f"{option} and schema.registry.url do not match: set {name}Framing to "
             f"{' or '.join(_FRAMINGS[api])} for this registry, or schema.registry.url to {url}"

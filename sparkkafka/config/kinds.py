@@ -50,6 +50,7 @@ def referable(kind: Kind, *, secret: bool = False) -> Referable:
     """
 
     def parse(text: str) -> str | Secret:
+        """Check the text now, if it has no reference."""
         if not has_reference(text):
             value = kind.parse(text)
             text = (
@@ -83,6 +84,7 @@ def integer(low: int, high: int = INT32_MAX) -> Kind:
     field or of Java's setting."""
 
     def parse(text: str) -> int:
+        """Raises ValueError for a text that is not a whole number, or out of range."""
         # int() alone would take "1_000", and digits of other scripts.
         if not re.fullmatch(r"[+-]?[0-9]{1,30}", text.strip()):
             raise ValueError

@@ -144,6 +144,8 @@ class Lineage(StreamingQueryListener):
         self._put(name, "BATCH", inputs, outputs, duration, failed=failed)
 
     def onQueryStarted(self, event: Any) -> None:
+        """Keep the query of this run: its plan is read when it has processed a batch."""
+
         def keep() -> None:
             query = self._spark._jsparkSession.streams().get(str(event.id))
             if query is not None:
@@ -162,6 +164,7 @@ class Lineage(StreamingQueryListener):
         pass
 
     def onQueryTerminated(self, event: Any) -> None:
+        """Emit the event of a failed run."""
         progress = self._last_progress.pop(str(event.runId), None)
         if event.exception is not None:
             # Before the first progress report, the event has the id of the run.

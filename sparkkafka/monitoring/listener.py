@@ -226,6 +226,7 @@ class QueryMetrics(StreamingQueryListener):
         self._aggregator.query_started(str(event.id), event.name)
 
     def onQueryProgress(self, event: Any) -> None:
+        """Count a micro-batch, as Spark's listener interface calls it."""
         progress = event.progress
         query_id = str(progress.id)
         self._aggregator.query_started(query_id, progress.name)

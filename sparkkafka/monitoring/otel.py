@@ -51,6 +51,7 @@ class Instruments:
         """Return the function that a reader calls for the values of a metric."""
 
         def observe(options: CallbackOptions) -> Iterable[Observation]:
+            """Return the metric's present values, as OpenTelemetry calls it before each export."""
             if self._aggregator is None:
                 return []
             return [

@@ -162,7 +162,9 @@ class TokenCluster:
 
 def parse_clusters(conf: Mapping[str, str]) -> list[TokenCluster]:
     """Parse `spark.kafka.clusters.*`, with Spark's defaults. Raises OptionError."""
-    return [_parse_cluster(name, own, conf) for name, own in configured_clusters(conf).items()]
+    return [
+        _parse_cluster(name, values, conf) for name, values in configured_clusters(conf).items()
+    ]
 
 
 def _parse_cluster(

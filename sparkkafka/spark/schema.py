@@ -100,6 +100,7 @@ def schema_of_formats(
     columns = {column.column: column for column in (formats.key, formats.value)}
 
     def with_format(field: StructField) -> StructField:
+        """Return a field of Kafka's schema with the type of its column's format."""
         column = columns.get(field.name)
         if column is None or column.format == BINARY:
             return field

@@ -249,6 +249,7 @@ class Responses:
     # Each of these makes the document of a path. `query` has the parameters of the URL.
 
     def _state(self, query: Query) -> dict[str, Any]:
+        """The document of the cluster and its last snapshot."""
         watcher, snapshot = self._watcher, self._watcher.snapshot
         return {
             "cluster_id": snapshot.cluster_id,
@@ -280,6 +281,8 @@ class Responses:
         return _choose_rows(self._watcher.snapshot.topics, query, "topic", TOPIC_ORDERS, vars)
 
     def _topic(self, query: Query) -> dict[str, Any]:
+        """The document of one topic (`name` of the query): its partitions, its readers, its
+        curves."""
         snapshot, name = self._watcher.snapshot, query.get("name", "")
         row = _row_of(snapshot.topics, "topic", name)
         partitions = sorted(tp for tp in snapshot.leaders if tp.topic == name)
@@ -313,6 +316,8 @@ class Responses:
         return _choose_rows(rows, query, "group", GROUP_ORDERS, _without_topics)
 
     def _group(self, query: Query) -> dict[str, Any]:
+        """The document of one group (`name` of the query): its partitions, those with most lag
+        first."""
         snapshot, name = self._watcher.snapshot, query.get("name", "")
         row = _row_of(snapshot.groups, "group", name)
         partitions = [

@@ -215,6 +215,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond(code, "application/json", content)
 
     def _respond(self, code: int, media_type: str, content: bytes) -> None:
+        """Send a response with this status code."""
         self.send_response(code)
         self.send_header("Content-Type", f"{media_type}; charset=utf-8")
         self.send_header("Content-Length", str(len(content)))

@@ -127,6 +127,7 @@ def replace_provider_aliases(text: str, provider_of_alias: Mapping[str, str], op
     """
 
     def rename(match: re.Match[str]) -> str:
+        """Return the reference with the provider's own name."""
         alias = match["provider"]
         name = provider_of_alias.get(alias)
         if name is None:
@@ -149,6 +150,7 @@ def resolve_references(text: Secret, option: str) -> Secret:
     """
 
     def content_of(match: re.Match[str]) -> str:
+        """Return what one reference points to."""
         provider, reference = match["provider"], match["rest"]
         if provider not in _PROVIDERS:
             return match[0]

@@ -90,9 +90,9 @@ def unwrapped_values(values: pa.Array, payloads: pa.Array) -> pa.Array:
     if (index := change.type.get_field_index("kind")) >= 0:
         is_tombstone = arrow.from_numpy(~arrow.is_valid(payloads))
         parts[index] = pc.if_else(is_tombstone, scalar(TOMBSTONE), parts[index])
-    own = struct_of(change.type, len(change), None, parts)
-    columns = [*row.type, pa.field(CHANGE, own.type)]
-    return struct_of(pa.struct(columns), len(values), None, [*row.flatten(), own])
+    change_structs = struct_of(change.type, len(change), None, parts)
+    columns = [*row.type, pa.field(CHANGE, change_structs.type)]
+    return struct_of(pa.struct(columns), len(values), None, [*row.flatten(), change_structs])
 
 
 class ChangeColumns(NamedTuple):
@@ -115,7 +115,7 @@ def split_columns(
     names = []
     columns: list[ReadColumn] = []
     row: list[pa.Field] = []
-    own: list[pa.Field] = []
+    change: list[pa.Field] = []
     key = None
     for field in schema.fields:
         arrow_type = to_arrow_type(field.dataType, field.name)
@@ -127,7 +127,7 @@ def split_columns(
             change_key = check_change(arrow_type)
             key = None if keys_from_rows else change_key
             from_kafka = {*_KAFKA_FIELDS, *(() if keys_from_rows else ("key",))}
-            own = [part for part in arrow_type if part.name not in from_kafka]
+            change = [part for part in arrow_type if part.name not in from_kafka]
         elif field.name not in added:
             row.append(pa.field(field.name, arrow_type))
             comment = str(field.metadata.get("comment", "")).strip()
@@ -145,7 +145,10 @@ def split_columns(
             "name a field of change, as 'change struct<op string>'"
         )
     value = pa.struct(
-        [("row", pa.struct(row)), ("change", pa.struct(own or [pa.field("kind", pa.string())]))]
+        [
+            ("row", pa.struct(row)),
+            ("change", pa.struct(change or [pa.field("kind", pa.string())])),
+        ]
     )
     if has_lists:
         value = pa.list_(pa.field("element", value))
@@ -247,29 +250,29 @@ def _explode(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _change(
-    kind: pa.DataType,
+    arrow_type: pa.DataType,
     value: pa.Array,
     key: pa.Array | None,
     is_bad: Flags,
     kafka: Mapping[str, pa.Array],
 ) -> pa.Array:
-    """Return the column change, as structs of type `kind`. `value` has struct<row, change> of each
-    record, `key` the records' keys, `kafka` the columns of the fields that Kafka knows. `is_bad`:
-    rows whose value could not be decoded."""
-    own, count = pc.struct_field(value, [1]), len(value)
-    parts = []
-    for field in kind:
+    """Return the column change, as structs of type `arrow_type`. `value` has struct<row, change> of
+    each record, `key` the records' keys, `kafka` the columns of the fields that Kafka knows.
+    `is_bad`: rows whose value could not be decoded."""
+    change, count = pc.struct_field(value, [1]), len(value)
+    columns = []
+    for field in arrow_type:
         name = field.name
-        index = own.type.get_field_index(name)
+        index = change.type.get_field_index(name)
         if index >= 0:
-            part = pc.struct_field(own, [index])
+            column = pc.struct_field(change, [index])
         elif name == "key":
-            part = key if key is not None else pa.nulls(count, field.type)
+            column = key if key is not None else pa.nulls(count, field.type)
         else:
-            part = kafka[name]
+            column = kafka[name]
         if name == "kind":
             is_tombstone = ~arrow.is_valid(value) & ~is_bad
             if is_tombstone.any():
-                part = pc.if_else(arrow.from_numpy(is_tombstone), scalar(TOMBSTONE), part)
-        parts.append(part)
-    return struct_of(kind, count, None, parts)
+                column = pc.if_else(arrow.from_numpy(is_tombstone), scalar(TOMBSTONE), column)
+        columns.append(column)
+    return struct_of(arrow_type, count, None, columns)

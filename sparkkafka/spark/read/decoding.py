@@ -105,6 +105,7 @@ class TaskDecoder:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *details: Any) -> None:
+        """Close the client and the producer, and log the bad records if the task has succeeded."""
         self._stack.__exit__(exc_type, *details)
         # GeneratorExit: Spark needs no more rows.
         if exc_type in (None, GeneratorExit) and self._bad_rows:

@@ -536,6 +536,7 @@ class StreamPlanner:
         planned_s = time.monotonic()
 
         def log_batch() -> None:
+            """Log the size and the speed of the batch."""
             seconds = max(time.monotonic() - planned_s, 1e-6)
             volume = ""
             if size_bytes is not None:

@@ -105,6 +105,7 @@ def written_schema(options_by_name: Mapping[str, Any]) -> StructType:
         return kafka_schema
 
     def typed_field(column: ColumnFormat) -> StructField:
+        """Return the field of a column whose type is known. Raises OptionError."""
         name = column.column
         arrow_type = _type_of_schema(column, formats, options.topic, registry)
         if arrow_type is None:

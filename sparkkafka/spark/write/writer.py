@@ -113,8 +113,8 @@ class _KafkaWriter(PickledToTasks):
         if self.is_exactly_once:
             from sparkkafka.spark.exactly_once.task import TaskAttempt
 
-            of = TaskAttempt.of_stream if self.is_stream else TaskAttempt.of_job
-            attempt = of(self.options.transactional_id_prefix, self.writer_id)
+            make_attempt = TaskAttempt.of_stream if self.is_stream else TaskAttempt.of_job
+            attempt = make_attempt(self.options.transactional_id_prefix, self.writer_id)
         if self.changes is not None:
             iterator = self.changes.records(iterator)
         return write_rows(iterator, self.columns, self.options, attempt, self.plans)
