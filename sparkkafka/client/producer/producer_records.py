@@ -335,27 +335,22 @@ class AppendedRecords(TopicRecords):
         return columns_of(keys, values, headers, self.times_ms), partitions
 
     def take_fields(self) -> list[RecordFields]:
-        """Remove and return the records as RecordFields. Called once, in place of `take_columns`,
-        for a few records."""
+        """Remove and return the records one by one. Called once, in place of `take_columns`, for a
+        few records."""
         values, self.values = self.values, []
         keys, self.keys = self.keys, []
         headers: Iterable[Headers] = repeat(())
         if self.headers:
             headers = [self.headers.get(index, ()) for index in range(len(values))]
             self.headers = {}
-        return list(
-            map(  # RecordFields(*row) without its __new__, which is Python code
-                tuple.__new__,
-                repeat(RecordFields),
-                zip(keys, values, headers, self.times_ms.tolist(), strict=False),
-            )
-        )
+        return list(zip(keys, values, headers, self.times_ms.tolist(), strict=False))
 
 
 def max_size_bytes(record: RecordFields) -> int:
     """Return an upper bound of the bytes of the encoded record."""
-    size_bytes = MAX_RECORD_OVERHEAD + len(record.value or b"") + len(record.key or b"")
-    for name, content in record.headers:
+    key, value, headers, _ = record
+    size_bytes = MAX_RECORD_OVERHEAD + len(value or b"") + len(key or b"")
+    for name, content in headers:
         size_bytes += HEADER_LENGTHS_BYTES + len(name.encode()) + len(content or b"")
     return size_bytes
 

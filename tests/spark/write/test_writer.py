@@ -21,7 +21,7 @@ from sparkkafka.client.values import TopicPartition
 from sparkkafka.config.kinds import PARTITIONERS
 from sparkkafka.config.options import parse_write_options
 from sparkkafka.errors import EncodeError, OptionError
-from sparkkafka.protocol.columns.encode import RecordColumns, RecordFields, encode_batches, sliced
+from sparkkafka.protocol.columns.encode import RecordColumns, encode_batches, sliced
 from sparkkafka.protocol.partitioning import KEY_RULES
 from sparkkafka.spark.datasource import KafkaDataSource
 from sparkkafka.spark.write import write_task
@@ -328,7 +328,7 @@ def test_one_record_goes_where_a_column_of_one_goes(partitioner: str) -> None:
         for key, value in zip(keys, values, strict=True)
     ]
     some = router(sticky_bytes=100, partitioner=partitioner)
-    fields = [RecordFields(*pair, [], 99) for pair in zip(keys, values, strict=True)]
+    fields = [(*pair, [], 99) for pair in zip(keys, values, strict=True)]
     chosen = [some.partition_fields("a", fields[i : i + 3], {}, COUNTS["a"]) for i in (0, 3, 6)]
     assert [*itertools.chain(*chosen)] == expected
 
