@@ -360,7 +360,7 @@ class TransactionAdmin(AdminCalls):
             None if producer_ids is None else arguments.checked_ints(producer_ids, "producer_ids")
         )
         if open_for_ms is not None:
-            arguments.checked_int(open_for_ms, "open_for_ms", 0)
+            open_for_ms = arguments.checked_int(open_for_ms, "open_for_ms", 0)
         if transactional_id_pattern is not None:
             arguments.checked_name(transactional_id_pattern, "transactional_id_pattern")
         handler = _ListTransactions(
@@ -407,7 +407,7 @@ class TransactionAdmin(AdminCalls):
         BrokerError INVALID_TXN_STATE if no open transaction began there, other KafkaErrors.
         """
         tp = arguments.checked_partition(partition, "partition")
-        arguments.checked_int(start_offset, f"{tp}: start_offset")
+        start_offset = arguments.checked_int(start_offset, f"{tp}: start_offset")
         with self._call(timeout_s) as (cluster, deadline):
             producers = self.describe_producers([tp], timeout_s=deadline.remaining_s())[tp]
             for producer in producers:

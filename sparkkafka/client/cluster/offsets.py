@@ -75,8 +75,7 @@ class OffsetSpec(NamedTuple):
     @classmethod
     def for_timestamp(cls, timestamp_ms: int) -> Self:
         """The first record with this timestamp, in ms since 1970 UTC, or a later one."""
-        checked_int(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,", 0)
-        return cls(timestamp_ms)
+        return cls(checked_int(timestamp_ms, "timestamp_ms, a timestamp in milliseconds,", 0))
 
     @classmethod
     def earliest_local(cls) -> Self:
@@ -143,8 +142,9 @@ def starting_point(
         )
     if not isinstance(start, OffsetAndMetadata):
         with contextlib.suppress(OptionError):
-            if checked_int(start, what) in (constants.EARLIEST, constants.LATEST):
-                return StartingPoint(None, checked_int(start, what))
+            end = checked_int(start, what)
+            if end in (constants.EARLIEST, constants.LATEST):
+                return StartingPoint(None, end)
     raise OptionError(
         f"{what}: cannot seek to offset {offset!r} of {tp}; give a whole number, what committed "
         "gives, -1 or OffsetSpec.latest() for the end, -2 or OffsetSpec.earliest() for the first "

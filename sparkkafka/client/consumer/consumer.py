@@ -496,7 +496,7 @@ class Consumer(arguments.ClientBase):
         """
         with self._guard:
             if max_records is not None:
-                arguments.checked_int(max_records, "max_records", 1)
+                max_records = arguments.checked_int(max_records, "max_records", 1)
             return self._loop.poll_table(seconds_of(timeout_s), max_records)
 
     def wakeup(self) -> None:

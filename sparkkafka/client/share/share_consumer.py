@@ -282,7 +282,7 @@ class ShareConsumer(arguments.ClientBase):
             if not isinstance(kind, acknowledgements.AcknowledgeType):
                 raise errors.OptionError(f"kind is an AcknowledgeType such as ACCEPT, got {kind!r}")
             tp = arguments.checked_partition(partition, "partition")
-            arguments.checked_int(offset, "offset")
+            offset = arguments.checked_int(offset, "offset")
             if kind == acknowledgements.AcknowledgeType.RENEW:
                 self._require_renewals(tp)
             if not any(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sparkkafka.client import Admin, Deadline, TopicPartition
@@ -76,7 +77,8 @@ def test_open_for_lists_only_what_is_open(fake_cluster: Any) -> None:
         while not (found := admin.list_transactions(open_for_ms=0)):
             assert not deadline.expired  # it is open since less than a millisecond
         assert [row.transactional_id for row in found] == ["open"]
-        assert not admin.list_transactions(open_for_ms=0, states=["Empty"])
+        zero: Any = pa.scalar(0)  # a column's value
+        assert not admin.list_transactions(open_for_ms=zero, states=["Empty"])
 
 
 # --- known and ongoing transactions ----------------------------------------------------------

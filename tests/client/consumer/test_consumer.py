@@ -149,7 +149,8 @@ def test_poll_arrow_takes_all_or_max_records_and_mixes_with_poll(filled):
     with reading(filled, max_poll_records=10) as source:
         assert source.poll_arrow(WAIT_S, max_records=7)["offset"].to_pylist() == list(range(7))
         assert [row.offset for row in source.poll(WAIT_S)] == list(range(7, 17))
-        assert source.poll_arrow(WAIT_S, max_records=3)["offset"].to_pylist() == [17, 18, 19]
+        three = source.poll_arrow(WAIT_S, max_records=pa.scalar(3))
+        assert three["offset"].to_pylist() == [17, 18, 19]
         rest = source.poll_arrow(WAIT_S)
         assert rest["value"].to_pylist() == numbers(1_000)[20:]
         assert source.position(TopicPartition("t", 0)) == 1_000
