@@ -19,6 +19,7 @@ from sparkkafka.client.admin.acls import authorized_operations
 from sparkkafka.client.admin.brokers import lists_from_all_brokers
 from sparkkafka.client.admin.calls import AdminCalls
 from sparkkafka.client.arguments import (
+    checked_choice,
     checked_flag,
     checked_int,
     checked_mapping,
@@ -375,16 +376,6 @@ class _ListGroups(ApiHandler[int, list[GroupListing]]):
         return {what: since for what, (names, since) in filters.items() if names}
 
 
-def _check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raise OptionError for a name that is not one of the known ones, because brokers would list
-    nothing for it. `what` is the word state or type."""
-    for name in names:
-        if name not in known:
-            raise errors.OptionError(
-                f"no group has the {what} {name!r}: it is one of {', '.join(sorted(known))}"
-            )
-
-
 # --- committed offsets ---------------------------------------------------------------------------
 
 
@@ -612,8 +603,11 @@ class GroupAdmin(AdminCalls):
         types = [] if types is None else checked_names(types, "types")
         handler = _ListGroups(states, types)
         with self._call(timeout_s) as (cluster, deadline):
-            _check_known("state", states, known_states)
-            _check_known("type", types, known_types)
+            # Brokers would list nothing for a name that they do not know.
+            for state in states:
+                checked_choice(state, sorted(known_states), "each of states")
+            for kind in types:
+                checked_choice(kind, sorted(known_types), "each of types")
             listed = lists_from_all_brokers(cluster, handler, deadline, "listing groups")
         # A group whose coordinator moved meanwhile is listed twice.
         groups = {group.group_id: group for group in listed}
