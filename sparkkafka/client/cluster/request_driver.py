@@ -126,7 +126,8 @@ class ApiHandler(Generic[K, V]):
 
     def name(self, item: K) -> str:
         """Return how an error names an item."""
-        return self.name_format.format(item, handler=self)
+        text = self.name_format.format(item, handler=self)
+        return f"{text}''" if text.endswith(" ") else text  # the name is empty
 
     def describe(self, items: Iterable[K]) -> str:
         """Describe the items of a request for an error."""

@@ -98,6 +98,7 @@ def test_one_bad_topic_among_good_ones(fake_cluster):
                 NewTopic("a", partitions=2, replication_factor=3),
                 NewTopic("there"),
                 NewTopic("not/a/name"),
+                NewTopic(""),
                 NewTopic("b", partitions=1, replication_factor=9),
                 NewTopic("c", replica_assignment={0: [2, 1], 1: [0, 2]}),
             ]
@@ -106,9 +107,11 @@ def test_one_bad_topic_among_good_ones(fake_cluster):
             "a": 0,
             "there": ErrorCode.TOPIC_ALREADY_EXISTS,
             "not/a/name": ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "": ErrorCode.INVALID_TOPIC_EXCEPTION,
             "b": ErrorCode.INVALID_REPLICATION_FACTOR,
             "c": 0,
         }
+        assert "of topic '' @" in str(created.errors[""])
         described = admin.describe_topics(["a", "missing", "c"])
         assert codes(described)["missing"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [row.replicas for row in described["c"].partitions] == [(2, 1), (0, 2)]
@@ -484,7 +487,7 @@ def test_a_broker_that_does_not_answer_is_missing_from_the_list_and_named(fake_c
         assert [row.group_id for row in admin.list_consumer_groups()] == sorted(groups)
         assert admin.list_consumer_groups(states=["Stable"]).all() == []
         assert [row.group_id for row in admin.list_groups(types=["classic"])] == sorted(groups)
-        with pytest.raises(OptionError, match=r"type 'shared': it is one of .*share, streams"):
+        with pytest.raises(OptionError, match=r"share, streams, got 'shared': did you mean 's"):
             admin.list_groups(types=["shared"])
         lost = fake_cluster.coordinator("g0")
         fake_cluster.fault(
