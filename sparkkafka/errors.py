@@ -797,6 +797,13 @@ def some(values: Iterable[object], limit: int = 5, separator: str = ", ") -> str
     return separator.join(map(str, items[:limit])) + more
 
 
+def shortened(text: str) -> str:
+    """Return the text in quotes, cut to 200 characters if it is longer."""
+    if len(text) <= 200:
+        return repr(text)
+    return f"{text[:200]!r}… ({len(text)} characters)"
+
+
 def counted(count: int, what: str) -> str:
     """Return a count with its noun `what`: "1 record", "1,234 records"."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -20,7 +20,7 @@ from typing import Any
 from sparkkafka.config.kinds import LOGIN_CALLBACK_OPTION, REGISTRY_PREFIX
 from sparkkafka.config.option_table import CONNECTOR, FORMATS, KAFKA, REGISTRY, Option, Side, Status
 from sparkkafka.config.security import references
-from sparkkafka.errors import OptionError
+from sparkkafka.errors import OptionError, shortened
 from sparkkafka.hooks import NAMES as HOOK_NAMES
 
 KAFKA_PREFIX = "kafka."
@@ -321,13 +321,6 @@ class ParsedOptions:
         self.raw[name] = text
         self.names[row.field] = row.name
         self._groups.setdefault(group, {})[attribute] = value
-
-
-def shortened(text: str) -> str:
-    """Return the text in quotes, cut to 200 characters if it is longer."""
-    if len(text) <= 200:
-        return repr(text)
-    return f"{text[:200]!r}… ({len(text)} characters)"
 
 
 def as_text(value: object) -> str:

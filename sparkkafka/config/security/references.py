@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from sparkkafka.config.security.java import known_class
-from sparkkafka.errors import OptionError, spark_hint
+from sparkkafka.errors import OptionError, shortened, spark_hint
 from sparkkafka.logs import process_role
 from sparkkafka.secret import Secret, without_url_secrets
 
@@ -111,10 +111,12 @@ def provider_names(properties: Mapping[str, str]) -> dict[str, str]:
     }
     names = {}
     for alias in filter(None, map(str.strip, properties.get(PROVIDERS_OPTION, "").split(","))):
-        option = f"{PROVIDERS_OPTION}.{alias}.class"
-        class_name = properties.get(option.lower(), "").strip()
+        class_name = properties.get(f"{PROVIDERS_OPTION}.{alias}.class".lower(), "").strip()
         if not class_name:
-            raise OptionError(f"{PROVIDERS_OPTION} names {alias}, and {option} is not set")
+            raise OptionError(
+                f"{PROVIDERS_OPTION} names {shortened(alias)}, and {PROVIDERS_OPTION}.NAME.class "
+                "is not set for this name"
+            )
         known = known_class(class_name, (*classes,))
         names[alias] = classes[known] if known else class_name
     return names

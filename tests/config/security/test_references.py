@@ -143,6 +143,8 @@ def test_providers_may_have_any_name() -> None:
     )
     with pytest.raises(OptionError, match=r"o refers to the provider vault .* com\.example\.Vault"):
         replace_provider_aliases("${vault:hush}", names, "o")
-    with pytest.raises(OptionError, match=r"names x, and config\.providers\.x\.class is not set"):
+    with pytest.raises(OptionError, match=r"names 'x', and config\.providers\.NAME\.class is not"):
         provider_names({"config.providers": "x"})
+    with pytest.raises(OptionError, match=r"names 'yy[^ ]*… \(5000 characters\), and"):
+        provider_names({"config.providers": "y" * 5_000})
     assert provider_names({}) == {}
