@@ -197,8 +197,8 @@ def _parse_options(
     Raises OptionError."""
     if not isinstance(options, Mapping | None):
         raise OptionError(
-            f"options is a dict of options, got a {type(options).__name__}. Pass an Avro schema as "
-            'schema: from_avro("value", {"valueFraming": "none"}, schema=…)'
+            f"options is a dict of options, got a {type(options).__name__}. Pass a schema by its "
+            'name: schema=…, with the options {"valueFraming": "none"} if payloads have no framing'
         )
     set_options = {**(options or {}), **more}
     names = {name.lower() for name in set_options}

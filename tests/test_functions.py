@@ -56,6 +56,11 @@ def test_what_is_registered_must_be_given(
     assert not registry.requests
 
 
+def test_a_schema_in_place_of_the_options() -> None:
+    with pytest.raises(OptionError, match=r"got a str\. Pass a schema by its name: schema=…, "):
+        to_avro("v", '"string"')  # type: ignore[arg-type]
+
+
 def test_an_error_has_no_bytes_of_the_payload() -> None:
     column = ColumnFormat(column="value", format="avro", schema='"string"', framing="none")
     formats = FormatOptions(value=column)
