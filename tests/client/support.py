@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.range_reader import PlannedRange, RangeReader
-from sparkkafka.client.group.committed_offsets import commit_group_offsets
+from sparkkafka.client.group.committed_offsets import commit_group_offsets, fetch_committed
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.protocol.columns.columns import Selection
 from sparkkafka.protocol.columns.encode import RecordColumns
@@ -57,6 +57,14 @@ def commit_offsets(
     """`commit_group_offsets` with the same text beside all offsets."""
     stored = {tp: OffsetAndMetadata(offset, metadata) for tp, offset in offsets.items()}
     commit_group_offsets(cluster, group_id, stored, **more)
+
+
+def committed_offsets(
+    cluster: Cluster, group_id: str, partitions: Iterable[TopicPartition], **more: Any
+) -> dict[TopicPartition, int]:
+    """`fetch_committed` without epochs and texts."""
+    found = fetch_committed(cluster, group_id, partitions, **more)
+    return {tp: row.offset for tp, row in found.items()}
 
 
 def values_of(numbers: range) -> RecordColumns:

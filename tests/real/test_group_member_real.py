@@ -21,10 +21,10 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 
 from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError, CommitFailedError
 from tests.client.group.members import Offset, TestMember, rejoin_needed
+from tests.client.support import committed_offsets
 from tests.real.peers import Record, confluent_write
 from tests.support.options import parse_client_options
 from tests.support.waiting import WAIT_S
@@ -298,7 +298,7 @@ def test_commits_of_members(group, kafka_cluster):
     options = parse_client_options({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     with Cluster(options) as cluster:
         tps = [TopicPartition(group.topic, number) for number in range(PARTITIONS)]
-        assert fetch_committed(cluster, group.name, tps) == {tps[0]: 3, tps[5]: 9}
+        assert committed_offsets(cluster, group.name, tps) == {tps[0]: 3, tps[5]: 9}
 
 
 def test_refusals_have_words(group):

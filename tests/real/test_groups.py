@@ -13,10 +13,9 @@ import kafka
 import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
 from sparkkafka.errors import BrokerError
-from tests.client.support import commit_offsets
+from tests.client.support import commit_offsets, committed_offsets
 from tests.real.peers import WAIT_S, Record, confluent_write
 from tests.support.options import parse_client_options
 
@@ -74,7 +73,7 @@ def test_we_see_what_others_commit(cluster, kafka_cluster, new_topic, group):
         consumer.commit(offsets=wanted, asynchronous=False)
     finally:
         consumer.close()
-    found = fetch_committed(cluster, group, tps(topic, 3))
+    found = committed_offsets(cluster, group, tps(topic, 3))
     assert found == {TopicPartition(topic, 0): 7, TopicPartition(topic, 1): 8}
     other = kafka.KafkaConsumer(
         bootstrap_servers=kafka_cluster.bootstrap_servers,
@@ -87,7 +86,9 @@ def test_we_see_what_others_commit(cluster, kafka_cluster, new_topic, group):
         other.commit({tp: kafka.structs.OffsetAndMetadata(99, "", -1)})
     finally:
         other.close()
-    assert fetch_committed(cluster, group, tps(topic, 3)) == found | {TopicPartition(topic, 2): 99}
+    assert committed_offsets(cluster, group, tps(topic, 3)) == found | {
+        TopicPartition(topic, 2): 99
+    }
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -115,11 +116,11 @@ def test_a_group_with_a_member_is_refused_clearly(
         with pytest.raises(BrokerError, match=rf"{group}.*active consumers.*another group id"):
             commit_offsets(cluster, group, {tp: 2})
         member.commit(message, asynchronous=False)
-        assert fetch_committed(cluster, group, [tp]) == {tp: 1}
+        assert committed_offsets(cluster, group, [tp]) == {tp: 1}
     finally:
         member.close()
     commit_offsets(cluster, group, {tp: 2})  # the member is gone
-    assert fetch_committed(cluster, group, [tp]) == {tp: 2}
+    assert committed_offsets(cluster, group, [tp]) == {tp: 2}
 
 
 def test_offsets_that_fill_more_than_one_batch(cluster, new_topic, group, monkeypatch):
@@ -128,7 +129,7 @@ def test_offsets_that_fill_more_than_one_batch(cluster, new_topic, group, monkey
     topic = new_topic(partitions=300)
     offsets = {tp: 1_000_000 + tp.partition for tp in tps(topic, 300)}
     commit_offsets(cluster, group, offsets, metadata="m" * 4_000)
-    assert fetch_committed(cluster, group, offsets) == offsets
+    assert committed_offsets(cluster, group, offsets) == offsets
     monkeypatch.setattr("sparkkafka.client.group.committed_offsets.MAX_COMMIT_BYTES", 10_000_000)
     # 4.x has no better code for it; 3.x says INVALID_COMMIT_OFFSET_SIZE.
     with pytest.raises(BrokerError, match=r"UNKNOWN_SERVER_ERROR|INVALID_COMMIT_OFFSET_SIZE"):

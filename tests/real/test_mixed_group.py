@@ -19,8 +19,8 @@ import confluent_kafka
 import pytest
 
 from sparkkafka.client.cluster.cluster import Cluster
-from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import TopicPartition
+from tests.client.support import committed_offsets
 from tests.real.group_process import MemberJob
 from tests.support.options import parse_client_options
 
@@ -138,7 +138,7 @@ class Traffic(threading.Thread):
                     producer.produce(self._topic, b"x", partition=partition)
                     self.written[partition] += 1
                 producer.poll(0)
-                committed = fetch_committed(cluster, self._group_id, tps)
+                committed = committed_offsets(cluster, self._group_id, tps)
                 for tp, offset in committed.items():
                     if offset < before.get(tp, 0):
                         self.went_back.append(f"{tp}: {before[tp]} -> {offset}")

@@ -10,7 +10,7 @@ from sparkkafka.client.cluster.cluster import Cluster
 from sparkkafka.client.cluster.offsets import earliest_and_latest
 from sparkkafka.client.consumer.subscription_state import EpochEnd, PartitionState
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import fetch_committed_with_metadata
+from sparkkafka.client.group.committed_offsets import fetch_committed
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.config.client_settings import ConsumerOptions
 from sparkkafka.config.kinds import parse_duration_ms
@@ -35,13 +35,13 @@ class AutoOffsetReset:
         """Set the position of each partition to the group's committed offset, or else (`lookup`) to
         what auto.offset.reset looks up. One request fetches all committed offsets.
 
-        Raises the errors of `fetch_committed_with_metadata`.
+        Raises the errors of `fetch_committed`.
         """
         pending = list(states)
         group_id = self._options.group_id
         committed_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         if group_id is not None:
-            committed_offsets = fetch_committed_with_metadata(
+            committed_offsets = fetch_committed(
                 self._cluster, group_id, [state.tp for state in pending], deadline=deadline
             )
         for state in pending:

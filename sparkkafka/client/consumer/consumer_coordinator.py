@@ -26,7 +26,7 @@ from sparkkafka.client.consumer.subscription_state import SubscriptionState
 from sparkkafka.client.deadline import CloseSignal, Deadline
 from sparkkafka.client.group.committed_offsets import (
     commit_group_offsets,
-    fetch_committed_with_metadata,
+    fetch_committed,
 )
 from sparkkafka.client.group.membership import Commit, GroupMetadata, Offsets, RebalanceHooks
 from sparkkafka.client.metrics import FetchMetrics
@@ -407,9 +407,7 @@ class ConsumerCoordinator(RebalanceHooks):
         """Return the committed offset of each partition, None if there is none. Raises OptionError
         without a group.id."""
         group_id = self.need_group("committed")
-        committed = fetch_committed_with_metadata(
-            self._cluster, group_id, partitions, deadline=deadline
-        )
+        committed = fetch_committed(self._cluster, group_id, partitions, deadline=deadline)
         return {tp: committed.get(tp) for tp in partitions}
 
     def _schedule_auto_commit(self) -> None:

@@ -100,7 +100,7 @@ class OffsetsHandler(ApiHandler[TopicPartition, Any]):
 
 
 class FetchOffsets(OffsetsHandler):
-    """Fetches the offset of each partition, None if the group has none.
+    """Fetches the offset of each partition, None if the group has none or does not exist.
 
     With `require_stable` the broker waits for open transactions that commit offsets (KIP-447, Kafka
     2.5). If it is None, brokers that can wait do.
@@ -108,6 +108,7 @@ class FetchOffsets(OffsetsHandler):
 
     request_type = messages.OffsetFetchRequest
     acl = "DESCRIBE on group {handler.group_id} and on topic {0.topic}"
+    empty_codes = NO_GROUP
 
     def __init__(self, group_id: str, require_stable: bool | None = None) -> None:
         super().__init__(group_id)
@@ -124,18 +125,14 @@ class FetchOffsets(OffsetsHandler):
         return [(tp, Outcome(group_code)) for tp in items] if group_code else outcomes.items()
 
 
-class _FetchIfAny(FetchOffsets):
-    """Fetches the offset of each partition, None if the group has none or does not exist."""
-
-    empty_codes = NO_GROUP
-
-
 class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
-    """Fetches all offsets of each group, each with its own error; the items are groups."""
+    """Fetches all offsets of each group, each with its own error; the items are groups. A group
+    that does not exist has none."""
 
     request_type = messages.OffsetFetchRequest
     name_format = "group {!r}"
     acl = "DESCRIBE on group {}"
+    empty_codes = NO_GROUP
     hints = _HINTS
 
     def __init__(self, require_stable: bool | None = None) -> None:
@@ -164,8 +161,6 @@ class FetchAllOffsets(ApiHandler[str, dict[TopicPartition, Outcome]]):
 class _FetchAllOrFail(FetchAllOffsets):
     """Fetches all offsets of each group. An error of one offset fails the group, since the response
     may lack other offsets of the same transaction."""
-
-    empty_codes = NO_GROUP
 
     def read(self, response: Any, items: Sequence[str]) -> Outcomes[str]:
         for group, outcome in super().read(response, items):
@@ -437,27 +432,14 @@ def fetch_committed(
     partitions: Iterable[TopicPartition],
     *,
     deadline: Deadline | None = None,
-) -> dict[TopicPartition, int]:
+) -> dict[TopicPartition, OffsetAndMetadata]:
     """Fetch the committed offsets of a group. Partitions without one are left out.
 
     Waits for open transactions that commit offsets of these partitions (Kafka 2.5+). Raises
     BrokerError naming group and partitions, KafkaTimeoutError (with the last failure).
     """
-    offsets = fetch_committed_with_metadata(cluster, group_id, partitions, deadline=deadline)
-    return {tp: committed.offset for tp, committed in offsets.items()}
-
-
-def fetch_committed_with_metadata(
-    cluster: Cluster,
-    group_id: str,
-    partitions: Iterable[TopicPartition],
-    *,
-    deadline: Deadline | None = None,
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Fetch a group's committed offsets with their metadata and leader epochs; partitions without a
-    committed offset are left out. Waits and raises as `fetch_committed`."""
     what = f"looking up the offsets of group {group_id!r}"
-    handler, lookup = _FetchIfAny(group_id), coordinator_of(cluster, group_id)
+    handler, lookup = FetchOffsets(group_id), coordinator_of(cluster, group_id)
     offsets = call_all(cluster, partitions, handler, lookup, deadline, what)
     return {tp: committed for tp, committed in offsets.items() if committed is not None}
 

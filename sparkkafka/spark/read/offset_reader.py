@@ -220,7 +220,9 @@ class OffsetReader:
                 "partitions begin"
             )
         fallback = LATEST_OFFSET if bound.fallback == "latest" else EARLIEST_OFFSET
-        offsets: dict[PartitionKey, int] = {tp: committed.get(tp, fallback) for tp in partitions}
+        offsets: dict[PartitionKey, int] = {
+            tp: committed[tp].offset if tp in committed else fallback for tp in partitions
+        }
         return replace(bound, kind="specific", offsets=offsets, fallback="")
 
     # --- ranges -----------------------------------------------------------------------------------

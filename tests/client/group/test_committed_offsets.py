@@ -8,12 +8,11 @@ from sparkkafka.client.cluster.request_driver import ApiHandler
 from sparkkafka.client.group.committed_offsets import (
     commit_group_offsets,
     fetch_all_committed,
-    fetch_committed,
 )
 from sparkkafka.client.values import OffsetAndMetadata, TopicPartition
 from sparkkafka.errors import BrokerError, ErrorCode, KafkaTimeoutError, UnknownTopicError
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
-from tests.client.support import commit_offsets, open_cluster
+from tests.client.support import commit_offsets, committed_offsets, open_cluster
 
 TPS = [TopicPartition("t", number) for number in range(4)]
 OFFSETS = {TPS[0]: 0, TPS[1]: 17, TPS[3]: 1 << 40}
@@ -39,12 +38,12 @@ def test_what_was_committed_is_found_and_the_rest_left_out(fake_cluster_factory,
     fake = fake_cluster_factory(3, kafka_version=version)
     fake.create_topic("t", partitions=4)
     with open_cluster(fake) as cluster:
-        assert fetch_committed(cluster, "g", TPS) == {}
+        assert committed_offsets(cluster, "g", TPS) == {}
         commit_offsets(cluster, "g", OFFSETS, metadata="batch 7")
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS
-        assert fetch_committed(cluster, "other", TPS) == {}
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS
+        assert committed_offsets(cluster, "other", TPS) == {}
         commit_offsets(cluster, "g", {TPS[1]: 18, TPS[2]: 1})
-        assert fetch_committed(cluster, "g", iter(TPS[1:3])) == {TPS[1]: 18, TPS[2]: 1}
+        assert committed_offsets(cluster, "g", iter(TPS[1:3])) == {TPS[1]: 18, TPS[2]: 1}
     assert fake.committed("g")["t", 1] == 18
     stable = [getattr(r.message, "require_stable", False) for r in fake.requests_of("OffsetFetch")]
     assert set(stable) == {version != "2.1"}
@@ -61,14 +60,14 @@ def test_a_broker_that_does_not_know_the_group_says_that_nothing_is_committed(
     fake.create_topic("t", partitions=4)
     rule = fake.fault(ErrorCode.GROUP_ID_NOT_FOUND, api="OffsetFetch", times=2)
     with open_cluster(fake) as cluster:
-        assert fetch_committed(cluster, "g", TPS) == {}
+        assert committed_offsets(cluster, "g", TPS) == {}
         assert fetch_all_committed(cluster, "g") == {}
     assert rule.fired == 2
 
 
 def test_nothing_to_do_asks_nobody(fake):
     with open_cluster(fake) as cluster:
-        assert fetch_committed(cluster, "g", []) == {}
+        assert committed_offsets(cluster, "g", []) == {}
         commit_offsets(cluster, "g", {})
     assert fake.requests == []
 
@@ -76,10 +75,10 @@ def test_nothing_to_do_asks_nobody(fake):
 def test_the_coordinator_is_looked_up_once_and_again_when_it_has_moved(fake):
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
-        fetch_committed(cluster, "g", TPS)
+        committed_offsets(cluster, "g", TPS)
         assert looks(fake) == 1
         fake.move_coordinator("g", (fake.coordinator("g") + 1) % 3)
-        fetch_committed(cluster, "g", TPS)
+        committed_offsets(cluster, "g", TPS)
         assert looks(fake) == 2
     assert fake.requests_of("OffsetFetch")[-1].broker == fake.coordinator("g")
 
@@ -93,7 +92,7 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(fake_cluster_factory, co
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
         rules.append(fake.fault(code, api="OffsetFetch", times=2))
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS
         # One that loads is still the right one.
         assert looks(fake) == (1 if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else 5)
     assert [rule.fired for rule in rules] == [2, 2]
@@ -114,7 +113,7 @@ def test_the_coordinator_moves_between_look_and_request(fake, api):
         old = fake.coordinator("g")
         fake.fault(lambda _: fake.move_coordinator("g", (old + 1) % 3), api=api)
         commit_offsets(cluster, "g", {TPS[2]: 5})
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS | {TPS[2]: 5}
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS | {TPS[2]: 5}
     assert [row.broker for row in fake.requests_of(api)][-1] == (old + 1) % 3
 
 
@@ -122,14 +121,14 @@ def test_the_coordinator_dies(fake):
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
         fake.broker_down(fake.coordinator("g"))
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS
 
 
 def test_the_coordinator_does_not_answer(fake):
     fake.fault(Delay(5_000), api="OffsetFetch")
     with open_cluster(fake, request_timeout_ms=300) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS
 
 
 @pytest.mark.parametrize("drop", list(Drop))
@@ -138,14 +137,14 @@ def test_a_lost_response(fake, api, drop):
     fake.fault(drop, api=api, times=2)
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS
 
 
 def test_offsets_that_a_transaction_is_about_to_change_are_waited_for(fake):
     rule = fake.fault(ErrorCode.UNSTABLE_OFFSET_COMMIT, api="OffsetFetch", topic="t", times=2)
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS
     assert rule.fired == 2
 
 
@@ -153,7 +152,7 @@ def test_partitions_that_went_through_are_not_sent_again(fake):
     fake.fault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, api="OffsetCommit", topic="t", partition=1)
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", OFFSETS)
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS
     named = [
         [number for _, number in row.topic_partitions] for row in fake.requests_of("OffsetCommit")
     ]
@@ -192,13 +191,13 @@ def test_a_group_with_members_is_only_looked_at(fake):
         with pytest.raises(BrokerError, match="active consumers") as raised:
             commit_offsets(cluster, "g", {TPS[0]: 99})
         assert raised.value.code == ErrorCode.UNKNOWN_MEMBER_ID
-        assert fetch_committed(cluster, "g", TPS) == OFFSETS
+        assert committed_offsets(cluster, "g", TPS) == OFFSETS
 
 
 @pytest.mark.parametrize("api", ["OffsetCommit", "OffsetFetch", "FindCoordinator"])
 def test_no_permission_on_the_group(fake, api):
     fake.fault(ErrorCode.GROUP_AUTHORIZATION_FAILED, api=api)
-    act = fetch_committed if api == "OffsetFetch" else commit_offsets
+    act = committed_offsets if api == "OffsetFetch" else commit_offsets
     with open_cluster(fake) as cluster:
         with pytest.raises(
             BrokerError, match=r"GROUP_AUTHORIZATION.*group 'g'.*grant (READ|DESCRIBE)"
@@ -211,7 +210,7 @@ def test_no_permission_on_the_group(fake, api):
 def test_no_permission_on_a_topic_names_its_partitions(fake, api):
     fake.create_topic("free")
     fake.fault(ErrorCode.TOPIC_AUTHORIZATION_FAILED, api=api, topic="t")
-    act = fetch_committed if api == "OffsetFetch" else commit_offsets
+    act = committed_offsets if api == "OffsetFetch" else commit_offsets
     with open_cluster(fake) as cluster:
         with pytest.raises(
             BrokerError, match=r"group 'g' for t-0, t-1, t-3 @ .*: not allowed: grant"
@@ -267,7 +266,7 @@ def test_a_topic_that_brokers_learn_of_late(fake):
     late = {TopicPartition("late", 0): 3}
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, "g", late)
-        assert fetch_committed(cluster, "g", late) == late
+        assert committed_offsets(cluster, "g", late) == late
 
 
 @pytest.mark.parametrize(
@@ -292,7 +291,7 @@ def test_a_top_level_error_of_an_old_broker(fake_cluster_factory):
     fake.create_topic("t", partitions=4)
     fake.fault(ErrorResponse(ErrorCode.NOT_COORDINATOR, top_level=True), api="OffsetFetch")
     with open_cluster(fake) as cluster:
-        assert fetch_committed(cluster, "g", TPS) == {}
+        assert committed_offsets(cluster, "g", TPS) == {}
     assert len(fake.requests_of("OffsetFetch")) == 2
 
 
@@ -304,6 +303,6 @@ def test_ten_thousand_partitions(fake):
     offsets = {TopicPartition(topic, number): number for number in range(10_000)}
     with open_cluster(fake) as cluster:
         commit_offsets(cluster, group, offsets, metadata="m" * 100)
-        assert fetch_committed(cluster, group, offsets) == offsets
+        assert committed_offsets(cluster, group, offsets) == offsets
     assert looks(fake) == 1
     assert 1 < len(fake.requests_of("OffsetCommit")) < 20

@@ -8,7 +8,7 @@ import pytest
 
 from sparkkafka.client.admin.transactions import describe_known_transactions
 from sparkkafka.client.deadline import Deadline
-from sparkkafka.client.group.committed_offsets import fetch_all_committed, fetch_committed
+from sparkkafka.client.group.committed_offsets import fetch_all_committed
 from sparkkafka.client.producer.transactions import (
     FENCED,
     GONE,
@@ -29,7 +29,7 @@ from sparkkafka.errors import (
     UnknownTopicError,
 )
 from sparkkafka.testing.fake.faults import Delay, Drop, ErrorResponse
-from tests.client.support import commit_offsets, open_cluster
+from tests.client.support import commit_offsets, committed_offsets, open_cluster
 
 MINUTE_MS = 60_000
 RELEASES = ["2.1", "2.8", "3.9", "4.0"]
@@ -254,7 +254,7 @@ def test_offsets_count_once_it_is_committed(fake, cluster, commit):
     assert fake.pending_offsets("g") == {}
     expected = old | OFFSETS if commit else old
     assert fetch_all_committed(cluster, "g") == expected
-    assert fetch_committed(cluster, "g", TPS) == {tp: r.offset for tp, r in expected.items()}
+    assert committed_offsets(cluster, "g", TPS) == {tp: r.offset for tp, r in expected.items()}
 
 
 # The deadline may also come while a response is under way.
@@ -265,7 +265,10 @@ def test_who_reads_offsets_waits_for_the_transaction(fake, cluster):
     commit_offsets(cluster, "g", {TPS[0]: 1})
     (row,) = init(cluster, "x")
     commit_offsets_in(cluster, row, "g", OFFSETS, cluster.deadline())
-    for fetch in (fetch_all_committed, lambda *args, **kw: fetch_committed(*args, [TPS[0]], **kw)):
+    for fetch in (
+        fetch_all_committed,
+        lambda *args, **kw: committed_offsets(*args, [TPS[0]], **kw),
+    ):
         with pytest.raises(KafkaTimeoutError, match=UNSTABLE):
             fetch(cluster, "g", deadline=soon(cluster))
     fake.hold_markers()
@@ -284,7 +287,7 @@ def test_a_first_offset_that_is_pending_is_not_among_all_offsets(fake, cluster):
     end(cluster, row)
     assert fetch_all_committed(cluster, "g") == {}
     with pytest.raises(KafkaTimeoutError, match=UNSTABLE):
-        fetch_committed(cluster, "g", OFFSETS, deadline=soon(cluster))
+        committed_offsets(cluster, "g", OFFSETS, deadline=soon(cluster))
 
 
 def test_more_offsets_than_fit_one_batch(fake, cluster):
