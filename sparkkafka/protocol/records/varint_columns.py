@@ -67,7 +67,7 @@ def read_unsigned(
     32, 64, or 70 for Protobuf, which allows ten bytes and drops the bits above the 64th. With
     `are_long` it is faster if many have more than three bytes, and slower otherwise.
     """
-    if are_long:
+    if are_long and len(at):
         return _read_words(data, at, bits)
     byte: NDArray[Any] = data.take(at, mode="clip")
     if byte.tobytes().isascii():  # faster than `max` < 0x80

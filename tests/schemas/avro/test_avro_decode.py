@@ -210,6 +210,17 @@ def test_kinds_of_input() -> None:
     assert (len(empty), empty.type) == (0, pa.string())
 
 
+@pytest.mark.parametrize("payload", [None, b"\0"])
+def test_batches_without_values_after_one_with_long_numbers(payload: bytes | None) -> None:
+    definition = ["null", record(("a", "long"))]
+    decoder = avro.decoder(schema(definition), None, None)
+    row = {"a": 2**40}
+    payloads = [written(definition, row)] * 9
+    assert decoder.decode(pa.array(payloads, pa.binary())).values.to_pylist() == [row] * 9
+    result = decoder.decode(pa.array([payload] * 9, pa.binary()))
+    assert (result.values.to_pylist(), result.reasons) == ([None] * 9, ())
+
+
 def test_many_chunks_keep_their_order() -> None:
     """Chunks have at most 8192 rows and about a megabyte."""
     texts = ["x" * (3_000_000 if i == 700 else i % 5000) for i in range(2000)]
