@@ -260,9 +260,9 @@ class SendBuffer:
 
 # --- batches by partition ------------------------------------------------------------------------
 
-MAX_SCALAR_RECORDS = 128
+MAX_SCALAR_RECORDS = 256
 """Up to here, records that came one by one are partitioned and encoded one by one, which takes less
-time than columns of them."""
+time than columns of them: half of it without keys, nine tenths with keys."""
 
 _GROUP_BYTES = 4 << 20
 """The maximum bytes of batches that are encoded together. All of them stay in memory until the last

@@ -151,7 +151,7 @@ def _encode_cuts(rows: _Rows, ends: Ints, cuts: list[int]) -> list[EncodedBatch]
 
 
 def encode_records(records: Sequence[RecordFields]) -> EncodedBatch:
-    """Encode at most 1024 records into one batch: faster than columns up to some hundred records.
+    """Encode at most 1024 records into one batch: faster than columns up to about 300 records.
 
     Raises EncodeError for a record beyond 2 GiB.
     """
