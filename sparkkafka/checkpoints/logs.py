@@ -129,9 +129,8 @@ class Checkpoint:
     read, and name the file.
     """
 
-    def __init__(self, location: str | Path, *, filesystem: Any = None) -> None:
-        """With `filesystem`, a pyarrow.fs.FileSystem, `location` is a path in it."""
-        self._list(storage_of(location, filesystem))
+    def __init__(self, location: str | Path) -> None:
+        self._list(storage_of(location))
 
     def reload(self) -> Checkpoint:
         """Return the same checkpoint with its folders listed again."""

@@ -73,8 +73,8 @@ class Storage(ABC):
     def write(self, name: str, content: bytes, *, checksum: bool = True) -> None:
         """Create or replace a file, completely or not at all. Folders are created.
 
-        With `checksum`, a local file gets Hadoop's checksum if other files of its folder have one;
-        elsewhere only the old file's checksum is removed. Raises CheckpointError.
+        With `checksum`, a local file gets Hadoop's checksum if other files of its folder have one.
+        Raises CheckpointError.
         """
 
     @abstractmethod
@@ -87,16 +87,14 @@ class Storage(ABC):
         return contextlib.nullcontext()
 
 
-def storage_of(location: str | Path, filesystem: Any = None) -> Storage:
-    """Return the storage of a path or URL, or of a path in a `filesystem` of pyarrow.fs.
+def storage_of(location: str | Path) -> Storage:
+    """Return the storage of a path or URL.
 
     Raises CheckpointError for a URL that cannot be opened, and for one with a password.
     """
     text = os.fspath(location)
     if not text or "\0" in text:
         raise CheckpointError(f"{text!r} is not the path of a checkpoint")
-    if filesystem is not None:
-        return ArrowStorage(filesystem, text, text)
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
     if match is None:
         return LocalStorage(text)
@@ -287,11 +285,11 @@ class ArrowStorage(Storage):
     is written and renamed. `shown`: the location for messages.
     """
 
-    def __init__(self, filesystem: Any, path: str, shown: str, renames: bool = False) -> None:
+    def __init__(self, filesystem: Any, path: str, shown: str, *, renames: bool) -> None:
         self.location = shown
         self._filesystem = filesystem
         self._path = path.rstrip("/")
-        self._renames = renames or filesystem.type_name in ("local", "subtree", "hdfs")
+        self._renames = renames
 
     def entries(self, name: str = "") -> list[StorageEntry]:
         """See `Storage.entries`."""
@@ -350,30 +348,18 @@ class ArrowStorage(Storage):
             with self._filesystem.open_output_stream(target) as file:
                 file.write(content)
             if self._renames:
-                if checksum:
-                    self._remove_checksum(folder, base)
                 self._filesystem.move(target, path)
         except OSError as error:
             raise _os_error(self.location_of(name), error) from error
 
     def remove(self, name: str) -> None:
         """See `Storage.remove`."""
-        path = self._full_path(name)
-        folder, _, base = path.rpartition("/")
         try:
-            if self._renames:
-                self._remove_checksum(folder, base)
-            self._filesystem.delete_file(path)
+            self._filesystem.delete_file(self._full_path(name))
         except FileNotFoundError:
             pass
         except OSError as error:
             raise _os_error(self.location_of(name), error) from error
-
-    def _remove_checksum(self, folder: str, base: str) -> None:
-        """Remove the file with Hadoop's checksum of a file, if there is one. Spark may use the same
-        folder through Hadoop's local file system, which refuses a file with a wrong checksum."""
-        with contextlib.suppress(FileNotFoundError):
-            self._filesystem.delete_file(f"{folder}/.{base}.crc")
 
     def _full_path(self, name: str) -> str:
         """Return the path of a file in the file system."""

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+from pyarrow import fs
+
 from sparkkafka.checkpoints.storage import checksums
 
 QUERY = "f2704490-0f3e-4bee-9984-4c0d96309d5d"
@@ -68,3 +71,14 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file() and "backups" not in path.relative_to(folder).parts
     }
+
+
+def use_as_hdfs(folder: Path | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every hdfs:// URL name this local folder."""
+
+    class Local:
+        @staticmethod
+        def from_uri(url: str) -> tuple[fs.FileSystem, str]:
+            return fs.LocalFileSystem(), str(folder)
+
+    monkeypatch.setattr(fs, "FileSystem", Local)

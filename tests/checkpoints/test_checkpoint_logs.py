@@ -21,6 +21,7 @@ from tests.checkpoints.checkpoint_files import (
     make_checkpoint,
     plan_text,
     put,
+    use_as_hdfs,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -250,15 +251,13 @@ def test_metadata(tmp_path: Path) -> None:
         _ = Checkpoint(tmp_path).query_id
 
 
-def test_file_urls_and_arrow_file_systems(tmp_path: Path) -> None:
-    from pyarrow import fs
-
+def test_file_urls_and_arrow_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_as_hdfs(tmp_path / "a b", monkeypatch)
     make_checkpoint(tmp_path / "a b", {0: {0: 1}, 1: {0: 2}}, [0])
     for checkpoint in (
         Checkpoint(f"file:{tmp_path}/a%20b"),
         Checkpoint(f"file://{tmp_path}/a%20b"),
-        Checkpoint(str(tmp_path / "a b"), filesystem=fs.LocalFileSystem()),
-        Checkpoint("a b/", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())),
+        Checkpoint("hdfs://host/c"),
     ):
         assert (checkpoint.planned, checkpoint.committed) == ((0, 1), (0,))
         assert checkpoint.query_id == QUERY

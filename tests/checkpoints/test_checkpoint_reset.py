@@ -31,6 +31,7 @@ from tests.checkpoints.checkpoint_files import (
     make_checkpoint,
     plan_text,
     put,
+    use_as_hdfs,
 )
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -114,13 +115,12 @@ from sparkkafka.checkpoints.reset import plan_reset
 from sparkkafka.checkpoints import storage
 from sparkkafka.config.source import OffsetBound
 folder, kind, survive = sys.argv[1], sys.argv[2], int(sys.argv[3])
-filesystem = None
+folder += "/c"
 if kind == "arrow":
-    from pyarrow import fs
-    filesystem = fs.SubTreeFileSystem(folder, fs.LocalFileSystem())
-    folder = "c"
-else:
-    folder += "/c"
+    import pytest
+    from tests.checkpoints.checkpoint_files import use_as_hdfs
+    use_as_hdfs(folder, pytest.MonkeyPatch())
+    folder = "hdfs://host/c"
 written = []
 for row in (storage.LocalStorage, storage.ArrowStorage):
     def write(self, *args, _real=row.write, **more):
@@ -129,7 +129,7 @@ for row in (storage.LocalStorage, storage.ArrowStorage):
         written.append(args)
         _real(self, *args, **more)
     row.write = write
-checkpoint = Checkpoint(folder, filesystem=filesystem)
+checkpoint = Checkpoint(folder)
 bound = OffsetBound("specific", {("t", 0): 5})
 plan_reset(checkpoint, bound, stopped=True).apply()
 """
@@ -163,12 +163,10 @@ def test_a_backup_of_a_killed_reset_is_incomplete(
     assert contents(folder / whole) == before | {MARKER: b""}
 
 
-def test_arrow_file_systems(tmp_path: Path) -> None:
-    from pyarrow import fs
-
-    make_checkpoint(tmp_path / "c", {0: {0: 1}, 1: {0: 9}}, [0])
-    filesystem = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    checkpoint = Checkpoint("c", filesystem=filesystem)
+def test_arrow_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_checkpoint(tmp_path, {0: {0: 1}, 1: {0: 9}}, [0], sums=False)
+    use_as_hdfs(tmp_path, monkeypatch)
+    checkpoint = Checkpoint("hdfs://host/c")
     plan_reset(checkpoint, to('{"t":{"0":5}}'), unfinished="done").apply()
     again = checkpoint.reload()
     assert again.next_start().batch_id == 2
