@@ -59,11 +59,11 @@ _PACKAGES = ("cdc", "plot")  # imported when they are first used, as `sparkkafka
 
 def __getattr__(name: str) -> Any:
     """Import a package, or a name that needs PySpark, when it is first used."""
-    if name in _PACKAGES:
-        return import_module(f"sparkkafka.{name}")
-    if name not in _LATE:
+    if name not in _LATE and name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs_pyspark(f"sparkkafka.{name}"):
+        if name in _PACKAGES:
+            return import_module(f"sparkkafka.{name}")
         return getattr(import_module(_LATE[name]), name)
 
 

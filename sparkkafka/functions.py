@@ -24,6 +24,10 @@ from sparkkafka.config.kinds import AVRO, DEBEZIUM, DEPTH_OPTION, FAIL, JSON, NU
 from sparkkafka.config.option_table import Side
 from sparkkafka.config.parsed_options import ParsedOptions
 from sparkkafka.errors import BadRecordError, OptionError, SchemaError
+from sparkkafka.spark.registration import needs_pyspark
+
+with needs_pyspark("sparkkafka.functions"):
+    import pyspark  # noqa: F401
 
 if TYPE_CHECKING:
     import pyarrow as pa

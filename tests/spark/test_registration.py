@@ -286,9 +286,12 @@ def test_without_pyspark_the_client_library_works_and_the_rest_says_what_to_inst
         sys.modules["pyspark"] = None  # as where it is not installed
         import sparkkafka, sparkkafka.client
         from sparkkafka.client import Admin, Consumer, Producer
-        for use in (lambda: sparkkafka.register(None), lambda: sparkkafka.lag):
+        for use in (
+            "sparkkafka.register(None)", "sparkkafka.lag", "from sparkkafka import cdc",
+            "from sparkkafka.functions import to_avro",
+        ):
             try:
-                use()
+                exec(use)
             except ImportError as error:
                 print(error)
     """
@@ -297,9 +300,9 @@ def test_without_pyspark_the_client_library_works_and_the_rest_says_what_to_inst
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    first, second = done.stdout.splitlines()
-    assert first.startswith(
-        "sparkkafka.register needs PySpark 4.0 or later, which is not here: pip"
-    )
-    assert second.startswith("sparkkafka.lag needs PySpark")
-    assert "'sparkkafka[spark]'" in first
+    for name, line in zip(
+        ("register", "lag", "cdc", "functions"), done.stdout.splitlines(), strict=True
+    ):
+        assert line.startswith(
+            f"sparkkafka.{name} needs PySpark 4.0 or later, which is not here: pip install 'sp"
+        )
